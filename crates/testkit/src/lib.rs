@@ -1,0 +1,33 @@
+//! Real servers and a faulty network, for tests.
+//!
+//! [`Server`] starts a Redis or Valkey on a free loopback port and kills, pauses and restarts it;
+//! [`Proxy`] stands between a client and a server and does to single requests what networks do. Knows
+//! nothing of locks.
+
+pub mod proxy;
+pub mod resp;
+pub mod server;
+
+pub use proxy::{Fault, Proxy};
+pub use resp::{Answer, Connection};
+pub use server::{Flavor, Server, Setup};
+
+/// A small generator of random numbers from a seed, so that a failing run can be repeated.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Starts from `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}

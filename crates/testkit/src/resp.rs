@@ -1,0 +1,225 @@
+//! As much of the servers' wire protocol as tests need: frames for the proxy, a client for questions.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// A server's answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Nothing.
+    Nil,
+    /// A number.
+    Int(i64),
+    /// Text or bytes, as text.
+    Text(String),
+    /// Several answers.
+    List(Vec<Answer>),
+    /// An error.
+    Error(String),
+}
+
+impl Answer {
+    /// The answer as text; panics when it is none.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            other => panic!("not text: {other:?}"),
+        }
+    }
+
+    /// The answer as a number; panics when it is none.
+    #[must_use]
+    pub fn int(&self) -> i64 {
+        match self {
+            Self::Int(number) => *number,
+            Self::Text(digits) => digits.parse().expect("not a number"),
+            other => panic!("not a number: {other:?}"),
+        }
+    }
+
+    /// The answer as a list; panics when it is none.
+    #[must_use]
+    pub fn list(&self) -> &[Answer] {
+        match self {
+            Self::List(items) => items,
+            other => panic!("not a list: {other:?}"),
+        }
+    }
+}
+
+/// A plain blocking connection for the tests' own questions.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects to a port of this machine.
+    ///
+    /// # Errors
+    ///
+    /// When nobody listens there.
+    pub fn open(port: u16) -> Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        let buffer = Vec::new();
+        Ok(Self { stream, buffer })
+    }
+
+    /// Sends one command and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks.
+    pub fn ask(&mut self, args: &[&str]) -> Result<Answer> {
+        self.send(args)?;
+        self.receive()
+    }
+
+    /// Sends one command without waiting.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks.
+    pub fn send(&mut self, args: &[&str]) -> Result<()> {
+        let args: Vec<_> = args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+        self.stream.write_all(&encode(&args))
+    }
+
+    /// Waits for one answer.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks.
+    pub fn receive(&mut self) -> Result<Answer> {
+        loop {
+            if let Some(length) = frame_length(&self.buffer) {
+                let frame: Vec<u8> = self.buffer.drain(..length).collect();
+                return Ok(decode(&frame).0);
+            }
+            let mut chunk = [0; 16 * 1024];
+            match self.stream.read(&mut chunk)? {
+                0 => return Err(Error::from(ErrorKind::UnexpectedEof)),
+                count => self.buffer.extend_from_slice(&chunk[..count]),
+            }
+        }
+    }
+}
+
+/// A command as bytes on the wire.
+#[must_use]
+pub fn encode(args: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        bytes.extend(format!("${}\r\n", arg.len()).into_bytes());
+        bytes.extend(arg);
+        bytes.extend(b"\r\n");
+    }
+    bytes
+}
+
+/// The length of the first whole frame in `bytes`; `None` while there is none.
+#[must_use]
+pub fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let line = line_length(bytes)?;
+    let count = || header_number(&bytes[..line]);
+    match bytes[0] {
+        b'$' | b'=' | b'!' => match count() {
+            -1 => Some(line),
+            length => {
+                Some(line + usize::try_from(length).ok()? + 2).filter(|end| *end <= bytes.len())
+            }
+        },
+        b'*' | b'~' | b'>' => frames_length(bytes, line, count()),
+        b'%' | b'|' => frames_length(bytes, line, count() * 2),
+        _ => Some(line),
+    }
+}
+
+/// The arguments of a request frame.
+#[must_use]
+pub fn arguments(frame: &[u8]) -> Vec<Vec<u8>> {
+    let mut args = Vec::new();
+    let mut at = line_length(frame).unwrap_or(frame.len());
+    while at < frame.len() {
+        let line = line_length(&frame[at..]).expect("a whole frame");
+        let length = usize::try_from(header_number(&frame[at..at + line])).unwrap_or(0);
+        args.push(frame[at + line..at + line + length].to_vec());
+        at += line + length + 2;
+    }
+    args
+}
+
+fn frames_length(bytes: &[u8], line: usize, count: i64) -> Option<usize> {
+    let mut end = line;
+    for _ in 0..count.max(0) {
+        end += frame_length(&bytes[end..])?;
+    }
+    Some(end)
+}
+
+fn line_length(bytes: &[u8]) -> Option<usize> {
+    bytes
+        .windows(2)
+        .position(|pair| pair == b"\r\n")
+        .map(|at| at + 2)
+}
+
+fn header_number(line: &[u8]) -> i64 {
+    String::from_utf8_lossy(&line[1..line.len() - 2])
+        .parse()
+        .unwrap_or(0)
+}
+
+/// Decodes a whole frame; also says how long it was.
+fn decode(frame: &[u8]) -> (Answer, usize) {
+    let line = line_length(frame).expect("a whole frame");
+    let text = String::from_utf8_lossy(&frame[1..line - 2]).into_owned();
+    match frame[0] {
+        b'+' => (Answer::Text(text), line),
+        b'-' => (Answer::Error(text), line),
+        b':' => (Answer::Int(text.parse().unwrap_or(0)), line),
+        b'$' if text == "-1" => (Answer::Nil, line),
+        b'$' => {
+            let end = line + text.parse::<usize>().unwrap_or(0);
+            let text = String::from_utf8_lossy(&frame[line..end]).into_owned();
+            (Answer::Text(text), end + 2)
+        }
+        b'*' if text == "-1" => (Answer::Nil, line),
+        b'*' => {
+            let mut end = line;
+            let mut items = Vec::new();
+            for _ in 0..text.parse::<usize>().unwrap_or(0) {
+                let (item, length) = decode(&frame[end..]);
+                items.push(item);
+                end += length;
+            }
+            (Answer::List(items), end)
+        }
+        _ => (Answer::Nil, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_measured_only_when_whole() {
+        let frame = b">2\r\n$1\r\na\r\n*2\r\n:1\r\n$-1\r\n";
+        for cut in 0..frame.len() {
+            assert_eq!(frame_length(&frame[..cut]), None, "{cut}");
+        }
+        assert_eq!(frame_length(frame), Some(frame.len()));
+    }
+
+    #[test]
+    fn arguments_are_those_that_were_encoded() {
+        let args = vec![b"SET".to_vec(), b"a\r\nb".to_vec(), Vec::new()];
+        assert_eq!(arguments(&encode(&args)), args);
+    }
+}

@@ -1,0 +1,443 @@
+//! One real server process on a free port of this machine, ended when the value is dropped.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::resp::{Answer, Connection};
+
+/// A server program found on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flavor {
+    /// As in `redis-7.0`.
+    pub name: String,
+    program: PathBuf,
+}
+
+impl Flavor {
+    /// Every server found: the one on the path, and those that `scripts/get-servers` unpacked into the
+    /// folder named by `LEASEHOLD_SERVERS` (else `servers` at the top of the project).
+    ///
+    /// # Panics
+    ///
+    /// When there is none, or one of those listed in `LEASEHOLD_REQUIRE` is missing: a suite that ran
+    /// against nothing must not pass.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut found: Vec<_> = on_path().into_iter().chain(unpacked()).collect();
+        found.sort_by(|one, other| one.name.cmp(&other.name));
+        found.dedup_by(|one, other| one.name == other.name);
+        for required in std::env::var("LEASEHOLD_REQUIRE")
+            .unwrap_or_default()
+            .split_whitespace()
+        {
+            let is_there = found.iter().any(|flavor| flavor.name == required);
+            assert!(
+                is_there,
+                "{required} is required but not there; run scripts/get-servers"
+            );
+        }
+        assert!(
+            !found.is_empty(),
+            "no server found: install redis-server or valkey-server"
+        );
+        found
+    }
+
+    /// The one that tests use which need only one: `LEASEHOLD_SERVER`, else the first found.
+    ///
+    /// # Panics
+    ///
+    /// When it is not there.
+    #[must_use]
+    pub fn one() -> Self {
+        let all = Self::all();
+        match std::env::var("LEASEHOLD_SERVER") {
+            Ok(name) => Self::named(&name),
+            Err(_) => all.into_iter().next().expect("at least one"),
+        }
+    }
+
+    /// The one of that name.
+    ///
+    /// # Panics
+    ///
+    /// When it is not there.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        let found = Self::all().into_iter().find(|flavor| flavor.name == name);
+        found.unwrap_or_else(|| panic!("no server `{name}` here"))
+    }
+}
+
+/// The distribution's own server, named after the version it reports.
+fn on_path() -> Vec<Flavor> {
+    ["redis", "valkey"]
+        .iter()
+        .filter_map(|line| {
+            let program = PathBuf::from(format!("{line}-server"));
+            let output = Command::new(&program).arg("--version").output().ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let version = text.split("v=").nth(1)?.split_whitespace().next()?;
+            let short: Vec<_> = version.split('.').take(2).collect();
+            let name = format!("{line}-{}", short.join("."));
+            Some(Flavor { name, program })
+        })
+        .collect()
+}
+
+fn unpacked() -> Vec<Flavor> {
+    let folder = std::env::var_os("LEASEHOLD_SERVERS").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../servers"),
+        PathBuf::from,
+    );
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| {
+            let path = entry.ok()?.path();
+            let name = path.file_name()?.to_str()?.to_owned();
+            let line = name.split('-').next()?;
+            let program = path.join(format!("bin/{line}-server"));
+            program.exists().then_some(Flavor { name, program })
+        })
+        .collect()
+}
+
+/// How to start a server.
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    options: Vec<String>,
+    users: Vec<String>,
+    tls: Option<Tls>,
+    port: Option<u16>,
+}
+
+#[derive(Clone, Debug)]
+struct Tls {
+    authority: String,
+    certificate: String,
+    key: String,
+}
+
+impl Setup {
+    /// Adds an option as in the configuration file.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: &str) -> Self {
+        self.options.push(format!("--{name}"));
+        self.options.push(value.to_owned());
+        self
+    }
+
+    /// Listens on this port in place of a free one.
+    #[must_use]
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Adds a user by the arguments of `ACL SETUSER`, name first.
+    #[must_use]
+    pub fn user(mut self, rule: &str) -> Self {
+        self.users.push(rule.to_owned());
+        self
+    }
+
+    /// Talks TLS on a second port, with a certificate of an authority made for this server.
+    ///
+    /// # Panics
+    ///
+    /// When no certificate can be made.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        let mut authority = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let authority_key = rcgen::KeyPair::generate().expect("a key");
+        let root = authority
+            .self_signed(&authority_key)
+            .expect("a certificate");
+        let issuer = rcgen::Issuer::new(authority, authority_key);
+        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let certificate = rcgen::CertificateParams::new(names)
+            .expect("parameters")
+            .signed_by(&key, &issuer)
+            .expect("a certificate");
+        self.tls = Some(Tls {
+            authority: root.pem(),
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        });
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up within ten seconds.
+    #[must_use]
+    pub fn start(self, flavor: &Flavor) -> Server {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder =
+            std::env::temp_dir().join(format!("leasehold-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for the server");
+        let (port, tls_port) = (self.port.unwrap_or_else(free_port), free_port());
+        let mut server = Server {
+            flavor: flavor.clone(),
+            setup: self,
+            folder,
+            port,
+            tls_port,
+            child: None,
+        };
+        server.launch();
+        server
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    flavor: Flavor,
+    setup: Setup,
+    folder: PathBuf,
+    port: u16,
+    tls_port: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts one without persistence and otherwise as it comes.
+    #[must_use]
+    pub fn start(flavor: &Flavor) -> Self {
+        Setup::default().start(flavor)
+    }
+
+    /// Its name and version, as in `redis-7.0`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.flavor.name
+    }
+
+    /// The port it listens on.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The port for TLS.
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
+    }
+
+    /// The certificate of the authority that vouches for it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not talk TLS.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        &self
+            .setup
+            .tls
+            .as_ref()
+            .expect("a server with TLS")
+            .authority
+    }
+
+    /// The path of its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("server.sock")
+    }
+
+    /// Its process.
+    ///
+    /// # Panics
+    ///
+    /// When it is down.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the server is down").id()
+    }
+
+    /// A connection for the test's own questions, with all rights.
+    ///
+    /// # Panics
+    ///
+    /// When it is down.
+    #[must_use]
+    pub fn connect(&self) -> Connection {
+        Connection::open(self.port).expect("the server is up")
+    }
+
+    /// Asks one question on a connection of its own.
+    ///
+    /// # Panics
+    ///
+    /// When it is down.
+    #[must_use]
+    pub fn ask(&self, args: &[&str]) -> Answer {
+        self.connect().ask(args).expect("an answer")
+    }
+
+    /// Asks for something that must succeed.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn tell(&self, args: &[&str]) {
+        if let Answer::Error(error) = self.ask(args) {
+            panic!("{args:?}: {error}");
+        }
+    }
+
+    /// A number from `INFO`.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such field.
+    #[must_use]
+    pub fn info(&self, field: &str) -> f64 {
+        let info = self.ask(&["INFO", "all"]);
+        let line = info
+            .text()
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{field}:")))
+            .unwrap_or_else(|| panic!("no {field} in INFO"))
+            .to_owned();
+        line.trim().parse().expect("a number")
+    }
+
+    /// Stops the process where it is, as a pause of its machine would.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills it at once.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+            forget_pid(child.id());
+        }
+    }
+
+    /// Starts it again on the same port with whatever data it has on disk.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.launch();
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), signal).expect("a signal");
+    }
+
+    fn launch(&mut self) {
+        for _ in 0..5 {
+            let child = self.command().spawn().expect("the server's program");
+            note_pid(child.id());
+            self.child = Some(child);
+            if self.is_up() {
+                for user in &self.setup.users {
+                    let words: Vec<_> = ["ACL", "SETUSER"]
+                        .into_iter()
+                        .chain(user.split(' '))
+                        .collect();
+                    self.tell(&words);
+                }
+                return;
+            }
+            // Somebody else was faster to take the port.
+            self.kill();
+            (self.port, self.tls_port) = (free_port(), free_port());
+        }
+        let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        panic!("{} does not start: {log}", self.flavor.name);
+    }
+
+    fn command(&self) -> Command {
+        let log = std::fs::File::create(self.folder.join("log")).expect("a log");
+        let mut command = Command::new(&self.flavor.program);
+        command
+            .current_dir(&self.folder)
+            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--unixsocket", "server.sock"])
+            .args(["--enable-debug-command", "yes"])
+            .args(&self.setup.options)
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().expect("a log"))
+            .stdout(log);
+        if let Some(tls) = &self.setup.tls {
+            for (file, content) in [
+                ("ca.pem", &tls.authority),
+                ("cert.pem", &tls.certificate),
+                ("key.pem", &tls.key),
+            ] {
+                std::fs::write(self.folder.join(file), content).expect("a file");
+            }
+            command
+                .args(["--tls-port", &self.tls_port.to_string()])
+                .args(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", "no"])
+                .args(["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"]);
+        }
+        command
+    }
+
+    /// Waits until our own process answers; false when it has ended.
+    fn is_up(&mut self) -> bool {
+        let end = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < end {
+            let child = self.child.as_mut().expect("just started");
+            if child.try_wait().is_ok_and(|status| status.is_some()) {
+                return false;
+            }
+            let pong = Connection::open(self.port).and_then(|mut server| server.ask(&["PING"]));
+            if pong.is_ok_and(|pong| pong == Answer::Text("PONG".to_owned())) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        false
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Leaves a note of each running server in the folder `LEASEHOLD_PIDS`, for whoever cleans up after a
+/// test run that was killed.
+fn note_pid(pid: u32) {
+    if let Some(folder) = std::env::var_os("LEASEHOLD_PIDS") {
+        let _ = std::fs::write(Path::new(&folder).join(pid.to_string()), "");
+    }
+}
+
+fn forget_pid(pid: u32) {
+    if let Some(folder) = std::env::var_os("LEASEHOLD_PIDS") {
+        let _ = std::fs::remove_file(Path::new(&folder).join(pid.to_string()));
+    }
+}
