@@ -1,0 +1,13 @@
+//! The first example of the README: sell a coupon under a lock, with a fencing token.
+
+use leasehold::{Client, Error};
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let client = Client::connect("redis://127.0.0.1/").await?;
+    let coupon = client.mutex("coupon:42");
+    // Waits for the lock, renews it while the work runs, drops the work if the lock is lost.
+    let work = coupon.run(|lease| async move { format!("sold with token {}", lease.token()) });
+    println!("{}", work.await?);
+    Ok(())
+}

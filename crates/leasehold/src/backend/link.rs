@@ -1,0 +1,163 @@
+//! One live connection: sends pipelines, and notices when the server has fallen silent.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{PushInfo, PushKind, RedisError, Value};
+use tokio::sync::Notify;
+
+use super::dial::Endpoint;
+use super::reply::{Failure, Refusal, Reply};
+use super::{Batch, BoxFuture, Facts, Link};
+use crate::clock::Moment;
+
+/// A connection of the driver with what the driver does not watch: whether it is still of use.
+pub(super) struct LiveLink {
+    connection: MultiplexedConnection,
+    facts: Facts,
+    /// When the last answer came in; any task that asks writes it.
+    heard: AtomicU64,
+    /// Set once, by whoever first finds the connection broken or silent.
+    closed: AtomicBool,
+    on_close: Notify,
+}
+
+impl LiveLink {
+    /// Connects; `on_push` hears what the server sends unasked. A connection that breaks while nobody
+    /// uses it is found closed at once, and not by the next request.
+    pub(super) async fn connect(
+        endpoint: &Endpoint,
+        name: &'static str,
+        on_push: impl Fn(&PushInfo) + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, Failure> {
+        let broken = Arc::new(OnceLock::<Weak<Self>>::new());
+        let breaks = broken.clone();
+        let (connection, facts) = endpoint
+            .connect(name, move |push| match push.kind {
+                PushKind::Disconnection => {
+                    if let Some(link) = breaks.get().and_then(Weak::upgrade) {
+                        link.close();
+                    }
+                }
+                _ => on_push(&push),
+            })
+            .await?;
+        let link = Arc::new(Self {
+            connection,
+            heard: AtomicU64::new(facts.read_at.as_nanos()),
+            facts,
+            closed: AtomicBool::new(false),
+            on_close: Notify::new(),
+        });
+        // A break before this line is found by the first request.
+        let _ = broken.set(Arc::downgrade(&link));
+        Ok(link)
+    }
+
+    /// Whether new requests should go here. Those already sent may still be answered afterwards.
+    pub(super) fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn close(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) {
+            self.on_close.notify_waiters();
+        }
+    }
+
+    /// Waits until [`close`](Self::close) was called.
+    pub(super) async fn closed(&self) {
+        loop {
+            let mut notified = std::pin::pin!(self.on_close.notified());
+            notified.as_mut().enable();
+            if !self.is_open() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    pub(super) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    async fn exchange(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
+        let mut connection = self.connection.clone();
+        let sent = Moment::now();
+        let exchange = connection.send_packed_commands(batch.pipeline(), 0, batch.len());
+        match tokio::time::timeout(patience, exchange).await {
+            Ok(Ok(values)) => {
+                self.heard
+                    .fetch_max(Moment::now().as_nanos(), Ordering::Relaxed);
+                Ok(values.into_iter().map(reply_of).collect())
+            }
+            Ok(Err(error)) => {
+                self.close();
+                Err(failure_of(&error))
+            }
+            Err(_) => {
+                // Others were answered meanwhile: only this request is slow, not the connection.
+                if self.heard.load(Ordering::Relaxed) < sent.as_nanos() {
+                    self.close();
+                }
+                Err(Failure::Unknown(
+                    format!("no answer within {patience:?}").into(),
+                ))
+            }
+        }
+    }
+}
+
+impl Link for LiveLink {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn ask<'a>(
+        &'a self,
+        batch: &'a Batch,
+        patience: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Reply>, Failure>> {
+        Box::pin(self.exchange(batch, patience))
+    }
+}
+
+pub(super) fn reply_of(value: Value) -> Reply {
+    match value {
+        Value::Nil => Reply::Nil,
+        Value::Int(number) => Reply::Int(number),
+        Value::Boolean(truth) => Reply::Int(i64::from(truth)),
+        Value::BulkString(bytes) => Reply::Bytes(bytes),
+        Value::SimpleString(text) => Reply::Bytes(text.into_bytes()),
+        Value::VerbatimString { text, .. } => Reply::Bytes(text.into_bytes()),
+        Value::Okay => Reply::Bytes(b"OK".to_vec()),
+        Value::Array(items) | Value::Set(items) => {
+            Reply::List(items.into_iter().map(reply_of).collect())
+        }
+        Value::Map(pairs) => Reply::List(
+            pairs
+                .into_iter()
+                .flat_map(|(key, value)| [reply_of(key), reply_of(value)])
+                .collect(),
+        ),
+        Value::ServerError(error) => Reply::Refused(Refusal::new(
+            error.code(),
+            error.details().unwrap_or_default(),
+        )),
+        other => Reply::Bytes(format!("{other:?}").into_bytes()),
+    }
+}
+
+/// Only an error with a server's code proves that the server answered.
+pub(super) fn failure_of(error: &RedisError) -> Failure {
+    match (error.kind(), error.code()) {
+        (redis::ErrorKind::AuthenticationFailed, _) => Failure::Refused(Refusal::new(
+            "WRONGPASS",
+            error.detail().unwrap_or("the credentials were refused"),
+        )),
+        (_, Some(code)) => Failure::Refused(Refusal::new(code, error.detail().unwrap_or_default())),
+        _ => Failure::Unknown(error.to_string().into()),
+    }
+}

@@ -1,0 +1,140 @@
+//! Where a request goes: connections, topology and subscriptions; knows bytes, not locks.
+//!
+//! A [`Backend`] hands out a [`Link`] for a lane and a slot; a link sends pipelines and returns one
+//! [`Reply`] per command. The two are separate so that a caller knows *which* connection carries
+//! its request: a later request answered on the same link proves that an earlier one is over.
+//!
+//! # Invariants
+//!
+//! 1. A link sends a pipeline at most once. Nothing in this layer repeats a request.
+//! 2. [`Failure::Unreachable`] and [`Failure::Refused`] prove that nothing was executed;
+//!    [`Failure::Unknown`] is everything that proves neither.
+//! 3. A subscription is reported as made only after the server confirmed it, on every connection
+//!    anew; after each new connection every listener is told to look for itself.
+//! 4. Reconnection never ends and never runs without a pause that grows and is jittered.
+
+mod backoff;
+mod command;
+mod dial;
+mod link;
+mod reply;
+mod requests;
+#[cfg(test)]
+pub(crate) mod scripted;
+mod standalone;
+mod subscriptions;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use backoff::Backoff;
+pub(crate) use command::{Batch, Command};
+pub(crate) use dial::Endpoint;
+pub(crate) use reply::{Failure, Refusal, RefusalKind, Reply};
+pub(crate) use standalone::Standalone;
+pub(crate) use subscriptions::Subscription;
+
+use crate::clock::Moment;
+
+/// A future that can be stored and sent; boxed so that [`Backend`] and [`Link`] stay `dyn`.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One of the 16,384 parts a cluster divides its keys into; the unit by which requests are routed.
+pub(crate) type Slot = u16;
+
+/// The place where requests of one topology go.
+pub(crate) trait Backend: Send + Sync + 'static {
+    /// The live connection of `lane` to the node that serves `slot`, if there is one.
+    fn open_link(&self, lane: Lane, slot: Slot) -> Option<Arc<dyn Link>>;
+
+    /// The same, made now if need be.
+    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>>;
+
+    /// Which node serves `slot`; requests to one node may share a pipeline.
+    fn node(&self, slot: Slot) -> usize;
+
+    /// Hears `channel` until the subscription is dropped; returns when the server has confirmed.
+    ///
+    /// One listener per channel: a second one takes the place of the first.
+    fn subscribe(
+        &self,
+        channel: Vec<u8>,
+        listener: Arc<dyn Listener>,
+    ) -> BoxFuture<'_, Result<Subscription, Failure>>;
+}
+
+/// One connection to one node.
+pub(crate) trait Link: Send + Sync {
+    /// What was learnt from the server when this connection was made.
+    fn facts(&self) -> &Facts;
+
+    /// Sends `batch` as one pipeline and waits at most `patience` for all the answers.
+    fn ask<'a>(
+        &'a self,
+        batch: &'a Batch,
+        patience: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Reply>, Failure>>;
+}
+
+/// Told what happens on a channel. Called on the connection's own task: it must not block.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// A message came in, or messages may have been missed because the connection is new.
+    fn heard(&self, news: News<'_>);
+}
+
+/// What a [`Listener`] is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News<'a> {
+    /// Somebody published this.
+    Message(&'a [u8]),
+    /// The subscription was made anew; whatever was published in between is lost.
+    Resubscribed,
+}
+
+/// The purposes that have a connection of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// What callers wait for; driven by the caller's own runtime.
+    Requests,
+    /// What must happen whether or not the application is well; driven by the keeper's thread.
+    Keeper,
+}
+
+/// What a server said of itself when a connection was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// The server's clock, in microseconds since 1970, when the connection was made.
+    pub(crate) server_time: u64,
+    /// Our own clock at that moment.
+    pub(crate) read_at: Moment,
+    /// The server's name and version, as it gives them.
+    pub(crate) version: String,
+    /// Which optional commands it has.
+    pub(crate) capabilities: Capabilities,
+}
+
+impl Facts {
+    /// The server's clock now, in microseconds since 1970, as far as our own clock can tell.
+    pub(crate) fn server_now(&self) -> u64 {
+        let passed = Moment::now().since(self.read_at).as_micros();
+        self.server_time
+            .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+    }
+}
+
+/// Optional commands, found by asking the server and not by its version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// `DELEX key IFEQ value` (Redis 8.4).
+    pub(crate) delex: bool,
+    /// `DELIFEQ key value` (Valkey 9.0).
+    pub(crate) delifeq: bool,
+    /// Sharded publishing (Redis 7.0).
+    pub(crate) spublish: bool,
+    /// Acknowledgement by replicas; some managed services lack it.
+    pub(crate) wait: bool,
+    /// Acknowledgement by disks (Redis 7.2).
+    pub(crate) waitaof: bool,
+}

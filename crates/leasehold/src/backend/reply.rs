@@ -1,0 +1,195 @@
+//! What comes back: a server's answer, or the reason why there is none.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+/// One answer, freed of the driver's types.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Reply {
+    Nil,
+    Int(i64),
+    Bytes(Vec<u8>),
+    List(Vec<Reply>),
+    Refused(Refusal),
+}
+
+impl Reply {
+    /// The answer as a number, whether sent as one or as digits.
+    pub(crate) fn int(&self) -> Option<i64> {
+        match self {
+            Self::Int(number) => Some(*number),
+            Self::Bytes(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn list(&self) -> Option<&[Reply]> {
+        match self {
+            Self::List(items) => Some(items),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Reply {
+    /// Shows the shape only: a holder's value holds its owner.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nil => f.write_str("nil"),
+            Self::Int(number) => write!(f, "{number}"),
+            Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::List(items) => f.debug_list().entries(items).finish(),
+            Self::Refused(refusal) => write!(f, "{refusal}"),
+        }
+    }
+}
+
+/// An error that the server answered: the command it answers changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refusal {
+    pub(crate) kind: RefusalKind,
+    pub(crate) message: String,
+}
+
+/// Refusals by what a caller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalKind {
+    /// Not now: loading, read-only, busy, cluster down. Trying again is right.
+    Temporary,
+    OutOfMemory,
+    WrongType,
+    /// Wrong password, or the ACL forbids it.
+    Denied,
+    /// The server does not know this script; send its source.
+    NoScript,
+    Other,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: &str, detail: &str) -> Self {
+        Self {
+            kind: RefusalKind::of(code, detail),
+            message: format!("{code} {detail}").trim_end().to_owned(),
+        }
+    }
+}
+
+impl RefusalKind {
+    fn of(code: &str, detail: &str) -> Self {
+        match code {
+            "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN"
+            | "NOREPLICAS" | "MISCONF" | "MOVED" | "ASK" => Self::Temporary,
+            "OOM" => Self::OutOfMemory,
+            "WRONGTYPE" => Self::WrongType,
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Denied,
+            "NOSCRIPT" => Self::NoScript,
+            _ => Self::of_detail(detail),
+        }
+    }
+
+    /// Errors that a command raises inside a script come back as `ERR` with the code in the text.
+    fn of_detail(detail: &str) -> Self {
+        if detail.contains("max number of clients") {
+            Self::Temporary
+        } else if detail.contains("WRONGTYPE") {
+            Self::WrongType
+        } else if detail.contains("OOM command") {
+            Self::OutOfMemory
+        } else if detail.contains("can't run this command") || detail.contains("can't access") {
+            Self::Denied
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// Why there is no usable answer.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// No connection could be had: nothing was sent.
+    Unreachable(Cause),
+    /// Sent, perhaps executed, perhaps yet to be executed: nobody knows.
+    Unknown(Cause),
+    /// Answered with an error: not executed.
+    Refused(Refusal),
+    /// Answered, but not in a form that this protocol knows.
+    Malformed(String),
+    /// The client was shut down.
+    Closed,
+}
+
+/// The underlying error, kept without its type.
+pub(crate) type Cause = Box<dyn StdError + Send + Sync>;
+
+impl Failure {
+    /// Whether the same request may succeed a little later.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Unknown(_) => true,
+            Self::Refused(refusal) => refusal.kind == RefusalKind::Temporary,
+            Self::Malformed(_) | Self::Closed => false,
+        }
+    }
+
+    pub(crate) fn malformed(what: &str, reply: &[Reply]) -> Self {
+        Self::Malformed(format!("unexpected answer to {what}: {reply:?}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(cause) | Self::Unknown(cause) => cause.fmt(f),
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Malformed(what) => f.write_str(what),
+            Self::Closed => f.write_str("closed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_apart_by_what_to_do_next() {
+        for (code, detail, kind) in [
+            ("LOADING", "Redis is loading", RefusalKind::Temporary),
+            (
+                "ERR",
+                "max number of clients reached",
+                RefusalKind::Temporary,
+            ),
+            ("OOM", "command not allowed", RefusalKind::OutOfMemory),
+            ("WRONGTYPE", "Operation against", RefusalKind::WrongType),
+            (
+                "NOPERM",
+                "this user has no permissions",
+                RefusalKind::Denied,
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command",
+                RefusalKind::Denied,
+            ),
+            ("NOSCRIPT", "No matching script", RefusalKind::NoScript),
+            ("ERR", "syntax error", RefusalKind::Other),
+        ] {
+            assert_eq!(Refusal::new(code, detail).kind, kind, "{code} {detail}");
+        }
+    }
+
+    #[test]
+    fn debug_of_a_reply_shows_no_content() {
+        let shown = format!("{:?}", Reply::List(vec![Reply::Bytes(b"secret".to_vec())]));
+        assert_eq!(shown, "[6 bytes]");
+    }
+}

@@ -1,0 +1,162 @@
+//! A backend whose answers are written by the test, for paused clocks.
+//!
+//! A handler sees every pipeline with the lane and link it is sent on, and says what comes back and
+//! after how long. Subscriptions are confirmed at once; the test speaks to listeners itself.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::subscriptions::{Subscription, Unsubscribe};
+use super::{
+    Backend, Batch, BoxFuture, Capabilities, Facts, Failure, Lane, Link, Listener, News, Reply,
+    Slot,
+};
+use crate::clock::Moment;
+
+/// One pipeline as the handler sees it.
+pub(crate) struct Sent<'a> {
+    pub(crate) lane: Lane,
+    /// Which link carried it; a new number after [`Scripted::break_links`].
+    pub(crate) link: u64,
+    pub(crate) batch: &'a Batch,
+}
+
+impl Sent<'_> {
+    /// The name of the first command.
+    pub(crate) fn name(&self) -> String {
+        name_of(self.batch, 0)
+    }
+}
+
+/// The name of the command at `index`.
+pub(crate) fn name_of(batch: &Batch, index: usize) -> String {
+    String::from_utf8_lossy(batch.args(index).next().unwrap_or_default()).into_owned()
+}
+
+/// What comes back, and after how long.
+pub(crate) type Answer = (Duration, Result<Vec<Reply>, Failure>);
+
+/// By channel.
+type Listeners = Arc<Mutex<HashMap<Vec<u8>, Arc<dyn Listener>>>>;
+
+type Handler = dyn FnMut(&Sent<'_>) -> Answer + Send;
+
+/// See the module's documentation.
+pub(crate) struct Scripted {
+    handler: Arc<Mutex<Box<Handler>>>,
+    link: AtomicU64,
+    listeners: Listeners,
+}
+
+impl Scripted {
+    pub(crate) fn new(handler: impl FnMut(&Sent<'_>) -> Answer + Send + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            handler: Arc::new(Mutex::new(Box::new(handler))),
+            link: AtomicU64::new(1),
+            listeners: Arc::default(),
+        })
+    }
+
+    /// Later requests get other links.
+    pub(crate) fn break_links(&self) {
+        self.link.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Tells every listener that a message came in.
+    pub(crate) fn publish(&self) {
+        for listener in self.listeners.lock().values() {
+            listener.heard(News::Message(b""));
+        }
+    }
+
+    pub(crate) fn subscriptions(&self) -> usize {
+        self.listeners.lock().len()
+    }
+}
+
+impl Backend for Scripted {
+    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        let link = self.open_link(lane, slot);
+        Box::pin(async move { link.ok_or(Failure::Closed) })
+    }
+
+    fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
+        Some(Arc::new(ScriptedLink {
+            lane,
+            number: self.link.load(Ordering::SeqCst),
+            handler: self.handler.clone(),
+            facts: Facts {
+                server_time: 0,
+                read_at: Moment::now(),
+                version: "scripted 1".to_owned(),
+                capabilities: Capabilities {
+                    delex: true,
+                    ..Capabilities::default()
+                },
+            },
+        }))
+    }
+
+    fn node(&self, _slot: Slot) -> usize {
+        0
+    }
+
+    fn subscribe(
+        &self,
+        channel: Vec<u8>,
+        listener: Arc<dyn Listener>,
+    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+        self.listeners.lock().insert(channel.clone(), listener);
+        let listeners = self.listeners.clone();
+        Box::pin(async move { Ok(Subscription::new(Box::new(Ends { channel, listeners }))) })
+    }
+}
+
+struct Ends {
+    channel: Vec<u8>,
+    listeners: Listeners,
+}
+
+impl Unsubscribe for Ends {}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.listeners.lock().remove(&self.channel);
+    }
+}
+
+struct ScriptedLink {
+    lane: Lane,
+    number: u64,
+    handler: Arc<Mutex<Box<Handler>>>,
+    facts: Facts,
+}
+
+impl Link for ScriptedLink {
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn ask<'a>(
+        &'a self,
+        batch: &'a Batch,
+        patience: Duration,
+    ) -> BoxFuture<'a, Result<Vec<Reply>, Failure>> {
+        Box::pin(async move {
+            let sent = Sent {
+                lane: self.lane,
+                link: self.number,
+                batch,
+            };
+            let (after, answer) = (self.handler.lock())(&sent);
+            match tokio::time::timeout(patience, tokio::time::sleep(after)).await {
+                Ok(()) => answer,
+                Err(_) => Err(Failure::Unknown("no answer in time".into())),
+            }
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! The client: connects, holds the defaults, and hands out locks. Here the layers are put together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Backend, Endpoint, Standalone};
+use crate::error::Error;
+use crate::kinds::Mutex;
+use crate::lease::{Engine, Keeper, Limits};
+use crate::options::{DEFAULT_LEASE, validate_lease};
+use crate::protocol::{Counters, Keyspace};
+
+/// A connection to the server that keeps the locks. Cheap to clone; one per process is enough.
+///
+/// It has two connections and one thread of its own, the *keeper*, which renews leases even when the
+/// application's runtime is blocked. Dropping the last clone and the last guard ends the thread, after
+/// it has given back what was dropped; at the end of a program call [`shutdown`](Self::shutdown), or
+/// locks that were only just dropped may stay until their lease ends.
+#[derive(Clone)]
+pub struct Client {
+    engine: Arc<Engine>,
+    keyspace: Arc<Keyspace>,
+    lease: Duration,
+}
+
+impl Client {
+    /// Connects with the default settings.
+    ///
+    /// The URL is `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS) or `unix://`, with user,
+    /// password and database as in `redis://user:password@host:6379/0`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Errors
+    ///
+    /// When the URL makes no sense, or the server cannot be reached or refuses the credentials.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Connects with other settings.
+    pub fn builder(url: &str) -> ClientBuilder {
+        ClientBuilder {
+            url: url.to_owned(),
+            prefix: "lock:".to_owned(),
+            lease: DEFAULT_LEASE,
+            connect_timeout: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(1),
+            outage_limit: Duration::from_secs(30),
+            root_certificate: None,
+        }
+    }
+
+    /// A lock that one holder has at a time.
+    ///
+    /// Any name from 1 to 512 bytes; the key is the prefix and the name as they are. A name that cannot
+    /// be used is told when the lock is.
+    #[must_use]
+    pub fn mutex(&self, name: &str) -> Mutex {
+        Mutex::new(self.engine.clone(), &self.keyspace, name, self.lease)
+    }
+
+    /// Gives back every lock that is held, and refuses to take more. Returns whether all was given back
+    /// within `limit`; what was not, ends with its lease.
+    ///
+    /// Guards that are still around are lost with [`Loss::Shutdown`](crate::Loss::Shutdown); those who
+    /// wait for a lock get [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future stops only the waiting.
+    pub async fn shutdown(&self, limit: Duration) -> bool {
+        self.engine.shutdown(limit).await
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
+}
+
+/// Settings of a [`Client`], each with a default for a server in the same data centre.
+#[must_use = "nothing is connected until `connect` is called"]
+pub struct ClientBuilder {
+    url: String,
+    prefix: String,
+    lease: Duration,
+    connect_timeout: Duration,
+    request_timeout: Duration,
+    outage_limit: Duration,
+    root_certificate: Option<Vec<u8>>,
+}
+
+impl ClientBuilder {
+    /// What stands before every name to make its key; `lock:` by default, may be empty.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.prefix);
+        self
+    }
+
+    /// How long a lease lasts that is renewed; 30 s by default. It is renewed every third of it. After a
+    /// crash of the holder, others wait at most this long.
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.lease = length;
+        self
+    }
+
+    /// How long connecting may take, with login; 2 s by default.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// How long the answer to one request may take; 1 s by default. Then its outcome is unknown, and it
+    /// is cancelled in the background.
+    pub fn request_timeout(mut self, limit: Duration) -> Self {
+        self.request_timeout = limit;
+        self
+    }
+
+    /// How long those who wait for a lock bear a server that is out of reach, before they are told; 30 s
+    /// by default.
+    pub fn outage_limit(mut self, limit: Duration) -> Self {
+        self.outage_limit = limit;
+        self
+    }
+
+    /// The certificate (PEM) that a TLS server's must be signed by, in place of the system's.
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificate = Some(pem.into());
+        self
+    }
+
+    /// Connects, and starts the keeper.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Client::connect`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::connect`].
+    pub async fn connect(self) -> Result<Client, Error> {
+        validate_lease(self.lease)?;
+        let keyspace = Arc::new(Keyspace::new(&self.prefix, Counters::one())?);
+        let endpoint = Endpoint::new(&self.url, self.root_certificate, self.connect_timeout)
+            .map_err(|why| Error::invalid("url", why.to_string()))?;
+        let limits = Limits {
+            request: self.request_timeout,
+            outage: self.outage_limit,
+        };
+        let runtime = keeper_runtime()?;
+        let backend = Arc::new(Standalone::new(endpoint, runtime.handle()));
+        let engine = Arc::new(start(runtime, backend, limits)?);
+        engine.reach().await?;
+        Ok(Client {
+            engine,
+            keyspace,
+            lease: self.lease,
+        })
+    }
+}
+
+impl std::fmt::Debug for ClientBuilder {
+    /// Leaves out the URL: it may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientBuilder")
+            .field("prefix", &self.prefix)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Unavailable(error.into()))
+}
+
+/// Starts the keeper on its own thread, so that a blocked application loses no lease.
+fn start(
+    runtime: tokio::runtime::Runtime,
+    backend: Arc<dyn Backend>,
+    limits: Limits,
+) -> Result<Engine, Error> {
+    let keeper = Keeper::default();
+    let work = keeper.clone().work(backend.clone(), limits.request);
+    std::thread::Builder::new()
+        .name("leasehold".to_owned())
+        .spawn(move || runtime.block_on(work))
+        .map_err(|error| Error::Unavailable(error.into()))?;
+    Ok(Engine::new(backend, keeper, limits))
+}

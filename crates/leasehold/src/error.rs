@@ -1,0 +1,146 @@
+//! What can go wrong, one variant per reaction.
+
+use std::time::Duration;
+
+use crate::holder::Holder;
+
+/// Why a lock could not be had, kept or given back.
+///
+/// Each variant says what may have changed on the server and what to do next. That a lock is held by
+/// somebody else is no error of `try_lock`: it answers `None`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The wait ended before the lock was free.
+    ///
+    /// Nothing is held and nothing was left behind. Try again later, or look at the holder.
+    #[error("waited {waited:?} for `{name}`, which is held by {}", describe(holder.as_deref()))]
+    Timeout {
+        /// The lock waited for.
+        name: String,
+        /// How long.
+        waited: Duration,
+        /// Who held it when last asked.
+        holder: Option<Box<Holder>>,
+    },
+
+    /// The lease has ended while it was believed to be held.
+    ///
+    /// Somebody else may hold the lock already. Stop the protected work and start over; what was
+    /// written with an older token is for the resource to refuse.
+    #[error("the lease on `{name}` is lost: {loss}")]
+    Lost {
+        /// The lock that was lost.
+        name: String,
+        /// How it came about.
+        loss: Loss,
+    },
+
+    /// No server could be reached, or it takes no requests now (loading, read-only, busy).
+    ///
+    /// Nothing has changed on the server. Trying again later is right.
+    #[error("the server cannot be reached")]
+    Unavailable(#[source] BoxError),
+
+    /// A request was sent and no answer came back.
+    ///
+    /// It may have been executed. After an acquire nothing is held: the client goes on cancelling
+    /// it until it can no longer take effect. After a release the client goes on releasing; the lock
+    /// is free at the latest when the lease ends. Trying again is safe.
+    #[error("no answer from the server, the outcome is unknown")]
+    Unknown(#[source] BoxError),
+
+    /// The server's memory is full and its policy is to refuse writes.
+    ///
+    /// Nothing has changed. Locks that are held stay held: renewal and release need no memory.
+    /// Free some memory on the server.
+    #[error("the server is out of memory")]
+    OutOfMemory(#[source] BoxError),
+
+    /// The lock's key holds something that is not a lock.
+    ///
+    /// Nothing has changed. Choose another name or prefix.
+    #[error("the key of `{name}` holds data of another type")]
+    WrongType {
+        /// The lock whose key is in use.
+        name: String,
+    },
+
+    /// The server refused the credentials, or its ACL forbids a command, key or channel.
+    ///
+    /// Nothing has changed. The README has the rule that suffices.
+    #[error("the server denies access")]
+    Denied(#[source] BoxError),
+
+    /// The server answered what this library does not understand.
+    ///
+    /// What has changed depends on the source. Please report it.
+    #[error("the server gave an unexpected answer")]
+    Unexpected(#[source] BoxError),
+
+    /// An argument is out of its range; nothing was sent.
+    #[error("invalid {what}: {why}")]
+    Invalid {
+        /// Which argument.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// The client was shut down.
+    ///
+    /// All it held was released, or will end with its lease. Connect a new one.
+    #[error("the client was shut down")]
+    Closed,
+}
+
+/// An underlying error; its type is not part of the interface.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How a lease came to be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// No renewal was confirmed before the deadline: the server was out of reach or too slow, the
+    /// process was paused, or the lease was fixed and has run out.
+    #[error("no renewal was confirmed in time")]
+    Expired,
+    /// Somebody deleted or overwrote the lock on the server, or the server lost its data.
+    #[error("the server no longer has it in our name")]
+    Taken,
+    /// The limit set with [`at_most`](crate::kinds::Lock::at_most) was reached.
+    #[error("its time limit was reached")]
+    AtMost,
+    /// [`Client::shutdown`](crate::Client::shutdown) gave it back.
+    #[error("the client was shut down")]
+    Shutdown,
+}
+
+impl Error {
+    pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self::Invalid { what, why }
+    }
+}
+
+fn describe(holder: Option<&Holder>) -> String {
+    holder.map_or_else(|| "somebody else".to_owned(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_names_the_holder() {
+        let error = Error::Timeout {
+            name: "coupon".to_owned(),
+            waited: Duration::from_millis(500),
+            holder: Some(Box::new(Holder::default())),
+        };
+        assert_eq!(
+            error.to_string(),
+            "waited 500ms for `coupon`, which is held by a client of another library"
+        );
+    }
+}

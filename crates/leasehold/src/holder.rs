@@ -1,0 +1,73 @@
+//! Who holds a lock, as far as the server's record tells.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+/// The holder of a lock as others see it.
+///
+/// A lock taken by another library on the same key has a holder of whom only the remaining time is
+/// known; the other fields are `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The host name of the machine that holds it.
+    pub host: Option<String>,
+    /// The process on that machine.
+    pub pid: Option<u32>,
+    /// Since when, by the server's clock.
+    pub since: Option<SystemTime>,
+    /// What the holder wrote about itself ([`note`](crate::kinds::Lock::note)).
+    pub note: Option<String>,
+    /// How long the lease still lasts unless it is renewed; `None` when it does not expire or was
+    /// not asked for.
+    pub lease_left: Option<Duration>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.host, self.pid) {
+            (Some(host), Some(pid)) => write!(f, "process {pid} on {host}")?,
+            _ => f.write_str("a client of another library")?,
+        }
+        if let Some(note) = &self.note {
+            write!(f, " ({note})")?;
+        }
+        if let Some(since) = self.since {
+            let age = since.elapsed().unwrap_or_default();
+            write!(f, ", since {}", seconds(age))?;
+        }
+        if let Some(left) = self.lease_left {
+            write!(f, ", for {} more unless renewed", seconds(left))?;
+        }
+        Ok(())
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_who_since_when_and_for_how_long() {
+        let holder = Holder {
+            host: Some("web-3".to_owned()),
+            pid: Some(4711),
+            since: SystemTime::now().checked_sub(Duration::from_secs(90)),
+            note: Some("nightly import".to_owned()),
+            lease_left: Some(Duration::from_millis(12_300)),
+        };
+        assert_eq!(
+            holder.to_string(),
+            "process 4711 on web-3 (nightly import), since 90.0 s, for 12.3 s more unless renewed"
+        );
+    }
+
+    #[test]
+    fn a_foreign_holder_is_named_as_such() {
+        assert_eq!(Holder::default().to_string(), "a client of another library");
+    }
+}

@@ -1,0 +1,210 @@
+//! The mutex: one holder at a time, on a single key.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lock::{Ask, Lock, TryLock};
+use super::reentrant::Reentrant;
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::lease::{Engine, Kind, Lease};
+use crate::options::Terms;
+use crate::owner::{Owner, Token};
+use crate::protocol::{
+    Acquired, Call, Capabilities, Freed, Glance, Keyspace, Lean, Mark, Renewed, Slot,
+};
+
+/// A lock that one holder has at a time. Not fair: whoever tries first after a release gets it.
+///
+/// It is the single key that `SET key value NX PX` recipes use (redis-py's `Lock`, redsync,
+/// node-redlock on one node), so with the same key those exclude it and it excludes them.
+///
+/// A handle is a name and costs nothing; make one wherever it is needed.
+#[derive(Clone)]
+pub struct Mutex {
+    engine: Arc<Engine>,
+    /// Or the name that cannot be one and why, which is told when the lock is used.
+    kind: Result<Arc<dyn Kind>, (String, String)>,
+    lease: Duration,
+}
+
+impl Mutex {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        keyspace: &Keyspace,
+        name: &str,
+        lease: Duration,
+    ) -> Self {
+        let kind = match keyspace.lock(name) {
+            Ok(keys) => Ok(Arc::new(MutexKind(Lean::new(keys))) as Arc<dyn Kind>),
+            Err(why) => Err((name.to_owned(), why)),
+        };
+        Self {
+            engine,
+            kind,
+            lease,
+        }
+    }
+
+    /// The name it was made with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.kind {
+            Ok(kind) => kind.name(),
+            Err((name, _)) => name,
+        }
+    }
+
+    /// Acquires the lock, waiting for it as long as need be.
+    ///
+    /// Set terms before awaiting:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// let guard = client
+    ///     .mutex("report")
+    ///     .lock()
+    ///     .wait(Duration::from_millis(500))
+    ///     .lease(Duration::from_secs(10))
+    ///     .note("monthly report")
+    ///     .await?;
+    /// # drop(guard); Ok(()) }
+    /// ```
+    pub fn lock(&self) -> Lock {
+        Lock::new(self.ask())
+    }
+
+    /// Acquires the lock if it is free; `Ok(None)` when somebody holds it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// match client.mutex("report").try_lock().await? {
+    ///     Some(guard) => println!("ours, with token {}", guard.token()),
+    ///     None => println!("somebody is at it already"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn try_lock(&self) -> TryLock {
+        TryLock::new(self.ask())
+    }
+
+    /// Acquires the lock, does `work`, and gives the lock back on every way out: the recommended form.
+    ///
+    /// When the lease is lost, the work is dropped at its next await, and this fails. What `work`
+    /// returns is returned untouched. If `work` panics, the lock is given back before the panic goes
+    /// on.
+    ///
+    /// ```no_run
+    /// # async fn sell_one(token: leasehold::Token) -> u32 { 0 }
+    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// let left = client
+    ///     .mutex("coupon:42")
+    ///     .run(|lease| async move { sell_one(lease.token()).await })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and gives the lock back in the background.
+    ///
+    /// # Errors
+    ///
+    /// Those of acquiring, and [`Error::Lost`] when the lease was lost before the work was done.
+    pub async fn run<F, W>(&self, work: F) -> Result<W::Output, Error>
+    where
+        F: FnOnce(Lease) -> W,
+        W: Future,
+    {
+        self.lock().run(work).await
+    }
+
+    /// A handle that can be entered again while it is held, by all who have a clone of it.
+    #[must_use]
+    pub fn reentrant(&self) -> Reentrant {
+        Reentrant::new(self.clone())
+    }
+
+    /// Who holds the lock now; `None` when nobody does.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn holder(&self) -> Result<Option<Holder>, Error> {
+        self.engine.holder(&*self.kind()?).await
+    }
+
+    pub(super) fn ask(&self) -> Ask {
+        Ask {
+            engine: self.engine.clone(),
+            kind: self.kind(),
+            terms: Terms::new(self.lease),
+            reentry: None,
+        }
+    }
+
+    fn kind(&self) -> Result<Arc<dyn Kind>, Error> {
+        match &self.kind {
+            Ok(kind) => Ok(kind.clone()),
+            Err((_, why)) => Err(Error::invalid("name", why)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Mutex").field(&self.name()).finish()
+    }
+}
+
+struct MutexKind(Lean);
+
+impl Kind for MutexKind {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn slot(&self) -> Slot {
+        self.0.slot()
+    }
+
+    fn channel(&self) -> &[u8] {
+        self.0.channel()
+    }
+
+    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+        self.0.mark(owner, since_micros, note)
+    }
+
+    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+        self.0.acquire(mark, lease, look)
+    }
+
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        self.0.renew(mark, lease)
+    }
+
+    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
+        match keep {
+            Some(left) => self.0.keep(mark, left),
+            None => self.0.release(mark, server),
+        }
+    }
+
+    fn raise_token(&self, floor: u64) -> Call<Token> {
+        self.0.raise_token(floor)
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        self.0.glance()
+    }
+
+    fn holder(&self) -> Call<Option<Holder>> {
+        self.0.holder()
+    }
+}

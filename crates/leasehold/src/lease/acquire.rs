@@ -1,0 +1,284 @@
+//! Taking a lock: one attempt, or attempts until it is ours or the wait is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::give_back::Claim;
+use super::guard::Hold;
+use super::held::{Held, State, first_lease};
+use super::keeper::Keeper;
+use super::{Engine, Kind, error_of};
+use crate::backend::{Backoff, Failure, Link};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::options::Terms;
+use crate::owner::{Owner, Token};
+use crate::protocol::{Acquired, Mark};
+
+/// What one attempt came to.
+enum Attempt {
+    Taken(Hold),
+    Busy(Holder),
+}
+
+impl Engine {
+    /// Tries once; `None` when somebody else holds it.
+    pub(crate) async fn try_take(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        terms: &Terms,
+    ) -> Result<Option<Hold>, Error> {
+        terms.validate()?;
+        match self.attempt(kind, terms, false).await {
+            Ok(Attempt::Taken(hold)) => Ok(Some(hold)),
+            Ok(Attempt::Busy(_)) => Ok(None),
+            Err(failure) => Err(error_of(failure, kind.name())),
+        }
+    }
+
+    /// Tries until the lock is ours or the wait of `terms` is over.
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        terms: &Terms,
+    ) -> Result<Hold, Error> {
+        terms.validate()?;
+        let start = Moment::now();
+        let mut log = Log::new(self.limits.outage);
+        let outcome = match terms.wait {
+            Some(Duration::ZERO) => match self.attempt(kind, terms, true).await {
+                Ok(Attempt::Taken(hold)) => Some(Ok(hold)),
+                Ok(Attempt::Busy(holder)) => {
+                    log.busy(holder);
+                    None
+                }
+                Err(failure) => Some(Err(failure)),
+            },
+            Some(limit) => {
+                let trying = self.try_until_taken(kind, terms, &mut log);
+                tokio::time::timeout(limit, trying).await.ok()
+            }
+            None => Some(self.try_until_taken(kind, terms, &mut log).await),
+        };
+        match outcome {
+            Some(Ok(hold)) => Ok(hold),
+            Some(Err(failure)) => Err(error_of(failure, kind.name())),
+            None => {
+                // One who was never first in line has seen nobody; the first in line has.
+                let seen = self.room.last_seen(kind.channel());
+                log.holder = log.holder.or(seen);
+                Err(log.into_error(kind.name(), Moment::now().since(start)))
+            }
+        }
+    }
+
+    async fn try_until_taken(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        terms: &Terms,
+        log: &mut Log,
+    ) -> Result<Hold, Failure> {
+        // Where others of this process wait already, trying first would only cost the server.
+        if !self.room.is_waited_for(kind.channel()) {
+            match self.attempt(kind, terms, false).await {
+                Ok(Attempt::Taken(hold)) => return Ok(hold),
+                Ok(Attempt::Busy(holder)) => log.busy(holder),
+                Err(failure) => log.failed(failure)?,
+            }
+        }
+        tokio::select! {
+            biased;
+            () = self.closed() => Err(Failure::Closed),
+            // Boxed, since its state is large and most acquires never wait.
+            taken = Box::pin(self.wait_and_attempt(kind, terms, log)) => taken,
+        }
+    }
+
+    async fn wait_and_attempt(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        terms: &Terms,
+        log: &mut Log,
+    ) -> Result<Hold, Failure> {
+        let place = self.room.enter(kind.channel());
+        let mut turn = place.turn().await;
+        loop {
+            // Subscribed first, tried after: a release in between is not missed.
+            let outcome = match turn.listen(self).await {
+                Ok(()) => self.attempt(kind, terms, true).await,
+                Err(failure) => Err(failure),
+            };
+            match outcome {
+                Ok(Attempt::Taken(hold)) => return Ok(hold),
+                Ok(Attempt::Busy(holder)) => {
+                    let left = holder.lease_left;
+                    turn.saw(&holder);
+                    log.busy(holder);
+                    turn.until_worth_trying(self, &**kind, left).await;
+                }
+                Err(failure) => {
+                    log.failed(failure)?;
+                    tokio::time::sleep(log.backoff.pause()).await;
+                }
+            }
+        }
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        terms: &Terms,
+        look: bool,
+    ) -> Result<Attempt, Failure> {
+        if *self.closed.borrow() {
+            return Err(Failure::Closed);
+        }
+        let link = self.link(kind.slot()).await?;
+        let mark = kind.mark(&Owner::random(), link.facts().server_now(), &terms.note);
+        let armed = Armed::new(&self.keeper, kind, mark, link);
+        let sent = Moment::now();
+        let call = kind.acquire(armed.mark(), first_lease(terms), look);
+        match call.send(armed.link(), self.limits.request).await {
+            Ok(Acquired::Held { token }) => self.take_charge(armed, token, terms, sent).await,
+            Ok(Acquired::Busy { holder }) => {
+                armed.disarm();
+                Ok(Attempt::Busy(holder))
+            }
+            // Stays armed: it was taken, and is cancelled.
+            Ok(Acquired::Uncounted { refusal }) => Err(Failure::Refused(refusal)),
+            Err(failure @ Failure::Refused(_)) => {
+                armed.disarm();
+                Err(failure)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Turns what the server granted into a hold, unless it came too late.
+    async fn take_charge(
+        self: &Arc<Self>,
+        armed: Armed<'_>,
+        token: Token,
+        terms: &Terms,
+        sent: Moment,
+    ) -> Result<Attempt, Failure> {
+        let token = self.lifted(&armed, token).await?;
+        let (kind, mark) = (armed.kind().clone(), armed.mark().clone());
+        let held = Held::new(kind, mark, token, terms, sent);
+        if matches!(held.state(), State::Ended(_)) {
+            return Err(Failure::Unknown("granted too late to be of use".into()));
+        }
+        armed.disarm();
+        Ok(Attempt::Taken(Hold::new(Arc::new(held), self.clone())))
+    }
+
+    /// Invariant 8. After a loss of data the first to notice raises the counter for all.
+    async fn lifted(&self, armed: &Armed<'_>, token: Token) -> Result<Token, Failure> {
+        let link = armed.link();
+        let floor = link.facts().server_time;
+        if token.as_u64() >= floor {
+            return Ok(token);
+        }
+        let raise = armed.kind().raise_token(floor);
+        raise.send(link, self.limits.request).await
+    }
+}
+
+/// An acquire that may have been executed: dropped without being disarmed, it is cancelled
+/// (invariants 6 and 7).
+struct Armed<'a> {
+    keeper: &'a Keeper,
+    claim: Option<Claim>,
+}
+
+impl<'a> Armed<'a> {
+    fn new(keeper: &'a Keeper, kind: &Arc<dyn Kind>, mark: Mark, link: Arc<dyn Link>) -> Self {
+        let kind = kind.clone();
+        Self {
+            keeper,
+            claim: Some(Claim { kind, mark, link }),
+        }
+    }
+
+    fn claim(&self) -> &Claim {
+        self.claim
+            .as_ref()
+            .expect("BUG: used after it was disarmed")
+    }
+
+    fn kind(&self) -> &Arc<dyn Kind> {
+        &self.claim().kind
+    }
+
+    fn mark(&self) -> &Mark {
+        &self.claim().mark
+    }
+
+    fn link(&self) -> &dyn Link {
+        &*self.claim().link
+    }
+
+    fn disarm(mut self) {
+        self.claim = None;
+    }
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.keeper.cancel(claim);
+        }
+    }
+}
+
+/// What was met while trying, for the error at the end and for how long to bear an outage.
+struct Log {
+    holder: Option<Holder>,
+    failure: Option<Failure>,
+    failing_since: Option<Moment>,
+    bearable: Duration,
+    backoff: Backoff,
+}
+
+impl Log {
+    fn new(bearable: Duration) -> Self {
+        Self {
+            holder: None,
+            failure: None,
+            failing_since: None,
+            bearable,
+            backoff: Backoff::new(Duration::from_millis(20), Duration::from_millis(500)),
+        }
+    }
+
+    fn busy(&mut self, holder: Holder) {
+        self.holder = Some(holder);
+        self.failure = None;
+        self.failing_since = None;
+        self.backoff.reset();
+    }
+
+    /// Bears a failure that may pass, until the outage has lasted too long.
+    fn failed(&mut self, failure: Failure) -> Result<(), Failure> {
+        let now = Moment::now();
+        let since = *self.failing_since.get_or_insert(now);
+        if !failure.is_passing() || now.since(since) > self.bearable {
+            return Err(failure);
+        }
+        self.failure = Some(failure);
+        Ok(())
+    }
+
+    /// The wait is over: the last failure if there was one, else who held the lock.
+    fn into_error(self, name: &str, waited: Duration) -> Error {
+        match self.failure {
+            Some(failure) => error_of(failure, name),
+            None => Error::Timeout {
+                name: name.to_owned(),
+                waited,
+                holder: self.holder.map(Box::new),
+            },
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! What a holder has in hand: the guard, and views of its lease.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::held::{Ending, Held, State};
+use super::{Engine, error_of};
+use crate::backend::Failure;
+use crate::clock::Moment;
+use crate::error::{Error, Loss};
+use crate::options::validate_lease;
+use crate::owner::Token;
+use crate::protocol::{Freed, Renewed};
+
+/// A lock that is held. Dropping it gives the lock back in the background.
+///
+/// A guard is valid until its [deadline](Lease::deadline), which moves on as long as renewals are
+/// confirmed. When they are not, [`lost`](Lease::lost) fires *before* the server could give the lock to
+/// another. What no guard can do is stop code that is paused between a check and its effect: for that
+/// send the [`token`](Lease::token) along and let the resource refuse older ones.
+///
+/// A guard is `Send` and borrows nothing. It dereferences to its [`Lease`].
+#[must_use = "the lock is given back as soon as the guard is dropped"]
+pub struct Guard {
+    hold: Arc<Hold>,
+    lease: Lease,
+}
+
+/// A view of a lease that is held: who may ask about it, but not give it back.
+///
+/// Cheap to clone; hand it to whatever does the protected work.
+#[derive(Clone)]
+pub struct Lease {
+    held: Arc<Held>,
+}
+
+/// What became of a lock that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Release {
+    /// It was held to the end and is free now, or when its `at_least` is over.
+    Released,
+    /// Another guard of the same reentrant handle still holds it.
+    StillHeld,
+    /// It had been lost before. Others are not affected by this release.
+    WasLost {
+        /// How it came about.
+        loss: Loss,
+    },
+}
+
+impl Guard {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        let held = hold.held.clone();
+        Self {
+            hold,
+            lease: Lease { held },
+        }
+    }
+
+    /// A view of this lease that can be cloned and passed on.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Makes the lease last at least `lease` from now, whether it is renewed by itself or fixed; never
+    /// beyond the limit set with [`at_most`](crate::kinds::Lock::at_most).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the lease as it was or extended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] when the lock is not ours any more. After any other error the lease is still
+    /// what it was before, and the call can be repeated.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        validate_lease(lease)?;
+        self.check()?;
+        let (held, engine) = (&self.lease.held, &self.hold.engine);
+        let Some((lease, capped)) = held.bounded(lease) else {
+            return Ok(());
+        };
+        let extended = async {
+            let link = engine.link(held.kind.slot()).await?;
+            let sent = Moment::now();
+            let call = held.kind.renew(&held.mark, lease);
+            let outcome = call.send(&*link, engine.limits.request).await?;
+            Ok((sent, outcome))
+        };
+        match extended.await {
+            Ok((sent, Renewed::Kept)) => held.confirm(sent, lease, capped),
+            Ok((_, Renewed::Gone)) => {
+                held.end(Ending::Lost(Loss::Taken));
+            }
+            Err(failure) => return Err(error_of(failure, held.kind.name())),
+        }
+        self.check()
+    }
+
+    /// Gives the lock back and says what became of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future hands the release to the background, as dropping the guard does.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked. The background goes on trying; the lock is free at the latest
+    /// when its lease ends.
+    pub async fn release(self) -> Result<Release, Error> {
+        match Arc::into_inner(self.hold) {
+            Some(hold) => hold.give_back().await,
+            None => Ok(Release::StillHeld),
+        }
+    }
+
+    /// Does `work` under this lock, drops it when the lease is lost, and gives the lock back.
+    pub(crate) async fn run<F, W>(self, work: F) -> Result<W::Output, Error>
+    where
+        F: FnOnce(Lease) -> W,
+        W: Future,
+    {
+        let lease = self.lease.clone();
+        let mut work = Box::pin(work(lease.clone()));
+        let unwinding = poll_fn(|context| {
+            let poll = || work.as_mut().poll(context);
+            match catch_unwind(AssertUnwindSafe(poll)) {
+                Ok(poll) => poll.map(Ok),
+                Err(panic) => Poll::Ready(Err(panic)),
+            }
+        });
+        let outcome = tokio::select! {
+            biased;
+            _ = lease.held.ended() => None,
+            outcome = unwinding => Some(outcome),
+        };
+        let in_time = lease.check();
+        drop(work);
+        if let Err(error) = self.release().await {
+            tracing::warn!(lock = lease.name(), %error, "release goes on in the background");
+        }
+        match outcome {
+            Some(Err(panic)) => resume_unwind(panic),
+            Some(Ok(value)) => in_time.map(|()| value),
+            None => Err(lease.error(lease.loss().unwrap_or(Loss::Expired))),
+        }
+    }
+}
+
+impl Deref for Guard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Guard").field(&self.lease).finish()
+    }
+}
+
+impl Lease {
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.held.kind.name()
+    }
+
+    /// The fencing token: larger than that of every earlier holder of this lock.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.held.token
+    }
+
+    /// Until when the lock is certainly held if nothing more is heard from the server.
+    ///
+    /// Renewals move it. It is in the past when the lease has ended. `Instant` does not count the time a
+    /// machine sleeps; [`check`](Self::check) does.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        Instant::now() + self.remaining()
+    }
+
+    /// How long the lock is certainly held still; zero when the lease has ended.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        match self.held.state() {
+            State::Valid { deadline } => deadline.since(Moment::now()),
+            State::Ended(_) => Duration::ZERO,
+        }
+    }
+
+    /// Checks, by the clock alone, that the lease is still valid. Costs a few nanoseconds; call it
+    /// before every effect that must not happen twice.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] once the lease was lost, for ever. A lease that was given back by its own guard
+    /// counts as lost to those who still have a view of it.
+    pub fn check(&self) -> Result<(), Error> {
+        match self.held.state() {
+            State::Valid { .. } => Ok(()),
+            State::Ended(Ending::Lost(loss)) => Err(self.error(loss)),
+            State::Ended(Ending::Released) => Err(self.error(Loss::Expired)),
+        }
+    }
+
+    /// Waits until the lease is lost or given back, and says how it was lost.
+    ///
+    /// Fires at the deadline at the latest, driven by the client's own thread: it needs the caller's
+    /// runtime only to be woken. `None` means that the guard gave the lock back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> Option<Loss> {
+        match self.held.ended().await {
+            Ending::Lost(loss) => Some(loss),
+            Ending::Released => None,
+        }
+    }
+
+    fn loss(&self) -> Option<Loss> {
+        match self.held.state() {
+            State::Ended(Ending::Lost(loss)) => Some(loss),
+            _ => None,
+        }
+    }
+
+    fn error(&self, loss: Loss) -> Error {
+        let name = self.name().to_owned();
+        Error::Lost { name, loss }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", &self.name())
+            .field("token", &self.held.token)
+            .field("state", &self.held.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The right to give one acquisition back, shared by all guards of a reentrant handle.
+pub(crate) struct Hold {
+    held: Arc<Held>,
+    engine: Arc<Engine>,
+    progress: Progress,
+}
+
+/// How far giving back has come; the drop of a [`Hold`] does the rest.
+#[derive(PartialEq, Eq)]
+enum Progress {
+    Holding,
+    Releasing,
+    Done,
+}
+
+impl Hold {
+    /// Takes charge of `held` and has the keeper look after it.
+    pub(super) fn new(held: Arc<Held>, engine: Arc<Engine>) -> Self {
+        engine.keeper.keep(held.clone());
+        Self {
+            held,
+            engine,
+            progress: Progress::Holding,
+        }
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        matches!(self.held.state(), State::Valid { .. })
+    }
+
+    async fn give_back(mut self) -> Result<Release, Error> {
+        if !self.held.end(Ending::Released) {
+            self.progress = Progress::Done;
+            return Ok(match self.held.state() {
+                State::Ended(Ending::Lost(loss)) => Release::WasLost { loss },
+                _ => Release::Released,
+            });
+        }
+        self.progress = Progress::Releasing;
+        let (freed, repeated) = match self.send_release().await {
+            // Releasing is idempotent, so a connection that broke unnoticed costs one more try.
+            Err(failure) if failure.is_passing() => (self.send_release().await, true),
+            freed => (freed, false),
+        };
+        let freed = freed.map_err(|failure| error_of(failure, self.held.kind.name()))?;
+        self.progress = Progress::Done;
+        Ok(match freed {
+            Freed::Freed => Release::Released,
+            // It was the first try that freed it, unless the lease was tampered with.
+            Freed::NotOurs if repeated => Release::Released,
+            Freed::NotOurs => Release::WasLost { loss: Loss::Taken },
+        })
+    }
+
+    async fn send_release(&self) -> Result<Freed, Failure> {
+        let slot = self.held.kind.slot();
+        let link = self.engine.link(slot).await?;
+        let call = self.held.release_call(link.facts().capabilities);
+        call.send(&*link, self.engine.limits.request).await
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let pending = match self.progress {
+            Progress::Holding => self.held.end(Ending::Released),
+            Progress::Releasing => true,
+            Progress::Done => false,
+        };
+        if pending {
+            self.engine.keeper.give_back(self.held.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compiles only if guards can be sent, shared and stored.
+    #[test]
+    fn bounds() {
+        fn check<T: Send + Sync + Unpin + 'static>() {}
+        check::<Guard>();
+        check::<Lease>();
+        check::<Release>();
+        check::<Error>();
+    }
+}

@@ -1,0 +1,214 @@
+//! The state of one lease, shared by its guard, its views and the keeper.
+//!
+//! It is one number: the deadline while the lease is valid, or how it ended. So the rule that lost is
+//! absorbing (invariant 3) is a matter of compare-and-swap, and a check needs no lock and no task.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::Kind;
+use crate::backend::Capabilities;
+use crate::clock::Moment;
+use crate::error::Loss;
+use crate::options::{Terms, margin};
+use crate::owner::Token;
+use crate::protocol::{Call, Freed, Mark};
+
+/// One acquisition, from the answer that granted it to its end.
+pub(super) struct Held {
+    pub(super) kind: Arc<dyn Kind>,
+    pub(super) mark: Mark,
+    pub(super) token: Token,
+    pub(super) lease: Duration,
+    /// Whether the keeper renews it.
+    pub(super) renewed: bool,
+    /// When it must end at the latest, by `at_most`.
+    limit: Option<Moment>,
+    /// Until when others are kept out even after a release, by `at_least`.
+    keep_until: Moment,
+    /// The deadline in nanoseconds, or an [`Ending`] below [`FIRST_MOMENT`].
+    state: AtomicU64,
+    /// Whether `limit` is what set the deadline. Written before the deadline it belongs to.
+    capped: AtomicBool,
+    ended: Notify,
+}
+
+/// Whether a lease is valid, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Valid { deadline: Moment },
+    Ended(Ending),
+}
+
+/// How a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Released,
+    Lost(Loss),
+}
+
+/// Numbers below are endings; the clock was never so low.
+const FIRST_MOMENT: u64 = 16;
+
+impl Held {
+    pub(super) fn new(
+        kind: Arc<dyn Kind>,
+        mark: Mark,
+        token: Token,
+        terms: &Terms,
+        sent: Moment,
+    ) -> Self {
+        let lease = first_lease(terms);
+        Self {
+            kind,
+            mark,
+            token,
+            lease: terms.lease,
+            renewed: terms.renewed,
+            limit: terms.at_most.map(|at_most| sent + at_most),
+            keep_until: Moment::now() + terms.at_least,
+            state: AtomicU64::new(deadline(sent, lease).as_nanos()),
+            capped: AtomicBool::new(terms.at_most.is_some_and(|at_most| at_most <= terms.lease)),
+            ended: Notify::new(),
+        }
+    }
+
+    /// The state now. A deadline that has passed ends the lease, whoever looks first.
+    pub(super) fn state(&self) -> State {
+        loop {
+            let seen = self.state.load(Ordering::Acquire);
+            match decode(seen) {
+                State::Valid { deadline } if Moment::now() >= deadline => {
+                    self.swap(seen, encode(Ending::Lost(self.loss_by_time())));
+                }
+                state => return state,
+            }
+        }
+    }
+
+    /// Moves the deadline after a renewal for `lease`, sent at `sent`, was confirmed. No effect when
+    /// the lease has ended meanwhile, or when the deadline is later already.
+    pub(super) fn confirm(&self, sent: Moment, lease: Duration, capped: bool) {
+        let later = deadline(sent, lease).as_nanos();
+        loop {
+            let seen = self.state.load(Ordering::Acquire);
+            let State::Valid { deadline } = decode(seen) else {
+                return;
+            };
+            if Moment::now() >= deadline || deadline.as_nanos() >= later {
+                return;
+            }
+            self.capped.store(capped, Ordering::Release);
+            if self.swap(seen, later) {
+                return;
+            }
+        }
+    }
+
+    /// Ends a valid lease; false when it had ended before.
+    pub(super) fn end(&self, ending: Ending) -> bool {
+        loop {
+            let State::Valid { deadline } = self.state() else {
+                return false;
+            };
+            if self.swap(deadline.as_nanos(), encode(ending)) {
+                return true;
+            }
+        }
+    }
+
+    /// Ends the lease because its deadline is here; false when it had ended before.
+    pub(super) fn expire(&self) -> bool {
+        self.end(Ending::Lost(self.loss_by_time()))
+    }
+
+    /// Waits until the lease has ended.
+    pub(super) async fn ended(&self) -> Ending {
+        loop {
+            let mut notified = std::pin::pin!(self.ended.notified());
+            notified.as_mut().enable();
+            if let State::Ended(ending) = self.state() {
+                return ending;
+            }
+            notified.await;
+        }
+    }
+
+    /// What a renewal for `lease` may ask for, and whether `at_most` bounds it; `None` when there is
+    /// nothing left to gain.
+    pub(super) fn bounded(&self, lease: Duration) -> Option<(Duration, bool)> {
+        if self.capped.load(Ordering::Acquire) {
+            return None;
+        }
+        match self.limit.map(|limit| limit.since(Moment::now())) {
+            Some(left) if left < Duration::from_millis(1) => None,
+            Some(left) if left <= lease => Some((left, true)),
+            _ => Some((lease, false)),
+        }
+    }
+
+    /// The call that gives this lock back, with regard to `at_least`.
+    pub(super) fn release_call(&self, server: Capabilities) -> Call<Freed> {
+        let keep = self.keep_until.since(Moment::now());
+        let keep = (!keep.is_zero()).then_some(keep);
+        self.kind.release(&self.mark, keep, server)
+    }
+
+    fn loss_by_time(&self) -> Loss {
+        if self.capped.load(Ordering::Acquire) {
+            Loss::AtMost
+        } else {
+            Loss::Expired
+        }
+    }
+
+    fn swap(&self, seen: u64, new: u64) -> bool {
+        let swapped = self
+            .state
+            .compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if swapped && new < FIRST_MOMENT {
+            self.ended.notify_waiters();
+        }
+        swapped
+    }
+}
+
+/// The lease to acquire with: `at_most` bounds the first one too.
+pub(super) fn first_lease(terms: &Terms) -> Duration {
+    terms
+        .at_most
+        .map_or(terms.lease, |at_most| at_most.min(terms.lease))
+}
+
+/// Invariant 1.
+pub(super) fn deadline(sent: Moment, lease: Duration) -> Moment {
+    sent + lease.saturating_sub(margin(lease))
+}
+
+fn encode(ending: Ending) -> u64 {
+    match ending {
+        Ending::Released => 0,
+        Ending::Lost(Loss::Expired) => 1,
+        Ending::Lost(Loss::Taken) => 2,
+        Ending::Lost(Loss::AtMost) => 3,
+        Ending::Lost(Loss::Shutdown) => 4,
+    }
+}
+
+fn decode(number: u64) -> State {
+    State::Ended(match number {
+        0 => Ending::Released,
+        1 => Ending::Lost(Loss::Expired),
+        2 => Ending::Lost(Loss::Taken),
+        3 => Ending::Lost(Loss::AtMost),
+        4 => Ending::Lost(Loss::Shutdown),
+        nanos => {
+            let deadline = Moment::from_nanos(nanos);
+            return State::Valid { deadline };
+        }
+    })
+}

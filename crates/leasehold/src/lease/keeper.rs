@@ -1,0 +1,309 @@
+//! The keeper: one thread per client that does what must happen whether or not the application is well.
+//!
+//! It renews leases, ends those whose deadline is here, cancels acquires of unknown outcome and gives
+//! back what was dropped. Callers leave it orders in an [`Inbox`]; it is woken only when an order
+//! cannot wait until it would wake by itself, so a lock that is taken and released at once costs it
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+
+use super::agenda::{Agenda, EARLY, What};
+use super::give_back::{self, Claim};
+use super::held::{Ending, Held, State};
+use super::renewal::{self, Due, Outcome};
+use crate::backend::Backend;
+use crate::clock::Moment;
+use crate::error::Loss;
+use crate::options::margin;
+use crate::protocol::Renewed;
+
+/// How many renewals one pipeline carries.
+const BATCH: usize = 500;
+
+/// How long outstanding work may take once nobody is left who could ask for more.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The way to give the keeper orders.
+#[derive(Clone, Default)]
+pub(crate) struct Keeper {
+    inbox: Arc<Inbox>,
+}
+
+enum Order {
+    Keep(Arc<Held>),
+    GiveBack(Arc<Held>),
+    Cancel(Claim),
+    Shutdown(oneshot::Sender<()>),
+}
+
+impl Keeper {
+    /// Starts to look after a lease.
+    pub(super) fn keep(&self, held: Arc<Held>) {
+        let due = Moment::now() + held.lease / 3;
+        self.inbox.post(Order::Keep(held), due);
+    }
+
+    /// Releases a lease whose guard is gone. Never blocks, fails or needs a runtime.
+    pub(super) fn give_back(&self, held: Arc<Held>) {
+        self.inbox.post(Order::GiveBack(held), Moment::now());
+    }
+
+    /// Sees to it that an acquire of unknown outcome comes to nothing.
+    pub(super) fn cancel(&self, claim: Claim) {
+        self.inbox.post(Order::Cancel(claim), Moment::now());
+    }
+
+    /// Gives everything back; returns when it is done.
+    pub(super) async fn shutdown(&self) {
+        let (done, all_done) = oneshot::channel();
+        self.inbox.post(Order::Shutdown(done), Moment::now());
+        // An error means that the keeper has ended, and nothing is left to wait for.
+        let _ = all_done.await;
+    }
+
+    /// Says that no more orders will come.
+    pub(super) fn close(&self) {
+        self.inbox.state.lock().closed = true;
+        self.inbox.wake.notify_one();
+    }
+
+    /// The keeper's work, for whoever runs it; ends some time after [`close`](Self::close).
+    pub(crate) async fn work(self, backend: Arc<dyn Backend>, patience: Duration) {
+        let worker = Worker {
+            inbox: self.inbox,
+            backend,
+            patience,
+            agenda: Agenda::default(),
+            jobs: JoinSet::new(),
+            shutting_down: Vec::new(),
+        };
+        worker.run().await;
+    }
+}
+
+/// Orders not yet taken, and until when the keeper sleeps: under one lock, so that no order is left
+/// lying longer than it can bear.
+struct Inbox {
+    state: Mutex<InboxState>,
+    wake: Notify,
+}
+
+struct InboxState {
+    orders: Vec<Order>,
+    sleeps_until: Moment,
+    closed: bool,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(InboxState {
+                orders: Vec::new(),
+                sleeps_until: Moment::NEVER,
+                closed: false,
+            }),
+            wake: Notify::new(),
+        }
+    }
+}
+
+impl Inbox {
+    /// Leaves an order that must be taken up by `due`.
+    fn post(&self, order: Order, due: Moment) {
+        let mut state = self.state.lock();
+        state.orders.push(order);
+        if due < state.sleeps_until {
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    fn take(&self) -> Vec<Order> {
+        std::mem::take(&mut self.state.lock().orders)
+    }
+
+    /// Notes that the keeper will sleep until `moment`; false when there are orders to take first.
+    fn may_sleep_until(&self, moment: Moment) -> bool {
+        let mut state = self.state.lock();
+        state.sleeps_until = moment;
+        state.orders.is_empty()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+}
+
+struct Worker {
+    inbox: Arc<Inbox>,
+    backend: Arc<dyn Backend>,
+    patience: Duration,
+    agenda: Agenda,
+    /// Requests under way. Renewals report back; the others report to nobody.
+    jobs: JoinSet<Vec<Outcome>>,
+    /// Who waits for everything to be given back; not empty from the first shutdown on.
+    shutting_down: Vec<Option<oneshot::Sender<()>>>,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        let mut give_up = Moment::NEVER;
+        loop {
+            for order in self.inbox.take() {
+                self.accept(order);
+            }
+            self.do_what_is_due();
+            if self.jobs.is_empty() {
+                self.tell_that_all_is_given_back();
+            }
+            let closed = self.inbox.is_closed();
+            if closed && give_up == Moment::NEVER {
+                give_up = Moment::now() + FAREWELL;
+            }
+            if closed && (self.jobs.is_empty() || Moment::now() >= give_up) {
+                return;
+            }
+            let next = self.agenda.next().min(give_up);
+            if self.inbox.may_sleep_until(next) {
+                self.sleep_until(next).await;
+            }
+        }
+    }
+
+    async fn sleep_until(&mut self, next: Moment) {
+        tokio::select! {
+            () = self.inbox.wake.notified() => {}
+            () = tokio::time::sleep_until(next.as_timer()) => {}
+            Some(finished) = self.jobs.join_next() => match finished {
+                Ok(outcomes) => self.take_in(outcomes),
+                Err(error) => tracing::error!(%error, "BUG: a job of the keeper failed"),
+            },
+        }
+    }
+
+    fn accept(&mut self, order: Order) {
+        match order {
+            Order::Keep(held) if !self.shutting_down.is_empty() => self.end_for_shutdown(held),
+            Order::Keep(held) => self.agenda.add(held),
+            Order::GiveBack(held) => self.give_back(held),
+            Order::Cancel(claim) => {
+                let job = give_back::cancel(claim, self.backend.clone(), self.patience);
+                self.jobs.spawn(report_nothing(job));
+            }
+            Order::Shutdown(done) => {
+                self.shutting_down.push(Some(done));
+                for held in self.agenda.clear() {
+                    self.end_for_shutdown(held);
+                }
+            }
+        }
+    }
+
+    fn end_for_shutdown(&mut self, held: Arc<Held>) {
+        if held.end(Ending::Lost(Loss::Shutdown)) {
+            self.give_back(held);
+        }
+    }
+
+    fn give_back(&mut self, held: Arc<Held>) {
+        let job = give_back::release(held, self.backend.clone(), self.patience);
+        self.jobs.spawn(report_nothing(job));
+    }
+
+    fn tell_that_all_is_given_back(&mut self) {
+        for done in self.shutting_down.iter_mut().filter_map(Option::take) {
+            let _ = done.send(());
+        }
+    }
+
+    /// Ends what is over, and sends off renewals in batches.
+    fn do_what_is_due(&mut self) {
+        let now = Moment::now();
+        let mut batches: BTreeMap<(usize, u32), Vec<Due>> = BTreeMap::new();
+        while let Some((held, what)) = self.agenda.pop_due(now) {
+            match what {
+                What::Expire => self.look_at_deadline(held, now),
+                What::Renew { failures } => {
+                    let batch = (self.backend.node(held.kind.slot()), failures);
+                    batches
+                        .entry(batch)
+                        .or_default()
+                        .extend(Due::now(held, failures));
+                }
+            }
+        }
+        for mut batch in batches.into_values() {
+            while !batch.is_empty() {
+                let rest = batch.split_off(batch.len().min(BATCH));
+                let job = renewal::renew(batch, self.backend.clone(), self.patience);
+                self.jobs.spawn(job);
+                batch = rest;
+            }
+        }
+    }
+
+    /// Ends a lease whose deadline is here (invariant 4), or looks again when it has moved on.
+    fn look_at_deadline(&mut self, held: Arc<Held>, now: Moment) {
+        match held.state() {
+            State::Valid { deadline } if deadline.before(EARLY) > now => {
+                self.agenda.push(deadline.before(EARLY), held, What::Expire);
+            }
+            State::Valid { .. } if held.expire() => self.lose(held),
+            // Whoever checked it first has ended it.
+            State::Ended(Ending::Lost(Loss::Expired | Loss::AtMost)) => self.lose(held),
+            _ => {}
+        }
+    }
+
+    /// A renewal whose answer was lost may have been executed: the server would keep the lock for
+    /// nobody, so it is given back; later than the margin, which belongs to those who must stop.
+    fn lose(&mut self, held: Arc<Held>) {
+        tracing::warn!(lock = held.kind.name(), token = %held.token, "lease lost at its deadline");
+        let (backend, patience) = (self.backend.clone(), self.patience);
+        self.jobs.spawn(report_nothing(async move {
+            tokio::time::sleep(margin(held.lease) + held.lease / 10).await;
+            give_back::release(held, backend, patience).await;
+        }));
+    }
+
+    fn take_in(&mut self, outcomes: Vec<Outcome>) {
+        for Outcome { due, sent, renewed } in outcomes {
+            let Due {
+                held,
+                lease,
+                capped,
+                failures,
+            } = due;
+            match renewed {
+                Ok(Renewed::Kept) => {
+                    held.confirm(sent, lease, capped);
+                    let next = What::Renew { failures: 0 };
+                    self.agenda.push(sent + lease / 3, held, next);
+                }
+                Ok(Renewed::Gone) => {
+                    if held.end(Ending::Lost(Loss::Taken)) {
+                        tracing::warn!(lock = held.kind.name(), token = %held.token, "lease taken");
+                    }
+                }
+                Err(failure) => {
+                    tracing::debug!(lock = held.kind.name(), %failure, "renewal failed");
+                    let pause = (held.lease / 20).min(Duration::from_millis(500));
+                    let failures = failures + 1;
+                    let again = What::Renew { failures };
+                    self.agenda.push(Moment::now() + pause, held, again);
+                }
+            }
+        }
+    }
+}
+
+async fn report_nothing(job: impl Future<Output = ()>) -> Vec<Outcome> {
+    job.await;
+    Vec::new()
+}

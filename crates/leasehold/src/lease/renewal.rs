@@ -1,0 +1,86 @@
+//! Renewing many leases of one node with one pipeline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::give_back::link_after;
+use super::held::{Held, State};
+use crate::backend::{Backend, Failure};
+use crate::clock::Moment;
+use crate::protocol::{Call, Renewed};
+
+/// One lease that is due, and what to ask for.
+pub(super) struct Due {
+    pub(super) held: Arc<Held>,
+    pub(super) lease: Duration,
+    /// Whether `at_most` bounds `lease`.
+    pub(super) capped: bool,
+    /// How often it has failed since it last succeeded.
+    pub(super) failures: u32,
+}
+
+impl Due {
+    /// What to ask for now; `None` when the lease has ended or cannot last longer.
+    pub(super) fn now(held: Arc<Held>, failures: u32) -> Option<Self> {
+        if let State::Ended(_) = held.state() {
+            return None;
+        }
+        let (lease, capped) = held.bounded(held.lease)?;
+        Some(Self {
+            held,
+            lease,
+            capped,
+            failures,
+        })
+    }
+}
+
+/// What became of one renewal.
+pub(super) struct Outcome {
+    pub(super) due: Due,
+    /// When it was sent; the deadline counts from here.
+    pub(super) sent: Moment,
+    pub(super) renewed: Result<Renewed, Failure>,
+}
+
+/// Sends one renewal for each of `batch`, all of one node and with equally many failures behind them.
+pub(super) async fn renew(
+    batch: Vec<Due>,
+    backend: Arc<dyn Backend>,
+    patience: Duration,
+) -> Vec<Outcome> {
+    // A slow answer must leave time for another try.
+    let patience = batch
+        .iter()
+        .map(|due| due.held.lease / 4)
+        .fold(patience, Duration::min);
+    let (slot, failures) = (batch[0].held.kind.slot(), batch[0].failures);
+    let link = link_after(&*backend, slot, failures);
+    let link = match tokio::time::timeout(patience, link).await {
+        Ok(Ok(link)) => link,
+        _ => return all_failed(batch),
+    };
+    let calls = batch
+        .iter()
+        .map(|due| due.held.kind.renew(&due.held.mark, due.lease))
+        .collect();
+    let sent = Moment::now();
+    match Call::send_all(calls, &*link, patience).await {
+        Ok(answers) => batch
+            .into_iter()
+            .zip(answers)
+            .map(|(due, renewed)| Outcome { due, sent, renewed })
+            .collect(),
+        Err(_) => all_failed(batch),
+    }
+}
+
+fn all_failed(batch: Vec<Due>) -> Vec<Outcome> {
+    let sent = Moment::now();
+    let failed = |due| Outcome {
+        due,
+        sent,
+        renewed: Err(Failure::Unknown("the batch was not answered".into())),
+    };
+    batch.into_iter().map(failed).collect()
+}

@@ -1,0 +1,194 @@
+//! Waiting for a lock: one task per process and lock talks to the server, the others stand in line.
+//!
+//! The task whose turn it is listens for a release and, behind that, looks at growing distances
+//! whether it missed one (invariant 5). Its looks travel on the connection that carries the
+//! subscription, so a connection that fell silent is noticed by them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{MutexGuard, Notify};
+
+use super::{Engine, Kind};
+use crate::backend::{Failure, Lane, Listener, News, Subscription};
+use crate::clock::Moment;
+use crate::holder::Holder;
+use crate::protocol::Glance;
+
+/// A lost message costs at most this.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+
+/// While nothing happens, looks are at least this far apart: two commands a second.
+const SHORTEST_LOOK: Duration = Duration::from_millis(550);
+
+/// All locks that tasks of this process wait for.
+#[derive(Default)]
+pub(super) struct WaitingRoom {
+    gates: Mutex<HashMap<Vec<u8>, Queue>>,
+}
+
+struct Queue {
+    gate: Arc<Gate>,
+    /// How many tasks have a place here; the queue is removed with the last.
+    places: usize,
+}
+
+/// Where the tasks of this process that want one lock stand in line, first come first served.
+struct Gate {
+    /// Held by the task that talks to the server; the subscription passes on with the turn.
+    turn: tokio::sync::Mutex<Option<Subscription>>,
+    wake: Arc<Wake>,
+    /// Who held the lock when the task whose turn it is last tried, and when that was.
+    seen: Mutex<Option<(Moment, Holder)>>,
+}
+
+/// Set by the connection's task, awaited by the task whose turn it is.
+#[derive(Default)]
+struct Wake(Notify);
+
+impl Listener for Wake {
+    fn heard(&self, _news: News<'_>) {
+        // A message is only a hint: its content is not looked at.
+        self.0.notify_one();
+    }
+}
+
+impl WaitingRoom {
+    pub(super) fn is_waited_for(&self, channel: &[u8]) -> bool {
+        self.gates.lock().contains_key(channel)
+    }
+
+    /// Gets in line for the lock announced on `channel`.
+    pub(super) fn enter(&self, channel: &[u8]) -> Place<'_> {
+        let mut gates = self.gates.lock();
+        let queue = gates.entry(channel.to_vec()).or_insert_with(|| Queue {
+            gate: Arc::new(Gate {
+                turn: tokio::sync::Mutex::new(None),
+                wake: Arc::default(),
+                seen: Mutex::default(),
+            }),
+            places: 0,
+        });
+        queue.places += 1;
+        Place {
+            room: self,
+            channel: channel.to_vec(),
+            gate: queue.gate.clone(),
+        }
+    }
+
+    /// Who held the lock when somebody of this process last tried.
+    pub(super) fn last_seen(&self, channel: &[u8]) -> Option<Holder> {
+        let gate = self.gates.lock().get(channel)?.gate.clone();
+        let (when, mut holder) = gate.seen.lock().clone()?;
+        let passed = Moment::now().since(when);
+        holder.lease_left = holder.lease_left.map(|left| left.saturating_sub(passed));
+        Some(holder)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.gates.lock().is_empty()
+    }
+}
+
+/// A place in line; left when dropped.
+pub(super) struct Place<'a> {
+    room: &'a WaitingRoom,
+    channel: Vec<u8>,
+    gate: Arc<Gate>,
+}
+
+impl Place<'_> {
+    /// Waits for this task's turn to talk to the server.
+    pub(super) async fn turn(&self) -> Turn<'_> {
+        Turn {
+            channel: &self.channel,
+            gate: &self.gate,
+            subscription: self.gate.turn.lock().await,
+            looked: None,
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut gates = self.room.gates.lock();
+        if let Some(queue) = gates.get_mut(&self.channel) {
+            queue.places -= 1;
+            if queue.places == 0 {
+                gates.remove(&self.channel);
+            }
+        }
+    }
+}
+
+/// The right to talk to the server for all who wait here.
+pub(super) struct Turn<'a> {
+    channel: &'a [u8],
+    gate: &'a Gate,
+    subscription: MutexGuard<'a, Option<Subscription>>,
+    /// When this turn last looked.
+    looked: Option<Moment>,
+}
+
+impl Turn<'_> {
+    /// Makes sure that releases are heard; where that takes too long, goes on without for now.
+    pub(super) async fn listen(&mut self, engine: &Engine) -> Result<(), Failure> {
+        if self.subscription.is_none() {
+            let backend = &engine.backend;
+            let subscribing = backend.subscribe(self.channel.to_vec(), self.gate.wake.clone());
+            if let Ok(subscribed) = tokio::time::timeout(engine.limits.request, subscribing).await {
+                *self.subscription = Some(subscribed?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes who holds the lock, for those who wait behind this task.
+    pub(super) fn saw(&self, holder: &Holder) {
+        *self.gate.seen.lock() = Some((Moment::now(), holder.clone()));
+    }
+
+    /// Waits for a wake-up, or until a look says that the lock is free. `left` is how long the holder
+    /// has it at most unless it renews.
+    pub(super) async fn until_worth_trying(
+        &mut self,
+        engine: &Engine,
+        kind: &dyn Kind,
+        mut left: Option<Duration>,
+    ) {
+        loop {
+            let pause = self.next_look(left);
+            tokio::select! {
+                biased;
+                () = self.gate.wake.0.notified() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            self.looked = Some(Moment::now());
+            match glance(engine, kind).await {
+                Ok(Glance::Held { left: still }) => left = still,
+                Ok(Glance::Free) | Err(_) => return,
+            }
+        }
+    }
+
+    /// When the holder's lease can have ended, but within a second, and not much more often than every
+    /// half second.
+    fn next_look(&self, left: Option<Duration>) -> Duration {
+        let wanted = left.map_or(LONGEST_LOOK, |left| left + Duration::from_millis(1));
+        let since_last = self
+            .looked
+            .map_or(SHORTEST_LOOK, |looked| Moment::now().since(looked));
+        wanted
+            .min(LONGEST_LOOK)
+            .max(SHORTEST_LOOK.saturating_sub(since_last))
+    }
+}
+
+async fn glance(engine: &Engine, kind: &dyn Kind) -> Result<Glance, Failure> {
+    let link = engine.backend.link(Lane::Keeper, kind.slot()).await?;
+    kind.glance().send(&*link, engine.limits.request).await
+}

@@ -1,0 +1,71 @@
+//! Distributed locks on the Redis or Valkey you already run.
+//!
+//! What you hold is a *lease*: it is renewed while your work runs, it can be lost, and when it is, you are
+//! told before anybody else can have it.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), leasehold::Error> {
+//! let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
+//! let coupon = client.mutex("coupon:42");
+//!
+//! // Waits for the lock, renews it while the work runs, drops the work if the lock is lost.
+//! let sold = coupon
+//!     .run(|lease| async move { format!("sold with token {}", lease.token()) })
+//!     .await?;
+//! # drop(sold); Ok(()) }
+//! ```
+//!
+//! # What is not promised
+//!
+//! No lock can stop code that is paused between a check and its effect: send the [`Token`] along with every
+//! write, and let the resource refuse smaller ones than it has seen. A server that loses its data can grant a
+//! lock twice; the first holder learns of it at its next renewal, and tokens go on rising as long as the
+//! server's clock does not go back past the last one. The server must not evict keys. Otherwise: two guards of
+//! one lock are never valid at the same time.
+//!
+//! # Which lock
+//!
+//! | you need | take |
+//! |---|---|
+//! | one holder at a time | [`Client::mutex`] |
+//! | the same, entered again by its own holder | [`Mutex::reentrant`] |
+//! | to do something only if nobody else does | [`Mutex::try_lock`] |
+//! | a job once, on hosts whose clocks differ | [`at_least`](kinds::TryLock::at_least) |
+//! | a bound on a holder that hangs | [`at_most`](kinds::Lock::at_most) |
+//!
+//! # Cancel safety
+//!
+//! Every future of this crate can be dropped at any time. A dropped acquire gives back whatever it has won, or
+//! will win by a request that is on its way; a dropped release goes on in the background.
+//!
+//! # Layout
+//!
+//! Four layers, each naming only those below it, and `client` which puts them together:
+//!
+//! - [`kinds`]: what a user names, as the calls that make up its life.
+//! - `lease`: when a lock is taken, waited for, kept, given back or lost.
+//! - `protocol`: what is said to a server; the Lua files are in `lua`, with the protocol in their README.
+//! - `backend`: where it is said: connections, subscriptions, reconnection.
+
+mod backend;
+mod client;
+mod clock;
+mod error;
+mod holder;
+pub mod kinds;
+mod lease;
+mod options;
+mod owner;
+mod protocol;
+
+pub use client::{Client, ClientBuilder};
+pub use error::{BoxError, Error, Loss};
+pub use holder::Holder;
+pub use kinds::Mutex;
+pub use lease::{Guard, Lease, Release};
+pub use owner::Token;
+
+/// Compiles what the README shows.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,0 +1,125 @@
+//! The terms of an acquisition: validated values, every default with its reason.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// Long enough that a garbage collection or a short outage costs nothing, short enough that a crashed
+/// holder blocks others for half a minute at most; what Redisson's users are used to.
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+/// Longest note: it is stored with every held lock.
+pub(crate) const NOTE_LIMIT: usize = 256;
+
+/// Shorter than this, network and timers eat up the lease.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+/// Far beyond any use, far below what overflows in a server.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+/// Under which conditions a lock is taken and kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    /// Whether the keeper renews the lease: not when the caller fixed its length.
+    pub(crate) renewed: bool,
+    /// How long to wait for the lock; for ever when `None`.
+    pub(crate) wait: Option<Duration>,
+    pub(crate) at_least: Duration,
+    pub(crate) at_most: Option<Duration>,
+    pub(crate) note: String,
+}
+
+impl Terms {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self {
+            lease,
+            renewed: true,
+            wait: None,
+            at_least: Duration::ZERO,
+            at_most: None,
+            note: String::new(),
+        }
+    }
+
+    /// Refuses what the protocol must not see, before anything is sent.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        within("lease", self.lease, SHORTEST)?;
+        within("at_least", self.at_least, Duration::ZERO)?;
+        if let Some(at_most) = self.at_most {
+            within("at_most", at_most, SHORTEST)?;
+            if at_most < self.at_least {
+                return Err(Error::invalid("at_most", "it is shorter than at_least"));
+            }
+        }
+        if self.note.len() > NOTE_LIMIT {
+            let why = format!("longer than {NOTE_LIMIT} bytes");
+            return Err(Error::invalid("note", why));
+        }
+        Ok(())
+    }
+}
+
+/// Checks a lease that is given apart from [`Terms`].
+pub(crate) fn validate_lease(lease: Duration) -> Result<(), Error> {
+    within("lease", lease, SHORTEST)
+}
+
+/// The part of a lease that is not counted on: clocks run apart, and timers fire late.
+pub(crate) fn margin(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// Whole milliseconds, rounded up: the server never keeps a lock shorter than was asked.
+pub(crate) fn millis_up(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn within(what: &'static str, value: Duration, shortest: Duration) -> Result<(), Error> {
+    if value < shortest {
+        Err(Error::invalid(
+            what,
+            format!("{value:?} is below {shortest:?}"),
+        ))
+    } else if value > LONGEST {
+        Err(Error::invalid(
+            what,
+            format!("{value:?} is above {LONGEST:?}"),
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_outside_their_range_are_refused() {
+        for (lease, fine) in [
+            (Duration::ZERO, false),
+            (Duration::from_millis(1), false),
+            (SHORTEST, true),
+            (DEFAULT_LEASE, true),
+            (LONGEST, true),
+            (Duration::MAX, false),
+        ] {
+            assert_eq!(Terms::new(lease).validate().is_ok(), fine, "{lease:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_below_the_least_is_refused() {
+        let mut terms = Terms::new(DEFAULT_LEASE);
+        terms.at_least = Duration::from_secs(2);
+        terms.at_most = Some(Duration::from_secs(1));
+        assert!(terms.validate().is_err());
+    }
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        assert_eq!(millis_up(Duration::from_micros(20_001)), 21);
+        assert_eq!(millis_up(Duration::from_millis(20)), 20);
+    }
+}

@@ -1,0 +1,120 @@
+//! A call: commands not yet sent, and how to read what comes back.
+
+use std::time::Duration;
+
+use super::script::Script;
+use crate::backend::{Batch, Command, Failure, Link, RefusalKind, Reply};
+
+/// Turns the answers, one per command, into an outcome.
+type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<R, Failure> + Send>;
+
+/// One step of a protocol, ready to be sent to any link.
+pub(crate) struct Call<R> {
+    commands: Vec<Command>,
+    /// Which commands run a script, for a server that does not know it yet.
+    scripts: Vec<(usize, &'static Script)>,
+    read: Reader<R>,
+}
+
+impl<R> Call<R> {
+    pub(super) fn new(
+        commands: Vec<Command>,
+        read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
+    ) -> Self {
+        Self {
+            commands,
+            scripts: Vec::new(),
+            read: Box::new(read),
+        }
+    }
+
+    /// A call that runs one script and nothing else.
+    pub(super) fn script(
+        script: &'static Script,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+        read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
+    ) -> Self {
+        Self {
+            commands: vec![script.by_digest(keys, args)],
+            scripts: vec![(0, script)],
+            read: Box::new(read),
+        }
+    }
+
+    /// Sends it and reads the answer.
+    pub(crate) async fn send(self, link: &dyn Link, patience: Duration) -> Result<R, Failure> {
+        let batch = self.commands.into_iter().collect();
+        let replies = exchange(&batch, &self.scripts, link, patience).await?;
+        (self.read)(replies)
+    }
+
+    /// Sends many calls as one pipeline; each outcome stands for itself.
+    pub(crate) async fn send_all(
+        calls: Vec<Self>,
+        link: &dyn Link,
+        patience: Duration,
+    ) -> Result<Vec<Result<R, Failure>>, Failure> {
+        let (mut commands, mut scripts, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        for call in calls {
+            let start = commands.len();
+            let moved = call
+                .scripts
+                .iter()
+                .map(|(at, script)| (start + at, *script));
+            scripts.extend(moved);
+            readers.push((call.commands.len(), call.read));
+            commands.extend(call.commands);
+        }
+        let batch = commands.into_iter().collect();
+        let replies = exchange(&batch, &scripts, link, patience).await?;
+        let mut replies = replies.into_iter();
+        Ok(readers
+            .into_iter()
+            .map(|(count, read)| read(replies.by_ref().take(count).collect()))
+            .collect())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn into_batch(self) -> Batch {
+        self.commands.into_iter().collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn read(self, replies: Vec<Reply>) -> Result<R, Failure> {
+        (self.read)(replies)
+    }
+}
+
+/// Asks by digest; what the server does not know is sent again with its source. That is safe: a
+/// command answered with `NOSCRIPT` was not executed.
+async fn exchange(
+    batch: &Batch,
+    scripts: &[(usize, &'static Script)],
+    link: &dyn Link,
+    patience: Duration,
+) -> Result<Vec<Reply>, Failure> {
+    let mut replies = link.ask(batch, patience).await?;
+    if replies.len() != batch.len() {
+        return Err(Failure::malformed("a pipeline", &replies));
+    }
+    let unknown: Vec<_> = scripts
+        .iter()
+        .filter(|(at, _)| is_unknown_script(&replies[*at]))
+        .collect();
+    if !unknown.is_empty() {
+        let sources = unknown
+            .iter()
+            .map(|(at, script)| script.with_source(batch.args(*at)))
+            .collect();
+        let again = link.ask(&sources, patience).await?;
+        for ((at, _), reply) in unknown.into_iter().zip(again) {
+            replies[*at] = reply;
+        }
+    }
+    Ok(replies)
+}
+
+fn is_unknown_script(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(refusal) if refusal.kind == RefusalKind::NoScript)
+}

@@ -1,0 +1,250 @@
+//! From names to keys: which keys and channels a lock uses.
+//!
+//! The lock's key is the prefix and the name, exactly as typed, so that other libraries can share it.
+//! What else a lock needs lives below `leasehold:` and carries a hash tag chosen for the lock's slot.
+//!
+//! # Invariants
+//!
+//! 1. Everything of one lock hashes to one slot, whatever its name is.
+//! 2. Two names never share a key or channel, and no lock's key lies below `leasehold:`.
+
+use std::sync::{Arc, LazyLock};
+
+use crate::backend::Slot;
+use crate::error::Error;
+
+/// Longest name of a lock, in bytes.
+const NAME_LIMIT: usize = 512;
+
+/// Longest prefix, in bytes.
+const PREFIX_LIMIT: usize = 128;
+
+/// Where this library keeps what is not a lock's own key.
+const RESERVED: &str = "leasehold:";
+
+const SLOTS: usize = 16_384;
+
+/// How a client maps names to keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyspace {
+    prefix: String,
+    counters: Counters,
+}
+
+/// Where tokens are counted.
+#[derive(Clone, Debug)]
+pub(crate) enum Counters {
+    /// In one counter for all, on a server that has all slots.
+    One(Arc<str>),
+    /// In a counter per slot, each where its locks are.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for servers that divide their slots")
+    )]
+    PerSlot,
+}
+
+impl Counters {
+    pub(crate) fn one() -> Self {
+        Self::One(counter(0))
+    }
+}
+
+impl Keyspace {
+    pub(crate) fn new(prefix: &str, counters: Counters) -> Result<Self, Error> {
+        if prefix.len() > PREFIX_LIMIT {
+            let why = format!("longer than {PREFIX_LIMIT} bytes");
+            return Err(Error::invalid("prefix", why));
+        }
+        let prefix = prefix.to_owned();
+        Ok(Self { prefix, counters })
+    }
+
+    /// The keys of the lock `name`, or why it cannot be a name.
+    pub(crate) fn lock(&self, name: &str) -> Result<LockKeys, String> {
+        if name.is_empty() {
+            return Err("it is empty".to_owned());
+        }
+        if name.len() > NAME_LIMIT {
+            return Err(format!("longer than {NAME_LIMIT} bytes"));
+        }
+        let prefix = &self.prefix;
+        if RESERVED
+            .bytes()
+            .eq(prefix.bytes().chain(name.bytes()).take(RESERVED.len()))
+        {
+            return Err(format!(
+                "its key would begin with `{RESERVED}`, which is reserved"
+            ));
+        }
+        // The channel ends with the key, and the key with the name: one text holds all three.
+        let slot = slot_of(prefix.as_bytes(), name.as_bytes());
+        let channel = format!("{RESERVED}wake:{{{}}}:{prefix}{name}", tag_of(slot));
+        Ok(LockKeys {
+            lock_at: channel.len() - name.len() - prefix.len(),
+            name_at: channel.len() - name.len(),
+            channel,
+            counter: match &self.counters {
+                Counters::One(counter) => counter.clone(),
+                Counters::PerSlot => counter(slot),
+            },
+            slot,
+        })
+    }
+}
+
+fn counter(slot: Slot) -> Arc<str> {
+    format!("{RESERVED}token:{{{}}}", tag_of(slot)).into()
+}
+
+/// The keys and the channel of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LockKeys {
+    channel: String,
+    lock_at: usize,
+    name_at: usize,
+    pub(crate) counter: Arc<str>,
+    pub(crate) slot: Slot,
+}
+
+impl LockKeys {
+    /// The name as it was given.
+    pub(crate) fn name(&self) -> &str {
+        &self.channel[self.name_at..]
+    }
+
+    /// The lock's own key.
+    pub(crate) fn lock(&self) -> &str {
+        &self.channel[self.lock_at..]
+    }
+
+    /// Where a release is announced.
+    pub(crate) fn channel(&self) -> &str {
+        &self.channel
+    }
+}
+
+/// The slot a cluster puts the key `start` + `end` in: of its hash tag if it has one, else of all of it.
+fn slot_of(start: &[u8], end: &[u8]) -> Slot {
+    let mut crc = crc16::State::<crc16::XMODEM>::new();
+    if start.iter().chain(end).any(|byte| *byte == b'{') {
+        let key = [start, end].concat();
+        crc.update(hash_tag(&key).unwrap_or(&key));
+    } else {
+        crc.update(start);
+        crc.update(end);
+    }
+    crc.get() % (SLOTS as Slot)
+}
+
+/// What stands between the first `{` and the first `}` after it, unless that is nothing.
+fn hash_tag(key: &[u8]) -> Option<&[u8]> {
+    let start = key.iter().position(|byte| *byte == b'{')? + 1;
+    let length = key[start..].iter().position(|byte| *byte == b'}')?;
+    (length > 0).then(|| &key[start..start + length])
+}
+
+/// The smallest decimal number that, taken as a hash tag, falls in `slot`.
+fn tag_of(slot: Slot) -> u32 {
+    static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+        let mut tags = vec![None; SLOTS];
+        let mut missing = SLOTS;
+        for number in 0u32.. {
+            let tag = &mut tags[usize::from(slot_of(number.to_string().as_bytes(), b""))];
+            if tag.is_none() {
+                *tag = Some(number);
+                missing -= 1;
+                if missing == 0 {
+                    break;
+                }
+            }
+        }
+        tags.into_iter().flatten().collect()
+    });
+    TAGS[usize::from(slot)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 9] = [
+        "a",
+        "a}b",
+        "a{b",
+        "{}x",
+        "{}",
+        "{user}:1",
+        "}{",
+        "ключ",
+        "a b\r\n\0",
+    ];
+
+    fn keyspace(prefix: &str) -> Keyspace {
+        Keyspace::new(prefix, Counters::PerSlot).unwrap()
+    }
+
+    #[test]
+    fn known_slots_are_those_of_the_servers() {
+        // From the cluster specification and `CLUSTER KEYSLOT`.
+        assert_eq!(slot_of(b"123456789", b""), 12739);
+        assert_eq!(slot_of(b"foo{bar}zap", b""), slot_of(b"bar", b""));
+        assert_eq!(slot_of(b"foo{}{bar}", b""), slot_of(b"foo{}{bar}", b""));
+        assert_ne!(slot_of(b"foo{}{bar}", b""), slot_of(b"bar", b""));
+    }
+
+    #[test]
+    fn every_slot_has_a_tag_that_falls_in_it() {
+        for slot in 0..SLOTS as Slot {
+            assert_eq!(slot_of(tag_of(slot).to_string().as_bytes(), b""), slot);
+        }
+    }
+
+    #[test]
+    fn all_of_one_lock_lies_in_one_slot_whatever_its_name() {
+        for prefix in ["lock:", "", "{", "{t}:", "}"] {
+            for name in NAMES {
+                let keys = keyspace(prefix).lock(name).unwrap();
+                assert_eq!(keys.lock(), format!("{prefix}{name}"));
+                assert_eq!(keys.name(), name);
+                assert_eq!(slot_of(keys.lock().as_bytes(), b""), keys.slot);
+                assert_eq!(slot_of(keys.counter.as_bytes(), b""), keys.slot, "{name:?}");
+                assert_eq!(
+                    slot_of(keys.channel().as_bytes(), b""),
+                    keys.slot,
+                    "{name:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_server_on_its_own_has_one_counter() {
+        let keyspace = Keyspace::new("lock:", Counters::one()).unwrap();
+        let counters: std::collections::HashSet<_> = NAMES
+            .iter()
+            .map(|name| keyspace.lock(name).unwrap().counter)
+            .collect();
+        assert_eq!(counters.len(), 1);
+    }
+
+    #[test]
+    fn different_names_have_different_keys_and_channels() {
+        let mut seen = std::collections::HashSet::new();
+        for name in NAMES {
+            let keys = keyspace("lock:").lock(name).unwrap();
+            assert!(seen.insert(keys.lock().to_owned()));
+            assert!(seen.insert(keys.channel().to_owned()));
+        }
+    }
+
+    #[test]
+    fn names_out_of_range_and_reserved_keys_are_refused() {
+        let long = "x".repeat(513);
+        for (prefix, name) in [("lock:", ""), ("lock:", &long), ("", "leasehold:token:{0}")] {
+            assert!(keyspace(prefix).lock(name).is_err(), "{prefix}{name}");
+        }
+        assert!(keyspace("lock:").lock(&"x".repeat(512)).is_ok());
+        assert!(Keyspace::new(&long, Counters::one()).is_err());
+    }
+}

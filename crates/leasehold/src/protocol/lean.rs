@@ -1,0 +1,314 @@
+//! The lean family: a lock that is one string key, the same that every `SET NX PX` recipe uses.
+//!
+//! Acquiring is `SET … NX GET PX` and `INCR` of the slot's token counter in one round trip; releasing
+//! is the cheapest compare-and-delete the server has, and a publish.
+
+use std::time::Duration;
+
+use super::keys::LockKeys;
+use super::record;
+use super::script::script;
+use super::{Acquired, Call, Freed, Glance, Mark, Renewed};
+use crate::backend::{Capabilities, Command, Failure, Reply, Slot};
+use crate::holder::Holder;
+use crate::options::millis_up;
+use crate::owner::{Owner, Token};
+
+script!(RENEW, "lean/renew.lua");
+script!(RELEASE, "lean/release.lua");
+script!(KEEP, "lean/keep.lua");
+script!(RAISE, "token/raise.lua");
+
+/// The calls of one lock of this family.
+#[derive(Debug)]
+pub(crate) struct Lean {
+    keys: LockKeys,
+}
+
+impl Lean {
+    pub(crate) fn new(keys: LockKeys) -> Self {
+        Self { keys }
+    }
+
+    /// The name it is known by.
+    pub(crate) fn name(&self) -> &str {
+        self.keys.name()
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        self.keys.slot
+    }
+
+    /// Where a release is announced.
+    pub(crate) fn channel(&self) -> &[u8] {
+        self.keys.channel().as_bytes()
+    }
+
+    /// What stands on the server in the name of `owner`; all other calls take it as `mark`.
+    pub(crate) fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+        record::write(owner, since_micros, note).into()
+    }
+
+    /// Takes the lock if it is free or already marked so; with `look`, asks a holder's time too.
+    pub(crate) fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+        let mut commands = vec![
+            Command::new("SET")
+                .arg(self.keys.lock())
+                .arg(mark)
+                .arg("NX")
+                .arg("GET")
+                .arg("PX")
+                .number(millis_up(lease)),
+            Command::new("INCR").arg(&*self.keys.counter),
+        ];
+        if look {
+            commands.push(Command::new("PTTL").arg(self.keys.lock()));
+        }
+        let mark = mark.clone();
+        Call::new(commands, move |replies| read_acquire(&mark, &replies))
+    }
+
+    /// Makes the lease last at least `lease` from now; never shortens it.
+    pub(crate) fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        let lease = millis_up(lease).to_string();
+        let keys = [self.keys.lock().as_bytes()];
+        Call::script(
+            &RENEW,
+            &keys,
+            &[mark, lease.as_bytes()],
+            |replies| match first("a renewal", replies)?.int() {
+                Some(1) => Ok(Renewed::Kept),
+                Some(0 | -1) => Ok(Renewed::Gone),
+                _ => Err(Failure::malformed("a renewal", &[])),
+            },
+        )
+    }
+
+    /// Deletes the lock if it is ours, and wakes those who wait.
+    pub(crate) fn release(&self, mark: &[u8], server: Capabilities) -> Call<Freed> {
+        let compare_and_delete = if server.delex {
+            Command::new("DELEX")
+                .arg(self.keys.lock())
+                .arg("IFEQ")
+                .arg(mark)
+        } else if server.delifeq {
+            Command::new("DELIFEQ").arg(self.keys.lock()).arg(mark)
+        } else {
+            let keys = [self.keys.lock().as_bytes()];
+            return Call::script(&RELEASE, &keys, &[mark, self.channel()], read_release);
+        };
+        let publish = Command::new("PUBLISH").arg(self.keys.channel()).arg("");
+        Call::new(vec![compare_and_delete, publish], read_release)
+    }
+
+    /// Leaves the lock to end by itself `left` from now, if it is ours.
+    pub(crate) fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
+        let left = millis_up(left).to_string();
+        let keys = [self.keys.lock().as_bytes()];
+        Call::script(&KEEP, &keys, &[mark, left.as_bytes()], read_release)
+    }
+
+    /// Raises the counter to the server's clock, and to `floor`, and takes the next token from there.
+    pub(crate) fn raise_token(&self, floor: u64) -> Call<Token> {
+        let keys = [self.keys.counter.as_bytes()];
+        Call::script(&RAISE, &keys, &[floor.to_string().as_bytes()], |replies| {
+            token(&first("a token", replies)?)
+        })
+    }
+
+    /// How long the lock will still be held, for one who waits.
+    pub(crate) fn glance(&self) -> Call<Glance> {
+        let commands = vec![Command::new("PTTL").arg(self.keys.lock())];
+        Call::new(commands, |replies| match first("PTTL", replies)?.int() {
+            Some(-2) => Ok(Glance::Free),
+            Some(left) => Ok(Glance::Held {
+                left: time_left(left),
+            }),
+            None => Err(Failure::malformed("PTTL", &[])),
+        })
+    }
+
+    /// Who holds the lock.
+    pub(crate) fn holder(&self) -> Call<Option<Holder>> {
+        let commands = vec![
+            Command::new("GET").arg(self.keys.lock()),
+            Command::new("PTTL").arg(self.keys.lock()),
+        ];
+        Call::new(commands, |replies| match replies.as_slice() {
+            [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+            [Reply::Nil, _] => Ok(None),
+            [Reply::Bytes(value), left] => Ok(Some(holder(value, Some(left)))),
+            _ => Err(Failure::malformed("GET", &replies)),
+        })
+    }
+}
+
+/// The set decides; what follows it only adds.
+fn read_acquire(mark: &[u8], replies: &[Reply]) -> Result<Acquired, Failure> {
+    match replies {
+        [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+        [Reply::Bytes(value), _, rest @ ..] if value != mark => Ok(Acquired::Busy {
+            holder: holder(value, rest.first()),
+        }),
+        [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => Ok(Acquired::Uncounted {
+            refusal: refusal.clone(),
+        }),
+        [Reply::Nil | Reply::Bytes(_), number, ..] => Ok(Acquired::Held {
+            token: token(number)?,
+        }),
+        _ => Err(Failure::malformed("SET", replies)),
+    }
+}
+
+fn read_release(replies: Vec<Reply>) -> Result<Freed, Failure> {
+    match first("a release", replies)?.int() {
+        Some(1) => Ok(Freed::Freed),
+        Some(0 | -1) => Ok(Freed::NotOurs),
+        _ => Err(Failure::malformed("a release", &[])),
+    }
+}
+
+fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, Failure> {
+    match replies.into_iter().next() {
+        Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
+        Some(reply) => Ok(reply),
+        None => Err(Failure::malformed(what, &[])),
+    }
+}
+
+fn token(reply: &Reply) -> Result<Token, Failure> {
+    reply
+        .int()
+        .and_then(|number| u64::try_from(number).ok())
+        .map(Token::new)
+        .ok_or_else(|| Failure::malformed("a token", std::slice::from_ref(reply)))
+}
+
+fn holder(value: &[u8], left: Option<&Reply>) -> Holder {
+    let left = left.and_then(Reply::int).and_then(time_left);
+    Holder {
+        lease_left: left,
+        ..record::read(value)
+    }
+}
+
+/// What `PTTL` answers, as a duration; negative numbers mean gone or without expiry.
+fn time_left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Counters, Keyspace};
+    use super::*;
+    use crate::backend::Refusal;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn lean() -> Lean {
+        Lean::new(
+            Keyspace::new("lock:", Counters::one())
+                .unwrap()
+                .lock("job")
+                .unwrap(),
+        )
+    }
+
+    fn shown<R>(call: Call<R>) -> Vec<String> {
+        let batch = call.into_batch();
+        let shown = |index| {
+            let args = batch.args(index).map(String::from_utf8_lossy);
+            args.collect::<Vec<_>>().join(" ")
+        };
+        (0..batch.len()).map(shown).collect()
+    }
+
+    fn me() -> Mark {
+        Mark::from(&b"me"[..])
+    }
+
+    fn bytes(text: &str) -> Reply {
+        Reply::Bytes(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn an_acquire_is_two_plain_commands() {
+        assert_eq!(
+            shown(lean().acquire(&me(), LEASE, false)),
+            [
+                "SET lock:job me NX GET PX 30000",
+                &format!("INCR {}", lean().keys.counter)
+            ]
+        );
+    }
+
+    #[test]
+    fn the_set_alone_decides_who_holds() {
+        for (replies, expected) in [
+            (
+                vec![Reply::Nil, Reply::Int(7)],
+                Acquired::Held {
+                    token: Token::new(7),
+                },
+            ),
+            (
+                vec![bytes("me"), Reply::Int(8)],
+                Acquired::Held {
+                    token: Token::new(8),
+                },
+            ),
+            (
+                vec![bytes("you"), Reply::Int(9)],
+                Acquired::Busy {
+                    holder: Holder::default(),
+                },
+            ),
+            (
+                vec![bytes("you"), Reply::Int(9), Reply::Int(250)],
+                Acquired::Busy {
+                    holder: Holder {
+                        lease_left: Some(Duration::from_millis(250)),
+                        ..Holder::default()
+                    },
+                },
+            ),
+        ] {
+            let call = lean().acquire(&me(), LEASE, false);
+            assert_eq!(call.read(replies).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn held_but_uncounted_is_told_from_refused() {
+        let refusal = Refusal::new("OOM", "command not allowed");
+        let refused = Reply::Refused(refusal.clone());
+        let acquire = || lean().acquire(&me(), LEASE, false);
+        let uncounted = acquire().read(vec![Reply::Nil, refused.clone()]);
+        assert_eq!(uncounted.unwrap(), Acquired::Uncounted { refusal });
+        let not_held = acquire().read(vec![refused, Reply::Int(1)]);
+        assert!(matches!(not_held, Err(Failure::Refused(_))));
+    }
+
+    #[test]
+    fn a_release_uses_the_best_the_server_has() {
+        let channel = lean().keys.channel().to_owned();
+        let native = |capabilities| shown(lean().release(b"me", capabilities));
+        let delex = Capabilities {
+            delex: true,
+            ..Capabilities::default()
+        };
+        let delifeq = Capabilities {
+            delifeq: true,
+            ..Capabilities::default()
+        };
+        assert_eq!(
+            native(delex),
+            ["DELEX lock:job IFEQ me", &format!("PUBLISH {channel} ")]
+        );
+        assert_eq!(
+            native(delifeq),
+            ["DELIFEQ lock:job me", &format!("PUBLISH {channel} ")]
+        );
+        assert!(native(Capabilities::default())[0].starts_with("EVALSHA "));
+    }
+}

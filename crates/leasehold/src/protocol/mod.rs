@@ -1,0 +1,72 @@
+//! What is said to a server: typed calls that are built without I/O, and the scripts they use.
+//!
+//! A [`Call`] is a value: commands and the reader of their answers. Building one sends nothing, so a
+//! kind can be tested by looking at its calls. The keys, values and answers are described for readers
+//! of any language in `lua/README.md`.
+//!
+//! # Invariants
+//!
+//! 1. Every step is idempotent under its owner: an acquire repeated by the same owner answers *held*,
+//!    a release of what is not ours changes nothing.
+//! 2. The first write of an acquire carries its expiry.
+//! 3. A release uses no command that fails when the server's memory is full.
+//! 4. Names reach the server only as arguments, never inside a script's text.
+
+mod call;
+mod keys;
+mod lean;
+mod record;
+mod script;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use crate::backend::{Capabilities, Slot};
+pub(crate) use call::Call;
+pub(crate) use keys::{Counters, Keyspace};
+pub(crate) use lean::Lean;
+
+use crate::backend::Refusal;
+use crate::holder::Holder;
+use crate::owner::Token;
+
+/// What stands on the server in the name of one owner, and is compared there.
+pub(crate) type Mark = Arc<[u8]>;
+
+/// The answer to an acquire.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Acquired {
+    /// It is ours, with this number from the counter.
+    Held { token: Token },
+    /// It is ours, but the server refused to count; it must be given back.
+    Uncounted { refusal: Refusal },
+    /// Somebody else's.
+    Busy { holder: Holder },
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// The lease lasts at least as long as was asked.
+    Kept,
+    /// It was not ours any more; nothing was changed.
+    Gone,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// It was ours and is free, or will be at the end of the time it was to be kept.
+    Freed,
+    /// It was not ours; nothing was changed.
+    NotOurs,
+}
+
+/// The answer to a look at a lock that is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Glance {
+    /// Nobody holds it.
+    Free,
+    /// Held; for how long still, unless renewed, where it expires at all.
+    Held { left: Option<Duration> },
+}

@@ -1,0 +1,93 @@
+//! The value of a held lock: its owner, and who that is for people who look.
+//!
+//! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces: `lh1` the version of this layout,
+//! OWNER 32 hex digits, SINCE the server's clock in milliseconds, NOTE free text to the end.
+
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::holder::Holder;
+use crate::owner::Owner;
+
+const VERSION: &str = "lh1";
+
+/// The value that stands for one acquisition by this process.
+pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
+    let (since, pid) = (since_micros / 1000, std::process::id());
+    format!("{VERSION} {owner} {since} {pid} {} {note}", host()).into_bytes()
+}
+
+/// Who wrote `value`; a holder without particulars when it is not of this layout.
+pub(super) fn read(value: &[u8]) -> Holder {
+    std::str::from_utf8(value)
+        .ok()
+        .and_then(particulars)
+        .unwrap_or_default()
+}
+
+fn particulars(value: &str) -> Option<Holder> {
+    let mut parts = value.splitn(6, ' ');
+    if parts.next()? != VERSION {
+        return None;
+    }
+    let _owner = parts.next()?;
+    let since = Duration::from_millis(parts.next()?.parse().ok()?);
+    let pid = parts.next()?.parse().ok()?;
+    let host = parts.next()?.to_owned();
+    let note = parts.next().filter(|note| !note.is_empty());
+    Some(Holder {
+        host: Some(host),
+        pid: Some(pid),
+        since: UNIX_EPOCH
+            .checked_add(since)
+            .or(Some(SystemTime::UNIX_EPOCH)),
+        note: note.map(str::to_owned),
+        lease_left: None,
+    })
+}
+
+/// This machine's name, in one word.
+fn host() -> &'static str {
+    static HOST: LazyLock<String> = LazyLock::new(|| {
+        let system = rustix::system::uname();
+        let name = system.nodename().to_string_lossy();
+        match name.is_empty() {
+            true => "-".to_owned(),
+            false => name.replace(char::is_whitespace, "_"),
+        }
+    });
+    &HOST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_without_the_owner() {
+        let owner = Owner::random();
+        let holder = read(&write(&owner, 1_763_000_000_123_456, "batch of the day"));
+        assert_eq!(holder.pid, Some(std::process::id()));
+        assert_eq!(holder.host.as_deref(), Some(host()));
+        assert_eq!(holder.note.as_deref(), Some("batch of the day"));
+        assert_eq!(
+            holder.since,
+            UNIX_EPOCH.checked_add(Duration::from_millis(1_763_000_000_123))
+        );
+        assert!(!format!("{holder:?}").contains(&owner.to_string()));
+    }
+
+    #[test]
+    fn foreign_values_give_a_holder_without_particulars() {
+        for value in [
+            &b""[..],
+            b"\xff\xfe",
+            b"0b2c9f",
+            b"lh1",
+            b"lh1 x y z",
+            b"lh2 a 1 2 h n",
+        ] {
+            assert_eq!(read(value), Holder::default(), "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Scripts: the Lua files, known to a server by their digest.
+
+use std::sync::LazyLock;
+
+use crate::backend::Command;
+
+/// A Lua file and its digest, which is computed once and never written down.
+pub(super) struct Script {
+    source: &'static str,
+    digest: LazyLock<String>,
+}
+
+/// Makes a `static` script of a file below `lua/`.
+macro_rules! script {
+    ($name:ident, $path:literal) => {
+        static $name: $crate::protocol::script::Script = $crate::protocol::script::Script::new(
+            include_str!(concat!("../../lua/", $path)),
+            || $crate::protocol::script::digest(include_str!(concat!("../../lua/", $path))),
+        );
+    };
+}
+pub(super) use script;
+
+pub(super) fn digest(source: &str) -> String {
+    sha1_smol::Sha1::from(source).digest().to_string()
+}
+
+impl Script {
+    pub(super) const fn new(source: &'static str, digest: fn() -> String) -> Self {
+        Self {
+            source,
+            digest: LazyLock::new(digest),
+        }
+    }
+
+    /// `EVALSHA`, with keys and arguments in the order of the file's header.
+    pub(super) fn by_digest(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
+        let command = Command::new("EVALSHA")
+            .arg(&*self.digest)
+            .arg(keys.len().to_string());
+        keys.iter().chain(args).fold(command, Command::arg)
+    }
+
+    /// The call with these arguments by digest, as `EVAL`, which also teaches the server the script.
+    pub(super) fn with_source<'a>(&self, by_digest: impl Iterator<Item = &'a [u8]>) -> Command {
+        let rest = by_digest.skip(2);
+        rest.fold(Command::new("EVAL").arg(self.source), Command::arg)
+    }
+}

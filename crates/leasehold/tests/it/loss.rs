@@ -1,0 +1,280 @@
+//! A lease that cannot be kept is told to its holder before the server can give the lock to another.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, Loss, Release};
+use testkit::{Answer, Fault, Proxy, Server};
+
+use crate::support::{
+    LEASE, alone, beside_others, builder_at, client, clock, key, name, run, scaled, server,
+};
+use crate::worker::Worker;
+
+/// Long enough that its margin (22 ms) is above what this machine's scheduler does to a thread.
+const LONG: Duration = Duration::from_secs(2);
+
+/// How many locks are lost at once.
+const BATCH: u64 = 125;
+
+/// Says when it was dropped.
+struct Work {
+    name: String,
+    dropped: mpsc::Sender<(String, u64)>,
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let _ = self.dropped.send((self.name.clone(), clock()));
+    }
+}
+
+/// Loses `BATCH` locks by `fault`; each time asserts that the work was dropped before another could
+/// hold the lock.
+async fn lose_a_batch(server: &Server, fault: impl Fn(&Proxy), heal: impl Fn(&Proxy)) {
+    let proxy = Proxy::start(server.port());
+    let client = builder_at(proxy.port())
+        .lease(LONG)
+        .connect()
+        .await
+        .unwrap();
+    let (dropped, drops) = mpsc::channel();
+    let names: Vec<String> = (0..BATCH).map(|_| name()).collect();
+    let holders: Vec<_> = names
+        .iter()
+        .map(|name| hold(&client, name, &dropped))
+        .collect();
+    let held = || {
+        names
+            .iter()
+            .all(|name| server.ask(&["EXISTS", &key(name)]).int() == 1)
+    };
+    while !held() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // Past the first renewal, so that deadlines come from renewals too.
+    tokio::time::sleep(LONG / 2).await;
+    fault(&proxy);
+    let port = server.port();
+    let contender = std::thread::spawn(move || take_all(port, &names));
+    for holder in holders {
+        let error = holder.await.unwrap().unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Lost {
+                    loss: Loss::Expired,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+    }
+    heal(&proxy);
+    let grants = contender.join().unwrap();
+    for (name, dropped) in drops.try_iter() {
+        let granted = grants
+            .iter()
+            .find(|grant| grant.0 == name)
+            .expect("taken in the end")
+            .1;
+        assert!(
+            dropped < granted,
+            "{name}: dropped {} µs late",
+            (dropped - granted) / 1000
+        );
+    }
+}
+
+fn hold(
+    client: &Client,
+    name: &str,
+    dropped: &mpsc::Sender<(String, u64)>,
+) -> tokio::task::JoinHandle<Result<(), Error>> {
+    let (mutex, name, dropped) = (client.mutex(name), name.to_owned(), dropped.clone());
+    tokio::spawn(async move {
+        let work = |_| async move {
+            let _work = Work { name, dropped };
+            std::future::pending::<()>().await;
+        };
+        mutex.run(work).await
+    })
+}
+
+/// Takes every lock as soon as the server gives it; says when each was asked for with success.
+fn take_all(port: u16, names: &[String]) -> Vec<(String, u64)> {
+    let mut server = testkit::Connection::open(port).unwrap();
+    let mut grants = Vec::new();
+    let mut open: Vec<&String> = names.iter().collect();
+    let end = Instant::now() + LONG * 6;
+    while !open.is_empty() {
+        assert!(Instant::now() < end, "{} locks are never free", open.len());
+        open.retain(|name| {
+            let asked = clock();
+            let answer = server
+                .ask(&["SET", &key(name), "other", "NX", "PX", "60000"])
+                .unwrap();
+            let taken = answer != Answer::Nil;
+            if taken {
+                grants.push(((*name).clone(), asked));
+            }
+            !taken
+        });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    grants
+}
+
+fn rounds() -> u64 {
+    scaled(1000).div_ceil(4 * BATCH)
+}
+
+#[test]
+fn told_in_time_when_the_network_swallows_everything() {
+    alone(|| {
+        run(async {
+            let server = server();
+            for _ in 0..rounds() {
+                let fault = |proxy: &Proxy| proxy.black_hole(true);
+                lose_a_batch(&server, fault, Proxy::heal).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn told_in_time_when_the_server_cannot_be_reached() {
+    alone(|| {
+        run(async {
+            let server = server();
+            for _ in 0..rounds() {
+                let fault = |proxy: &Proxy| {
+                    proxy.refuse(true);
+                    proxy.sever();
+                };
+                lose_a_batch(&server, fault, Proxy::heal).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn told_in_time_when_renewals_are_held_back() {
+    alone(|| {
+        run(async {
+            let server = server();
+            for _ in 0..rounds() {
+                let fault = |proxy: &Proxy| {
+                    proxy.judge(|request| match request[0].as_slice() {
+                        b"EVALSHA" | b"EVAL" => Fault::HoldBack,
+                        _ => Fault::None,
+                    });
+                };
+                lose_a_batch(&server, fault, Proxy::heal).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn told_in_time_when_the_server_is_paused() {
+    alone(|| {
+        run(async {
+            let server = server();
+            for _ in 0..rounds() {
+                lose_a_batch(&server, |_| server.pause(), |_| server.resume()).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn told_at_the_next_renewal_when_the_key_is_gone_or_another_s() {
+    beside_others(async {
+        let server = server();
+        let client = client(&server).await;
+        for tamper in [vec!["DEL"], vec!["SET", "intruder"]] {
+            let name = name();
+            let guard = client.mutex(&name).lock().await.unwrap();
+            let key = key(&name);
+            let words: Vec<_> = [tamper[0], key.as_str()]
+                .into_iter()
+                .chain(tamper[1..].iter().copied())
+                .collect();
+            server.tell(&words);
+            let start = Instant::now();
+            assert_eq!(guard.lost().await, Some(Loss::Taken));
+            assert!(start.elapsed() < LEASE / 2 + Duration::from_millis(100));
+            let after = server.ask(&["GET", &key]);
+            assert_eq!(
+                guard.release().await.unwrap(),
+                Release::WasLost { loss: Loss::Taken }
+            );
+            assert_eq!(
+                server.ask(&["GET", &key]),
+                after,
+                "the intruder's lock was touched"
+            );
+        }
+    });
+}
+
+#[test]
+fn a_release_that_finds_another_s_lock_says_so() {
+    beside_others(async {
+        let server = server();
+        let name = name();
+        let guard = client(&server).await.mutex(&name).lock().await.unwrap();
+        server.tell(&["SET", &key(&name), "intruder"]);
+        assert_eq!(
+            guard.release().await.unwrap(),
+            Release::WasLost { loss: Loss::Taken }
+        );
+        assert_eq!(server.ask(&["GET", &key(&name)]).text(), "intruder");
+    });
+}
+
+#[test]
+fn a_paused_process_finds_its_guard_invalid_on_waking() {
+    beside_others(async {
+        let server = server();
+        let mut worker = Worker::start(server.port(), LEASE);
+        for _ in 0..scaled(5) {
+            let name = name();
+            worker.ask(&format!("lock {name}"));
+            assert_eq!(worker.ask("check"), "true");
+            worker.pause();
+            std::thread::sleep(LEASE * 2);
+            let other = client(&server).await.mutex(&name).lock().await.unwrap();
+            worker.tell("check");
+            worker.resume();
+            assert_eq!(worker.answer(), "false");
+            assert!(
+                worker
+                    .ask("release")
+                    .ends_with("Ok(WasLost { loss: Expired })")
+            );
+            other.check().unwrap();
+        }
+    });
+}
+
+#[test]
+fn one_failed_renewal_loses_nothing() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = builder_at(proxy.port())
+            .lease(LEASE * 3)
+            .connect()
+            .await
+            .unwrap();
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        for _ in 0..5 {
+            proxy.sever();
+            tokio::time::sleep(LEASE).await;
+            guard.check().unwrap();
+        }
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    });
+}

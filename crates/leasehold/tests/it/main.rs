@@ -1,0 +1,33 @@
+//! What the library does against real servers, with their faults. One module per promise.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod support;
+mod worker;
+
+/// A dropped acquire leaves nothing behind.
+mod cancel;
+/// What every kind must do, on every server found.
+mod conformance;
+/// Addresses, credentials, TLS, outages.
+mod connections;
+/// Sharing a key with other libraries.
+mod foreign;
+/// A full server, and clients that live long.
+mod limits;
+/// A lease that cannot be kept is told in time.
+mod loss;
+/// What the README shows works, and secrets stay secret.
+mod readme;
+/// One test per bug that was found and fixed.
+mod regressions;
+/// Each Lua file: state before, call, answer, state after.
+mod scripts;
+/// A blocked application loses nothing.
+mod starvation;
+/// Tokens rise whatever happens to the data.
+mod tokens;
+/// Lost, late and repeated messages make no second holder and no orphan.
+mod unknown;
+/// A release reaches the next holder at once, and waiting costs little.
+mod wakeups;

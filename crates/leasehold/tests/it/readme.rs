@@ -1,0 +1,135 @@
+//! The README's first example runs as written, and secrets stay out of everything that is shown.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{Client, Error};
+use testkit::{Fault, Flavor, Proxy, Setup};
+
+use crate::support::{LEASE, PASSWORD, beside_others, builder_at, key, name, server, url_at};
+
+const README: &str = include_str!("../../../../README.md");
+const EXAMPLE: &str = include_str!("../../examples/coupon.rs");
+
+#[test]
+fn the_first_example_is_the_program_that_is_run_and_short() {
+    let block = README.split("```rust").nth(1).expect("a Rust example");
+    let block = block
+        .split_once('\n')
+        .expect("lines")
+        .1
+        .split("```")
+        .next()
+        .expect("an end");
+    let program: Vec<_> = EXAMPLE
+        .lines()
+        .filter(|line| !line.starts_with("//!"))
+        .collect();
+    assert_eq!(block.trim(), program.join("\n").trim());
+    assert!(
+        block.trim().lines().count() < 15,
+        "{} lines",
+        block.trim().lines().count()
+    );
+}
+
+#[test]
+fn the_first_example_runs_against_a_local_server() {
+    beside_others(async {
+        // Whoever has a server at the usual place has what the README asks for.
+        let ours = TcpListener::bind("127.0.0.1:6379").is_ok();
+        let _server = ours.then(|| Setup::default().port(6379).start(&Flavor::one()));
+        let cargo = std::process::Command::new(env!("CARGO"))
+            .args([
+                "run",
+                "--quiet",
+                "--package",
+                "leasehold",
+                "--example",
+                "coupon",
+            ])
+            .output();
+        let output = cargo.expect("cargo runs the example");
+        assert!(output.status.success(), "{output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("token"),
+            "{output:?}"
+        );
+    });
+}
+
+/// Everything that was logged.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn passwords_and_owners_appear_nowhere() {
+    let logged = Logged::default();
+    let writer = logged.clone();
+    // For all threads of this test program: what other tests log is looked through as well.
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .init();
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let mut shown = String::new();
+        let mut show =
+            |thing: &dyn std::fmt::Debug| shown.push_str(&format!("{thing:?} {thing:#?}"));
+        let builder = builder_at(proxy.port());
+        show(&builder);
+        let client = builder.request_timeout(LEASE / 4).connect().await.unwrap();
+        let mutex = client.mutex(&name());
+        show(&(
+            &client,
+            &mutex,
+            mutex.lock(),
+            mutex.try_lock(),
+            mutex.reentrant(),
+        ));
+        let guard = mutex.lock().note("a note").await.unwrap();
+        let value = server.ask(&["GET", &key(mutex.name())]).text().to_owned();
+        let owner = value.split(' ').nth(1).expect("an owner").to_owned();
+        show(&(&guard, guard.lease(), mutex.holder().await));
+        show(&mutex.lock().wait(Duration::ZERO).await);
+        show(&Client::connect(&url_at(1)).await);
+        show(&Client::connect(&format!("redis://u:{PASSWORD}@")).await);
+        show(&Client::connect(&format!("redis://u:{PASSWORD}@127.0.0.1:{}", server.port())).await);
+        proxy.judge(|request| match request[0].as_slice() {
+            b"SET" | b"EVALSHA" | b"EVAL" => Fault::Swallow,
+            _ => Fault::None,
+        });
+        show(&client.mutex("unknown").try_lock().await);
+        proxy.black_hole(true);
+        show(&guard.lost().await);
+        show(&guard.check());
+        show(&client.mutex("away").lock().wait(LEASE).await);
+        show(&guard.release().await);
+        tokio::time::sleep(LEASE).await;
+        let error: Result<(), Error> = Err(Error::Closed);
+        show(&error);
+        shown.push_str(&String::from_utf8_lossy(&logged.0.lock().unwrap()));
+        assert!(
+            shown.contains("lease lost at its deadline"),
+            "nothing was logged"
+        );
+        assert_eq!(owner.len(), 32);
+        for secret in [PASSWORD, &owner] {
+            assert!(!shown.contains(secret), "a secret is shown");
+        }
+    });
+}

@@ -1,0 +1,126 @@
+//! One test per bug that was found and fixed.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, Release};
+use testkit::{Fault, Proxy};
+
+use crate::support::{LEASE, beside_others, builder_at, client, eventually, exists, name, server};
+
+/// The limit of a clone counted only from when the other clone had got the lock.
+#[test]
+fn a_wait_on_a_reentrant_handle_is_kept_to_while_another_clone_waits() {
+    beside_others(async {
+        let server = server();
+        let name = name();
+        let _held = client(&server).await.mutex(&name).lock().await.unwrap();
+        let handle = client(&server).await.mutex(&name).reentrant();
+        let other = handle.clone();
+        let waiting = tokio::spawn(async move { other.lock().await });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let start = Instant::now();
+        let error = handle
+            .lock()
+            .wait(Duration::from_millis(200))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Timeout {
+                    holder: Some(_),
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert!(
+            start.elapsed() < Duration::from_millis(400),
+            "{:?}",
+            start.elapsed()
+        );
+        waiting.abort();
+    });
+}
+
+/// A connection that broke while nobody used it made the next release fail.
+#[test]
+fn a_release_after_its_connection_broke_succeeds() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = builder_at(proxy.port()).connect().await.unwrap();
+        for pause in [0, 50].map(Duration::from_millis) {
+            let guard = client.mutex(&name()).lock().await.unwrap();
+            proxy.sever();
+            tokio::time::sleep(pause).await;
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+        }
+    });
+}
+
+/// Only the first in line talks to the server, so those behind it knew nothing of the holder.
+#[test]
+fn a_timeout_behind_others_in_line_names_the_holder() {
+    beside_others(async {
+        let server = server();
+        let name = name();
+        let _held = client(&server)
+            .await
+            .mutex(&name)
+            .lock()
+            .note("me")
+            .await
+            .unwrap();
+        let waiters = client(&server).await;
+        let first = tokio::spawn(waiters.mutex(&name).lock().into_future());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let behind = waiters
+            .mutex(&name)
+            .lock()
+            .wait(Duration::from_millis(100))
+            .await;
+        let Err(Error::Timeout {
+            holder: Some(holder),
+            ..
+        }) = behind
+        else {
+            panic!("{behind:?}")
+        };
+        assert_eq!(holder.note.as_deref(), Some("me"));
+        assert!(holder.lease_left.is_some_and(|left| left <= LEASE));
+        first.abort();
+    });
+}
+
+/// Renewals and releases used one connection only; what broke it at once every time lost the lease.
+#[test]
+fn a_keeper_s_connection_that_always_breaks_loses_no_lease() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = builder_at(proxy.port()).connect().await.unwrap();
+        let (held, dropped, awaited) = (name(), name(), name());
+        let _other = self::client(&server)
+            .await
+            .mutex(&awaited)
+            .lock()
+            .await
+            .unwrap();
+        let guard = client.mutex(&held).lock().await.unwrap();
+        let second = client.mutex(&dropped).lock().await.unwrap();
+        proxy.judge(|request| match request[0].as_slice() {
+            b"SUBSCRIBE" => Fault::CutRequest,
+            _ => Fault::None,
+        });
+        let waiting = tokio::spawn(client.mutex(&awaited).lock().into_future());
+        tokio::time::sleep(LEASE * 4).await;
+        guard.check().unwrap();
+        drop(second);
+        eventually(Duration::from_secs(2), "released", || {
+            !exists(&server, &dropped)
+        })
+        .await;
+        waiting.abort();
+    });
+}

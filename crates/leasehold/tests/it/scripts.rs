@@ -1,0 +1,126 @@
+//! Each Lua file on its own: state before, call, answer, state after.
+
+use testkit::{Answer, Flavor, Server};
+
+const RENEW: &str = include_str!("../../lua/lean/renew.lua");
+const RELEASE: &str = include_str!("../../lua/lean/release.lua");
+const KEEP: &str = include_str!("../../lua/lean/keep.lua");
+const RAISE: &str = include_str!("../../lua/token/raise.lua");
+
+fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Answer {
+    let words: Vec<_> = ["EVAL", script, "1", key]
+        .into_iter()
+        .chain(args.iter().copied())
+        .collect();
+    server.ask(&words)
+}
+
+/// A server where `k` is held by `me` for ten seconds.
+fn held() -> Server {
+    let server = Server::start(&Flavor::one());
+    server.tell(&["SET", "k", "me", "PX", "10000"]);
+    server
+}
+
+fn left(server: &Server) -> i64 {
+    server.ask(&["PTTL", "k"]).int()
+}
+
+fn is_error(answer: &Answer, code: &str) -> bool {
+    matches!(answer, Answer::Error(error) if error.contains(code))
+}
+
+#[test]
+fn renew_lengthens_ours_and_never_shortens_it() {
+    let server = held();
+    assert_eq!(eval(&server, RENEW, "k", &["me", "20000"]), Answer::Int(1));
+    assert!(left(&server) > 19_000);
+    assert_eq!(eval(&server, RENEW, "k", &["me", "5000"]), Answer::Int(1));
+    assert!(left(&server) > 19_000, "shortened");
+}
+
+#[test]
+fn renew_leaves_what_is_not_ours_and_does_not_create() {
+    let server = held();
+    assert_eq!(
+        eval(&server, RENEW, "k", &["you", "20000"]),
+        Answer::Int(-1)
+    );
+    assert!(left(&server) <= 10_000);
+    assert_eq!(
+        eval(&server, RENEW, "absent", &["me", "20000"]),
+        Answer::Int(0)
+    );
+    assert_eq!(server.ask(&["EXISTS", "absent"]), Answer::Int(0));
+}
+
+#[test]
+fn times_out_of_range_change_nothing() {
+    let server = held();
+    for script in [RENEW, KEEP] {
+        for time in ["0", "-1", "1.5", "", "x", "nan"] {
+            let answer = eval(&server, script, "k", &["me", time]);
+            assert!(is_error(&answer, "LEASEHOLD"), "{time}: {answer:?}");
+            assert!(left(&server) > 9_000, "{time}");
+        }
+    }
+}
+
+#[test]
+fn release_deletes_ours_and_tells_the_channel() {
+    let server = held();
+    let mut listener = server.connect();
+    let subscribed = listener.ask(&["SUBSCRIBE", "c"]).unwrap();
+    assert_eq!(subscribed.list()[0].text(), "subscribe");
+    assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Answer::Int(0));
+    assert_eq!(server.ask(&["GET", "k"]).text(), "me");
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(1));
+    assert_eq!(server.ask(&["EXISTS", "k"]), Answer::Int(0));
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(0));
+    let message = listener.receive().unwrap();
+    assert_eq!(message.list()[1].text(), "c");
+}
+
+#[test]
+fn keep_sets_the_end_of_ours_exactly() {
+    let server = held();
+    assert_eq!(eval(&server, KEEP, "k", &["you", "3000"]), Answer::Int(0));
+    assert!(left(&server) > 9_000);
+    assert_eq!(eval(&server, KEEP, "k", &["me", "3000"]), Answer::Int(1));
+    assert!(left(&server) <= 3000 && left(&server) > 2000);
+    assert_eq!(
+        eval(&server, KEEP, "absent", &["me", "3000"]),
+        Answer::Int(0)
+    );
+}
+
+#[test]
+fn raise_gives_rising_tokens_not_below_clock_or_floor() {
+    let server = Server::start(&Flavor::one());
+    let clock = || {
+        let time = server.ask(&["TIME"]);
+        time.list()[0].int() * 1_000_000 + time.list()[1].int()
+    };
+    let before = clock();
+    let first = eval(&server, RAISE, "t", &["0"]).int();
+    assert!(first >= before && first <= clock());
+    let second = eval(&server, RAISE, "t", &["0"]).int();
+    assert!(second > first);
+    let ahead = clock() + 60_000_000;
+    assert_eq!(
+        eval(&server, RAISE, "t", &[&ahead.to_string()]).int(),
+        ahead
+    );
+    assert_eq!(eval(&server, RAISE, "t", &["0"]).int(), ahead + 1);
+    assert_eq!(
+        server.ask(&["INCR", "t"]).int(),
+        ahead + 2,
+        "stored in full digits"
+    );
+    for floor in ["-1", "x", "", "9007199254740992"] {
+        assert!(
+            is_error(&eval(&server, RAISE, "t", &[floor]), "LEASEHOLD"),
+            "{floor}"
+        );
+    }
+}

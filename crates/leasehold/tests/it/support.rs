@@ -1,0 +1,158 @@
+//! What the tests share: servers with the least privileged user, clients, names, and waiting.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, ClientBuilder};
+use testkit::{Answer, Flavor, Server, Setup};
+
+/// The password of the user that the library logs in as; no log, error or `Debug` may show it.
+pub(crate) const PASSWORD: &str = "open-sesame-1763";
+
+/// A lease short enough for tests and long enough for a busy machine.
+pub(crate) const LEASE: Duration = Duration::from_millis(600);
+
+/// Starts a server whose user `leasehold` has the rights that the README names, and no more.
+pub(crate) fn server() -> Server {
+    with_least_privilege(Setup::default(), &Flavor::one())
+}
+
+pub(crate) fn with_least_privilege(setup: Setup, flavor: &Flavor) -> Server {
+    let probe = Server::start(flavor);
+    let rule = least_privilege(&probe);
+    drop(probe);
+    setup.user(&rule).start(flavor)
+}
+
+/// The arguments of `ACL SETUSER` as the README gives them for this server.
+fn least_privilege(server: &Server) -> String {
+    let readme = include_str!("../../../../README.md");
+    let rule = readme
+        .lines()
+        .find_map(|line| line.strip_prefix("ACL SETUSER "))
+        .expect("the README has the rule");
+    let mut rule = rule.replace("PASSWORD", PASSWORD);
+    for extra in ["delex", "delifeq"] {
+        let grant = format!("+{extra}");
+        assert!(
+            readme.contains(&format!("`{grant}`")),
+            "the README names {grant}"
+        );
+        if server.ask(&["COMMAND", "INFO", extra]).list()[0] != Answer::Nil {
+            rule = format!("{rule} {grant}");
+        }
+    }
+    rule
+}
+
+/// The address for that user, directly at the server or at a proxy in front of it.
+pub(crate) fn url_at(port: u16) -> String {
+    format!("redis://leasehold:{PASSWORD}@127.0.0.1:{port}/")
+}
+
+pub(crate) fn builder_at(port: u16) -> ClientBuilder {
+    Client::builder(&url_at(port)).lease(LEASE)
+}
+
+pub(crate) async fn client(server: &Server) -> Client {
+    client_at(server.port()).await
+}
+
+pub(crate) async fn client_at(port: u16) -> Client {
+    builder_at(port).connect().await.expect("the server is up")
+}
+
+/// A name that no other test uses.
+pub(crate) fn name() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("test:{}", NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The key of a lock with the default prefix.
+pub(crate) fn key(name: &str) -> String {
+    format!("lock:{name}")
+}
+
+pub(crate) fn exists(server: &Server, name: &str) -> bool {
+    server.ask(&["EXISTS", &key(name)]).int() == 1
+}
+
+/// Runs a test on a runtime of its own.
+pub(crate) fn run<F: Future>(test: F) -> F::Output {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(test)
+}
+
+/// Shared by tests that bear a busy machine, exclusive to those that measure time.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+/// Runs a test on every server found, at the same time.
+pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        let test = &test;
+        let running: Vec<_> = Flavor::all()
+            .into_iter()
+            .map(|flavor| {
+                let name = flavor.name.clone();
+                let body = move || run(test(with_least_privilege(Setup::default(), &flavor)));
+                (name, scope.spawn(move || drop(body())))
+            })
+            .collect();
+        for (name, running) in running {
+            assert!(running.join().is_ok(), "failed on {name}");
+        }
+    });
+}
+
+/// Runs a test that measures time on every server found, one after another and nothing beside it.
+pub(crate) fn alone_on_every_server<F: Future>(test: impl Fn(Server) -> F) {
+    for flavor in Flavor::all() {
+        alone(|| run(test(with_least_privilege(Setup::default(), &flavor))));
+    }
+}
+
+/// Runs a test that measures time with nothing beside it.
+pub(crate) fn alone<T>(test: impl FnOnce() -> T) -> T {
+    let _exclusive = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    test()
+}
+
+/// Runs a test that bears others beside it, on one server.
+pub(crate) fn beside_others<F: Future>(test: F) -> F::Output {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    run(test)
+}
+
+/// Waits until `condition` holds; panics when it does not within `limit`.
+pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The clock that all processes of this machine share, in nanoseconds.
+pub(crate) fn clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("a clock after boot")
+}
+
+/// `default` repetitions, or as many as `LEASEHOLD_SCALE` times that.
+pub(crate) fn scaled(default: u64) -> u64 {
+    let scale = std::env::var("LEASEHOLD_SCALE")
+        .ok()
+        .and_then(|scale| scale.parse::<f64>().ok());
+    scale.map_or(default, |scale| ((default as f64) * scale).ceil() as u64)
+}
+
+pub(crate) fn percentile(sorted: &[Duration], of_thousand: usize) -> Duration {
+    sorted[(sorted.len() * of_thousand / 1000).min(sorted.len() - 1)]
+}

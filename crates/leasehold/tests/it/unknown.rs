@@ -1,0 +1,345 @@
+//! Requests whose outcome nobody knows: answers swallowed, requests repeated, cut off or run late.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error};
+use testkit::{Dice, Fault, Proxy, Server};
+
+use crate::support::{
+    beside_others, builder_at, client, clock, eventually, exists, key, name, scaled, server,
+};
+
+/// Far longer than any test here: nothing goes away by itself.
+const LEASE: Duration = Duration::from_secs(300);
+
+/// A hold may outlive its release by this at most.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Patience short enough that swallowed answers do not take all day.
+async fn impatient(port: u16, lease: Duration) -> Client {
+    builder_at(port)
+        .lease(lease)
+        .request_timeout(Duration::from_millis(250))
+        .connect()
+        .await
+        .unwrap()
+}
+
+/// What the tasks of a run did: who held what when, and when each holding was over.
+#[derive(Default)]
+struct Record {
+    /// Per lock: the moments from which and until which a guard said that it was valid.
+    holds: Mutex<HashMap<String, Vec<(u64, u64)>>>,
+    /// Per note: when it was given back.
+    over: Mutex<HashMap<String, Instant>>,
+}
+
+#[test]
+fn ten_thousand_faults_make_no_second_holder_and_no_orphan() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let faults = Arc::new(AtomicU64::new(0));
+        misbehave(&proxy, &faults);
+        let record = Arc::new(Record::default());
+        let over = AtomicBool::new(false);
+        let total = scaled(10_000);
+        let oldest = std::thread::scope(|scope| {
+            let observer = scope.spawn(|| oldest_orphan(&server, &record, &over));
+            tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(cycle(proxy.port(), &record, total));
+            });
+            std::thread::sleep(LONGEST);
+            over.store(true, Ordering::SeqCst);
+            observer.join().unwrap()
+        });
+        assert!(
+            faults.load(Ordering::SeqCst) > total / 10,
+            "hardly any faults"
+        );
+        assert!(
+            oldest < LONGEST,
+            "a holding outlived its release by {oldest:?}"
+        );
+        for (name, mut holds) in record.holds.lock().unwrap().drain() {
+            holds.sort_unstable();
+            for pair in holds.windows(2) {
+                assert!(pair[0].1 <= pair[1].0, "two holders of {name}: {pair:?}");
+            }
+        }
+        assert_eq!(server.ask(&["KEYS", "lock:*"]).list().len(), 0);
+    });
+}
+
+/// One request in ten fails, each in one of the ways there are.
+fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
+    let (seed, faults) = (AtomicU64::new(7), faults.clone());
+    proxy.judge(move |request| {
+        let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));
+        let greeting = matches!(
+            request[0].as_slice(),
+            b"HELLO" | b"CLIENT" | b"COMMAND" | b"TIME"
+        );
+        if greeting || dice.below(10) != 0 {
+            return Fault::None;
+        }
+        faults.fetch_add(1, Ordering::SeqCst);
+        match dice.below(5) {
+            0 => Fault::CutRequest,
+            1 => Fault::CutReply,
+            2 => Fault::Swallow,
+            3 => Fault::Delay(Duration::from_millis(dice.below(400))),
+            _ => Fault::Repeat,
+        }
+    });
+}
+
+/// Takes and releases four locks from several clients, `total` times in all.
+async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
+    const TASKS: u64 = 24;
+    let names: Vec<_> = (0..12).map(|_| name()).collect();
+    let left = Arc::new(AtomicU64::new(total));
+    let mut tasks = Vec::new();
+    for task in 0..TASKS {
+        let client = loop {
+            let lease = if task % 2 == 0 {
+                LEASE
+            } else {
+                Duration::from_millis(900)
+            };
+            let connected = builder_at(port)
+                .lease(lease)
+                .request_timeout(Duration::from_millis(250))
+                .connect()
+                .await;
+            match connected {
+                Ok(client) => break client,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let (record, left) = (record.clone(), left.clone());
+        let name = names[usize::try_from(task).unwrap() % names.len()].clone();
+        tasks.push(tokio::spawn(async move {
+            let mut number = 0;
+            while left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                    left.checked_sub(1)
+                })
+                .is_ok()
+            {
+                number += 1;
+                hold_once(&client, &name, &format!("{task}-{number}"), &record).await;
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+async fn hold_once(client: &Client, name: &str, note: &str, record: &Record) {
+    let wait = Duration::from_millis(700);
+    let acquired = client.mutex(name).lock().wait(wait).note(note).await;
+    let over = || {
+        record
+            .over
+            .lock()
+            .unwrap()
+            .insert(note.to_owned(), Instant::now());
+    };
+    let guard = match acquired {
+        Ok(guard) => guard,
+        Err(_) => return over(),
+    };
+    let start = clock();
+    if guard.check().is_err() {
+        return over();
+    }
+    match start % 40 {
+        // Long enough to be renewed by itself, where the lease is short.
+        0 => tokio::time::sleep(Duration::from_millis(500)).await,
+        // Renewed by hand; whether that succeeds is for the check below to say.
+        1..=20 => drop(guard.extend(Duration::from_millis(950)).await),
+        _ => {}
+    }
+    let end = clock();
+    if guard.check().is_ok() {
+        record
+            .holds
+            .lock()
+            .unwrap()
+            .entry(name.to_owned())
+            .or_default()
+            .push((start, end));
+    }
+    // Released in good order, dropped, or in the middle of being released.
+    match end % 3 {
+        0 => drop(guard),
+        1 => drop(tokio::time::timeout(Duration::from_micros(200), guard.release()).await),
+        _ => drop(guard.release().await),
+    }
+    over();
+}
+
+/// How long after its release the server was seen to hold a lock in the same name.
+fn oldest_orphan(server: &Server, record: &Record, over: &AtomicBool) -> Duration {
+    let mut oldest = Duration::ZERO;
+    let mut connection = server.connect();
+    while !over.load(Ordering::SeqCst) {
+        let keys = connection.ask(&["KEYS", "lock:*"]).unwrap();
+        for key in keys.list() {
+            let value = connection.ask(&["GET", key.text()]).unwrap();
+            let seen = Instant::now();
+            let testkit::Answer::Text(value) = value else {
+                continue;
+            };
+            let note = value.rsplit(' ').next().unwrap();
+            if let Some(released) = record.over.lock().unwrap().get(note) {
+                oldest = oldest.max(seen - *released);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    oldest
+}
+
+#[test]
+fn an_acquire_that_a_busy_server_runs_late_leaves_no_lock() {
+    beside_others(async {
+        let server = server();
+        for round in 0..scaled(4) {
+            let name = name();
+            let proxy = Proxy::start(server.port());
+            let client = impatient(proxy.port(), LEASE).await;
+            let mut busy = server.connect();
+            busy.send(&["DEBUG", "SLEEP", "2"]).unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let start = Instant::now();
+            let acquire = client.mutex(&name).lock().wait(Duration::from_millis(400));
+            let error = acquire.await.unwrap_err();
+            assert!(
+                start.elapsed() < Duration::from_millis(450),
+                "{:?}",
+                start.elapsed()
+            );
+            assert!(
+                matches!(
+                    error,
+                    Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout { .. }
+                ),
+                "{error:?}"
+            );
+            if round % 2 == 1 {
+                // The connection that carried the request is gone as well.
+                proxy.sever();
+            }
+            busy.receive().unwrap();
+            // It may appear for a moment, when the server comes to it; but not stay.
+            tokio::time::sleep(LONGEST).await;
+            assert!(!exists(&server, &name), "an orphan in round {round}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert!(
+                !exists(&server, &name),
+                "an orphan came back in round {round}"
+            );
+        }
+    });
+}
+
+#[test]
+fn an_acquire_that_arrives_after_its_connection_was_given_up_leaves_no_lock() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = impatient(proxy.port(), LEASE).await;
+        let name = name();
+        let held_back = Arc::new(AtomicBool::new(false));
+        let once = held_back.clone();
+        proxy.judge(move |request| match request[0].as_slice() {
+            b"SET" if !once.swap(true, Ordering::SeqCst) => Fault::HoldBack,
+            _ => Fault::None,
+        });
+        let waited = client.mutex(&name).try_lock().await;
+        assert!(matches!(waited, Err(Error::Unknown(_))), "{waited:?}");
+        drop(waited);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        proxy.let_go();
+        eventually(LONGEST, "the late lock is gone", || !exists(&server, &name)).await;
+        tokio::time::sleep(LONGEST).await;
+        assert!(!exists(&server, &name));
+    });
+}
+
+#[test]
+fn a_release_that_arrives_late_does_not_free_a_later_holder() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = impatient(proxy.port(), LEASE).await;
+        let name = name();
+        let guard = client
+            .mutex(&name)
+            .lock()
+            .lease(Duration::from_millis(600))
+            .await
+            .unwrap();
+        proxy.judge(|request| match request[0].as_slice() {
+            b"EVALSHA" | b"EVAL" | b"DELEX" | b"DELIFEQ" => Fault::HoldBack,
+            _ => Fault::None,
+        });
+        assert!(guard.release().await.is_err());
+        let later = self::client(&server)
+            .await
+            .mutex(&name)
+            .lock()
+            .await
+            .unwrap();
+        proxy.heal();
+        proxy.let_go();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        later.check().unwrap();
+        assert!(exists(&server, &name), "freed by an old release");
+        // The same once more by hand, with the value of the first holder.
+        let value = server.ask(&["GET", &key(&name)]).text().to_owned();
+        let _ = later.release().await.unwrap();
+        let last = self::client(&server)
+            .await
+            .mutex(&name)
+            .lock()
+            .await
+            .unwrap();
+        let script = include_str!("../../lua/lean/release.lua");
+        let answer = server.ask(&["EVAL", script, "1", &key(&name), &value, "c"]);
+        assert_eq!(answer.int(), 0);
+        last.check().unwrap();
+        assert!(exists(&server, &name));
+    });
+}
+
+#[test]
+fn a_renewal_of_a_lost_lock_does_not_bring_it_back() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = impatient(proxy.port(), Duration::from_millis(600)).await;
+        let name = name();
+        let guard = client.mutex(&name).lock().await.unwrap();
+        proxy.judge(|request| match request[0].as_slice() {
+            b"EVALSHA" | b"EVAL" => Fault::HoldBack,
+            _ => Fault::None,
+        });
+        assert!(guard.lost().await.is_some());
+        eventually(Duration::from_secs(2), "expired", || {
+            !exists(&server, &name)
+        })
+        .await;
+        proxy.heal();
+        proxy.let_go();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!exists(&server, &name));
+        assert!(guard.check().is_err());
+    });
+}

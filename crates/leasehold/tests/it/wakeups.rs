@@ -1,0 +1,288 @@
+//! A release reaches the next holder by push; behind it stands a poll that costs little.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use testkit::{Fault, Proxy, Server};
+
+use crate::support::{
+    alone, beside_others, builder_at, client, key, name, percentile, run, scaled, server,
+};
+use crate::worker::Worker;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Two processes hand a lock to each other; the times from release to next holder, sorted.
+fn hand_overs(server: &Server, rounds: u64) -> Vec<Duration> {
+    let name = name();
+    let mut workers = [(); 2].map(|()| Worker::start(server.port(), LEASE));
+    for worker in &mut workers {
+        worker.tell(&format!("ping-pong {name} {rounds}"));
+    }
+    // (moment, whether it is a release, which worker)
+    let mut events = Vec::new();
+    for (number, worker) in workers.iter_mut().enumerate() {
+        loop {
+            let answer = worker.answer();
+            let Some((taken, released)) = answer.split_once(' ') else {
+                break;
+            };
+            events.push((taken.parse::<u64>().unwrap(), false, number));
+            events.push((released.parse::<u64>().unwrap(), true, number));
+        }
+    }
+    events.sort_unstable();
+    let mut times: Vec<_> = events
+        .windows(2)
+        .filter(|pair| pair[0].1 && !pair[1].1 && pair[0].2 != pair[1].2)
+        .map(|pair| Duration::from_nanos(pair[1].0 - pair[0].0))
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+#[test]
+fn a_hand_over_between_processes_takes_about_a_millisecond() {
+    alone(|| {
+        let server = server();
+        let times = hand_overs(&server, scaled(500));
+        let mean = times.iter().sum::<Duration>() / u32::try_from(times.len()).unwrap();
+        let p99 = percentile(&times, 990);
+        println!("{} hand-overs: mean {mean:?}, p99 {p99:?}", times.len());
+        assert!(
+            times.len() as u64 > scaled(500),
+            "too few hand-overs: {}",
+            times.len()
+        );
+        assert!(p99 < Duration::from_millis(5), "p99 {p99:?}");
+        assert!(mean < Duration::from_millis(1), "mean {mean:?}");
+    });
+}
+
+#[test]
+fn a_subscription_killed_ten_times_a_second_costs_a_second_at_most() {
+    beside_others(async {
+        let server = server();
+        let over = AtomicBool::new(false);
+        let times = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+            let times = hand_overs(&server, scaled(1000));
+            over.store(true, Ordering::SeqCst);
+            times
+        });
+        let longest = *times.last().unwrap();
+        println!("{} hand-overs, longest {longest:?}", times.len());
+        assert!(longest < Duration::from_millis(1200), "waited {longest:?}");
+    });
+}
+
+#[test]
+fn a_release_that_is_not_heard_is_found_within_a_second() {
+    beside_others(async {
+        let server = server();
+        let waiter = client(&server).await;
+        for _ in 0..scaled(3) {
+            let name = name();
+            let guard = client(&server)
+                .await
+                .mutex(&name)
+                .lock()
+                .lease(LEASE)
+                .await
+                .unwrap();
+            let mutex = waiter.mutex(&name);
+            let waiting =
+                tokio::spawn(
+                    async move { mutex.lock().await.map(|guard| (Instant::now(), guard)) },
+                );
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let deleted = Instant::now();
+            server.tell(&["DEL", &key(&name)]);
+            let (got, _guard) = waiting.await.unwrap().unwrap();
+            assert!(
+                got - deleted < Duration::from_millis(1200),
+                "{:?}",
+                got - deleted
+            );
+            drop(guard);
+        }
+    });
+}
+
+#[test]
+fn after_a_new_connection_those_who_wait_look_at_once() {
+    beside_others(async {
+        let server = server();
+        for _ in 0..scaled(3) {
+            let name = name();
+            server.tell(&["SET", &key(&name), "somebody", "PX", "60000"]);
+            let mutex = client(&server).await.mutex(&name);
+            let waiting = tokio::spawn(async move {
+                let guard = mutex.lock().await;
+                guard.map(|guard| (Instant::now(), guard))
+            });
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            // The lock becomes free without a word, while nobody could have heard one.
+            let killed = Instant::now();
+            server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+            server.tell(&["DEL", &key(&name)]);
+            let (got, _guard) = waiting.await.unwrap().unwrap();
+            let took = got - killed;
+            assert!(took < Duration::from_millis(400), "only after {took:?}");
+        }
+    });
+}
+
+#[test]
+fn the_lock_of_a_crashed_holder_is_taken_when_its_lease_ends() {
+    beside_others(async {
+        let server = server();
+        for lease in [400, 1500].map(Duration::from_millis) {
+            let name = name();
+            let mut worker = Worker::start(server.port(), lease);
+            worker.ask(&format!("lock {name}"));
+            worker.kill();
+            let start = Instant::now();
+            let _guard = client(&server).await.mutex(&name).lock().await.unwrap();
+            let took = start.elapsed();
+            assert!(
+                took < lease + Duration::from_millis(200),
+                "{took:?} for {lease:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn those_who_wait_send_two_commands_a_second_at_most() {
+    alone(|| {
+        let server = server();
+        run(async {
+            for lease in [Duration::from_millis(600), LEASE] {
+                let holder = Proxy::start(server.port());
+                let waiter = Proxy::start(server.port());
+                let name = name();
+                let held = builder_at(holder.port())
+                    .lease(lease)
+                    .connect()
+                    .await
+                    .unwrap();
+                let guard = held.mutex(&name).lock().await.unwrap();
+                let waiting = builder_at(waiter.port()).connect().await.unwrap();
+                // A thousand tasks of one process are one waiter.
+                let tasks: Vec<_> = (0..1000)
+                    .map(|_| tokio::spawn(waiting.mutex(&name).lock().into_future()))
+                    .collect();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let before = waiter.requests();
+                tokio::time::sleep(Duration::from_secs(6)).await;
+                let sent = waiter.requests() - before;
+                println!("{sent} commands in 6 s beside a lease of {lease:?}");
+                assert!(sent <= 12, "{sent} commands in 6 s");
+                for task in tasks {
+                    task.abort();
+                }
+                drop(guard);
+            }
+        });
+    });
+}
+
+#[test]
+fn ten_thousand_tasks_of_one_process_all_get_the_lock() {
+    beside_others(async {
+        let server = server();
+        let client = client(&server).await;
+        let name = name();
+        let guard = client.mutex(&name).lock().await.unwrap();
+        let tasks: Vec<_> = (0..scaled(10_000))
+            .map(|_| {
+                let mutex = client.mutex(&name);
+                tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let _ = guard.release().await.unwrap();
+        for task in tasks {
+            let _ = task.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_flood_of_forged_messages_grants_nothing() {
+    beside_others(async {
+        let server = server();
+        let name = name();
+        let _guard = client(&server).await.mutex(&name).lock().await.unwrap();
+        let mutex = client(&server).await.mutex(&name);
+        let waiting = tokio::spawn(mutex.lock().into_future());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let channels = server.ask(&["PUBSUB", "CHANNELS"]);
+        let channel = channels.list()[0].text().to_owned();
+        let mut forger = server.connect();
+        for _ in 0..10_000 {
+            assert_eq!(forger.ask(&["PUBLISH", &channel, "0"]).unwrap().int(), 1);
+        }
+        assert!(!waiting.is_finished(), "granted by a message");
+        waiting.abort();
+    });
+}
+
+#[test]
+fn a_connection_that_fell_silent_is_replaced() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let name = name();
+        let holder = client(&server)
+            .await
+            .mutex(&name)
+            .lock()
+            .lease(LEASE)
+            .await
+            .unwrap();
+        let waiter = builder_at(proxy.port()).connect().await.unwrap();
+        let mutex = waiter.mutex(&name);
+        let waiting =
+            tokio::spawn(async move { mutex.lock().await.map(|guard| (Instant::now(), guard)) });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.strand();
+        // Long enough for the next look, its patience, and a new connection.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let released = Instant::now();
+        let _ = holder.release().await.unwrap();
+        let (got, _guard) = waiting.await.unwrap().unwrap();
+        assert!(
+            got - released < Duration::from_millis(250),
+            "not by push: {:?}",
+            got - released
+        );
+    });
+}
+
+#[test]
+fn without_subscriptions_waiting_goes_on_by_polling() {
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        proxy.judge(|request| match request[0].as_slice() {
+            b"SUBSCRIBE" => Fault::CutRequest,
+            _ => Fault::None,
+        });
+        let name = name();
+        let holder = client(&server).await.mutex(&name).lock().await.unwrap();
+        let waiter = builder_at(proxy.port()).connect().await.unwrap();
+        let mutex = waiter.mutex(&name);
+        let waiting = tokio::spawn(mutex.lock().into_future());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let _ = holder.release().await.unwrap();
+        let got = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+        let _guard = got.expect("polled").unwrap().unwrap();
+    });
+}

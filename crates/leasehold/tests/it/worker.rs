@@ -1,0 +1,253 @@
+//! Real processes: this test program, started again, doing as it is told line by line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Guard};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{builder_at, clock, run};
+
+/// What the process says stands behind this, to tell it from what the test program prints.
+const MARK: &str = "@ ";
+
+/// A process that holds and waits for locks.
+pub(crate) struct Worker {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts one that is connected to the server on `port`, with leases of this length.
+    pub(crate) fn start(port: u16, lease: Duration) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "worker::process", "--ignored", "--nocapture"])
+            .env("LEASEHOLD_WORKER", format!("{port} {}", lease.as_millis()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("this program");
+        let orders = child.stdin.take().expect("piped");
+        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        let mut worker = Self {
+            child,
+            orders,
+            answers,
+        };
+        assert_eq!(worker.answer(), "ready");
+        worker
+    }
+
+    /// Gives an order.
+    pub(crate) fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("the worker lives");
+    }
+
+    /// Waits for the next answer.
+    pub(crate) fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.answers.read_line(&mut line).expect("the worker lives");
+            assert!(read > 0, "the worker has ended");
+            if let Some((_, answer)) = line.trim_end().split_once(MARK) {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, order: &str) -> String {
+        self.tell(order);
+        self.answer()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a process id"));
+        kill_process(pid.expect("a process"), signal).expect("a signal");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The other side: what a worker process does. Not a test; started by [`Worker`] only.
+#[test]
+#[ignore = "the body of worker processes"]
+fn process() {
+    let Ok(task) = std::env::var("LEASEHOLD_WORKER") else {
+        return;
+    };
+    let mut words = task
+        .split(' ')
+        .map(|word| word.parse::<u64>().expect("a number"));
+    let (port, lease) = (
+        words.next().expect("a port"),
+        words.next().expect("a lease"),
+    );
+    let lease = Duration::from_millis(lease);
+    run(async {
+        let client = builder_at(u16::try_from(port).expect("a port"))
+            .lease(lease)
+            .connect()
+            .await
+            .expect("the server is up");
+        say("ready");
+        serve(client, lease).await;
+    });
+}
+
+fn say(answer: impl std::fmt::Display) {
+    println!("{MARK}{answer}");
+}
+
+async fn serve(client: Client, lease: Duration) {
+    let mut guard = None;
+    let mut lines = std::io::stdin().lines();
+    while let Some(Ok(line)) = lines.next() {
+        let words: Vec<_> = line.split(' ').collect();
+        match words.as_slice() {
+            ["lock", name] => {
+                let held = client.mutex(name).lock().await.expect("the lock");
+                say(format_args!("{} {}", clock(), held.token()));
+                guard = Some(held);
+            }
+            ["release"] => {
+                let before = clock();
+                let release = guard.take().expect("held").release().await;
+                say(format_args!("{before} {release:?}"));
+            }
+            ["check"] => say(guard.as_ref().expect("held").check().is_ok()),
+            ["cycle", name, count] => {
+                cycle(&client, name, lease, count.parse().expect("a count")).await;
+            }
+            ["ping-pong", name, count] => {
+                ping_pong(&client, name, count.parse().expect("a count")).await;
+            }
+            ["churn", cycles, names] => {
+                churn(
+                    &client,
+                    cycles.parse().expect("a count"),
+                    names.parse().expect("a count"),
+                )
+                .await;
+            }
+            ["self"] => say(this_process()),
+            other => panic!("unknown order {other:?}"),
+        }
+    }
+}
+
+/// Takes and releases a lock so many times; says the interval and token of each holding. It begins
+/// when the acquire was sent: what the server granted before it lost its data may be answered late.
+async fn cycle(client: &Client, name: &str, lease: Duration, count: usize) {
+    let mutex = client.mutex(name);
+    let whole = lease - lease / 100 - Duration::from_millis(2);
+    let mut holdings = Vec::with_capacity(count);
+    while holdings.len() < count {
+        // The server may be down for a while; a worker only goes on.
+        let Ok(held) = mutex.lock().await else {
+            continue;
+        };
+        let (left, now) = (held.remaining(), clock());
+        if !left.is_zero() {
+            let sent = now - u64::try_from((whole - left).as_nanos()).expect("not so long");
+            holdings.push((sent, clock(), held.token()));
+        }
+        let _: Result<_, _> = held.release().await;
+    }
+    for (start, end, token) in holdings {
+        say(format_args!("{start} {end} {token}"));
+    }
+    say("done");
+}
+
+/// Holds a lock for a moment, again and again; says when it got it and when it gave it back.
+async fn ping_pong(client: &Client, name: &str, count: usize) {
+    let mutex = client.mutex(name);
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let held: Guard = mutex.lock().await.expect("the lock");
+        let taken = clock();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let released = clock();
+        let _ = held.release().await.expect("released");
+        times.push((taken, released));
+        // Lets the other side have it: what is measured is the hand-over.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for (taken, released) in times {
+        say(format_args!("{taken} {released}"));
+    }
+    say("done");
+}
+
+/// Takes and releases so many locks of so many names, some of them contended; says how fast.
+async fn churn(client: &Client, cycles: u64, names: u64) {
+    const TASKS: u64 = 64;
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for number in 0..cycles / TASKS {
+                    // Every hundredth is shared by several tasks.
+                    let name = match number % 100 {
+                        0 => format!("shared:{number}"),
+                        _ => format!("own:{}", (number * TASKS + task) % names),
+                    };
+                    let held = client.mutex(&name).lock().await.expect("the lock");
+                    let _ = held.release().await.expect("released");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let rate = cycles as f64 / start.elapsed().as_secs_f64();
+    // Subscriptions that nobody needs any more are given up in the background.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    say(format_args!("{rate:.0} cycles/s"));
+}
+
+/// Threads, tasks of the runtime, and resident memory in MiB.
+fn this_process() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let field = |name: &str| -> f64 {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("a field");
+        line.split_whitespace()
+            .next()
+            .expect("a number")
+            .parse()
+            .expect("a number")
+    };
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    format!(
+        "{} {tasks} {:.1}",
+        field("Threads:"),
+        field("VmRSS:") / 1024.0
+    )
+}
