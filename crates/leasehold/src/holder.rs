@@ -34,10 +34,10 @@ impl fmt::Display for Holder {
         }
         if let Some(since) = self.since {
             let age = since.elapsed().unwrap_or_default();
-            write!(f, ", since {}", seconds(age))?;
+            write!(f, ", for {}", seconds(age))?;
         }
         if let Some(left) = self.lease_left {
-            write!(f, ", for {} more unless renewed", seconds(left))?;
+            write!(f, ", lease ends in {} unless renewed", seconds(left))?;
         }
         Ok(())
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_who_since_when_and_for_how_long() {
+    fn says_who_for_how_long_and_how_long_still() {
         let holder = Holder {
             host: Some("web-3".to_owned()),
             pid: Some(4711),
@@ -62,7 +62,7 @@ mod tests {
         };
         assert_eq!(
             holder.to_string(),
-            "process 4711 on web-3 (nightly import), since 90.0 s, for 12.3 s more unless renewed"
+            "process 4711 on web-3 (nightly import), for 90.0 s, lease ends in 12.3 s unless renewed"
         );
     }
 

@@ -36,7 +36,7 @@ impl Mutex {
         lease: Duration,
     ) -> Self {
         let kind = match keyspace.lock(name) {
-            Ok(keys) => Ok(Arc::new(MutexKind(Lean::new(keys))) as Arc<dyn Kind>),
+            Ok(keys) => Ok(Arc::new(Lean::new(keys)) as Arc<dyn Kind>),
             Err(why) => Err((name.to_owned(), why)),
         };
         Self {
@@ -162,49 +162,48 @@ impl std::fmt::Debug for Mutex {
     }
 }
 
-struct MutexKind(Lean);
-
-impl Kind for MutexKind {
+/// The life of a mutex is that of the lean family: each is the family's own call of that name.
+impl Kind for Lean {
     fn name(&self) -> &str {
-        self.0.name()
+        self.name()
     }
 
     fn slot(&self) -> Slot {
-        self.0.slot()
+        self.slot()
     }
 
     fn channel(&self) -> &[u8] {
-        self.0.channel()
+        self.channel()
     }
 
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
-        self.0.mark(owner, since_micros, note)
+        self.mark(owner, since_micros, note)
     }
 
     fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
-        self.0.acquire(mark, lease, look)
+        self.acquire(mark, lease, look)
     }
 
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        self.0.renew(mark, lease)
+        self.renew(mark, lease)
     }
 
     fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
         match keep {
-            Some(left) => self.0.keep(mark, left),
-            None => self.0.release(mark, server),
+            Some(left) => self.keep(mark, left),
+            None => self.release(mark, server),
         }
     }
 
     fn raise_token(&self, floor: u64) -> Call<Token> {
-        self.0.raise_token(floor)
+        self.raise_token(floor)
     }
 
     fn glance(&self) -> Call<Glance> {
-        self.0.glance()
+        self.glance()
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
-        self.0.holder()
+        self.holder()
     }
 }

@@ -10,60 +10,23 @@ use tokio::time::sleep;
 use super::held::{Ending, Held, State};
 use super::{Engine, Guard, Keeper, Kind, Limits, Release};
 use crate::backend::scripted::{Answer, Scripted, Sent, name_of};
-use crate::backend::{Batch, Capabilities, Failure, Lane, Refusal, Reply, Slot};
+use crate::backend::{Batch, Failure, Lane, Refusal, Reply};
 use crate::clock::Moment;
 use crate::error::{Error, Loss};
-use crate::holder::Holder;
 use crate::options::{Terms, margin};
 use crate::owner::{Owner, Token};
-use crate::protocol::{Acquired, Call, Counters, Freed, Glance, Keyspace, Lean, Mark, Renewed};
+use crate::protocol::{Counters, Keyspace, Lean};
 
 const LEASE: Duration = Duration::from_secs(30);
 const REQUEST: Duration = Duration::from_secs(1);
 const AT_ONCE: Duration = Duration::from_millis(1);
-
-/// The lean calls under another name: this layer must not care.
-struct Plain(Lean);
-
-impl Kind for Plain {
-    fn name(&self) -> &'static str {
-        "plain"
-    }
-    fn slot(&self) -> Slot {
-        0
-    }
-    fn channel(&self) -> &[u8] {
-        self.0.channel()
-    }
-    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
-        self.0.mark(owner, since_micros, note)
-    }
-    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
-        self.0.acquire(mark, lease, look)
-    }
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        self.0.renew(mark, lease)
-    }
-    fn release(&self, mark: &[u8], _keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
-        self.0.release(mark, server)
-    }
-    fn raise_token(&self, floor: u64) -> Call<Token> {
-        self.0.raise_token(floor)
-    }
-    fn glance(&self) -> Call<Glance> {
-        self.0.glance()
-    }
-    fn holder(&self) -> Call<Option<Holder>> {
-        self.0.holder()
-    }
-}
 
 fn kind() -> Arc<dyn Kind> {
     let keys = Keyspace::new("lock:", Counters::one())
         .unwrap()
         .lock("job")
         .unwrap();
-    Arc::new(Plain(Lean::new(keys)))
+    Arc::new(Lean::new(keys))
 }
 
 /// An engine on `backend` whose keeper runs beside the test, on the paused clock.
