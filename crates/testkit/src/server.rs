@@ -353,13 +353,6 @@ impl Server {
             note_pid(child.id());
             self.child = Some(child);
             if self.is_up() {
-                for user in &self.setup.users {
-                    let words: Vec<_> = ["ACL", "SETUSER"]
-                        .into_iter()
-                        .chain(user.split(' '))
-                        .collect();
-                    self.tell(&words);
-                }
                 return;
             }
             // Somebody else was faster to take the port.
@@ -382,6 +375,17 @@ impl Server {
             .stdin(Stdio::null())
             .stderr(log.try_clone().expect("a log"))
             .stdout(log);
+        if !self.setup.users.is_empty() {
+            // From a file, so that they are there from the first moment on.
+            let users: String = self
+                .setup
+                .users
+                .iter()
+                .map(|user| format!("user {user}\n"))
+                .collect();
+            std::fs::write(self.folder.join("users.acl"), users).expect("a file");
+            command.args(["--aclfile", "users.acl"]);
+        }
         if let Some(tls) = &self.setup.tls {
             for (file, content) in [
                 ("ca.pem", &tls.authority),

@@ -12,7 +12,7 @@ use testkit::{Answer, Flavor, Server, Setup};
 pub(crate) const PASSWORD: &str = "open-sesame-1763";
 
 /// A lease short enough for tests and long enough for a busy machine.
-pub(crate) const LEASE: Duration = Duration::from_millis(600);
+pub(crate) const LEASE: Duration = Duration::from_millis(900);
 
 /// Starts a server whose user `leasehold` has the rights that the README names, and no more.
 pub(crate) fn server() -> Server {
