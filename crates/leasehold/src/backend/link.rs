@@ -88,6 +88,16 @@ impl LiveLink {
         let sent = Moment::now();
         let exchange = connection.send_packed_commands(batch.pipeline(), 0, batch.len());
         match tokio::time::timeout(patience, exchange).await {
+            // A push in place of an answer: from here on answers and requests are out of step.
+            Ok(Ok(values))
+                if values
+                    .iter()
+                    .any(|value| matches!(value, Value::Push { .. })) =>
+            {
+                self.close();
+                let why = "an answer that belongs to no request";
+                Err(Failure::Unknown(why.into()))
+            }
             Ok(Ok(values)) => {
                 self.heard
                     .fetch_max(Moment::now().as_nanos(), Ordering::Relaxed);

@@ -139,6 +139,11 @@ impl Failure {
         }
     }
 
+    /// Whether a request that must be executed should be sent again: all but what is refused for good.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        self.is_passing() || matches!(self, Self::Malformed(_))
+    }
+
     pub(crate) fn malformed(what: &str, reply: &[Reply]) -> Self {
         Self::Malformed(format!("unexpected answer to {what}: {reply:?}"))
     }

@@ -55,7 +55,7 @@ pub(super) async fn cancel(claim: Claim, backend: Arc<dyn Backend>, patience: Du
         };
         match again.await {
             Ok(_) if final_from.is_some_and(|moment| Moment::now() >= moment) => return,
-            Err(failure) if !failure.is_passing() => {
+            Err(failure) if !failure.leaves_doubt() => {
                 tracing::warn!(lock = claim.kind.name(), %failure, "could not be cancelled");
                 return;
             }
@@ -76,7 +76,7 @@ pub(super) async fn release(held: Arc<Held>, backend: Arc<dyn Backend>, patience
         };
         match released.await {
             Ok(_) => return,
-            Err(failure) if failure.is_passing() && Moment::now() < give_up => {
+            Err(failure) if failure.leaves_doubt() && Moment::now() < give_up => {
                 tokio::time::sleep(backoff.pause()).await;
             }
             Err(failure) => {
