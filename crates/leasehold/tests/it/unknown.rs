@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error};
+use leasehold::{Client, ClientBuilder, Error};
 use testkit::{Dice, Fault, Proxy, Server};
 
 use crate::support::{
@@ -19,13 +19,10 @@ const LEASE: Duration = Duration::from_secs(300);
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// Patience short enough that swallowed answers do not take all day.
-async fn impatient(port: u16, lease: Duration) -> Client {
+fn impatient(port: u16, lease: Duration) -> ClientBuilder {
     builder_at(port)
         .lease(lease)
         .request_timeout(Duration::from_millis(250))
-        .connect()
-        .await
-        .unwrap()
 }
 
 /// What the tasks of a run did: who held what when, and when each holding was over.
@@ -97,7 +94,7 @@ fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
     });
 }
 
-/// Takes and releases four locks from several clients, `total` times in all.
+/// Takes and releases a dozen locks from several clients, `total` times in all.
 async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
     const TASKS: u64 = 24;
     let names: Vec<_> = (0..12).map(|_| name()).collect();
@@ -110,12 +107,7 @@ async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
             } else {
                 Duration::from_millis(900)
             };
-            let connected = builder_at(port)
-                .lease(lease)
-                .request_timeout(Duration::from_millis(250))
-                .connect()
-                .await;
-            match connected {
+            match impatient(port, lease).connect().await {
                 Ok(client) => break client,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
@@ -213,7 +205,7 @@ fn an_acquire_that_a_busy_server_runs_late_leaves_no_lock() {
         for round in 0..scaled(4) {
             let name = name();
             let proxy = Proxy::start(server.port());
-            let client = impatient(proxy.port(), LEASE).await;
+            let client = impatient(proxy.port(), LEASE).connect().await.unwrap();
             let mut busy = server.connect();
             busy.send(&["DEBUG", "SLEEP", "2"]).unwrap();
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -254,7 +246,7 @@ fn an_acquire_that_arrives_after_its_connection_was_given_up_leaves_no_lock() {
     beside_others(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = impatient(proxy.port(), LEASE).await;
+        let client = impatient(proxy.port(), LEASE).connect().await.unwrap();
         let name = name();
         let held_back = Arc::new(AtomicBool::new(false));
         let once = held_back.clone();
@@ -278,7 +270,7 @@ fn a_release_that_arrives_late_does_not_free_a_later_holder() {
     beside_others(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = impatient(proxy.port(), LEASE).await;
+        let client = impatient(proxy.port(), LEASE).connect().await.unwrap();
         let name = name();
         let guard = client
             .mutex(&name)
@@ -324,7 +316,10 @@ fn a_renewal_of_a_lost_lock_does_not_bring_it_back() {
     beside_others(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = impatient(proxy.port(), Duration::from_millis(600)).await;
+        let client = impatient(proxy.port(), Duration::from_millis(600))
+            .connect()
+            .await
+            .unwrap();
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
         proxy.judge(|request| match request[0].as_slice() {
