@@ -48,6 +48,8 @@ fn main() {
 #[derive(Clone)]
 enum Way {
     Leasehold(Client),
+    /// Our lock that has a line.
+    Fair(Client),
     /// The same commands from the bare driver.
     Driver(MultiplexedConnection, Arc<Release>),
     /// `SET NX PX` and a compare-and-delete script: the least that is safe.
@@ -66,7 +68,8 @@ enum Release {
 impl Way {
     fn name(&self) -> &'static str {
         match self {
-            Self::Leasehold(_) => "leasehold",
+            Self::Leasehold(_) => "leasehold, Mutex",
+            Self::Fair(_) => "leasehold, FairMutex",
             Self::Driver(..) => "bare driver, same commands",
             Self::Plain(..) => "SET NX PX + compare-and-delete",
             Self::Redisson(..) => "Redisson's scripts",
@@ -77,6 +80,10 @@ impl Way {
         match self {
             Self::Leasehold(client) => {
                 let guard = client.mutex(name).lock().await.expect("the lock");
+                let _ = guard.release().await.expect("released");
+            }
+            Self::Fair(client) => {
+                let guard = client.fair_mutex(name).lock().await.expect("the lock");
                 let _ = guard.release().await.expect("released");
             }
             Self::Driver(connection, release) => driver_pair(connection, release, name).await,
@@ -238,6 +245,7 @@ async fn ways(server: &Server) -> Vec<Way> {
     let delete = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
     vec![
         Way::Leasehold(Client::connect(&url).await.expect("a client")),
+        Way::Fair(Client::connect(&url).await.expect("a client")),
         Way::Driver(connect().await, Arc::new(release)),
         Way::Plain(connect().await, Arc::new(Script::new(delete))),
         Way::Redisson(
@@ -312,7 +320,7 @@ fn print_table(server: &Server, ways: &[Way], samples: &[Vec<Sample>]) {
             of(|sample| sample.reads),
         );
     }
-    println!("ratio: leasehold divided by that row; commands count those inside scripts");
+    println!("ratio: Mutex divided by that row; commands count those inside scripts");
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::{Backend, Endpoint, Standalone};
 use crate::error::Error;
-use crate::kinds::Mutex;
+use crate::kinds::{FairMutex, Latch, Mutex, RwLock, Semaphore};
 use crate::lease::{Engine, Keeper, Limits};
 use crate::options::{DEFAULT_LEASE, validate_lease};
 use crate::protocol::{Counters, Keyspace};
@@ -60,6 +60,31 @@ impl Client {
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::new(self.engine.clone(), &self.keyspace, name, self.lease)
+    }
+
+    /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
+    #[must_use]
+    pub fn fair_mutex(&self, name: &str) -> FairMutex {
+        FairMutex::new(self.engine.clone(), &self.keyspace, name, self.lease)
+    }
+
+    /// So many permits, given to those who wait in the order in which they came.
+    #[must_use]
+    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
+        let engine = self.engine.clone();
+        Semaphore::new(engine, &self.keyspace, name, permits, self.lease)
+    }
+
+    /// A lock that many readers or one writer hold, served in the order in which they came.
+    #[must_use]
+    pub fn rw_lock(&self, name: &str) -> RwLock {
+        RwLock::new(self.engine.clone(), &self.keyspace, name, self.lease)
+    }
+
+    /// A count that several processes bring down to zero, for others to wait for.
+    #[must_use]
+    pub fn latch(&self, name: &str) -> Latch {
+        Latch::new(self.engine.clone(), &self.keyspace, name)
     }
 
     /// Gives back every lock that is held, and refuses to take more. Returns whether all was given back

@@ -14,7 +14,7 @@ pub enum Error {
     /// The wait ended before the lock was free.
     ///
     /// Nothing is held and nothing was left behind. Try again later, or look at the holder.
-    #[error("waited {waited:?} for `{name}`, which is held by {}", describe(holder.as_deref()))]
+    #[error("waited {waited:?} for `{name}`{}{}", held_by(holder.as_deref()), place(*position))]
     Timeout {
         /// The lock waited for.
         name: String,
@@ -22,6 +22,8 @@ pub enum Error {
         waited: Duration,
         /// Who held it when last asked.
         holder: Option<Box<Holder>>,
+        /// The place in line, from 1, where the kind has a line.
+        position: Option<u64>,
     },
 
     /// The lease has ended while it was believed to be held.
@@ -57,10 +59,10 @@ pub enum Error {
     #[error("the server is out of memory")]
     OutOfMemory(#[source] BoxError),
 
-    /// The lock's key holds something that is not a lock.
+    /// The lock's key holds something that is not a lock, or a lock of another kind.
     ///
     /// Nothing has changed. Choose another name or prefix.
-    #[error("the key of `{name}` holds data of another type")]
+    #[error("the key of `{name}` holds data or a lock of another kind")]
     WrongType {
         /// The lock whose key is in use.
         name: String,
@@ -78,7 +80,7 @@ pub enum Error {
     #[error("the server gave an unexpected answer")]
     Unexpected(#[source] BoxError),
 
-    /// An argument is out of its range; nothing was sent.
+    /// An argument is out of its range, or more was asked for than there is; nothing has changed.
     #[error("invalid {what}: {why}")]
     Invalid {
         /// Which argument.
@@ -123,8 +125,14 @@ impl Error {
     }
 }
 
-fn describe(holder: Option<&Holder>) -> String {
-    holder.map_or_else(|| "somebody else".to_owned(), ToString::to_string)
+fn held_by(holder: Option<&Holder>) -> String {
+    holder.map_or_else(String::new, |holder| format!(", which is held by {holder}"))
+}
+
+fn place(position: Option<u64>) -> String {
+    position.map_or_else(String::new, |position| {
+        format!("; number {position} in line")
+    })
 }
 
 #[cfg(test)]
@@ -137,10 +145,11 @@ mod tests {
             name: "coupon".to_owned(),
             waited: Duration::from_millis(500),
             holder: Some(Box::new(Holder::default())),
+            position: Some(3),
         };
         assert_eq!(
             error.to_string(),
-            "waited 500ms for `coupon`, which is held by a client of another library"
+            "waited 500ms for `coupon`, which is held by a client of another library; number 3 in line"
         );
     }
 }

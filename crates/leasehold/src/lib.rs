@@ -27,11 +27,19 @@
 //!
 //! | you need | take |
 //! |---|---|
-//! | one holder at a time | [`Client::mutex`] |
+//! | one holder at a time, at the least cost; a key shared with other libraries | [`Client::mutex`] |
 //! | the same, entered again by its own holder | [`Mutex::reentrant`] |
+//! | one holder at a time in the order of asking, or many processes waiting | [`Client::fair_mutex`] |
+//! | at most n at a time, or n units of something | [`Client::semaphore`] |
+//! | many readers or one writer | [`Client::rw_lock`] |
+//! | several locks at once, without deadlock | [`MultiLock`] |
+//! | to wait until n things have happened (nobody holds anything) | [`Client::latch`] |
 //! | to do something only if nobody else does | [`Mutex::try_lock`] |
 //! | a job once, on hosts whose clocks differ | [`at_least`](kinds::TryLock::at_least) |
 //! | a bound on a holder that hangs | [`at_most`](kinds::Lock::at_most) |
+//!
+//! All but the latch hand out leases: renewed, fenced by a token, and told when lost. A name is of one kind at
+//! a time; using it as another is [`Error::WrongType`].
 //!
 //! # Cancel safety
 //!
@@ -61,7 +69,10 @@ mod protocol;
 pub use client::{Client, ClientBuilder};
 pub use error::{BoxError, Error, Loss};
 pub use holder::Holder;
-pub use kinds::Mutex;
+pub use kinds::{
+    FairMutex, Latch, LatchState, MultiGuard, MultiLock, Mutex, Permits, RwLock, Semaphore,
+    WriteGuard,
+};
 pub use lease::{Guard, Lease, Release};
 pub use owner::Token;
 

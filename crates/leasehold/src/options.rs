@@ -65,6 +65,11 @@ pub(crate) fn validate_lease(lease: Duration) -> Result<(), Error> {
     within("lease", lease, SHORTEST)
 }
 
+/// Checks how long something that nobody holds is to be kept.
+pub(crate) fn validate_life(life: Duration) -> Result<(), Error> {
+    within("life", life, Duration::from_millis(1))
+}
+
 /// The part of a lease that is not counted on: clocks run apart, and timers fire late.
 pub(crate) fn margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)

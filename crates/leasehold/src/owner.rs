@@ -6,7 +6,7 @@ use std::fmt;
 /// A random 128-bit id, new for every acquisition: the capability to renew and to release.
 ///
 /// It is written to the server and compared there. It never appears in `Debug`, logs or errors.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u128);
 
 impl Owner {
@@ -50,6 +50,14 @@ impl fmt::Display for Owner {
     /// The form in which it is sent: 32 hex digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
+    }
+}
+
+impl std::str::FromStr for Owner {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u128::from_str_radix(text, 16).map(Self)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 
 /// A connection of the driver with what the driver does not watch: whether it is still of use.
 pub(super) struct LiveLink {
+    number: u64,
     connection: MultiplexedConnection,
     facts: Facts,
     /// When the last answer came in; any task that asks writes it.
@@ -25,13 +26,15 @@ pub(super) struct LiveLink {
 }
 
 impl LiveLink {
-    /// Connects; `on_push` hears what the server sends unasked. A connection that breaks while nobody
+    /// Connects; `on_push` hears what the server sends unasked, with the connection's number. A connection that breaks while nobody
     /// uses it is found closed at once, and not by the next request.
     pub(super) async fn connect(
         endpoint: &Endpoint,
         name: &'static str,
-        on_push: impl Fn(&PushInfo) + Send + Sync + 'static,
+        on_push: impl Fn(&PushInfo, u64) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Failure> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let broken = Arc::new(OnceLock::<Weak<Self>>::new());
         let breaks = broken.clone();
         let (connection, facts) = endpoint
@@ -41,10 +44,11 @@ impl LiveLink {
                         link.close();
                     }
                 }
-                _ => on_push(&push),
+                _ => on_push(&push, number),
             })
             .await?;
         let link = Arc::new(Self {
+            number,
             connection,
             heard: AtomicU64::new(facts.read_at.as_nanos()),
             facts,
@@ -123,6 +127,10 @@ impl LiveLink {
 impl Link for LiveLink {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn number(&self) -> u64 {
+        self.number
     }
 
     fn ask<'a>(

@@ -70,6 +70,9 @@ pub(crate) trait Link: Send + Sync {
     /// What was learnt from the server when this connection was made.
     fn facts(&self) -> &Facts;
 
+    /// Tells this connection from all others of this process.
+    fn number(&self) -> u64;
+
     /// Sends `batch` as one pipeline and waits at most `patience` for all the answers.
     fn ask<'a>(
         &'a self,
@@ -87,8 +90,8 @@ pub(crate) trait Listener: Send + Sync + 'static {
 /// What a [`Listener`] is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News<'a> {
-    /// Somebody published this.
-    Message(&'a [u8]),
+    /// Somebody published this; heard on the link of this number.
+    Message { text: &'a [u8], link: u64 },
     /// The subscription was made anew; whatever was published in between is lost.
     Resubscribed,
 }

@@ -70,6 +70,8 @@ pub(crate) enum RefusalKind {
     Denied,
     /// The server does not know this script; send its source.
     NoScript,
+    /// Said by a script: more was asked for than can ever be had.
+    TooMuch,
     Other,
 }
 
@@ -91,6 +93,7 @@ impl RefusalKind {
             "WRONGTYPE" => Self::WrongType,
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Denied,
             "NOSCRIPT" => Self::NoScript,
+            "TOOMUCH" => Self::TooMuch,
             _ => Self::of_detail(detail),
         }
     }
@@ -103,7 +106,15 @@ impl RefusalKind {
             Self::WrongType
         } else if detail.contains("OOM command") {
             Self::OutOfMemory
-        } else if detail.contains("can't run this command") || detail.contains("can't access") {
+        } else if [
+            "can't run this command",
+            "can't access",
+            "can't publish",
+            "ACL failure",
+        ]
+        .iter()
+        .any(|denial| detail.contains(denial))
+        {
             Self::Denied
         } else {
             Self::Other
@@ -183,6 +194,11 @@ mod tests {
             (
                 "ERR",
                 "The user executing the script can't run this command",
+                RefusalKind::Denied,
+            ),
+            (
+                "ERR",
+                "ACL failure in script: User x has no permissions to run the 'get' command",
                 RefusalKind::Denied,
             ),
             ("NOSCRIPT", "No matching script", RefusalKind::NoScript),

@@ -66,7 +66,7 @@ impl Requests {
         if Moment::now() < dialing.not_before {
             return Err(Failure::Unreachable(dialing.last_error.clone().into()));
         }
-        match LiveLink::connect(&self.endpoint, "leasehold-requests", |_| ()).await {
+        match LiveLink::connect(&self.endpoint, "leasehold-requests", |_, _| ()).await {
             Ok(link) => {
                 dialing.backoff.reset();
                 *self.current.write() = Some(link.clone());

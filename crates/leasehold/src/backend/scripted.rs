@@ -66,10 +66,11 @@ impl Scripted {
         self.link.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Tells every listener that a message came in.
-    pub(crate) fn publish(&self) {
+    /// Tells every listener that a message came in, on the links of now.
+    pub(crate) fn publish(&self, text: &[u8]) {
+        let link = self.link.load(Ordering::SeqCst);
         for listener in self.listeners.lock().values() {
-            listener.heard(News::Message(b""));
+            listener.heard(News::Message { text, link });
         }
     }
 
@@ -139,6 +140,10 @@ struct ScriptedLink {
 impl Link for ScriptedLink {
     fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    fn number(&self) -> u64 {
+        self.number
     }
 
     fn ask<'a>(

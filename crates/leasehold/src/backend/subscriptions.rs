@@ -177,14 +177,14 @@ impl Channels {
         self.listeners.lock().keys().cloned().collect()
     }
 
-    fn deliver(&self, channel: &[u8], message: &[u8]) {
+    fn deliver(&self, channel: &[u8], text: &[u8], link: u64) {
         let listener = self
             .listeners
             .lock()
             .get(channel)
             .map(|(_, listener)| listener.clone());
         if let Some(listener) = listener {
-            listener.heard(News::Message(message));
+            listener.heard(News::Message { text, link });
         }
     }
 
@@ -261,7 +261,7 @@ async fn collect_during(
 
 async fn connect(endpoint: &Endpoint, channels: &Arc<Channels>) -> Result<Arc<LiveLink>, Failure> {
     let heard = channels.clone();
-    let on_push = move |push: &PushInfo| deliver(&heard, push);
+    let on_push = move |push: &PushInfo, link| deliver(&heard, push, link);
     LiveLink::connect(endpoint, "leasehold-keeper", on_push).await
 }
 
@@ -283,13 +283,13 @@ async fn restore(link: &LiveLink, channels: &Channels) -> bool {
     true
 }
 
-fn deliver(channels: &Channels, push: &PushInfo) {
+fn deliver(channels: &Channels, push: &PushInfo, link: u64) {
     if let (
         PushKind::Message | PushKind::SMessage,
         [Value::BulkString(channel), Value::BulkString(message)],
     ) = (&push.kind, push.data.as_slice())
     {
-        channels.deliver(channel, message);
+        channels.deliver(channel, message, link);
     }
 }
 

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::rw_lock::WriteGuard;
 use crate::error::Error;
 use crate::lease::{Engine, Guard, Kind, Lease, Reentry};
 use crate::options::Terms;
@@ -23,8 +24,10 @@ use crate::options::Terms;
 /// [`Error::Timeout`] when the wait is over. An outage of the server is borne while waiting, for the
 /// time set with [`outage_limit`](crate::ClientBuilder::outage_limit).
 #[must_use = "nothing is acquired until it is awaited"]
-pub struct Lock {
-    ask: Ask,
+pub struct Lock<G = Guard> {
+    pub(super) ask: Ask,
+    /// Makes the guard that this kind hands out.
+    wrap: fn(Guard) -> G,
 }
 
 /// An acquisition that does not wait; made by `try_lock()`, started by `.await`.
@@ -35,8 +38,9 @@ pub struct Lock {
 ///
 /// As for [`Lock`].
 #[must_use = "nothing is acquired until it is awaited"]
-pub struct TryLock {
+pub struct TryLock<G = Guard> {
     ask: Ask,
+    wrap: fn(Guard) -> G,
 }
 
 /// Which lock to acquire, and how.
@@ -49,11 +53,7 @@ pub(super) struct Ask {
     pub(super) reentry: Option<Arc<Reentry>>,
 }
 
-impl Lock {
-    pub(super) fn new(ask: Ask) -> Self {
-        Self { ask }
-    }
-
+impl<G> Lock<G> {
     /// Waits at most this long, all traffic included. Zero tries once.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.ask.terms.wait = Some(limit);
@@ -72,13 +72,21 @@ impl Lock {
         F: FnOnce(Lease) -> W,
         W: Future,
     {
-        self.await?.run(work).await
+        self.ask.take().await?.run(work).await
     }
 }
 
-impl TryLock {
-    pub(super) fn new(ask: Ask) -> Self {
-        Self { ask }
+impl From<Lock<WriteGuard>> for Lock {
+    /// The same acquisition, whose guard cannot be downgraded.
+    fn from(writing: Lock<WriteGuard>) -> Self {
+        Self::new(writing.ask)
+    }
+}
+
+impl From<TryLock<WriteGuard>> for TryLock {
+    /// The same acquisition, whose guard cannot be downgraded.
+    fn from(writing: TryLock<WriteGuard>) -> Self {
+        Self::new(writing.ask)
     }
 }
 
@@ -86,6 +94,16 @@ impl TryLock {
 macro_rules! terms {
     ($type:ident) => {
         impl $type {
+            pub(super) fn new(ask: Ask) -> Self {
+                Self::guarded_by(ask, |guard| guard)
+            }
+        }
+
+        impl<G> $type<G> {
+            pub(super) fn guarded_by(ask: Ask, wrap: fn(Guard) -> G) -> Self {
+                Self { ask, wrap }
+            }
+
             /// Fixes the length of the lease: it is not renewed, and ends by itself unless it is
             /// [extended](Guard::extend) or released before.
             pub fn lease(mut self, length: Duration) -> Self {
@@ -117,7 +135,7 @@ macro_rules! terms {
             }
         }
 
-        impl std::fmt::Debug for $type {
+        impl<G> std::fmt::Debug for $type<G> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_tuple(stringify!($type))
                     .field(&self.ask.terms)
@@ -129,46 +147,45 @@ macro_rules! terms {
 terms!(Lock);
 terms!(TryLock);
 
-impl IntoFuture for Lock {
-    type Output = Result<Guard, Error>;
+impl<G: 'static> IntoFuture for Lock<G> {
+    type Output = Result<G, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let Ask {
-                engine,
-                kind,
-                terms,
-                reentry,
-            } = self.ask;
-            let kind = kind?;
-            let hold = match reentry {
-                Some(reentry) => engine.enter(&reentry, &kind, &terms).await?,
-                None => Arc::new(engine.take(&kind, &terms).await?),
-            };
-            Ok(Guard::new(hold))
-        })
+        Box::pin(async move { self.ask.take().await.map(self.wrap) })
     }
 }
 
-impl IntoFuture for TryLock {
-    type Output = Result<Option<Guard>, Error>;
+impl<G: 'static> IntoFuture for TryLock<G> {
+    type Output = Result<Option<G>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let Ask {
-                engine,
-                kind,
-                terms,
-                reentry,
-            } = self.ask;
-            let kind = kind?;
-            let hold = match reentry {
-                Some(reentry) => engine.try_enter(&reentry, &kind, &terms).await?,
-                None => engine.try_take(&kind, &terms).await?.map(Arc::new),
-            };
-            Ok(hold.map(Guard::new))
-        })
+        Box::pin(async move { Ok(self.ask.try_take().await?.map(self.wrap)) })
+    }
+}
+
+impl Ask {
+    /// Waits for the lock, as its terms say.
+    pub(super) async fn take(self) -> Result<Guard, Error> {
+        let kind = self.kind?;
+        let hold = match self.reentry {
+            Some(reentry) => self.engine.enter(&reentry, &kind, &self.terms).await?,
+            None => Arc::new(self.engine.take(&kind, &self.terms).await?),
+        };
+        Ok(Guard::new(hold))
+    }
+
+    async fn try_take(self) -> Result<Option<Guard>, Error> {
+        let kind = self.kind?;
+        let hold = match self.reentry {
+            Some(reentry) => self.engine.try_enter(&reentry, &kind, &self.terms).await?,
+            None => self
+                .engine
+                .try_take(&kind, &self.terms)
+                .await?
+                .map(Arc::new),
+        };
+        Ok(hold.map(Guard::new))
     }
 }

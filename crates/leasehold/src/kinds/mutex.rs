@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::handle::Handle;
 use super::lock::{Ask, Lock, TryLock};
 use super::reentrant::Reentrant;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::lease::{Engine, Kind, Lease};
-use crate::options::Terms;
+use crate::lease::{Engine, Hints, Kind, Lease, Waiting};
 use crate::owner::{Owner, Token};
 use crate::protocol::{
     Acquired, Call, Capabilities, Freed, Glance, Keyspace, Lean, Mark, Renewed, Slot,
@@ -22,10 +22,7 @@ use crate::protocol::{
 /// A handle is a name and costs nothing; make one wherever it is needed.
 #[derive(Clone)]
 pub struct Mutex {
-    engine: Arc<Engine>,
-    /// Or the name that cannot be one and why, which is told when the lock is used.
-    kind: Result<Arc<dyn Kind>, (String, String)>,
-    lease: Duration,
+    handle: Handle<Lean>,
 }
 
 impl Mutex {
@@ -35,24 +32,16 @@ impl Mutex {
         name: &str,
         lease: Duration,
     ) -> Self {
-        let kind = match keyspace.lock(name) {
-            Ok(keys) => Ok(Arc::new(Lean::new(keys)) as Arc<dyn Kind>),
-            Err(why) => Err((name.to_owned(), why)),
-        };
+        let kind = keyspace.lock(name).map(Lean::new);
         Self {
-            engine,
-            kind,
-            lease,
+            handle: Handle::new(engine, name, kind, lease),
         }
     }
 
     /// The name it was made with.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.kind {
-            Ok(kind) => kind.name(),
-            Err((name, _)) => name,
-        }
+        self.handle.name()
     }
 
     /// Acquires the lock, waiting for it as long as need be.
@@ -136,23 +125,11 @@ impl Mutex {
     ///
     /// When the server cannot be asked.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
-        self.engine.holder(&*self.kind()?).await
+        self.handle.holder().await
     }
 
     pub(super) fn ask(&self) -> Ask {
-        Ask {
-            engine: self.engine.clone(),
-            kind: self.kind(),
-            terms: Terms::new(self.lease),
-            reentry: None,
-        }
-    }
-
-    fn kind(&self) -> Result<Arc<dyn Kind>, Error> {
-        match &self.kind {
-            Ok(kind) => Ok(kind.clone()),
-            Err((_, why)) => Err(Error::invalid("name", why)),
-        }
+        self.handle.ask()
     }
 }
 
@@ -168,12 +145,12 @@ impl Kind for Lean {
         self.name()
     }
 
-    fn slot(&self) -> Slot {
-        self.slot()
+    fn key(&self) -> &[u8] {
+        self.key()
     }
 
-    fn channel(&self) -> &[u8] {
-        self.channel()
+    fn slot(&self) -> Slot {
+        self.slot()
     }
 
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
@@ -195,15 +172,25 @@ impl Kind for Lean {
         }
     }
 
-    fn raise_token(&self, floor: u64) -> Call<Token> {
-        self.raise_token(floor)
-    }
-
-    fn glance(&self) -> Call<Glance> {
-        self.glance()
+    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
+        Some(self.raise_token(floor))
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
         self.holder()
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::ForHints(self)
+    }
+}
+
+impl Hints for Lean {
+    fn channel(&self) -> &[u8] {
+        self.channel()
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        self.glance()
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::give_back::Claim;
 use super::guard::Hold;
-use super::held::{Held, State, first_lease};
+use super::held::{Granted, Held, State, first_lease};
 use super::keeper::Keeper;
-use super::{Engine, Kind, error_of};
+use super::{Engine, Hints, Kind, Waiting, error_of};
 use crate::backend::{Backoff, Failure, Link};
 use crate::clock::Moment;
 use crate::error::Error;
@@ -66,8 +66,11 @@ impl Engine {
             Some(Err(failure)) => Err(error_of(failure, kind.name())),
             None => {
                 // One who was never first in line has seen nobody; the first in line has.
-                let seen = self.room.last_seen(kind.channel());
-                log.holder = log.holder.or(seen);
+                let gate = kind.waiting().gate();
+                if let Some(seen) = gate.and_then(|gate| self.room.last_seen(gate)) {
+                    log.ahead = log.ahead.or(seen.ahead);
+                    log.holder = log.holder.or(Some(seen.holder));
+                }
                 Err(log.into_error(kind.name(), Moment::now().since(start)))
             }
         }
@@ -80,7 +83,8 @@ impl Engine {
         log: &mut Log,
     ) -> Result<Hold, Failure> {
         // Where others of this process wait already, trying first would only cost the server.
-        if !self.room.is_waited_for(kind.channel()) {
+        let gate = kind.waiting().gate();
+        if !gate.is_some_and(|gate| self.room.is_waited_for(gate)) {
             match self.attempt(kind, terms, false).await {
                 Ok(Attempt::Taken(hold)) => return Ok(hold),
                 Ok(Attempt::Busy(holder)) => log.busy(holder),
@@ -91,17 +95,30 @@ impl Engine {
             biased;
             () = self.closed() => Err(Failure::Closed),
             // Boxed, since its state is large and most acquires never wait.
-            taken = Box::pin(self.wait_and_attempt(kind, terms, log)) => taken,
+            taken = Box::pin(self.wait(kind, terms, log)) => taken,
         }
     }
 
-    async fn wait_and_attempt(
+    async fn wait(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
         terms: &Terms,
         log: &mut Log,
     ) -> Result<Hold, Failure> {
-        let place = self.room.enter(kind.channel());
+        match kind.waiting() {
+            Waiting::ForHints(hints) => self.wait_for_hints(kind, hints, terms, log).await,
+            Waiting::InLine(line) => self.wait_in_line(kind, line, terms, log).await,
+        }
+    }
+
+    async fn wait_for_hints(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        hints: &dyn Hints,
+        terms: &Terms,
+        log: &mut Log,
+    ) -> Result<Hold, Failure> {
+        let place = self.room.enter(hints.channel());
         let mut turn = place.turn().await;
         loop {
             // Subscribed first, tried after: a release in between is not missed.
@@ -113,9 +130,10 @@ impl Engine {
                 Ok(Attempt::Taken(hold)) => return Ok(hold),
                 Ok(Attempt::Busy(holder)) => {
                     let left = holder.lease_left;
-                    turn.saw(&holder);
+                    turn.saw(&holder, None);
                     log.busy(holder);
-                    turn.until_worth_trying(self, &**kind, left).await;
+                    turn.until_worth_trying(self, hints, kind.slot(), left)
+                        .await;
                 }
                 Err(failure) => {
                     log.failed(failure)?;
@@ -140,7 +158,11 @@ impl Engine {
         let sent = Moment::now();
         let call = kind.acquire(armed.mark(), first_lease(terms), look);
         match call.send(armed.link(), self.limits.request).await {
-            Ok(Acquired::Held { token }) => self.take_charge(armed, token, terms, sent).await,
+            Ok(Acquired::Held { token }) => {
+                let granted = Granted::new(sent, first_lease(terms));
+                let hold = self.take_charge(armed, token, terms, granted).await?;
+                Ok(Attempt::Taken(hold))
+            }
             Ok(Acquired::Busy { holder }) => {
                 armed.disarm();
                 Ok(Attempt::Busy(holder))
@@ -156,44 +178,50 @@ impl Engine {
     }
 
     /// Turns what the server granted into a hold, unless it came too late.
-    async fn take_charge(
+    pub(super) async fn take_charge(
         self: &Arc<Self>,
         armed: Armed<'_>,
         token: Token,
         terms: &Terms,
-        sent: Moment,
-    ) -> Result<Attempt, Failure> {
+        granted: Granted,
+    ) -> Result<Hold, Failure> {
         let token = self.lifted(&armed, token).await?;
         let (kind, mark) = (armed.kind().clone(), armed.mark().clone());
-        let held = Held::new(kind, mark, token, terms, sent);
+        let held = Held::new(kind, mark, token, terms, granted);
         if matches!(held.state(), State::Ended(_)) {
             return Err(Failure::Unknown("granted too late to be of use".into()));
         }
         armed.disarm();
-        Ok(Attempt::Taken(Hold::new(Arc::new(held), self.clone())))
+        Ok(Hold::new(Arc::new(held), self.clone()))
     }
 
     /// Invariant 8. After a loss of data the first to notice raises the counter for all.
     async fn lifted(&self, armed: &Armed<'_>, token: Token) -> Result<Token, Failure> {
         let link = armed.link();
         let floor = link.facts().server_time;
-        if token.as_u64() >= floor {
-            return Ok(token);
+        if token.as_u64() < floor
+            && let Some(raise) = armed.kind().raise_token(floor)
+        {
+            return raise.send(link, self.limits.request).await;
         }
-        let raise = armed.kind().raise_token(floor);
-        raise.send(link, self.limits.request).await
+        Ok(token)
     }
 }
 
 /// An acquire that may have been executed: dropped without being disarmed, it is cancelled
 /// (invariants 6 and 7).
-struct Armed<'a> {
+pub(super) struct Armed<'a> {
     keeper: &'a Keeper,
     claim: Option<Claim>,
 }
 
 impl<'a> Armed<'a> {
-    fn new(keeper: &'a Keeper, kind: &Arc<dyn Kind>, mark: Mark, link: Arc<dyn Link>) -> Self {
+    pub(super) fn new(
+        keeper: &'a Keeper,
+        kind: &Arc<dyn Kind>,
+        mark: Mark,
+        link: Arc<dyn Link>,
+    ) -> Self {
         let kind = kind.clone();
         Self {
             keeper,
@@ -219,7 +247,7 @@ impl<'a> Armed<'a> {
         &*self.claim().link
     }
 
-    fn disarm(mut self) {
+    pub(super) fn disarm(mut self) {
         self.claim = None;
     }
 }
@@ -233,18 +261,21 @@ impl Drop for Armed<'_> {
 }
 
 /// What was met while trying, for the error at the end and for how long to bear an outage.
-struct Log {
+pub(super) struct Log {
     holder: Option<Holder>,
+    /// How many were to be served first, in a line.
+    pub(super) ahead: Option<u64>,
     failure: Option<Failure>,
     failing_since: Option<Moment>,
     bearable: Duration,
-    backoff: Backoff,
+    pub(super) backoff: Backoff,
 }
 
 impl Log {
-    fn new(bearable: Duration) -> Self {
+    pub(super) fn new(bearable: Duration) -> Self {
         Self {
             holder: None,
+            ahead: None,
             failure: None,
             failing_since: None,
             bearable,
@@ -252,15 +283,20 @@ impl Log {
         }
     }
 
-    fn busy(&mut self, holder: Holder) {
+    pub(super) fn busy(&mut self, holder: Holder) {
         self.holder = Some(holder);
+        self.fine();
+    }
+
+    /// The server has answered.
+    pub(super) fn fine(&mut self) {
         self.failure = None;
         self.failing_since = None;
         self.backoff.reset();
     }
 
     /// Bears a failure that may pass, until the outage has lasted too long.
-    fn failed(&mut self, failure: Failure) -> Result<(), Failure> {
+    pub(super) fn failed(&mut self, failure: Failure) -> Result<(), Failure> {
         let now = Moment::now();
         let since = *self.failing_since.get_or_insert(now);
         if !failure.is_passing() || now.since(since) > self.bearable {
@@ -271,13 +307,14 @@ impl Log {
     }
 
     /// The wait is over: the last failure if there was one, else who held the lock.
-    fn into_error(self, name: &str, waited: Duration) -> Error {
+    pub(super) fn into_error(self, name: &str, waited: Duration) -> Error {
         match self.failure {
             Some(failure) => error_of(failure, name),
             None => Error::Timeout {
                 name: name.to_owned(),
                 waited,
                 holder: self.holder.map(Box::new),
+                position: self.ahead.map(|ahead| ahead + 1),
             },
         }
     }

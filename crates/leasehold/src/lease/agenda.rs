@@ -47,10 +47,9 @@ impl Agenda {
         let State::Valid { deadline } = held.state() else {
             return;
         };
-        if held.renewed {
-            // A third of the lease after it was sent: two renewals may fail before it ends.
-            let due = deadline.before(held.lease / 3 * 2);
-            self.push(due, held.clone(), What::Renew { failures: 0 });
+        if held.first_renewal < Moment::NEVER {
+            let first = What::Renew { failures: 0 };
+            self.push(held.first_renewal, held.clone(), first);
         }
         self.push(deadline.before(EARLY), held, What::Expire);
     }

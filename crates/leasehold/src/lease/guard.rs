@@ -105,6 +105,33 @@ impl Guard {
         self.check()
     }
 
+    /// Lets others in beside this holder, where the kind of lock can be shared.
+    pub(crate) async fn share(&self) -> Result<(), Error> {
+        self.check()?;
+        let outcome = match self.send_share().await {
+            // Sharing is idempotent, so a connection that broke unnoticed costs one more try.
+            Err(failure) if failure.is_passing() => self.send_share().await,
+            outcome => outcome,
+        };
+        match outcome {
+            Ok(Renewed::Kept) => {}
+            Ok(Renewed::Gone) => {
+                self.lease.held.end(Ending::Lost(Loss::Taken));
+            }
+            Err(failure) => return Err(error_of(failure, self.name())),
+        }
+        self.check()
+    }
+
+    async fn send_share(&self) -> Result<Renewed, Failure> {
+        let (held, engine) = (&self.lease.held, &self.hold.engine);
+        let link = engine.link(held.kind.slot()).await?;
+        match held.kind.share(&held.mark) {
+            Some(call) => call.send(&*link, engine.limits.request).await,
+            None => Ok(Renewed::Kept),
+        }
+    }
+
     /// Gives the lock back and says what became of it.
     ///
     /// # Cancel safety
@@ -129,21 +156,8 @@ impl Guard {
         W: Future,
     {
         let lease = self.lease.clone();
-        let mut work = Box::pin(work(lease.clone()));
-        let unwinding = poll_fn(|context| {
-            let poll = || work.as_mut().poll(context);
-            match catch_unwind(AssertUnwindSafe(poll)) {
-                Ok(poll) => poll.map(Ok),
-                Err(panic) => Poll::Ready(Err(panic)),
-            }
-        });
-        let outcome = tokio::select! {
-            biased;
-            _ = lease.held.ended() => None,
-            outcome = unwinding => Some(outcome),
-        };
+        let outcome = until_lost(work(lease.clone()), lease.held.ended()).await;
         let in_time = lease.check();
-        drop(work);
         if let Err(error) = self.release().await {
             tracing::warn!(lock = lease.name(), %error, "release goes on in the background");
         }
@@ -152,6 +166,26 @@ impl Guard {
             Some(Ok(value)) => in_time.map(|()| value),
             None => Err(lease.error(lease.loss().unwrap_or(Loss::Expired))),
         }
+    }
+}
+
+/// Does `work` and drops it when `lost` is over first (`None`); a panic in it is caught.
+pub(crate) async fn until_lost<W: Future, L: Future>(
+    work: W,
+    lost: L,
+) -> Option<std::thread::Result<W::Output>> {
+    let mut work = Box::pin(work);
+    let unwinding = poll_fn(|context| {
+        let poll = || work.as_mut().poll(context);
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    });
+    tokio::select! {
+        biased;
+        _ = lost => None,
+        outcome = unwinding => Some(outcome),
     }
 }
 

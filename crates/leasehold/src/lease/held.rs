@@ -23,8 +23,10 @@ pub(super) struct Held {
     pub(super) mark: Mark,
     pub(super) token: Token,
     pub(super) lease: Duration,
-    /// Whether the keeper renews it.
+    /// Whether the keeper renews it again and again.
     pub(super) renewed: bool,
+    /// When it is first renewed: also a fixed lease is, once, where only a part of it was granted.
+    pub(super) first_renewal: Moment,
     /// When it must end at the latest, by `at_most`.
     limit: Option<Moment>,
     /// Until when others are kept out even after a release, by `at_least`.
@@ -34,6 +36,19 @@ pub(super) struct Held {
     /// Whether `limit` is what set the deadline. Written before the deadline it belongs to.
     capped: AtomicBool,
     ended: Notify,
+}
+
+/// What a server granted, counted from a moment before it did so at the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Granted {
+    start: Moment,
+    lease: Duration,
+}
+
+impl Granted {
+    pub(super) fn new(start: Moment, lease: Duration) -> Self {
+        Self { start, lease }
+    }
 }
 
 /// Whether a lease is valid, and until when.
@@ -59,19 +74,29 @@ impl Held {
         mark: Mark,
         token: Token,
         terms: &Terms,
-        sent: Moment,
+        granted: Granted,
     ) -> Self {
-        let lease = first_lease(terms);
+        let Granted { start, lease } = granted;
+        // What was granted by a server that does not know of `at_most` may last longer.
+        let lease = lease.min(first_lease(terms));
+        let next = if terms.renewed {
+            start + lease / 3
+        } else if lease < first_lease(terms) {
+            start
+        } else {
+            Moment::NEVER
+        };
         Self {
             kind,
             mark,
             token,
             lease: terms.lease,
             renewed: terms.renewed,
-            limit: terms.at_most.map(|at_most| sent + at_most),
+            first_renewal: next,
+            limit: terms.at_most.map(|at_most| start + at_most),
             keep_until: Moment::now() + terms.at_least,
-            state: AtomicU64::new(deadline(sent, lease).as_nanos()),
-            capped: AtomicBool::new(terms.at_most.is_some_and(|at_most| at_most <= terms.lease)),
+            state: AtomicU64::new(deadline(start, lease).as_nanos()),
+            capped: AtomicBool::new(terms.at_most.is_some_and(|at_most| at_most <= lease)),
             ended: Notify::new(),
         }
     }

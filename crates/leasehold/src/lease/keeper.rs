@@ -45,7 +45,7 @@ enum Order {
 impl Keeper {
     /// Starts to look after a lease.
     pub(super) fn keep(&self, held: Arc<Held>) {
-        let due = Moment::now() + held.lease / 3;
+        let due = (Moment::now() + held.lease / 3).min(held.first_renewal);
         self.inbox.post(Order::Keep(held), due);
     }
 
@@ -283,8 +283,10 @@ impl Worker {
             match renewed {
                 Ok(Renewed::Kept) => {
                     held.confirm(sent, lease, capped);
-                    let next = What::Renew { failures: 0 };
-                    self.agenda.push(sent + lease / 3, held, next);
+                    if held.renewed {
+                        let next = What::Renew { failures: 0 };
+                        self.agenda.push(sent + lease / 3, held, next);
+                    }
                 }
                 Ok(Renewed::Gone) => {
                     if held.end(Ending::Lost(Loss::Taken)) {

@@ -18,10 +18,12 @@
 //!
 //! Of outcomes:
 //!
-//! 6. One owner is sent in one acquire only. Whatever is not known to have failed or succeeded is
+//! 6. One owner is sent in one acquire only; heartbeats never make one. Whatever is not known to have failed or succeeded is
 //!    cancelled, and the cancel is repeated until that owner can no longer appear.
 //! 7. An acquire is armed before it is sent: however its future ends, nothing stays behind.
 //! 8. A token below the server's clock at connection time is never used; the counter is raised first.
+//! 9. A grant that is pushed counts from the heartbeat before it, by what the server's clock says was between
+//!    the two; where the connection has changed since, it is confirmed first.
 
 mod acquire;
 mod agenda;
@@ -29,6 +31,9 @@ mod give_back;
 mod guard;
 mod held;
 mod keeper;
+mod line;
+#[cfg(test)]
+mod line_tests;
 mod reentry;
 mod renewal;
 #[cfg(test)]
@@ -40,6 +45,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+pub(crate) use guard::until_lost;
 pub use guard::{Guard, Lease, Release};
 pub(crate) use keeper::Keeper;
 pub(crate) use reentry::Reentry;
@@ -48,17 +54,18 @@ use crate::backend::{Backend, Capabilities, Failure, Lane, Link, RefusalKind, Sl
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
-use crate::protocol::{Acquired, Call, Freed, Glance, Mark, Renewed};
+use crate::protocol::{Acquired, Call, Freed, Glance, Mark, Renewed, Standing};
+use line::Grants;
 use waiting::WaitingRoom;
 
 /// What tells one kind of lock from another: the calls of its life.
 pub(crate) trait Kind: Send + Sync + 'static {
     /// The lock's name, for people.
     fn name(&self) -> &str;
+    /// Its own key on the server: what tells it from all other locks.
+    fn key(&self) -> &[u8];
     /// Where its requests are routed.
     fn slot(&self) -> Slot;
-    /// Where its releases are announced; also its identity within this process.
-    fn channel(&self) -> &[u8];
     /// What stands on the server in the name of `owner`.
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark;
     /// Takes the lock if it can; with `look`, a busy answer says how long it stays so.
@@ -67,12 +74,65 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed>;
     /// Gives the lock back, at once or when `keep` is over.
     fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed>;
-    /// Takes a token that is below neither the server's clock nor `floor`.
-    fn raise_token(&self, floor: u64) -> Call<Token>;
-    /// Looks whether trying again is worth it.
-    fn glance(&self) -> Call<Glance>;
+    /// Takes a token that is below neither the server's clock nor `floor`; `None` where no token is given
+    /// out that was below the clock.
+    fn raise_token(&self, _floor: u64) -> Option<Call<Token>> {
+        None
+    }
+    /// Keeps what is held, but shares it from now on; `None` where that makes no sense.
+    fn share(&self, _mark: &[u8]) -> Option<Call<Renewed>> {
+        None
+    }
     /// Asks who holds it.
     fn holder(&self) -> Call<Option<Holder>>;
+    /// How it is waited for.
+    fn waiting(&self) -> Waiting<'_>;
+}
+
+/// The two ways of waiting.
+pub(crate) enum Waiting<'a> {
+    /// Whoever tries first after a release has the lock.
+    ForHints(&'a dyn Hints),
+    /// The server gives it to those who wait, in the order in which they came.
+    InLine(&'a dyn Line),
+}
+
+impl<'a> Waiting<'a> {
+    /// Where the tasks of this process that want this lock stand behind each other.
+    fn gate(&self) -> Option<&'a [u8]> {
+        match self {
+            Self::ForHints(hints) => Some(hints.channel()),
+            Self::InLine(line) => line.gate(),
+        }
+    }
+}
+
+/// What is waited for by hints: messages, and looks behind them.
+pub(crate) trait Hints: Send + Sync {
+    /// Where it is announced that trying may be worth it.
+    fn channel(&self) -> &[u8];
+    /// Looks whether it is.
+    fn glance(&self) -> Call<Glance>;
+}
+
+/// What is waited for in a line on the server.
+pub(crate) trait Line: Send + Sync {
+    /// Where tasks of this process stand behind each other, as one waiter; `None` where each has a
+    /// place of its own.
+    fn gate(&self) -> Option<&[u8]>;
+    /// Where this client is told of grants.
+    fn channel(&self) -> &[u8];
+    /// Takes the lock, or a place in line that is kept for `place` at a time; the place that `ticket`
+    /// stood for, where there is one.
+    fn enter(
+        &self,
+        mark: &Mark,
+        lease: Duration,
+        place: Duration,
+        ticket: Option<u64>,
+    ) -> Call<Standing>;
+    /// Keeps the place, and says how it stands.
+    fn stay(&self, mark: &[u8], place: Duration) -> Call<Standing>;
 }
 
 /// Drives kinds through their lives on one backend.
@@ -80,6 +140,7 @@ pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
     keeper: Keeper,
     room: WaitingRoom,
+    grants: Arc<Grants>,
     limits: Limits,
     closed: watch::Sender<bool>,
 }
@@ -99,20 +160,27 @@ impl Engine {
             backend,
             keeper,
             room: WaitingRoom::default(),
+            grants: Arc::default(),
             limits,
             closed: watch::Sender::new(false),
         }
     }
 
-    /// Asks who holds the lock.
-    pub(crate) async fn holder(&self, kind: &dyn Kind) -> Result<Option<Holder>, Error> {
+    /// Sends one call that concerns the lock `name` from the caller's own task.
+    pub(crate) async fn ask<R>(&self, slot: Slot, name: &str, call: Call<R>) -> Result<R, Error> {
         let asked = async {
-            let link = self.link(kind.slot()).await?;
-            kind.holder().send(&*link, self.limits.request).await
+            if *self.closed.borrow() {
+                return Err(Failure::Closed);
+            }
+            let link = self.link(slot).await?;
+            call.send(&*link, self.limits.request).await
         };
-        asked
-            .await
-            .map_err(|failure| error_of(failure, kind.name()))
+        asked.await.map_err(|failure| error_of(failure, name))
+    }
+
+    /// How many are served before the task of this process that waits at `gate`, when last heard of.
+    pub(crate) fn ahead(&self, gate: &[u8]) -> Option<u64> {
+        self.room.last_seen(gate)?.ahead
     }
 
     /// The callers' connection to the node of `slot`; without delay where there is one.
@@ -162,6 +230,7 @@ pub(crate) fn error_of(failure: Failure, name: &str) -> Error {
             RefusalKind::OutOfMemory => Error::OutOfMemory(refusal.into()),
             RefusalKind::Denied => Error::Denied(refusal.into()),
             RefusalKind::NoScript | RefusalKind::Other => Error::Unexpected(refusal.into()),
+            RefusalKind::TooMuch => Error::invalid("permits", refusal.message),
             RefusalKind::WrongType => Error::WrongType {
                 name: name.to_owned(),
             },

@@ -32,10 +32,13 @@ impl Engine {
         terms.validate()?;
         let start = Moment::now();
         let Some(mut current) = reentry.turn(terms.wait).await else {
+            let gate = kind.waiting().gate();
+            let seen = gate.and_then(|gate| self.room.last_seen(gate));
             return Err(Error::Timeout {
                 name: kind.name().to_owned(),
                 waited: Moment::now().since(start),
-                holder: self.room.last_seen(kind.channel()).map(Box::new),
+                holder: seen.map(|seen| Box::new(seen.holder)),
+                position: None,
             });
         };
         if let Some(hold) = valid(&current) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use super::held::{Ending, Held, State};
+use super::held::{Ending, Granted, Held, State};
 use super::{Engine, Guard, Keeper, Kind, Limits, Release};
 use crate::backend::scripted::{Answer, Scripted, Sent, name_of};
 use crate::backend::{Batch, Failure, Lane, Refusal, Reply};
@@ -163,7 +163,8 @@ async fn an_answer_after_the_deadline_does_not_revive_a_lease() {
 async fn a_confirmation_after_the_deadline_comes_too_late_even_if_nobody_has_looked() {
     let (kind, terms) = (kind(), Terms::new(LEASE));
     let mark = kind.mark(&Owner::random(), 0, "");
-    let held = Held::new(kind, mark, Token::new(1), &terms, Moment::now());
+    let granted = Granted::new(Moment::now(), LEASE);
+    let held = Held::new(kind, mark, Token::new(1), &terms, granted);
     held.confirm(Moment::now() + LEASE / 2, LEASE, false);
     tokio::time::advance(LEASE * 3 / 2).await;
     held.confirm(Moment::now(), LEASE, false);
@@ -307,7 +308,7 @@ async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
     sleep(Duration::from_millis(10_500)).await;
     assert_eq!(looks.load(Ordering::SeqCst), 10);
     free.store(true, Ordering::SeqCst);
-    backend.publish();
+    backend.publish(b"");
     sleep(Duration::from_millis(5)).await;
     let guard = waiter.await.unwrap().unwrap();
     assert_eq!(guard.release().await.unwrap(), Release::Released);

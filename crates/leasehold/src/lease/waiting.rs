@@ -11,9 +11,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{MutexGuard, Notify};
 
-use super::{Engine, Kind};
-use crate::backend::{Failure, Lane, Listener, News, Subscription};
+use super::acquire::Log;
+use super::{Engine, Hints, error_of};
+use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
+use crate::error::Error;
 use crate::holder::Holder;
 use crate::protocol::Glance;
 
@@ -41,7 +43,15 @@ struct Gate {
     turn: tokio::sync::Mutex<Option<Subscription>>,
     wake: Arc<Wake>,
     /// Who held the lock when the task whose turn it is last tried, and when that was.
-    seen: Mutex<Option<(Moment, Holder)>>,
+    seen: Mutex<Option<(Moment, Seen)>>,
+}
+
+/// What the task whose turn it is last saw of the lock.
+#[derive(Clone)]
+pub(super) struct Seen {
+    pub(super) holder: Holder,
+    /// How many are served first, in a line.
+    pub(super) ahead: Option<u64>,
 }
 
 /// Set by the connection's task, awaited by the task whose turn it is.
@@ -79,13 +89,14 @@ impl WaitingRoom {
         }
     }
 
-    /// Who held the lock when somebody of this process last tried.
-    pub(super) fn last_seen(&self, channel: &[u8]) -> Option<Holder> {
+    /// How the lock stood when somebody of this process last tried.
+    pub(super) fn last_seen(&self, channel: &[u8]) -> Option<Seen> {
         let gate = self.gates.lock().get(channel)?.gate.clone();
-        let (when, mut holder) = gate.seen.lock().clone()?;
+        let (when, mut seen) = gate.seen.lock().clone()?;
         let passed = Moment::now().since(when);
-        holder.lease_left = holder.lease_left.map(|left| left.saturating_sub(passed));
-        Some(holder)
+        let left = seen.holder.lease_left;
+        seen.holder.lease_left = left.map(|left| left.saturating_sub(passed));
+        Some(seen)
     }
 
     #[cfg(test)]
@@ -147,9 +158,10 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Notes who holds the lock, for those who wait behind this task.
-    pub(super) fn saw(&self, holder: &Holder) {
-        *self.gate.seen.lock() = Some((Moment::now(), holder.clone()));
+    /// Notes how the lock stands, for those who wait behind this task.
+    pub(super) fn saw(&self, holder: &Holder, ahead: Option<u64>) {
+        let holder = holder.clone();
+        *self.gate.seen.lock() = Some((Moment::now(), Seen { holder, ahead }));
     }
 
     /// Waits for a wake-up, or until a look says that the lock is free. `left` is how long the holder
@@ -157,7 +169,8 @@ impl Turn<'_> {
     pub(super) async fn until_worth_trying(
         &mut self,
         engine: &Engine,
-        kind: &dyn Kind,
+        hints: &dyn Hints,
+        slot: Slot,
         mut left: Option<Duration>,
     ) {
         loop {
@@ -168,7 +181,7 @@ impl Turn<'_> {
                 () = tokio::time::sleep(pause) => {}
             }
             self.looked = Some(Moment::now());
-            match glance(engine, kind).await {
+            match glance(engine, hints, slot).await {
                 Ok(Glance::Held { left: still }) => left = still,
                 Ok(Glance::Free) | Err(_) => return,
             }
@@ -188,7 +201,63 @@ impl Turn<'_> {
     }
 }
 
-async fn glance(engine: &Engine, kind: &dyn Kind) -> Result<Glance, Failure> {
-    let link = engine.backend.link(Lane::Keeper, kind.slot()).await?;
-    kind.glance().send(&*link, engine.limits.request).await
+impl Engine {
+    /// Waits until a look says that there is nothing to wait for any more.
+    pub(crate) async fn watch(
+        &self,
+        hints: &dyn Hints,
+        slot: Slot,
+        name: &str,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        let start = Moment::now();
+        let mut log = Log::new(self.limits.outage);
+        let watching = async {
+            tokio::select! {
+                biased;
+                () = self.closed() => Err(Failure::Closed),
+                watched = self.watch_without_end(hints, slot, &mut log) => watched,
+            }
+        };
+        let outcome = match limit {
+            Some(limit) => tokio::time::timeout(limit, watching).await.ok(),
+            None => Some(watching.await),
+        };
+        match outcome {
+            Some(outcome) => outcome.map_err(|failure| error_of(failure, name)),
+            None => Err(log.into_error(name, Moment::now().since(start))),
+        }
+    }
+
+    async fn watch_without_end(
+        &self,
+        hints: &dyn Hints,
+        slot: Slot,
+        log: &mut Log,
+    ) -> Result<(), Failure> {
+        let place = self.room.enter(hints.channel());
+        let mut turn = place.turn().await;
+        loop {
+            let seen = match turn.listen(self).await {
+                Ok(()) => glance(self, hints, slot).await,
+                Err(failure) => Err(failure),
+            };
+            match seen {
+                Ok(Glance::Free) => return Ok(()),
+                Ok(Glance::Held { left }) => {
+                    log.fine();
+                    turn.until_worth_trying(self, hints, slot, left).await;
+                }
+                Err(failure) => {
+                    log.failed(failure)?;
+                    tokio::time::sleep(log.backoff.pause()).await;
+                }
+            }
+        }
+    }
+}
+
+async fn glance(engine: &Engine, hints: &dyn Hints, slot: Slot) -> Result<Glance, Failure> {
+    let link = engine.backend.link(Lane::Keeper, slot).await?;
+    hints.glance().send(&*link, engine.limits.request).await
 }

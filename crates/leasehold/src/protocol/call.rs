@@ -42,6 +42,19 @@ impl<R> Call<R> {
         }
     }
 
+    /// The same call with its outcome seen differently.
+    pub(crate) fn map<S>(self, view: impl FnOnce(R) -> S + Send + 'static) -> Call<S>
+    where
+        R: 'static,
+    {
+        let read = self.read;
+        Call {
+            commands: self.commands,
+            scripts: self.scripts,
+            read: Box::new(|replies| read(replies).map(view)),
+        }
+    }
+
     /// Sends it and reads the answer.
     pub(crate) async fn send(self, link: &dyn Link, patience: Duration) -> Result<R, Failure> {
         let batch = self.commands.into_iter().collect();
@@ -83,6 +96,15 @@ impl<R> Call<R> {
     #[cfg(test)]
     pub(crate) fn read(self, replies: Vec<Reply>) -> Result<R, Failure> {
         (self.read)(replies)
+    }
+}
+
+/// The only answer, or the first of several.
+pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, Failure> {
+    match replies.into_iter().next() {
+        Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
+        Some(reply) => Ok(reply),
+        None => Err(Failure::malformed(what, &[])),
     }
 }
 

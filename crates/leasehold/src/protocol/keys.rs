@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::backend::Slot;
 use crate::error::Error;
+use crate::owner::Owner;
 
 /// Longest name of a lock, in bytes.
 const NAME_LIMIT: usize = 512;
@@ -29,6 +30,8 @@ const SLOTS: usize = 16_384;
 pub(crate) struct Keyspace {
     prefix: String,
     counters: Counters,
+    /// Tells this client from others where it is spoken to.
+    client: Arc<str>,
 }
 
 /// Where tokens are counted.
@@ -56,8 +59,11 @@ impl Keyspace {
             let why = format!("longer than {PREFIX_LIMIT} bytes");
             return Err(Error::invalid("prefix", why));
         }
-        let prefix = prefix.to_owned();
-        Ok(Self { prefix, counters })
+        Ok(Self {
+            prefix: prefix.to_owned(),
+            counters,
+            client: Owner::random().to_string().into(),
+        })
     }
 
     /// The keys of the lock `name`, or why it cannot be a name.
@@ -90,6 +96,68 @@ impl Keyspace {
             },
             slot,
         })
+    }
+}
+
+impl Keyspace {
+    /// The keys of a lock that has a line, or why it cannot be a name.
+    pub(crate) fn queue(&self, name: &str) -> Result<QueueKeys, String> {
+        let keys = self.lock(name)?;
+        let beside =
+            |what: &str| format!("{RESERVED}{what}:{{{}}}:{}", tag_of(keys.slot), keys.lock());
+        // Sharded channels must lie where the lock is; on a server that has all slots one is enough.
+        let spoken_to = match &self.counters {
+            Counters::One(_) => 0,
+            Counters::PerSlot => keys.slot,
+        };
+        Ok(QueueKeys {
+            holders: beside("holders"),
+            line: beside("line"),
+            alive: beside("alive"),
+            grants: format!("{RESERVED}grant:{{{}}}:{}", tag_of(spoken_to), self.client),
+            keys,
+        })
+    }
+}
+
+/// The keys of a lock that has a line, and where this client hears of grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueKeys {
+    keys: LockKeys,
+    holders: String,
+    line: String,
+    alive: String,
+    grants: String,
+}
+
+impl QueueKeys {
+    pub(crate) fn name(&self) -> &str {
+        self.keys.name()
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        self.keys.slot
+    }
+
+    /// The lock's own key.
+    pub(crate) fn lock(&self) -> &str {
+        self.keys.lock()
+    }
+
+    /// Where this client is told that the lock is its own.
+    pub(crate) fn grants(&self) -> &str {
+        &self.grants
+    }
+
+    /// All of them, in the order in which the scripts name them.
+    pub(crate) fn all(&self) -> [&[u8]; 5] {
+        [
+            self.lock().as_bytes(),
+            self.holders.as_bytes(),
+            self.line.as_bytes(),
+            self.alive.as_bytes(),
+            self.keys.counter.as_bytes(),
+        ]
     }
 }
 
@@ -214,6 +282,10 @@ mod tests {
                     keys.slot,
                     "{name:?}"
                 );
+                let queue = keyspace(prefix).queue(name).unwrap();
+                for key in queue.all().into_iter().chain([queue.grants().as_bytes()]) {
+                    assert_eq!(slot_of(key, b""), keys.slot, "{name:?}");
+                }
             }
         }
     }

@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use super::call::first;
 use super::keys::LockKeys;
-use super::record;
 use super::script::script;
 use super::{Acquired, Call, Freed, Glance, Mark, Renewed};
+use super::{record, token};
 use crate::backend::{Capabilities, Command, Failure, Reply, Slot};
 use crate::holder::Holder;
 use crate::options::millis_up;
@@ -17,7 +18,6 @@ use crate::owner::{Owner, Token};
 script!(RENEW, "lean/renew.lua");
 script!(RELEASE, "lean/release.lua");
 script!(KEEP, "lean/keep.lua");
-script!(RAISE, "token/raise.lua");
 
 /// The calls of one lock of this family.
 #[derive(Debug)]
@@ -33,6 +33,11 @@ impl Lean {
     /// The name it is known by.
     pub(crate) fn name(&self) -> &str {
         self.keys.name()
+    }
+
+    /// The lock's own key.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.keys.lock().as_bytes()
     }
 
     pub(crate) fn slot(&self) -> Slot {
@@ -108,12 +113,9 @@ impl Lean {
         Call::script(&KEEP, &keys, &[mark, left.as_bytes()], read_release)
     }
 
-    /// Raises the counter to the server's clock, and to `floor`, and takes the next token from there.
+    /// Takes a token that is below neither the server's clock nor `floor`.
     pub(crate) fn raise_token(&self, floor: u64) -> Call<Token> {
-        let keys = [self.keys.counter.as_bytes()];
-        Call::script(&RAISE, &keys, &[floor.to_string().as_bytes()], |replies| {
-            token(&first("a token", replies)?)
-        })
+        token::raise(&self.keys.counter, floor)
     }
 
     /// How long the lock will still be held, for one who waits.
@@ -154,7 +156,7 @@ fn read_acquire(mark: &[u8], replies: &[Reply]) -> Result<Acquired, Failure> {
             refusal: refusal.clone(),
         }),
         [Reply::Nil | Reply::Bytes(_), number, ..] => Ok(Acquired::Held {
-            token: token(number)?,
+            token: token::read(number)?,
         }),
         _ => Err(Failure::malformed("SET", replies)),
     }
@@ -166,22 +168,6 @@ fn read_release(replies: Vec<Reply>) -> Result<Freed, Failure> {
         Some(0 | -1) => Ok(Freed::NotOurs),
         _ => Err(Failure::malformed("a release", &[])),
     }
-}
-
-fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, Failure> {
-    match replies.into_iter().next() {
-        Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
-        Some(reply) => Ok(reply),
-        None => Err(Failure::malformed(what, &[])),
-    }
-}
-
-fn token(reply: &Reply) -> Result<Token, Failure> {
-    reply
-        .int()
-        .and_then(|number| u64::try_from(number).ok())
-        .map(Token::new)
-        .ok_or_else(|| Failure::malformed("a token", std::slice::from_ref(reply)))
 }
 
 fn holder(value: &[u8], left: Option<&Reply>) -> Holder {

@@ -14,9 +14,12 @@
 
 mod call;
 mod keys;
+mod latched;
 mod lean;
+mod queued;
 mod record;
 mod script;
+mod token;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +27,13 @@ use std::time::Duration;
 pub(crate) use crate::backend::{Capabilities, Slot};
 pub(crate) use call::Call;
 pub(crate) use keys::{Counters, Keyspace};
+pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
+pub(crate) use queued::{Queued, Share};
 
 use crate::backend::Refusal;
 use crate::holder::Holder;
-use crate::owner::Token;
+use crate::owner::{Owner, Token};
 
 /// What stands on the server in the name of one owner, and is compared there.
 pub(crate) type Mark = Arc<[u8]>;
@@ -60,6 +65,35 @@ pub(crate) enum Freed {
     Freed,
     /// It was not ours; nothing was changed.
     NotOurs,
+}
+
+/// How an owner stands with a lock that has a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It holds the lock, for this long still.
+    Holds { token: Token, left: Duration },
+    /// It waits.
+    Waits {
+        /// How many are served before it.
+        ahead: u64,
+        /// The server's clock when it answered, in microseconds.
+        server_now: u64,
+        /// What its place goes by; one who lost the place can have it back.
+        ticket: u64,
+        /// One of those who hold the lock.
+        holder: Holder,
+    },
+    /// The server does not know it, any more or at all.
+    Gone { holder: Holder },
+}
+
+/// What one who waits is told when the lock was given to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) owner: Owner,
+    pub(crate) token: Token,
+    /// When its first lease ends, by the server's clock in microseconds.
+    pub(crate) end: u64,
 }
 
 /// The answer to a look at a lock that is waited for.

@@ -17,6 +17,12 @@ pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
     format!("{VERSION} {owner} {since} {pid} {} {note}", host()).into_bytes()
 }
 
+/// The owner in a value of this process's own making.
+pub(super) fn owner(mark: &[u8]) -> &[u8] {
+    let start = VERSION.len() + 1;
+    mark.get(start..start + 32).unwrap_or_default()
+}
+
 /// Who wrote `value`; a holder without particulars when it is not of this layout.
 pub(super) fn read(value: &[u8]) -> Holder {
     std::str::from_utf8(value)

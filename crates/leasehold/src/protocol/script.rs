@@ -10,13 +10,15 @@ pub(super) struct Script {
     digest: LazyLock<String>,
 }
 
-/// Makes a `static` script of a file below `lua/`.
+/// Makes a `static` script of a file below `lua/`, or of a prelude and a file.
 macro_rules! script {
-    ($name:ident, $path:literal) => {
-        static $name: $crate::protocol::script::Script = $crate::protocol::script::Script::new(
-            include_str!(concat!("../../lua/", $path)),
-            || $crate::protocol::script::digest(include_str!(concat!("../../lua/", $path))),
-        );
+    ($name:ident, $($path:literal),+) => {
+        static $name: $crate::protocol::script::Script = {
+            const SOURCE: &str = concat!($(include_str!(concat!("../../lua/", $path))),+);
+            $crate::protocol::script::Script::new(SOURCE, || {
+                $crate::protocol::script::digest(SOURCE)
+            })
+        };
     };
 }
 pub(super) use script;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use testkit::{Dice, Fault, Proxy, Server};
 
-use crate::support::{beside_others, builder_at, name, scaled, server};
+use crate::contract::any_lock;
+use crate::support::{beside_others, builder_at, name, nothing_is_left, scaled, server};
 
 /// Far longer than the test: nothing goes away by itself.
 const LEASE: Duration = Duration::from_secs(300);
@@ -85,7 +86,7 @@ fn an_acquire_dropped_after_any_number_of_polls_leaves_no_lock() {
             "only {dropped} of {total} were dropped unfinished"
         );
         assert!(oldest < OLDEST, "a lock of nobody was {oldest:?} old");
-        assert_eq!(server.ask(&["KEYS", "lock:*"]).list().len(), 0);
+        assert!(nothing_is_left(&server), "{:?}", server.ask(&["KEYS", "*"]));
     });
 }
 
@@ -104,8 +105,8 @@ async fn drop_many(proxy: &Proxy, total: u64) -> u64 {
             for number in 0..total / TASKS {
                 // From none at all to more than an acquire ever takes.
                 let polls = (number + task) % 7;
-                let mutex = client.mutex(&name());
-                match poll_times(mutex.lock().into_future(), polls).await {
+                let lock = any_lock(&client, &name(), number);
+                match poll_times(lock.into_future(), polls).await {
                     Some(guard) => drop(guard.unwrap()),
                     None => unfinished += 1,
                 }
@@ -129,12 +130,11 @@ fn a_waiter_that_is_dropped_leaves_no_lock_and_blocks_nobody() {
             .connect()
             .await
             .unwrap();
-        for round in 0..scaled(200) {
-            let mutex = client.mutex(&name());
-            let guard = mutex.lock().await.unwrap();
-            let waiters: Vec<_> = (0..4)
-                .map(|_| tokio::spawn(mutex.lock().into_future()))
-                .collect();
+        for round in 0..scaled(400) {
+            let name = name();
+            let lock = || any_lock(&client, &name, round);
+            let guard = lock().await.unwrap();
+            let waiters: Vec<_> = (0..4).map(|_| tokio::spawn(lock().into_future())).collect();
             let release = tokio::spawn(async move { guard.release().await });
             tokio::time::sleep(Duration::from_micros(round * 37 % 1000)).await;
             // Dropped about when the release wakes one of them.
@@ -151,6 +151,6 @@ fn a_waiter_that_is_dropped_leaves_no_lock_and_blocks_nobody() {
             }
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
-        assert_eq!(server.ask(&["KEYS", "lock:*"]).list().len(), 0);
+        assert!(nothing_is_left(&server), "{:?}", server.ask(&["KEYS", "*"]));
     });
 }

@@ -2,34 +2,49 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::kinds::{Lock, TryLock};
-use leasehold::{Client, Error, Loss, Mutex, Release};
+use leasehold::kinds::{Lock, Reentrant};
+use leasehold::{Client, Error, FairMutex, Guard, Lease, Loss, Mutex, Release, RwLock, Semaphore};
 
+use crate::contract::{Exclusive, Holding, Pair};
 use crate::support::{LEASE, client, eventually, exists, name, on_every_server};
 
-/// What the contract needs of a kind.
-trait Exclusive: Clone + Send + Sync + 'static {
-    fn named(client: &Client, name: &str) -> Self;
-    fn lock(&self) -> Lock;
-    fn try_lock(&self) -> TryLock;
-}
-
-/// Enrols a kind: its type, and how a client makes it.
+/// Enrols a kind whose contract is kept by acquisitions made with one method and one that does not wait.
 macro_rules! exclusive {
-    ($kind:ident: $type:ident, $make:expr) => {
+    ($kind:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
         impl Exclusive for $type {
+            type Guard = Guard;
+
             fn named(client: &Client, name: &str) -> Self {
                 let make: fn(&Client, &str) -> Self = $make;
                 make(client, name)
             }
-            fn lock(&self) -> Lock {
-                $type::lock(self)
+            fn request(&self) -> Lock {
+                $type::$lock(self).into()
             }
-            fn try_lock(&self) -> TryLock {
-                $type::try_lock(self)
+            async fn acquire(&self, lock: Lock) -> Result<Guard, Error> {
+                lock.await
+            }
+            async fn try_lock(&self) -> Result<Option<Guard>, Error> {
+                Ok($type::$try_lock(self).await?.map(Into::into))
+            }
+            async fn run<W>(
+                &self,
+                lock: Lock,
+                work: impl FnOnce(Vec<Lease>) -> W + Send,
+            ) -> Result<W::Output, Error>
+            where
+                W: Future + Send,
+                W::Output: Send,
+            {
+                lock.run(|lease| work(vec![lease])).await
             }
         }
+        enrol!($kind: $type);
+    };
+}
 
+macro_rules! enrol {
+    ($kind:ident: $type:ident) => {
         mod $kind {
             contract!($type, alone_on_every_server:
                 a_wait_is_kept_to
@@ -66,10 +81,15 @@ macro_rules! contract {
     };
 }
 
-exclusive!(mutex: Mutex, |client, name| client.mutex(name));
-exclusive!(reentrant: Reentrant, |client, name| client.mutex(name).reentrant());
+exclusive!(mutex: Mutex, |client, name| client.mutex(name), lock, try_lock);
+exclusive!(reentrant: Reentrant, |client, name| client.mutex(name).reentrant(), lock, try_lock);
+exclusive!(fair_mutex: FairMutex, |client, name| client.fair_mutex(name), lock, try_lock);
+exclusive!(semaphore: Semaphore, |client, name| client.semaphore(name, 1), acquire, try_acquire);
+exclusive!(rw_lock: RwLock, |client, name| client.rw_lock(name), write, try_write);
+enrol!(multi_lock: Pair);
 
-type Reentrant = leasehold::kinds::Reentrant;
+/// How late a busy machine may run a task that was told in time.
+const SCHEDULING: Duration = Duration::from_millis(100);
 
 async fn pair<K: Exclusive>(server: &testkit::Server) -> (K, K, String) {
     let name = name();
@@ -214,7 +234,7 @@ async fn run_gives_back_on_every_way_out<K: Exclusive>(server: &testkit::Server)
     let (ours, theirs, name) = pair::<K>(server).await;
     let value = ours
         .lock()
-        .run(|lease| async move { lease.token().as_u64() })
+        .run(|leases| async move { leases[0].token().as_u64() })
         .await
         .unwrap();
     assert!(value > 0);
@@ -264,7 +284,7 @@ async fn at_most_ends_a_renewed_lease<K: Exclusive>(server: &testkit::Server) {
     assert_eq!(guard.lost().await, Some(Loss::AtMost));
     let took = start.elapsed();
     assert!(
-        took <= limit && took > limit - LEASE / 2,
+        took <= limit + SCHEDULING && took > limit - LEASE / 2,
         "ended after {took:?}"
     );
     let _taken = theirs.lock().wait(LEASE).await.unwrap();
@@ -304,8 +324,8 @@ async fn tokens_rise<K: Exclusive>(server: &testkit::Server) {
     for turn in 0..100 {
         let side = if turn % 3 == 0 { &ours } else { &theirs };
         let guard = side.lock().await.unwrap();
-        assert!(guard.token().as_u64() > last);
-        last = guard.token().as_u64();
+        assert!(guard.token() > last);
+        last = guard.token();
         let _ = guard.release().await.unwrap();
     }
 }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use leasehold::{Error, Release};
 
+use testkit::Answer;
+
+use crate::contract::{KINDS, any_lock};
 use crate::support::{
     LEASE, alone, beside_others, client, exists, name, on_every_server, scaled, server,
 };
@@ -12,20 +15,39 @@ use crate::worker::Worker;
 #[test]
 fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
     on_every_server(|server| async move {
-        let client = client(&server).await;
-        let name = name();
-        let guard = client.mutex(&name).lock().await.unwrap();
+        let (client, other) = (self::client(&server).await, self::client(&server).await);
+        let mut held = Vec::new();
+        for kind in 0..KINDS {
+            let name = name();
+            let guard = any_lock(&client, &name, kind).await.unwrap();
+            let next = tokio::spawn(any_lock(&other, &name, kind).into_future());
+            held.push((name, guard, next));
+        }
+        tokio::time::sleep(LEASE / 2).await;
         server.tell(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
         server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
-        let error = client.mutex("another").lock().await.unwrap_err();
-        assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}");
+        for kind in 0..KINDS {
+            let refused = any_lock(&client, &format!("another {kind}"), kind).await;
+            assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+        }
         tokio::time::sleep(LEASE * 3).await;
-        guard.check().unwrap();
-        guard.extend(LEASE * 2).await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
-        assert!(!exists(&server, &name));
+        for (name, guard, next) in held {
+            guard.check().unwrap();
+            guard.extend(LEASE * 2).await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            // Those who stand in line are served all the same; a mutex must be taken anew.
+            match tokio::time::timeout(LEASE, next).await.unwrap().unwrap() {
+                Ok(guard) => assert_eq!(guard.release().await.unwrap(), Release::Released),
+                Err(error) => assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}"),
+            }
+            assert!(!exists(&server, &name));
+        }
         server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
-        let _ = client.mutex("another").lock().await.unwrap();
+        for kind in 0..KINDS {
+            let _ = any_lock(&client, &format!("another {kind}"), kind)
+                .await
+                .unwrap();
+        }
     });
 }
 
@@ -50,7 +72,13 @@ fn nothing_grows_over_a_million_cycles() {
             1,
             "more than the token counter is left"
         );
-        assert_eq!(server.ask(&["PUBSUB", "CHANNELS"]).list().len(), 0);
+        // The one where the client hears of grants stays.
+        let channels = server.ask(&["PUBSUB", "CHANNELS"]);
+        let stays = |channel: &Answer| channel.text().starts_with("leasehold:grant:");
+        assert!(
+            channels.list().len() == 1 && channels.list().iter().all(stays),
+            "{channels:?}"
+        );
         assert_eq!(
             server.ask(&["KEYS", "*"]).list()[0].text(),
             "leasehold:token:{3560}"
@@ -72,7 +100,8 @@ fn every_key_but_counters_expires() {
         let client = client(&server).await;
         let mut guards = Vec::new();
         for _ in 0..100 {
-            guards.push(client.mutex(&name()).lock().at_least(LEASE).await.unwrap());
+            let lock = any_lock(&client, &name(), guards.len() as u64);
+            guards.push(lock.at_least(LEASE).await.unwrap());
         }
         for guard in guards.drain(50..) {
             let _ = guard.release().await.unwrap();

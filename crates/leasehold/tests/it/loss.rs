@@ -3,9 +3,10 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Loss, Release};
-use testkit::{Answer, Fault, Proxy, Server};
+use leasehold::{Client, Error, Loss, MultiLock, Release};
+use testkit::{Fault, Proxy, Server};
 
+use crate::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::{
     LEASE, alone, beside_others, builder_at, client, clock, key, name, run, scaled, server,
 };
@@ -14,8 +15,8 @@ use crate::worker::Worker;
 /// Long enough that its margin (22 ms) is above what this machine's scheduler does to a thread.
 const LONG: Duration = Duration::from_secs(2);
 
-/// How many locks are lost at once.
-const BATCH: u64 = 125;
+/// How many locks are lost at once, of all kinds.
+const BATCH: u64 = 128;
 
 /// Says when it was dropped.
 struct Work {
@@ -40,9 +41,9 @@ async fn lose_a_batch(server: &Server, fault: impl Fn(&Proxy), heal: impl Fn(&Pr
         .unwrap();
     let (dropped, drops) = mpsc::channel();
     let names: Vec<String> = (0..BATCH).map(|_| name()).collect();
-    let holders: Vec<_> = names
-        .iter()
-        .map(|name| hold(&client, name, &dropped))
+    let holders: Vec<_> = (0..)
+        .zip(&names)
+        .map(|(number, name)| hold(&client, name, number, &dropped))
         .collect();
     let held = || {
         names
@@ -56,7 +57,7 @@ async fn lose_a_batch(server: &Server, fault: impl Fn(&Proxy), heal: impl Fn(&Pr
     tokio::time::sleep(LONG / 2).await;
     fault(&proxy);
     let port = server.port();
-    let contender = std::thread::spawn(move || take_all(port, &names));
+    let contender = std::thread::spawn(move || run(take_all(port, &names)));
     for holder in holders {
         let error = holder.await.unwrap().unwrap_err();
         assert!(
@@ -89,40 +90,57 @@ async fn lose_a_batch(server: &Server, fault: impl Fn(&Proxy), heal: impl Fn(&Pr
 fn hold(
     client: &Client,
     name: &str,
+    number: u64,
     dropped: &mpsc::Sender<(String, u64)>,
 ) -> tokio::task::JoinHandle<Result<(), Error>> {
-    let (mutex, name, dropped) = (client.mutex(name), name.to_owned(), dropped.clone());
+    let (lock, multi) = (any_lock(client, name, number), number / KINDS % 4 == 3);
+    let (name, dropped) = (name.to_owned(), dropped.clone());
+    let beside = client.mutex(&format!("beside {name}")).lock();
     tokio::spawn(async move {
-        let work = |_| async move {
+        let work = async move {
             let _work = Work { name, dropped };
             std::future::pending::<()>().await;
         };
-        mutex.run(work).await
+        match multi {
+            true => MultiLock::new([lock, beside]).run(|_| work).await,
+            false => lock.run(|_| work).await,
+        }
     })
 }
 
 /// Takes every lock as soon as the server gives it; says when each was asked for with success.
-fn take_all(port: u16, names: &[String]) -> Vec<(String, u64)> {
-    let mut server = testkit::Connection::open(port).unwrap();
+async fn take_all(port: u16, names: &[String]) -> Vec<(String, u64)> {
+    let client = builder_at(port)
+        .lease(Duration::from_secs(60))
+        // The server may be paused.
+        .request_timeout(LONG * 6)
+        .connect_timeout(LONG * 6)
+        .connect()
+        .await
+        .unwrap();
+    let takers: Vec<_> = (0..)
+        .zip(names)
+        .map(|(number, name)| tokio::spawn(take_one(client.clone(), name.clone(), number)))
+        .collect();
     let mut grants = Vec::new();
-    let mut open: Vec<&String> = names.iter().collect();
-    let end = Instant::now() + LONG * 6;
-    while !open.is_empty() {
-        assert!(Instant::now() < end, "{} locks are never free", open.len());
-        open.retain(|name| {
-            let asked = clock();
-            let answer = server
-                .ask(&["SET", &key(name), "other", "NX", "PX", "60000"])
-                .unwrap();
-            let taken = answer != Answer::Nil;
-            if taken {
-                grants.push(((*name).clone(), asked));
-            }
-            !taken
-        });
-        std::thread::sleep(Duration::from_millis(1));
+    for taker in takers {
+        grants.push(taker.await.unwrap());
     }
     grants
+}
+
+async fn take_one(client: Client, name: String, number: u64) -> (String, u64) {
+    let end = Instant::now() + LONG * 6;
+    loop {
+        let asked = clock();
+        if let Some(guard) = any_try_lock(&client, &name, number).await.unwrap() {
+            drop(guard);
+            return (name, asked);
+        }
+        assert!(Instant::now() < end, "{name} is never free");
+        // Rarely enough that asking does not starve those who are to be told.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn rounds() -> u64 {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod contract;
 mod support;
 mod worker;
 
@@ -13,16 +14,30 @@ mod conformance;
 mod connections;
 /// Sharing a key with other libraries.
 mod foreign;
+/// A latch is counted once per caller and opened for all.
+mod latch;
 /// A full server, and clients that live long.
 mod limits;
+/// Locks with a line are served in order, at constant cost, whoever dies.
+mod line;
 /// A lease that cannot be kept is told in time.
 mod loss;
+/// The scripts of the queue do what a plain model of it does.
+mod model;
+/// Several locks as one.
+mod multi_lock;
+/// The scripts of locks with a line: state before, call, answer, state after.
+mod queue_scripts;
 /// What the README shows works, and secrets stay secret.
 mod readme;
 /// One test per bug that was found and fixed.
 mod regressions;
+/// Readers together, writers alone, neither starves.
+mod rw_lock;
 /// Each Lua file: state before, call, answer, state after.
 mod scripts;
+/// Permits are conserved.
+mod semaphore;
 /// A blocked application loses nothing.
 mod starvation;
 /// Tokens rise whatever happens to the data.

@@ -124,3 +124,14 @@ fn a_keeper_s_connection_that_always_breaks_loses_no_lease() {
         waiting.abort();
     });
 }
+
+/// A token older than the connection was taken for one of a counter that had been lost, and raised.
+#[test]
+fn a_reader_that_connects_later_shares_the_token_of_those_inside() {
+    beside_others(async {
+        let (server, name) = (server(), name());
+        let first = client(&server).await.rw_lock(&name).read().await.unwrap();
+        let later = client(&server).await.rw_lock(&name).read().await.unwrap();
+        assert_eq!(first.token(), later.token());
+    });
+}

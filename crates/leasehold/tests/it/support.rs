@@ -79,6 +79,13 @@ pub(crate) fn exists(server: &Server, name: &str) -> bool {
     server.ask(&["EXISTS", &key(name)]).int() == 1
 }
 
+/// Whether the server has nothing but token counters.
+pub(crate) fn nothing_is_left(server: &Server) -> bool {
+    let keys = server.ask(&["KEYS", "*"]);
+    let mut keys = keys.list().iter();
+    keys.all(|key| key.text().starts_with("leasehold:token:"))
+}
+
 /// Runs a test on a runtime of its own.
 pub(crate) fn run<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()

@@ -17,7 +17,7 @@ fn hand_overs(server: &Server, rounds: u64) -> Vec<Duration> {
     let name = name();
     let mut workers = [(); 2].map(|()| Worker::start(server.port(), LEASE));
     for worker in &mut workers {
-        worker.tell(&format!("ping-pong {name} {rounds}"));
+        worker.tell(&format!("ping-pong mutex {name} {rounds}"));
     }
     // (moment, whether it is a release, which worker)
     let mut events = Vec::new();

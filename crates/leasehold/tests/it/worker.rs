@@ -1,5 +1,7 @@
 //! Real processes: this test program, started again, doing as it is told line by line.
 
+mod lines;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,6 +9,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Guard};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::contract::any_lock;
 use crate::support::{builder_at, clock, run};
 
 /// What the process says stands behind this, to tell it from what the test program prints.
@@ -48,14 +51,27 @@ impl Worker {
 
     /// Waits for the next answer.
     pub(crate) fn answer(&mut self) -> String {
+        self.answer_if_alive().expect("the worker has ended")
+    }
+
+    /// Waits for the next answer; `None` when the worker has ended.
+    pub(crate) fn answer_if_alive(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            let read = self.answers.read_line(&mut line).expect("the worker lives");
-            assert!(read > 0, "the worker has ended");
+            let read = self.answers.read_line(&mut line).expect("a pipe");
+            // What was being said when it ended does not count.
+            if read == 0 || !line.ends_with('\n') {
+                return None;
+            }
             if let Some((_, answer)) = line.trim_end().split_once(MARK) {
-                return answer.to_owned();
+                return Some(answer.to_owned());
             }
         }
+    }
+
+    /// What can kill this worker while another thread listens to it.
+    pub(crate) fn killer(&self) -> Killer {
+        Killer(self.pid())
     }
 
     pub(crate) fn ask(&mut self, order: &str) -> String {
@@ -77,8 +93,22 @@ impl Worker {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a process id"));
-        kill_process(pid.expect("a process"), signal).expect("a signal");
+        kill_process(self.pid(), signal).expect("a signal");
+    }
+
+    fn pid(&self) -> Pid {
+        let pid = i32::try_from(self.child.id()).expect("a process id");
+        Pid::from_raw(pid).expect("a process")
+    }
+}
+
+/// See [`Worker::killer`].
+pub(crate) struct Killer(Pid);
+
+impl Killer {
+    /// Kills the worker; it must not have been waited for.
+    pub(crate) fn kill(self) {
+        kill_process(self.0, Signal::KILL).expect("a signal");
     }
 }
 
@@ -110,7 +140,7 @@ fn process() {
             .await
             .expect("the server is up");
         say("ready");
-        serve(client, lease).await;
+        serve(client, u16::try_from(port).expect("a port"), lease).await;
     });
 }
 
@@ -118,7 +148,7 @@ fn say(answer: impl std::fmt::Display) {
     println!("{MARK}{answer}");
 }
 
-async fn serve(client: Client, lease: Duration) {
+async fn serve(client: Client, port: u16, lease: Duration) {
     let mut guard = None;
     let mut lines = std::io::stdin().lines();
     while let Some(Ok(line)) = lines.next() {
@@ -138,8 +168,29 @@ async fn serve(client: Client, lease: Duration) {
             ["cycle", name, count] => {
                 cycle(&client, name, lease, count.parse().expect("a count")).await;
             }
-            ["ping-pong", name, count] => {
-                ping_pong(&client, name, count.parse().expect("a count")).await;
+            ["ping-pong", kind, name, count] => {
+                let number = u64::from(*kind == "fair");
+                ping_pong(&client, name, number, count.parse().expect("a count")).await;
+            }
+            ["serve", name, limit, hold] => {
+                let millis = |word: &str| Duration::from_millis(word.parse().expect("a time"));
+                lines::serve(&client, name, millis(limit), millis(hold)).await;
+            }
+            ["permits", name, permits, count, seed] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                let permits = permits.parse().expect("a number");
+                lines::permits(&client, name, permits, number(count), number(seed)).await;
+            }
+            ["read", name, tasks, hold] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                let hold = Duration::from_millis(number(hold));
+                lines::read(&client, name, number(tasks), hold).await;
+            }
+            ["listen", channel, count] => {
+                lines::listen(port, channel, count.parse().expect("a count")).await;
+            }
+            ["publish", channel, count] => {
+                lines::publish(port, channel, count.parse().expect("a count")).await;
             }
             ["churn", cycles, names] => {
                 churn(
@@ -180,11 +231,10 @@ async fn cycle(client: &Client, name: &str, lease: Duration, count: usize) {
 }
 
 /// Holds a lock for a moment, again and again; says when it got it and when it gave it back.
-async fn ping_pong(client: &Client, name: &str, count: usize) {
-    let mutex = client.mutex(name);
+async fn ping_pong(client: &Client, name: &str, kind: u64, count: usize) {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
-        let held: Guard = mutex.lock().await.expect("the lock");
+        let held: Guard = any_lock(client, name, kind).await.expect("the lock");
         let taken = clock();
         tokio::time::sleep(Duration::from_millis(2)).await;
         let released = clock();
@@ -209,11 +259,14 @@ async fn churn(client: &Client, cycles: u64, names: u64) {
             tokio::spawn(async move {
                 for number in 0..cycles / TASKS {
                     // Every hundredth is shared by several tasks.
-                    let name = match number % 100 {
-                        0 => format!("shared:{number}"),
-                        _ => format!("own:{}", (number * TASKS + task) % names),
+                    let (name, kind) = match number % 100 {
+                        0 => (format!("shared:{number}"), number / 100),
+                        _ => {
+                            let own = (number * TASKS + task) % names;
+                            (format!("own:{own}"), own)
+                        }
                     };
-                    let held = client.mutex(&name).lock().await.expect("the lock");
+                    let held = any_lock(&client, &name, kind).await.expect("the lock");
                     let _ = held.release().await.expect("released");
                 }
             })

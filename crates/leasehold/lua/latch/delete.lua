@@ -1,0 +1,25 @@
+-- latch/delete
+--
+-- Deletes a latch and wakes those who wait for it.
+--
+-- KEYS[1]  latch    hash; see lua/README.md
+-- ARGV[1]  channel  string; where waiters listen
+--
+-- Returns
+--   1  deleted
+--   0  there was none
+--   error WRONGTYPE  the key is that of a lock; nothing was changed
+
+local latch = KEYS[1]
+local channel = ARGV[1]
+
+local kind = redis.call('HGET', latch, 'kind')
+if not kind then
+  return 0
+end
+if kind ~= 'latch' then
+  return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
+end
+redis.call('DEL', latch)
+redis.call('PUBLISH', channel, '')
+return 1

@@ -1,0 +1,79 @@
+//! A name and the way to its lock: what the handles of all kinds are made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lock::Ask;
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::lease::{Engine, Kind};
+use crate::options::Terms;
+
+/// Some kind of lock by its name. Costs nothing; makes no request until it is used.
+pub(super) struct Handle<K> {
+    pub(super) engine: Arc<Engine>,
+    /// Or the name that cannot be one and why, which is told when the lock is used.
+    kind: Result<Arc<K>, (String, String)>,
+    lease: Duration,
+}
+
+impl<K: Kind> Handle<K> {
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        name: &str,
+        kind: Result<K, String>,
+        lease: Duration,
+    ) -> Self {
+        Self {
+            engine,
+            kind: kind.map(Arc::new).map_err(|why| (name.to_owned(), why)),
+            lease,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match &self.kind {
+            Ok(kind) => kind.name(),
+            Err((name, _)) => name,
+        }
+    }
+
+    pub(super) fn kind(&self) -> Result<Arc<K>, Error> {
+        match &self.kind {
+            Ok(kind) => Ok(kind.clone()),
+            Err((_, why)) => Err(Error::invalid("name", why)),
+        }
+    }
+
+    /// An acquisition of this lock.
+    pub(super) fn ask(&self) -> Ask {
+        self.ask_as(self.kind())
+    }
+
+    /// An acquisition of this lock as `kind` takes it.
+    pub(super) fn ask_as(&self, kind: Result<Arc<K>, Error>) -> Ask {
+        Ask {
+            engine: self.engine.clone(),
+            kind: kind.map(|kind| kind as Arc<dyn Kind>),
+            terms: Terms::new(self.lease),
+            reentry: None,
+        }
+    }
+
+    pub(super) async fn holder(&self) -> Result<Option<Holder>, Error> {
+        let kind = self.kind()?;
+        self.engine
+            .ask(kind.slot(), kind.name(), kind.holder())
+            .await
+    }
+}
+
+impl<K> Clone for Handle<K> {
+    fn clone(&self) -> Self {
+        Self {
+            engine: self.engine.clone(),
+            kind: self.kind.clone(),
+            lease: self.lease,
+        }
+    }
+}

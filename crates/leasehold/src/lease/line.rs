@@ -1,0 +1,339 @@
+//! Waiting in a server's line: a place that is kept by heartbeats, and a lock that comes by push.
+//!
+//! The release of one holder gives the lock to the next on the server, and tells it: the message carries
+//! the token and when the first lease ends. So who waits owns the lock without asking again. A message
+//! that is lost is found at the next heartbeat, a place that is lost is asked for again by its ticket.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use super::acquire::{Armed, Log};
+use super::guard::Hold;
+use super::held::{Granted, first_lease};
+use super::waiting::Turn;
+use super::{Engine, Kind, Line};
+use crate::backend::{Failure, Lane, Listener, News, Subscription};
+use crate::clock::Moment;
+use crate::holder::Holder;
+use crate::options::Terms;
+use crate::owner::{Owner, Token};
+use crate::protocol::{Grant, Mark, Standing};
+
+/// A place in line is kept for at most this long at a time, and a lock that is granted to one who waits
+/// first belongs to it for as long: one who died costs others no more. Three heartbeats, one a second.
+const LONGEST_PLACE: Duration = Duration::from_secs(3);
+
+/// A place is not kept shorter than this, however short the lease: a waiter on a busy machine is not dead.
+const SHORTEST_PLACE: Duration = Duration::from_millis(500);
+
+/// The ears of all who wait in lines.
+#[derive(Default)]
+pub(super) struct Grants {
+    waiting: Mutex<HashMap<Owner, mpsc::UnboundedSender<Heard>>>,
+    heard_on: tokio::sync::Mutex<Subscriptions>,
+}
+
+/// Channels that are heard, and when one that could not be is next asked for.
+#[derive(Default)]
+struct Subscriptions {
+    made: HashMap<Vec<u8>, Subscription>,
+    not_before: Option<Moment>,
+}
+
+/// What one who waits is told.
+#[derive(Debug)]
+enum Heard {
+    /// The lock is its own, as the connection of this number tells.
+    Granted(Grant, u64),
+    /// Something may have been missed.
+    Resubscribed,
+}
+
+impl Listener for Grants {
+    /// Only who knows the owner, which is secret, can make one believe in a grant.
+    fn heard(&self, news: News<'_>) {
+        let waiting = self.waiting.lock();
+        match news {
+            News::Message { text, link } => {
+                if let Some(grant) = Grant::read(text)
+                    && let Some(ear) = waiting.get(&grant.owner)
+                {
+                    let _ = ear.send(Heard::Granted(grant, link));
+                }
+            }
+            News::Resubscribed => {
+                for ear in waiting.values() {
+                    let _ = ear.send(Heard::Resubscribed);
+                }
+            }
+        }
+    }
+}
+
+/// Hears what concerns one owner, until dropped.
+struct Ear<'a> {
+    grants: &'a Grants,
+    owner: Owner,
+    heard: mpsc::UnboundedReceiver<Heard>,
+}
+
+impl Grants {
+    fn listen(&self, owner: Owner) -> Ear<'_> {
+        let (ear, heard) = mpsc::unbounded_channel();
+        self.waiting.lock().insert(owner.clone(), ear);
+        Ear {
+            grants: self,
+            owner,
+            heard,
+        }
+    }
+}
+
+impl Ear<'_> {
+    async fn next(&mut self) -> Heard {
+        match self.heard.recv().await {
+            Some(heard) => heard,
+            None => unreachable!("BUG: the sender lives as long as the ear"),
+        }
+    }
+}
+
+impl Drop for Ear<'_> {
+    fn drop(&mut self) {
+        self.grants.waiting.lock().remove(&self.owner);
+    }
+}
+
+/// What is known while one waits: for the place when it is lost, and for the error at the end.
+struct Notes<'a> {
+    ticket: Option<u64>,
+    turn: Option<Turn<'a>>,
+    log: &'a mut Log,
+}
+
+/// One stay in line, in the name of one owner.
+struct Stay<'a> {
+    engine: &'a Engine,
+    kind: &'a dyn Kind,
+    line: &'a dyn Line,
+    mark: Mark,
+    ear: Ear<'a>,
+    /// How long the place is kept at a time.
+    place: Duration,
+    /// How long the lease is that comes with a grant.
+    first: Duration,
+}
+
+/// How the owner stood when it was last asked about.
+struct Answer {
+    sent: Moment,
+    link: u64,
+    standing: Standing,
+}
+
+/// How a stay ended.
+enum End {
+    Served(Token, Granted),
+    /// The place is lost.
+    Gone,
+}
+
+impl Engine {
+    /// Waits in line until the lock is ours.
+    pub(super) async fn wait_in_line(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        line: &dyn Line,
+        terms: &Terms,
+        log: &mut Log,
+    ) -> Result<Hold, Failure> {
+        let gate = line.gate().map(|gate| self.room.enter(gate));
+        let turn = match &gate {
+            Some(gate) => Some(gate.turn().await),
+            None => None,
+        };
+        let ticket = None;
+        let mut notes = Notes { ticket, turn, log };
+        loop {
+            let outcome = match self.hear(line.channel()).await {
+                Ok(()) => self.stand(kind, line, terms, &mut notes).await,
+                Err(failure) => Err(failure),
+            };
+            match outcome {
+                Ok(Some(hold)) => return Ok(hold),
+                // The place is lost, and asked for again.
+                Ok(None) => {}
+                Err(failure) => {
+                    notes.log.failed(failure)?;
+                    tokio::time::sleep(notes.log.backoff.pause()).await;
+                }
+            }
+        }
+    }
+
+    /// Makes sure that grants are heard; where that takes too long, goes on without for now.
+    async fn hear(&self, channel: &[u8]) -> Result<(), Failure> {
+        let mut heard_on = self.grants.heard_on.lock().await;
+        let not_before = heard_on.not_before;
+        let too_early = not_before.is_some_and(|moment| Moment::now() < moment);
+        if too_early || heard_on.made.contains_key(channel) {
+            return Ok(());
+        }
+        let grants = self.grants.clone();
+        let subscribing = self.backend.subscribe(channel.to_vec(), grants);
+        match tokio::time::timeout(self.limits.request, subscribing).await {
+            Ok(subscribed) => {
+                heard_on.made.insert(channel.to_vec(), subscribed?);
+            }
+            Err(_) => heard_on.not_before = Some(Moment::now() + self.limits.request),
+        }
+        Ok(())
+    }
+
+    /// Gets in line and stays there until the lock is ours, or the place is lost (`None`).
+    async fn stand(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        line: &dyn Line,
+        terms: &Terms,
+        notes: &mut Notes<'_>,
+    ) -> Result<Option<Hold>, Failure> {
+        // On the connection that carries the grants: one that changes is noticed by both.
+        let link = self.backend.link(Lane::Keeper, kind.slot()).await?;
+        let owner = Owner::random();
+        let mark = kind.mark(&owner, link.facts().server_now(), &terms.note);
+        let lease = first_lease(terms);
+        let place = place(lease);
+        let mut stay = Stay {
+            engine: self,
+            kind: &**kind,
+            line,
+            mark: mark.clone(),
+            ear: self.grants.listen(owner),
+            place,
+            first: place.min(lease),
+        };
+        let armed = Armed::new(&self.keeper, kind, mark, link.clone());
+        let sent = Moment::now();
+        let entering = line.enter(&stay.mark, lease, place, notes.ticket);
+        let standing = match entering.send(&*link, self.limits.request).await {
+            Err(failure @ Failure::Refused(_)) => {
+                armed.disarm();
+                return Err(failure);
+            }
+            answered => answered?,
+        };
+        let link = link.number();
+        let entered = Answer {
+            sent,
+            link,
+            standing,
+        };
+        match stay.until_over(entered, notes).await? {
+            End::Served(token, granted) => {
+                let hold = self.take_charge(armed, token, terms, granted).await?;
+                Ok(Some(hold))
+            }
+            End::Gone => {
+                armed.disarm();
+                Ok(None)
+            }
+        }
+    }
+}
+
+impl Stay<'_> {
+    async fn until_over(&mut self, entered: Answer, notes: &mut Notes<'_>) -> Result<End, Failure> {
+        let mut last = entered;
+        loop {
+            let server_now = match last.standing {
+                Standing::Holds { token, left } => {
+                    return Ok(End::Served(token, Granted::new(last.sent, left)));
+                }
+                Standing::Gone { .. } => return Ok(End::Gone),
+                Standing::Waits {
+                    ahead,
+                    server_now,
+                    ticket,
+                    holder,
+                } => {
+                    notes.waits(ahead, ticket, holder);
+                    server_now
+                }
+            };
+            let mut pause = self.place / 3;
+            last = loop {
+                tokio::select! {
+                    biased;
+                    heard = self.ear.next() => match heard {
+                        Heard::Granted(grant, link) if link == last.link => {
+                            let granted = self.counted(&grant, last.sent, server_now);
+                            return Ok(End::Served(grant.token, granted));
+                        }
+                        // Another connection, perhaps another server: it must confirm first.
+                        Heard::Granted(..) | Heard::Resubscribed => pause = Duration::ZERO,
+                    },
+                    answer = beat(self.engine, self.kind, self.line, &self.mark, self.place, pause) => {
+                        match answer {
+                            Ok(answer) => break answer,
+                            Err(failure) => {
+                                notes.log.failed(failure)?;
+                                pause = notes.log.backoff.pause().min(self.place / 3);
+                            }
+                        }
+                    }
+                }
+            };
+        }
+    }
+
+    /// From when and for how long a grant counts (invariant 9). By the server's clock it was made so long
+    /// after a heartbeat was answered; that heartbeat was sent earlier still, and the grant is not to come.
+    fn counted(&self, grant: &Grant, beat_sent: Moment, server_now: u64) -> Granted {
+        let left = Duration::from_micros(grant.end.saturating_sub(server_now));
+        let waited = left.saturating_sub(self.first);
+        let start = beat_sent + (waited - waited / 100);
+        Granted::new(start.min(Moment::now()), self.first.min(left))
+    }
+}
+
+/// How long a place is kept at a time by one who wants this lease. Half of it: when a holder and those
+/// behind it die together, they are found dead before its lease ends, and are not served in vain.
+fn place(lease: Duration) -> Duration {
+    (lease / 2).clamp(SHORTEST_PLACE, LONGEST_PLACE)
+}
+
+/// Keeps a place after a pause, and asks how it stands.
+async fn beat(
+    engine: &Engine,
+    kind: &dyn Kind,
+    line: &dyn Line,
+    mark: &[u8],
+    place: Duration,
+    pause: Duration,
+) -> Result<Answer, Failure> {
+    tokio::time::sleep(pause).await;
+    let link = engine.backend.link(Lane::Keeper, kind.slot()).await?;
+    let sent = Moment::now();
+    let standing = line.stay(mark, place).send(&*link, engine.limits.request);
+    Ok(Answer {
+        sent,
+        link: link.number(),
+        standing: standing.await?,
+    })
+}
+
+impl Notes<'_> {
+    fn waits(&mut self, ahead: u64, ticket: u64, holder: Holder) {
+        self.ticket = Some(ticket);
+        if let Some(turn) = &self.turn {
+            turn.saw(&holder, Some(ahead));
+        }
+        self.log.busy(holder);
+        self.log.ahead = Some(ahead);
+    }
+}

@@ -1,0 +1,297 @@
+//! The queued family: holders with a lease each, and a line of waiters that are given the lock in turn.
+//!
+//! One algorithm for all its kinds: a lock has a capacity, an owner takes some weight of it, and whoever
+//! leaves lets in those at the head of the line as long as they fit. Each step is one script.
+
+use std::time::Duration;
+
+use super::call::first;
+use super::keys::QueueKeys;
+use super::script::script;
+use super::{Acquired, Call, Freed, Grant, Mark, Renewed, Standing, record};
+use crate::backend::{Failure, Refusal, Reply, Slot};
+use crate::holder::Holder;
+use crate::owner::{Owner, Token};
+
+script!(ENTER, "queue/line.lua", "queue/enter.lua");
+script!(RENEW, "queue/line.lua", "queue/renew.lua");
+script!(RELEASE, "queue/line.lua", "queue/release.lua");
+script!(SHRINK, "queue/line.lua", "queue/shrink.lua");
+script!(CAPACITY, "queue/line.lua", "queue/capacity.lua");
+script!(LOOK, "queue/line.lua", "queue/look.lua");
+
+/// How long a capacity that was set is remembered after the lock was last used.
+const KEPT: Duration = Duration::from_secs(30 * 86_400);
+
+/// The calls of one lock of this family, for those who take the same share of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Queued {
+    keys: QueueKeys,
+    share: Share,
+}
+
+/// Which kind of lock it is, and how much of it is taken at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    /// The same for all who use the lock; others are refused.
+    pub(crate) kind: &'static str,
+    pub(crate) capacity: u64,
+    pub(crate) weight: u64,
+    /// Whether those who hold it together have one token.
+    pub(crate) shared: bool,
+}
+
+/// How a lock of this family stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Census {
+    /// How much of it is taken.
+    pub(crate) used: u64,
+    /// How much there is, where the server knows.
+    pub(crate) capacity: Option<u64>,
+    pub(crate) waiting: u64,
+    pub(crate) holder: Option<Holder>,
+}
+
+impl Queued {
+    pub(crate) fn new(keys: QueueKeys, share: Share) -> Self {
+        Self { keys, share }
+    }
+
+    /// The same lock, of which `weight` is taken.
+    pub(crate) fn with_weight(&self, weight: u64) -> Self {
+        let mut other = self.clone();
+        other.share.weight = weight;
+        other
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.keys.name()
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        self.keys.slot()
+    }
+
+    /// The lock's own key.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.keys.lock().as_bytes()
+    }
+
+    pub(crate) fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Where this client hears of grants, of this lock and of others.
+    pub(crate) fn grants(&self) -> &[u8] {
+        self.keys.grants().as_bytes()
+    }
+
+    pub(crate) fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+        record::write(owner, since_micros, note).into()
+    }
+
+    /// Takes the lock if nobody waits and there is room.
+    pub(crate) fn acquire(&self, mark: &Mark, lease: Duration) -> Call<Acquired> {
+        self.entering(
+            mark,
+            lease,
+            Duration::ZERO,
+            None,
+            |replies| match read_standing(replies)? {
+                Standing::Holds { token, .. } => Ok(Acquired::Held { token }),
+                Standing::Waits { holder, .. } | Standing::Gone { holder } => {
+                    Ok(Acquired::Busy { holder })
+                }
+            },
+        )
+    }
+
+    /// Takes the lock, or gets in line for it, with a place that is kept for `place` at a time.
+    pub(crate) fn enter(
+        &self,
+        mark: &Mark,
+        lease: Duration,
+        place: Duration,
+        ticket: Option<u64>,
+    ) -> Call<Standing> {
+        self.entering(mark, lease, place, ticket, read_standing)
+    }
+
+    /// Keeps a place in line, and says how it stands.
+    pub(crate) fn stay(&self, mark: &[u8], place: Duration) -> Call<Standing> {
+        let args = [record::owner(mark), &micros(place)];
+        Call::script(&RENEW, &self.keys.all(), &args, read_standing)
+    }
+
+    /// Makes the lease last at least `lease` from now; never shortens it.
+    pub(crate) fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        let args = [record::owner(mark), &micros(lease)];
+        Call::script(
+            &RENEW,
+            &self.keys.all(),
+            &args,
+            |replies| match read_standing(replies)? {
+                Standing::Holds { .. } => Ok(Renewed::Kept),
+                Standing::Waits { .. } | Standing::Gone { .. } => Ok(Renewed::Gone),
+            },
+        )
+    }
+
+    /// Ends a holding, or a place in line; a holding when `keep` is over.
+    pub(crate) fn release(&self, mark: &[u8], keep: Option<Duration>) -> Call<Freed> {
+        let args = [record::owner(mark), &micros(keep.unwrap_or_default())];
+        Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
+            match first("a release", replies)? {
+                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => Ok(Freed::Freed),
+                Reply::List(_) => Ok(Freed::NotOurs),
+                reply => Err(Failure::malformed("a release", &[reply])),
+            }
+        })
+    }
+
+    /// Keeps `weight` of what is held, shared with others.
+    pub(crate) fn shrink(&self, mark: &[u8], weight: u64) -> Call<Renewed> {
+        let args = [record::owner(mark), &digits(weight)];
+        Call::script(
+            &SHRINK,
+            &self.keys.all(),
+            &args,
+            |replies| match read_standing(replies)? {
+                Standing::Holds { .. } => Ok(Renewed::Kept),
+                Standing::Waits { .. } | Standing::Gone { .. } => Ok(Renewed::Gone),
+            },
+        )
+    }
+
+    /// Sets the capacity, whatever those who enter say.
+    pub(crate) fn set_capacity(&self, capacity: u64) -> Call<()> {
+        let args = [self.share.kind.as_bytes(), &digits(capacity), &micros(KEPT)];
+        Call::script(&CAPACITY, &self.keys.all(), &args, |replies| {
+            first("a capacity", replies).map(drop)
+        })
+    }
+
+    /// How the lock stands.
+    pub(crate) fn census(&self) -> Call<Census> {
+        Call::script(&LOOK, &self.keys.all(), &[], |replies| {
+            let reply = first("a look", replies)?;
+            let census = read_census(&reply);
+            census.ok_or_else(|| Failure::malformed("a look", &[reply]))
+        })
+    }
+
+    fn entering<R>(
+        &self,
+        mark: &Mark,
+        lease: Duration,
+        place: Duration,
+        ticket: Option<u64>,
+        read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
+    ) -> Call<R> {
+        let share = self.share;
+        let args = [
+            share.kind.as_bytes(),
+            record::owner(mark),
+            mark,
+            self.grants(),
+            &digits(share.weight),
+            if share.shared { b"1" } else { b"0" },
+            &digits(share.capacity),
+            &micros(lease),
+            &micros(place),
+            &digits(ticket.unwrap_or_default()),
+        ];
+        Call::script(&ENTER, &self.keys.all(), &args, read)
+    }
+}
+
+fn digits(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+/// Whole microseconds, rounded up: the server never keeps anything shorter than was asked.
+fn micros(duration: Duration) -> Vec<u8> {
+    duration.as_nanos().div_ceil(1000).to_string().into_bytes()
+}
+
+impl Grant {
+    /// Reads what a promotion publishes: `OWNER TOKEN END`.
+    pub(crate) fn read(message: &[u8]) -> Option<Self> {
+        let mut words = std::str::from_utf8(message).ok()?.split(' ');
+        let grant = Self {
+            owner: words.next()?.parse().ok()?,
+            token: Token::new(words.next()?.parse().ok()?),
+            end: words.next()?.parse().ok()?,
+        };
+        words.next().is_none().then_some(grant)
+    }
+}
+
+fn read_standing(replies: Vec<Reply>) -> Result<Standing, Failure> {
+    let reply = first("an owner's standing", replies)?;
+    match standing(&reply) {
+        Some(standing) => standing,
+        None => Err(Failure::malformed("an owner's standing", &[reply])),
+    }
+}
+
+/// The answers that `queue/line.lua` lists; `None` when it is none of them.
+fn standing(reply: &Reply) -> Option<Result<Standing, Failure>> {
+    let Reply::List(parts) = reply else {
+        return None;
+    };
+    let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
+    let now = number(2)?;
+    Some(Ok(match number(0)? {
+        0 => Standing::Gone {
+            holder: holder(parts.get(4)?, number(5)?, now)?,
+        },
+        1 => Standing::Holds {
+            token: Token::new(number(1)?),
+            left: Duration::from_micros(number(3)?.saturating_sub(now)),
+        },
+        2 => Standing::Waits {
+            ahead: number(1)?,
+            server_now: now,
+            ticket: number(3)?,
+            holder: holder(parts.get(4)?, number(5)?, now)?,
+        },
+        3 => {
+            let why = format!("there are only {} in all", number(1)?);
+            return Some(Err(Failure::Refused(Refusal::new("TOOMUCH", &why))));
+        }
+        _ => return None,
+    }))
+}
+
+fn read_census(reply: &Reply) -> Option<Census> {
+    let Reply::List(parts) = reply else {
+        return None;
+    };
+    let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
+    let used = number(0)?;
+    let holder = holder(parts.get(4)?, number(5)?, number(3)?)?;
+    Some(Census {
+        used,
+        capacity: number(1).filter(|capacity| *capacity > 0),
+        waiting: number(2)?,
+        holder: (used > 0).then_some(holder),
+    })
+}
+
+/// Who stands in an entry: `WEIGHT SHARED FIRST TOKEN SINCE CHANNEL RECORD`, or nobody.
+fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
+    let Reply::Bytes(entry) = entry else {
+        return None;
+    };
+    let mut parts = entry.splitn(7, |byte| *byte == b' ');
+    let since = parts.nth(4).and_then(|since| {
+        let since = std::str::from_utf8(since).ok()?.parse().ok()?;
+        std::time::UNIX_EPOCH.checked_add(Duration::from_micros(since))
+    });
+    Some(Holder {
+        since,
+        lease_left: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
+        ..record::read(parts.nth(1).unwrap_or_default())
+    })
+}

@@ -1,0 +1,207 @@
+//! What a test that is for every kind needs of a kind: one way to ask for it and one way to hold it.
+
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::time::Duration;
+
+use leasehold::kinds::{Lock, TryLock};
+use leasehold::{Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, Release};
+
+/// A kind that one holder has at a time.
+pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
+    type Guard: Holding;
+
+    fn named(client: &Client, name: &str) -> Self;
+    /// An acquisition that terms can be set on.
+    fn request(&self) -> Lock;
+    fn acquire(&self, lock: Lock) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
+    fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+    fn run<W>(
+        &self,
+        lock: Lock,
+        work: impl FnOnce(Vec<Lease>) -> W + Send,
+    ) -> impl Future<Output = Result<W::Output, Error>> + Send
+    where
+        W: Future + Send,
+        W::Output: Send;
+
+    fn lock(&self) -> Request<Self> {
+        Request {
+            kind: self.clone(),
+            lock: self.request(),
+        }
+    }
+}
+
+/// What is held.
+pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
+    fn leases(&self) -> Vec<Lease>;
+    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
+    fn release(self) -> impl Future<Output = Result<Release, Error>> + Send;
+    fn lost(&self) -> impl Future<Output = Option<Loss>> + Send;
+
+    fn check(&self) -> Result<(), Error> {
+        self.leases().iter().try_for_each(Lease::check)
+    }
+    fn token(&self) -> u64 {
+        self.leases()[0].token().as_u64()
+    }
+}
+
+/// An acquisition with its terms.
+pub(crate) struct Request<K> {
+    kind: K,
+    lock: Lock,
+}
+
+impl<K: Exclusive> Request<K> {
+    pub(crate) fn wait(mut self, limit: Duration) -> Self {
+        self.lock = self.lock.wait(limit);
+        self
+    }
+
+    pub(crate) fn lease(mut self, length: Duration) -> Self {
+        self.lock = self.lock.lease(length);
+        self
+    }
+
+    pub(crate) fn at_least(mut self, length: Duration) -> Self {
+        self.lock = self.lock.at_least(length);
+        self
+    }
+
+    pub(crate) fn at_most(mut self, length: Duration) -> Self {
+        self.lock = self.lock.at_most(length);
+        self
+    }
+
+    pub(crate) fn note(mut self, text: &str) -> Self {
+        self.lock = self.lock.note(text);
+        self
+    }
+
+    pub(crate) async fn run<W>(
+        self,
+        work: impl FnOnce(Vec<Lease>) -> W + Send,
+    ) -> Result<W::Output, Error>
+    where
+        W: Future + Send,
+        W::Output: Send,
+    {
+        self.kind.run(self.lock, work).await
+    }
+}
+
+impl<K: Exclusive> IntoFuture for Request<K> {
+    type Output = Result<K::Guard, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.kind.acquire(self.lock).await })
+    }
+}
+
+impl Holding for Guard {
+    fn leases(&self) -> Vec<Lease> {
+        vec![self.lease().clone()]
+    }
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        Guard::extend(self, lease).await
+    }
+    async fn release(self) -> Result<Release, Error> {
+        Guard::release(self).await
+    }
+    async fn lost(&self) -> Option<Loss> {
+        Lease::lost(self).await
+    }
+}
+
+impl Holding for MultiGuard {
+    fn leases(&self) -> Vec<Lease> {
+        MultiGuard::leases(self).cloned().collect()
+    }
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        MultiGuard::extend(self, lease).await
+    }
+    async fn release(self) -> Result<Release, Error> {
+        MultiGuard::release(self).await
+    }
+    async fn lost(&self) -> Option<Loss> {
+        MultiGuard::lost(self).await.1
+    }
+}
+
+/// A multi-lock of two: the lock that is named, and one beside it that is this client's own.
+#[derive(Clone)]
+pub(crate) struct Pair {
+    client: Client,
+    name: String,
+    /// Comes before the other in the order: it is held while the other is waited for.
+    own: String,
+}
+
+impl Pair {
+    fn with(&self, lock: Lock) -> MultiLock {
+        MultiLock::new([lock, self.client.fair_mutex(&self.own).lock()])
+    }
+}
+
+impl Exclusive for Pair {
+    type Guard = MultiGuard;
+
+    fn named(client: &Client, name: &str) -> Self {
+        Self {
+            client: client.clone(),
+            name: name.to_owned(),
+            own: format!("!own:{}", crate::support::name()),
+        }
+    }
+    fn request(&self) -> Lock {
+        self.client.mutex(&self.name).lock()
+    }
+    async fn acquire(&self, lock: Lock) -> Result<MultiGuard, Error> {
+        self.with(lock).await
+    }
+    async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        match self.with(self.request()).wait(Duration::ZERO).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+    async fn run<W>(
+        &self,
+        lock: Lock,
+        work: impl FnOnce(Vec<Lease>) -> W + Send,
+    ) -> Result<W::Output, Error>
+    where
+        W: Future + Send,
+        W::Output: Send,
+    {
+        self.with(lock).run(work).await
+    }
+}
+
+/// How many kinds [`any_lock`] and [`any_try_lock`] know.
+pub(crate) const KINDS: u64 = 4;
+
+/// An acquisition of one of the kinds, by number: for tests that mix them. A name must always be used with
+/// the same number.
+pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Lock {
+    match number % KINDS {
+        0 => client.mutex(name).lock(),
+        1 => client.fair_mutex(name).lock(),
+        2 => client.semaphore(name, 1).acquire(),
+        _ => client.rw_lock(name).write().into(),
+    }
+}
+
+/// As [`any_lock`], without waiting.
+pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryLock {
+    match number % KINDS {
+        0 => client.mutex(name).try_lock(),
+        1 => client.fair_mutex(name).try_lock(),
+        2 => client.semaphore(name, 1).try_acquire(),
+        _ => client.rw_lock(name).try_write().into(),
+    }
+}

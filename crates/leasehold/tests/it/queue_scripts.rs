@@ -1,0 +1,259 @@
+//! Each script of the queue and of the latch on its own: state before, call, answer, state after.
+
+use testkit::{Answer, Flavor, Server};
+
+const LINE: &str = include_str!("../../lua/queue/line.lua");
+const ENTER: &str = include_str!("../../lua/queue/enter.lua");
+const RENEW: &str = include_str!("../../lua/queue/renew.lua");
+const RELEASE: &str = include_str!("../../lua/queue/release.lua");
+const SHRINK: &str = include_str!("../../lua/queue/shrink.lua");
+const CAPACITY: &str = include_str!("../../lua/queue/capacity.lua");
+const LOOK: &str = include_str!("../../lua/queue/look.lua");
+
+const KEYS: [&str; 5] = ["lock", "holders", "line", "alive", "counter"];
+const MINUTE: &str = "60000000";
+
+fn eval(server: &Server, script: &str, args: &[&str]) -> Answer {
+    let script = format!("{LINE}{script}");
+    let mut words = vec!["EVAL", &script, "5"];
+    words.extend(KEYS);
+    words.extend(args);
+    server.ask(&words)
+}
+
+/// Enters a lock of capacity 2 with weight 1, for a minute.
+fn enter(server: &Server, owner: &str, wait: &str) -> Vec<i64> {
+    let args = [
+        "fair", owner, "lh1 who", "c", "1", "0", "2", MINUTE, wait, "0",
+    ];
+    numbers(&eval(server, ENTER, &args))
+}
+
+fn numbers(answer: &Answer) -> Vec<i64> {
+    let parts = answer.list().iter();
+    parts
+        .filter_map(|part| match part {
+            Answer::Int(number) => Some(*number),
+            _ => None,
+        })
+        .collect()
+}
+
+fn members(server: &Server, key: &str) -> Vec<String> {
+    let members = server.ask(&["ZRANGE", key, "0", "-1"]);
+    let members = members.list().iter();
+    members.map(|member| member.text().to_owned()).collect()
+}
+
+fn field(server: &Server, name: &str) -> Answer {
+    server.ask(&["HGET", "lock", name])
+}
+
+/// A server where `a` and `b` hold the lock and `c` and `d` wait.
+fn full() -> Server {
+    let server = Server::start(&Flavor::one());
+    assert_eq!(enter(&server, "a", "0")[0], 1);
+    assert_eq!(enter(&server, "b", MINUTE)[0], 1);
+    assert_eq!(enter(&server, "c", MINUTE)[..2], [2, 0]);
+    assert_eq!(enter(&server, "d", MINUTE)[..2], [2, 1]);
+    server
+}
+
+#[test]
+fn enter_takes_while_there_is_room_and_then_gets_in_line() {
+    let server = full();
+    assert_eq!(members(&server, "holders"), ["a", "b"]);
+    assert_eq!(members(&server, "line"), ["c", "d"]);
+    assert_eq!(field(&server, "used").text(), "2");
+    assert_eq!(field(&server, "capacity").text(), "2");
+    assert_eq!(field(&server, "kind").text(), "fair");
+    // Without waiting nothing is changed; repeated, nothing is counted twice.
+    assert_eq!(enter(&server, "e", "0")[0], 0);
+    assert_eq!(enter(&server, "a", MINUTE)[0], 1);
+    assert_eq!(enter(&server, "c", MINUTE)[..2], [2, 0]);
+    assert_eq!(members(&server, "holders").len(), 2);
+    assert_eq!(members(&server, "line").len(), 2);
+    for key in &KEYS[..4] {
+        let left = server.ask(&["PTTL", key]).int();
+        assert!((60_000..=61_001).contains(&left), "{key}: {left}");
+    }
+}
+
+#[test]
+fn release_gives_the_lock_to_the_next_and_tells_it() {
+    let server = full();
+    let mut listener = server.connect();
+    listener.ask(&["SUBSCRIBE", "c"]).unwrap();
+    assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
+    assert_eq!(members(&server, "holders"), ["b", "c"]);
+    assert_eq!(members(&server, "line"), ["d"]);
+    let message = listener.receive().unwrap().list()[2].text().to_owned();
+    let words: Vec<_> = message.split(' ').collect();
+    assert_eq!(words[0], "c");
+    assert_eq!(words[1], server.ask(&["GET", "counter"]).text());
+    assert_eq!(words[2], server.ask(&["ZSCORE", "holders", "c"]).text());
+    assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 0);
+    // An abandoned place is left, and what nobody wants is gone.
+    assert_eq!(numbers(&eval(&server, RELEASE, &["d", "0"]))[0], 2);
+    eval(&server, RELEASE, &["b", "0"]);
+    eval(&server, RELEASE, &["c", "0"]);
+    assert_eq!(server.ask(&["KEYS", "*"]).list().len(), 1, "the counter");
+}
+
+#[test]
+fn release_keeps_others_out_for_as_long_as_asked() {
+    let server = full();
+    assert_eq!(numbers(&eval(&server, RELEASE, &["a", "5000000"]))[0], 1);
+    assert_eq!(members(&server, "line"), ["c", "d"]);
+    let now = numbers(&eval(&server, LOOK, &[]))[3];
+    let end: i64 = server
+        .ask(&["ZSCORE", "holders", "a"])
+        .text()
+        .parse()
+        .unwrap();
+    assert!((4_000_000..=5_000_000).contains(&(end - now)));
+}
+
+#[test]
+fn renew_lengthens_and_makes_nothing() {
+    let server = full();
+    let answer = numbers(&eval(&server, RENEW, &["a", "90000000"]));
+    assert_eq!((answer[0], answer[3] - answer[2]), (1, 90_000_000));
+    let again = numbers(&eval(&server, RENEW, &["a", "1"]));
+    assert_eq!(again[3], answer[3], "shortened");
+    assert_eq!(numbers(&eval(&server, RENEW, &["d", "1"]))[..2], [2, 1]);
+    assert_eq!(numbers(&eval(&server, RENEW, &["e", MINUTE]))[0], 0);
+    assert_eq!(members(&server, "holders").len(), 2);
+    assert_eq!(members(&server, "line").len(), 2);
+}
+
+#[test]
+fn whoever_comes_finds_the_expired_and_the_dead() {
+    let server = full();
+    // One holder's lease is over, and the first in line has not been heard of.
+    server.tell(&["ZADD", "holders", "1", "b"]);
+    server.tell(&["ZADD", "alive", "1", "c"]);
+    assert_eq!(numbers(&eval(&server, RENEW, &["d", MINUTE]))[0], 1);
+    assert_eq!(members(&server, "holders"), ["a", "d"]);
+    assert_eq!(field(&server, "b"), Answer::Nil);
+    assert_eq!(field(&server, "c"), Answer::Nil);
+}
+
+#[test]
+fn capacity_lets_in_those_who_now_fit_and_is_remembered() {
+    let server = full();
+    let answer = eval(&server, CAPACITY, &["fair", "3", MINUTE]);
+    assert_eq!(numbers(&answer)[0], 3);
+    assert_eq!(members(&server, "line"), ["d"]);
+    for owner in ["a", "b", "c", "d"] {
+        eval(&server, RELEASE, &[owner, "0"]);
+    }
+    assert_eq!(field(&server, "capacity").text(), "3");
+    assert!(server.ask(&["PTTL", "lock"]).int() > 59_000);
+}
+
+#[test]
+fn shrink_shares_what_is_held() {
+    let server = Server::start(&Flavor::one());
+    let enter = |owner: &str, weight: &str, shared: &str| {
+        let args = [
+            "rw", owner, "lh1 who", "c", weight, shared, "9", MINUTE, MINUTE, "0",
+        ];
+        numbers(&eval(&server, ENTER, &args))
+    };
+    let token = enter("w", "9", "0")[1];
+    assert_eq!(enter("r", "1", "1")[0], 2);
+    let answer = numbers(&eval(&server, SHRINK, &["w", "1"]));
+    assert_eq!(answer[..2], [1, token]);
+    assert_eq!(numbers(&eval(&server, RENEW, &["r", "1"]))[..2], [1, token]);
+    assert_eq!(field(&server, "used").text(), "2");
+    assert_eq!(
+        numbers(&eval(&server, SHRINK, &["w", "5"]))[0],
+        1,
+        "not more"
+    );
+    assert_eq!(field(&server, "used").text(), "2");
+}
+
+#[test]
+fn what_an_evicting_server_has_left_deceives_nobody() {
+    // Losing any of the keys is a loss of data, but no lock that nobody can have.
+    for lost in &KEYS[..4] {
+        let server = full();
+        server.tell(&["DEL", lost]);
+        for owner in ["a", "b", "c", "d"] {
+            eval(&server, RELEASE, &[owner, "0"]);
+        }
+        assert_eq!(enter(&server, "e", "0")[0], 1, "without {lost}");
+        assert_eq!(enter(&server, "f", "0")[0], 1, "without {lost}");
+        assert_eq!(enter(&server, "g", "0")[0], 0, "without {lost}");
+    }
+}
+
+#[test]
+fn arguments_out_of_range_and_other_kinds_change_nothing() {
+    let server = full();
+    let before = server.ask(&["HGETALL", "lock"]);
+    let good = ["fair", "x", "r", "c", "1", "0", "2", MINUTE, MINUTE, "0"];
+    for (at, values) in [
+        (4, ["0", "-1", "1.5", "x"]),
+        (6, ["0", "-1", "1.5", ""]),
+        (7, ["0", "-1", "nan", "1e99"]),
+        (8, ["-1", "0.5", "x", "1e99"]),
+        (9, ["-1", "0.5", "x", "1e99"]),
+    ] {
+        for value in values {
+            let mut args = good;
+            args[at] = value;
+            let answer = eval(&server, ENTER, &args);
+            assert!(is_error(&answer, "LEASEHOLD"), "{at} {value}: {answer:?}");
+        }
+    }
+    for (script, args) in [
+        (RENEW, &["a", "0"][..]),
+        (RELEASE, &["a", "-1"]),
+        (SHRINK, &["a", "0"]),
+        (CAPACITY, &["fair", "0", "1"]),
+    ] {
+        let answer = eval(&server, script, args);
+        assert!(is_error(&answer, "LEASEHOLD"), "{args:?}: {answer:?}");
+    }
+    let mut other = good;
+    other[0] = "rw";
+    assert!(is_error(&eval(&server, ENTER, &other), "WRONGTYPE"));
+    let other = eval(&server, CAPACITY, &["rw", "3", MINUTE]);
+    assert!(is_error(&other, "WRONGTYPE"));
+    assert_eq!(server.ask(&["HGETALL", "lock"]), before);
+}
+
+#[test]
+fn the_latch_counts_each_caller_once() {
+    let server = Server::start(&Flavor::one());
+    let call = |script: &str, args: &[&str]| {
+        let words = ["EVAL", script, "1", "latch"].into_iter();
+        server.ask(&words.chain(args.iter().copied()).collect::<Vec<_>>())
+    };
+    let set = include_str!("../../lua/latch/set.lua");
+    let count_down = include_str!("../../lua/latch/count_down.lua");
+    let delete = include_str!("../../lua/latch/delete.lua");
+    assert_eq!(call(count_down, &["a", "c"]), Answer::Int(-1));
+    assert_eq!(call(delete, &["c"]), Answer::Int(0));
+    for (count, life) in [("0", "1"), ("1", "0"), ("x", "1"), ("1.5", "1"), ("1", "")] {
+        assert!(is_error(&call(set, &[count, life]), "LEASEHOLD"));
+    }
+    assert_eq!(call(set, &["2", "60000"]), Answer::Int(1));
+    assert_eq!(call(set, &["9", "1"]), Answer::Int(0));
+    for (caller, left) in [("a", 1), ("a", 1), ("b", 0), ("c", 0)] {
+        assert_eq!(call(count_down, &[caller, "c"]), Answer::Int(left));
+    }
+    assert!(server.ask(&["PTTL", "latch"]).int() > 59_000);
+    assert_eq!(call(delete, &["c"]), Answer::Int(1));
+    server.tell(&["HSET", "latch", "kind", "fair"]);
+    for script in [set, count_down, delete] {
+        assert!(is_error(&call(script, &["1", "1"]), "WRONGTYPE"));
+    }
+}
+
+fn is_error(answer: &Answer, code: &str) -> bool {
+    matches!(answer, Answer::Error(error) if error.contains(code))
+}
