@@ -110,8 +110,10 @@ impl Drop for Ear<'_> {
 
 /// What is known while one waits: for the place when it is lost, and for the error at the end.
 struct Notes<'a> {
-    ticket: Option<u64>,
+    /// Of one who stands behind others of this process: the place is that of all of them.
     turn: Option<Turn<'a>>,
+    /// Of one who stands alone.
+    ticket: Option<u64>,
     log: &'a mut Log,
 }
 
@@ -164,7 +166,10 @@ impl Engine {
                 Err(failure) => Err(failure),
             };
             match outcome {
-                Ok(Some(hold)) => return Ok(hold),
+                Ok(Some(hold)) => {
+                    *notes.ticket() = None;
+                    return Ok(hold);
+                }
                 // The place is lost, and asked for again.
                 Ok(None) => {}
                 Err(failure) => {
@@ -219,7 +224,7 @@ impl Engine {
         };
         let armed = Armed::new(&self.keeper, kind, mark, link.clone());
         let sent = Moment::now();
-        let entering = line.enter(&stay.mark, lease, place, notes.ticket);
+        let entering = line.enter(&stay.mark, lease, place, *notes.ticket());
         let standing = match entering.send(&*link, self.limits.request).await {
             Err(failure @ Failure::Refused(_)) => {
                 armed.disarm();
@@ -328,8 +333,15 @@ async fn beat(
 }
 
 impl Notes<'_> {
+    fn ticket(&mut self) -> &mut Option<u64> {
+        match &mut self.turn {
+            Some(turn) => turn.ticket(),
+            None => &mut self.ticket,
+        }
+    }
+
     fn waits(&mut self, ahead: u64, ticket: u64, holder: Holder) {
-        self.ticket = Some(ticket);
+        *self.ticket() = Some(ticket);
         if let Some(turn) = &self.turn {
             turn.saw(&holder, Some(ahead));
         }

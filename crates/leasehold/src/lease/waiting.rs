@@ -39,11 +39,19 @@ struct Queue {
 
 /// Where the tasks of this process that want one lock stand in line, first come first served.
 struct Gate {
-    /// Held by the task that talks to the server; the subscription passes on with the turn.
-    turn: tokio::sync::Mutex<Option<Subscription>>,
+    /// Held by the task that talks to the server; what it has passes on with the turn.
+    turn: tokio::sync::Mutex<Handed>,
     wake: Arc<Wake>,
     /// Who held the lock when the task whose turn it is last tried, and when that was.
     seen: Mutex<Option<(Moment, Seen)>>,
+}
+
+/// What one task leaves to the next.
+#[derive(Default)]
+struct Handed {
+    subscription: Option<Subscription>,
+    /// What the place in the server's line goes by, of one who gave up without being served.
+    ticket: Option<u64>,
 }
 
 /// What the task whose turn it is last saw of the lock.
@@ -75,7 +83,7 @@ impl WaitingRoom {
         let mut gates = self.gates.lock();
         let queue = gates.entry(channel.to_vec()).or_insert_with(|| Queue {
             gate: Arc::new(Gate {
-                turn: tokio::sync::Mutex::new(None),
+                turn: tokio::sync::Mutex::default(),
                 wake: Arc::default(),
                 seen: Mutex::default(),
             }),
@@ -118,7 +126,7 @@ impl Place<'_> {
         Turn {
             channel: &self.channel,
             gate: &self.gate,
-            subscription: self.gate.turn.lock().await,
+            handed: self.gate.turn.lock().await,
             looked: None,
         }
     }
@@ -140,7 +148,7 @@ impl Drop for Place<'_> {
 pub(super) struct Turn<'a> {
     channel: &'a [u8],
     gate: &'a Gate,
-    subscription: MutexGuard<'a, Option<Subscription>>,
+    handed: MutexGuard<'a, Handed>,
     /// When this turn last looked.
     looked: Option<Moment>,
 }
@@ -148,14 +156,19 @@ pub(super) struct Turn<'a> {
 impl Turn<'_> {
     /// Makes sure that releases are heard; where that takes too long, goes on without for now.
     pub(super) async fn listen(&mut self, engine: &Engine) -> Result<(), Failure> {
-        if self.subscription.is_none() {
+        if self.handed.subscription.is_none() {
             let backend = &engine.backend;
             let subscribing = backend.subscribe(self.channel.to_vec(), self.gate.wake.clone());
             if let Ok(subscribed) = tokio::time::timeout(engine.limits.request, subscribing).await {
-                *self.subscription = Some(subscribed?);
+                self.handed.subscription = Some(subscribed?);
             }
         }
         Ok(())
+    }
+
+    /// The place in the server's line that this process has, or had.
+    pub(super) fn ticket(&mut self) -> &mut Option<u64> {
+        &mut self.handed.ticket
     }
 
     /// Notes how the lock stands, for those who wait behind this task.

@@ -333,6 +333,38 @@ fn one_who_was_out_of_reach_gets_back_in_where_it_was() {
 }
 
 #[test]
+fn one_who_gives_up_leaves_its_place_to_the_next_task_of_its_process() {
+    beside_others(async {
+        let (server, name) = (server(), name());
+        let held = client(&server)
+            .await
+            .fair_mutex(&name)
+            .lock()
+            .await
+            .unwrap();
+        let impatient = client(&server).await.fair_mutex(&name);
+        let limit = Duration::from_millis(700);
+        let first = tokio::spawn(impatient.lock().wait(limit).into_future());
+        eventually(Duration::from_secs(1), "in line", || waiting(&server) == 1).await;
+        let behind = tokio::spawn(impatient.lock().into_future());
+        let other = client(&server).await.fair_mutex(&name);
+        let other = tokio::spawn(other.lock().into_future());
+        eventually(Duration::from_secs(1), "behind", || waiting(&server) == 2).await;
+        assert!(first.await.unwrap().is_err(), "gave up");
+        eventually(Duration::from_secs(1), "taken over", || {
+            waiting(&server) == 2 && impatient.position() == Some(1)
+        })
+        .await;
+        let _ = held.release().await.unwrap();
+        let held = tokio::time::timeout(Duration::from_secs(2), behind).await;
+        let held = held.expect("served in its turn").unwrap().unwrap();
+        assert!(!other.is_finished());
+        let _ = held.release().await.unwrap();
+        let _ = other.await.unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_grant_whose_message_was_lost_is_found_by_the_next_heartbeat() {
     beside_others(async {
         let (server, name) = (server(), name());
