@@ -389,6 +389,30 @@ fn a_grant_whose_message_was_lost_is_found_by_the_next_heartbeat() {
 }
 
 #[test]
+fn after_a_new_connection_those_in_line_ask_at_once() {
+    beside_others(async {
+        let server = server();
+        let lease = Duration::from_secs(30);
+        let client = || builder_at(server.port()).lease(lease).connect();
+        for _ in 0..scaled(5) {
+            let name = name();
+            let mutex = client().await.unwrap().fair_mutex(&name);
+            let held = mutex.lock().await.unwrap();
+            let waiter = client().await.unwrap().fair_mutex(&name);
+            let waiter = tokio::spawn(waiter.lock().into_future());
+            eventually(Duration::from_secs(1), "in line", || waiting(&server) == 1).await;
+            // The grant is published while nobody can hear it.
+            let killed = Instant::now();
+            server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+            let _ = held.release().await.unwrap();
+            let _guard = waiter.await.unwrap().unwrap();
+            let took = killed.elapsed();
+            assert!(took < Duration::from_millis(400), "only after {took:?}");
+        }
+    });
+}
+
+#[test]
 fn a_grant_to_one_who_died_passes_on_after_its_first_lease() {
     beside_others(async {
         let (server, name) = (server(), name());
