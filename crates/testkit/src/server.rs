@@ -410,8 +410,10 @@ impl Server {
             if child.try_wait().is_ok_and(|status| status.is_some()) {
                 return false;
             }
-            let pong = Connection::open(self.port).and_then(|mut server| server.ask(&["PING"]));
-            if pong.is_ok_and(|pong| pong == Answer::Text("PONG".to_owned())) {
+            let own = format!("process_id:{}\r\n", child.id());
+            let asked = Connection::open(self.port).and_then(|mut it| it.ask(&["INFO", "server"]));
+            // Somebody else's server on the same port is not ours.
+            if matches!(asked, Ok(Answer::Text(info)) if info.contains(&own)) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -427,9 +429,18 @@ impl Drop for Server {
     }
 }
 
+/// A port that nobody has and this process has not given out before; below those that the system gives to
+/// outgoing connections, which could take it before the server does.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id() * 61;
+    loop {
+        let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(20_000 + number % 12_000).expect("below 32,000");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Leaves a note of each running server in the folder `LEASEHOLD_PIDS`, for whoever cleans up after a
