@@ -20,8 +20,8 @@
 //! No lock can stop code that is paused between a check and its effect: send the [`Token`] along with every
 //! write, and let the resource refuse smaller ones than it has seen. A server that loses its data can grant a
 //! lock twice; the first holder learns of it at its next renewal, and tokens go on rising as long as the
-//! server's clock does not go back past the last one. The server must not evict keys. Otherwise: two guards of
-//! one lock are never valid at the same time.
+//! server's clock does not go back past the last one. The server must not evict keys. Otherwise: two guards that
+//! exclude each other are never valid at the same time.
 //!
 //! # Which lock
 //!

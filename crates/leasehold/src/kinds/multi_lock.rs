@@ -127,10 +127,15 @@ impl MultiLock {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             let own = part.ask.terms.wait;
             part.ask.terms.wait = left.into_iter().chain(own).min();
-            held.guards.push(part.ask.take().await?);
+            match part.ask.take().await {
+                Ok(guard) => held.guards.push(guard),
+                Err(error) => return held.fail(error).await,
+            }
         }
-        held.check()?;
-        Ok(held)
+        match held.check() {
+            Ok(()) => Ok(held),
+            Err(error) => held.fail(error).await,
+        }
     }
 }
 
@@ -223,6 +228,14 @@ impl MultiGuard {
             }
         }
         Ok(worst)
+    }
+
+    /// Gives back what there is before it says why there is no more: who tries again finds it free.
+    async fn fail(self, error: Error) -> Result<Self, Error> {
+        if let Err(error) = self.release().await {
+            tracing::warn!(%error, "release goes on in the background");
+        }
+        Err(error)
     }
 
     async fn ended(&self) {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Release};
+use leasehold::{Error, MultiLock, Release};
 use testkit::{Fault, Proxy};
 
 use crate::support::{LEASE, beside_others, builder_at, client, eventually, exists, name, server};
@@ -133,5 +133,22 @@ fn a_reader_that_connects_later_shares_the_token_of_those_inside() {
         let first = client(&server).await.rw_lock(&name).read().await.unwrap();
         let later = client(&server).await.rw_lock(&name).read().await.unwrap();
         assert_eq!(first.token(), later.token());
+    });
+}
+
+/// What a multi-lock had when it failed was given back in the background only, and was in its own way.
+#[test]
+fn a_multi_lock_that_failed_can_be_tried_again_at_once() {
+    beside_others(async {
+        let server = server();
+        let client = client(&server).await;
+        let (first, second) = (client.mutex("a of two"), client.fair_mutex("b of two"));
+        for _ in 0..100 {
+            let held = second.lock().await.unwrap();
+            let both = || MultiLock::new([first.lock(), second.lock()]).wait(Duration::ZERO);
+            assert!(matches!(both().await, Err(Error::Timeout { .. })));
+            let _ = held.release().await.unwrap();
+            let _ = both().await.unwrap().release().await.unwrap();
+        }
     });
 }
