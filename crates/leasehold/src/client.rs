@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Endpoint, Standalone};
+use crate::backend::{Backend, Origin, Standalone};
 use crate::error::Error;
 use crate::kinds::{FairMutex, Latch, Mutex, RwLock, Semaphore};
 use crate::lease::{Engine, Keeper, Limits};
@@ -27,7 +27,9 @@ impl Client {
     /// Connects with the default settings.
     ///
     /// The URL is `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS) or `unix://`, with user,
-    /// password and database as in `redis://user:password@host:6379/0`.
+    /// password and database as in `redis://user:password@host:6379/0`; or `redis+sentinel://` (and
+    /// `rediss+sentinel://`) with the sentinels, the group's name and the database, as in
+    /// `redis+sentinel://user:password@one:26379,two:26379/group/0?sentinel_password=other`.
     ///
     /// # Cancel safety
     ///
@@ -171,14 +173,15 @@ impl ClientBuilder {
     pub async fn connect(self) -> Result<Client, Error> {
         validate_lease(self.lease)?;
         let keyspace = Arc::new(Keyspace::new(&self.prefix, Counters::one())?);
-        let endpoint = Endpoint::new(&self.url, self.root_certificate, self.connect_timeout)
+        let certificate = self.root_certificate.as_deref();
+        let origin = Origin::new(&self.url, certificate, self.connect_timeout)
             .map_err(|why| Error::invalid("url", why.to_string()))?;
         let limits = Limits {
             request: self.request_timeout,
             outage: self.outage_limit,
         };
         let runtime = keeper_runtime()?;
-        let backend = Arc::new(Standalone::new(endpoint, runtime.handle()));
+        let backend = Arc::new(Standalone::new(origin, runtime.handle()));
         let engine = Arc::new(start(runtime, backend, limits)?);
         engine.reach().await?;
         Ok(Client {

@@ -20,7 +20,12 @@ const AT_HOME: [(&str, &[&str]); 4] = [
     ("tokio::spawn", &[]),
     (
         ".spawn(",
-        &["client.rs", "backend/subscriptions.rs", "lease/keeper.rs"],
+        &[
+            "client.rs",
+            "backend/standalone.rs",
+            "backend/subscriptions.rs",
+            "lease/keeper.rs",
+        ],
     ),
     ("time::sleep", &["backend/", "lease/"]),
 ];

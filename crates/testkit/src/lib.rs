@@ -4,6 +4,7 @@
 //! [`Proxy`] stands between a client and a server and does to single requests what networks do. Knows
 //! nothing of locks.
 
+pub mod group;
 pub mod proxy;
 pub mod resp;
 pub mod server;

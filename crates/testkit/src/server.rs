@@ -15,7 +15,7 @@ use crate::resp::{Answer, Connection};
 pub struct Flavor {
     /// As in `redis-7.0`.
     pub name: String,
-    program: PathBuf,
+    pub(crate) program: PathBuf,
 }
 
 impl Flavor {
@@ -431,7 +431,7 @@ impl Drop for Server {
 
 /// A port that nobody has and this process has not given out before; below those that the system gives to
 /// outgoing connections, which could take it before the server does.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let start = std::process::id() * 61;
     loop {
@@ -445,13 +445,13 @@ fn free_port() -> u16 {
 
 /// Leaves a note of each running server in the folder `LEASEHOLD_PIDS`, for whoever cleans up after a
 /// test run that was killed.
-fn note_pid(pid: u32) {
+pub(crate) fn note_pid(pid: u32) {
     if let Some(folder) = std::env::var_os("LEASEHOLD_PIDS") {
         let _ = std::fs::write(Path::new(&folder).join(pid.to_string()), "");
     }
 }
 
-fn forget_pid(pid: u32) {
+pub(crate) fn forget_pid(pid: u32) {
     if let Some(folder) = std::env::var_os("LEASEHOLD_PIDS") {
         let _ = std::fs::remove_file(Path::new(&folder).join(pid.to_string()));
     }

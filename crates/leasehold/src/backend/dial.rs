@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    TlsCertificates,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, PushInfo, TlsCertificates,
 };
 
 use super::link::{failure_of, reply_of};
@@ -27,7 +27,7 @@ impl Endpoint {
     /// Understands `url`; `root_certificate` (PEM) replaces the system's trusted ones.
     pub(crate) fn new(
         url: &str,
-        root_certificate: Option<Vec<u8>>,
+        root_certificate: Option<&[u8]>,
         connect_timeout: Duration,
     ) -> Result<Self, Cause> {
         let info = connection_info(url)?;
@@ -35,7 +35,7 @@ impl Endpoint {
             install_crypto_provider();
             let certificates = TlsCertificates {
                 client_tls: None,
-                root_cert: root_certificate,
+                root_cert: root_certificate.map(<[u8]>::to_vec),
             };
             Client::build_with_tls(info, certificates)
         } else {
@@ -47,14 +47,44 @@ impl Endpoint {
         })
     }
 
-    pub(crate) fn connect_timeout(&self) -> Duration {
+    pub(super) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }
 
-    /// Connects, logs in and asks the server what it is; `on_push` hears what it sends unasked.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Another server that lets the same users in.
+    pub(super) fn at(&self, host: &str, port: u16) -> Result<Self, Cause> {
+        let info = self.client.get_connection_info().clone();
+        let host = host.to_owned();
+        let address = match info.addr() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let client = Client::open(info.set_addr(address));
+        Ok(Self {
+            client: client.map_err(|error| Cause::from(error.to_string()))?,
+            connect_timeout: self.connect_timeout,
+        })
+    }
+
+    /// Connects, logs in and asks the server what it is; `on_push` hears what it sends unasked. One that
+    /// must be a master and is none is not connected to.
     pub(super) async fn connect(
         &self,
         name: &'static str,
+        must_be_master: bool,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<(MultiplexedConnection, Facts), Failure> {
         let config = AsyncConnectionConfig::new()
@@ -71,6 +101,9 @@ impl Endpoint {
                 .get_multiplexed_async_connection_with_config(&config);
             let mut connection = connecting.await.map_err(|error| failure_of(&error))?;
             let facts = interview(&mut connection, name).await?;
+            if must_be_master {
+                refuse_replica(&mut connection).await?;
+            }
             Ok((connection, facts))
         };
         let limit = self.connect_timeout;
@@ -171,6 +204,18 @@ async fn interview(
         version: version(hello)?,
         capabilities: capabilities(commands),
     })
+}
+
+async fn refuse_replica(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
+    let question = redis::cmd("ROLE");
+    let answer = connection.send_packed_command(&question).await;
+    match reply_of(answer.map_err(|error| failure_of(&error))?) {
+        Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
+        reply => match reply.list().and_then(|parts| parts.first()?.text()) {
+            Some("master") => Ok(()),
+            _ => Err(Failure::Unreachable("it is no master, or not yet".into())),
+        },
+    }
 }
 
 fn server_time(time: &Reply) -> Result<u64, Failure> {

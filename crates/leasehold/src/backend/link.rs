@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 
-use super::dial::Endpoint;
+use super::origin::Origin;
 use super::reply::{Failure, Refusal, Reply};
 use super::{Batch, BoxFuture, Facts, Link};
 use crate::clock::Moment;
@@ -16,6 +16,8 @@ use crate::clock::Moment;
 /// A connection of the driver with what the driver does not watch: whether it is still of use.
 pub(super) struct LiveLink {
     number: u64,
+    /// The server at the other end.
+    server: String,
     connection: MultiplexedConnection,
     facts: Facts,
     /// When the last answer came in; any task that asks writes it.
@@ -29,7 +31,7 @@ impl LiveLink {
     /// Connects; `on_push` hears what the server sends unasked, with the connection's number. A connection that breaks while nobody
     /// uses it is found closed at once, and not by the next request.
     pub(super) async fn connect(
-        endpoint: &Endpoint,
+        origin: &Origin,
         name: &'static str,
         on_push: impl Fn(&PushInfo, u64) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, Failure> {
@@ -37,8 +39,10 @@ impl LiveLink {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let broken = Arc::new(OnceLock::<Weak<Self>>::new());
         let breaks = broken.clone();
+        let endpoint = origin.endpoint().await?;
+        let must_be_master = matches!(origin, Origin::Elected(_));
         let (connection, facts) = endpoint
-            .connect(name, move |push| match push.kind {
+            .connect(name, must_be_master, move |push| match push.kind {
                 PushKind::Disconnection => {
                     if let Some(link) = breaks.get().and_then(Weak::upgrade) {
                         link.close();
@@ -49,6 +53,7 @@ impl LiveLink {
             .await?;
         let link = Arc::new(Self {
             number,
+            server: format!("{endpoint:?}"),
             connection,
             heard: AtomicU64::new(facts.read_at.as_nanos()),
             facts,
@@ -83,6 +88,11 @@ impl LiveLink {
         }
     }
 
+    /// Its address, as it is shown to people.
+    pub(super) fn server(&self) -> &str {
+        &self.server
+    }
+
     pub(super) fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
@@ -105,7 +115,11 @@ impl LiveLink {
             Ok(Ok(values)) => {
                 self.heard
                     .fetch_max(Moment::now().as_nanos(), Ordering::Relaxed);
-                Ok(values.into_iter().map(reply_of).collect())
+                let replies: Vec<_> = values.into_iter().map(reply_of).collect();
+                if replies.iter().any(is_demoted) {
+                    self.close();
+                }
+                Ok(replies)
             }
             Ok(Err(error)) => {
                 self.close();
@@ -140,6 +154,11 @@ impl Link for LiveLink {
     ) -> BoxFuture<'a, Result<Vec<Reply>, Failure>> {
         Box::pin(self.exchange(batch, patience))
     }
+}
+
+/// Whether the server has become a replica under us: where it is now is to be asked anew.
+fn is_demoted(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(refusal) if refusal.message.contains("READONLY"))
 }
 
 pub(super) fn reply_of(value: Value) -> Reply {

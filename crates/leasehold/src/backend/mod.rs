@@ -17,10 +17,12 @@ mod backoff;
 mod command;
 mod dial;
 mod link;
+mod origin;
 mod reply;
 mod requests;
 #[cfg(test)]
 pub(crate) mod scripted;
+mod sentinel;
 mod standalone;
 mod subscriptions;
 
@@ -31,7 +33,7 @@ use std::time::Duration;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
-pub(crate) use dial::Endpoint;
+pub(crate) use origin::Origin;
 pub(crate) use reply::{Failure, Refusal, RefusalKind, Reply};
 pub(crate) use standalone::Standalone;
 pub(crate) use subscriptions::Subscription;

@@ -11,13 +11,13 @@ use parking_lot::RwLock;
 use tokio::sync::Mutex;
 
 use super::backoff::Backoff;
-use super::dial::Endpoint;
 use super::link::LiveLink;
+use super::origin::Origin;
 use super::reply::Failure;
 use crate::clock::Moment;
 
 pub(super) struct Requests {
-    endpoint: Endpoint,
+    origin: Origin,
     current: RwLock<Option<Arc<LiveLink>>>,
     /// Held while connecting, so that many callers make one connection.
     dialing: Mutex<Dialing>,
@@ -31,9 +31,9 @@ struct Dialing {
 }
 
 impl Requests {
-    pub(super) fn new(endpoint: Endpoint) -> Self {
+    pub(super) fn new(origin: Origin) -> Self {
         Self {
-            endpoint,
+            origin,
             current: RwLock::new(None),
             dialing: Mutex::new(Dialing {
                 backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
@@ -66,7 +66,7 @@ impl Requests {
         if Moment::now() < dialing.not_before {
             return Err(Failure::Unreachable(dialing.last_error.clone().into()));
         }
-        match LiveLink::connect(&self.endpoint, "leasehold-requests", |_, _| ()).await {
+        match LiveLink::connect(&self.origin, "leasehold-requests", |_, _| ()).await {
             Ok(link) => {
                 dialing.backoff.reset();
                 *self.current.write() = Some(link.clone());

@@ -14,8 +14,8 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::backoff::Backoff;
-use super::dial::Endpoint;
 use super::link::{LiveLink, failure_of};
+use super::origin::Origin;
 use super::reply::{Failure, Refusal};
 use super::{Listener, News};
 
@@ -67,12 +67,12 @@ enum Order {
 }
 
 impl Supervised {
-    pub(super) fn start(endpoint: Endpoint, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         let (line, link) = watch::channel(Line::Down("not yet connected".into()));
         let channels = Arc::new(Channels::default());
-        let connect_timeout = endpoint.connect_timeout();
-        runtime.spawn(supervise(endpoint, channels.clone(), inbox, line));
+        let connect_timeout = origin.connect_timeout();
+        runtime.spawn(supervise(origin, channels.clone(), inbox, line));
         Self {
             orders,
             link,
@@ -203,7 +203,7 @@ impl Channels {
 
 /// Keeps the line up until nobody is left to give orders.
 async fn supervise(
-    endpoint: Endpoint,
+    origin: Origin,
     channels: Arc<Channels>,
     mut orders: mpsc::UnboundedReceiver<Order>,
     line: watch::Sender<Line>,
@@ -211,10 +211,14 @@ async fn supervise(
     let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
     let mut unanswered = Vec::new();
     loop {
-        match connect(&endpoint, &channels).await {
+        match connect(&origin, &channels).await {
             Ok(link) => {
                 backoff.reset();
-                tracing::debug!(server = ?endpoint, version = link_version(&link), "line is up");
+                tracing::debug!(
+                    server = link.server(),
+                    version = link_version(&link),
+                    "line is up"
+                );
                 line.send_replace(Line::Up(link.clone()));
                 let gone = restore(&link, &channels).await
                     && serve(&link, &channels, &mut orders, &mut unanswered).await;
@@ -223,10 +227,10 @@ async fn supervise(
                 if gone {
                     return;
                 }
-                tracing::info!(server = ?endpoint, "line is down, connecting again");
+                tracing::info!(server = link.server(), "line is down, connecting again");
             }
             Err(failure) => {
-                tracing::warn!(server = ?endpoint, %failure, "cannot connect, trying again");
+                tracing::warn!(%failure, "cannot connect, trying again");
                 line.send_replace(Line::Down(failure.to_string().into()));
             }
         }
@@ -259,10 +263,10 @@ async fn collect_during(
     }
 }
 
-async fn connect(endpoint: &Endpoint, channels: &Arc<Channels>) -> Result<Arc<LiveLink>, Failure> {
+async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<LiveLink>, Failure> {
     let heard = channels.clone();
     let on_push = move |push: &PushInfo, link| deliver(&heard, push, link);
-    LiveLink::connect(endpoint, "leasehold-keeper", on_push).await
+    LiveLink::connect(origin, "leasehold-keeper", on_push).await
 }
 
 /// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells

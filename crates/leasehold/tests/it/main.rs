@@ -38,6 +38,8 @@ mod rw_lock;
 mod scripts;
 /// Permits are conserved.
 mod semaphore;
+/// A master that changes.
+mod sentinel;
 /// A blocked application loses nothing.
 mod starvation;
 /// Tokens rise whatever happens to the data.

@@ -20,10 +20,12 @@ pub(crate) fn server() -> Server {
 }
 
 pub(crate) fn with_least_privilege(setup: Setup, flavor: &Flavor) -> Server {
-    let probe = Server::start(flavor);
-    let rule = least_privilege(&probe);
-    drop(probe);
-    setup.user(&rule).start(flavor)
+    setup.user(&least_privilege_rule(flavor)).start(flavor)
+}
+
+/// The rule for that user on a server of this flavour.
+pub(crate) fn least_privilege_rule(flavor: &Flavor) -> String {
+    least_privilege(&Server::start(flavor))
 }
 
 /// The arguments of `ACL SETUSER` as the README gives them for this server.

@@ -1,0 +1,236 @@
+//! Asking sentinels which server is the master now.
+//!
+//! The driver asks once and stays where it is; here it is asked for every connection, and once a second
+//! while there is one, so that a server that was demoted behind a broken network is left too.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Value};
+use tokio::sync::Mutex;
+
+use super::dial::Endpoint;
+use super::link::{failure_of, reply_of};
+use super::reply::{Cause, Failure, Reply};
+
+/// The sentinels of one group of servers.
+pub(crate) struct Sentinels {
+    /// The name that they know the group by.
+    group: String,
+    /// A member of the group: all share credentials, TLS and database, and differ in their address.
+    member: Endpoint,
+    connect_timeout: Duration,
+    /// Who was heard last is asked first.
+    asked: Mutex<Asked>,
+}
+
+struct Asked {
+    sentinels: Vec<Endpoint>,
+    connection: Option<MultiplexedConnection>,
+}
+
+impl Sentinels {
+    /// Understands `redis+sentinel://user:password@host:port,host:port/GROUP/DATABASE`, with the
+    /// sentinels' own credentials as `?sentinel_username=…&sentinel_password=…`. `None` when `url` is
+    /// of another scheme.
+    pub(super) fn new(
+        url: &str,
+        root_certificate: Option<&[u8]>,
+        connect_timeout: Duration,
+    ) -> Option<Result<Arc<Self>, Cause>> {
+        let (scheme, rest) = url.split_once("+sentinel://")?;
+        let address = Address::parse(scheme, rest);
+        let sentinels = address.and_then(|address| {
+            let endpoint = |url: &String| Endpoint::new(url, root_certificate, connect_timeout);
+            Ok(Arc::new(Self {
+                group: address.group,
+                member: endpoint(&address.member)?,
+                connect_timeout,
+                asked: Mutex::new(Asked {
+                    sentinels: address
+                        .sentinels
+                        .iter()
+                        .map(endpoint)
+                        .collect::<Result<_, _>>()?,
+                    connection: None,
+                }),
+            }))
+        });
+        Some(sentinels)
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    /// The server that the sentinels say is the master.
+    pub(super) async fn master(&self) -> Result<Endpoint, Failure> {
+        let mut asked = self.asked.lock().await;
+        if let Some(connection) = asked.connection.take()
+            && let Ok((master, connection)) = self.ask(connection).await
+        {
+            asked.connection = Some(connection);
+            return Ok(master);
+        }
+        let mut failure = Failure::Unreachable("no sentinel is named".into());
+        for _ in 0..asked.sentinels.len() {
+            match self.connect_and_ask(&asked.sentinels[0]).await {
+                Ok((master, connection)) => {
+                    asked.connection = Some(connection);
+                    return Ok(master);
+                }
+                Err(why) => failure = why,
+            }
+            asked.sentinels.rotate_left(1);
+        }
+        Err(failure)
+    }
+
+    async fn connect_and_ask(
+        &self,
+        sentinel: &Endpoint,
+    ) -> Result<(Endpoint, MultiplexedConnection), Failure> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let connecting = sentinel
+            .client()
+            .get_multiplexed_async_connection_with_config(&config);
+        let connection = match tokio::time::timeout(self.patience(), connecting).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return Err(unreachable(sentinel, &failure_of(&error))),
+            Err(_) => return Err(unreachable(sentinel, &"no answer")),
+        };
+        self.ask(connection).await
+    }
+
+    async fn ask(
+        &self,
+        mut connection: MultiplexedConnection,
+    ) -> Result<(Endpoint, MultiplexedConnection), Failure> {
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.group);
+        let asking = connection.send_packed_command(&question);
+        let answer: Value = match tokio::time::timeout(self.patience(), asking).await {
+            Ok(answer) => answer.map_err(|error| failure_of(&error))?,
+            Err(_) => return Err(Failure::Unreachable("the sentinel does not answer".into())),
+        };
+        let group = &self.group;
+        match reply_of(answer) {
+            Reply::Nil => Err(Failure::Unreachable(
+                format!("the sentinels know no group `{group}`").into(),
+            )),
+            Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
+            reply => match address(&reply) {
+                Some((host, port)) => {
+                    let master = self.member.at(host, port);
+                    Ok((master.map_err(Failure::Unreachable)?, connection))
+                }
+                None => Err(Failure::malformed("SENTINEL", &[reply])),
+            },
+        }
+    }
+
+    /// Of one sentinel, so that one that is silent leaves time for another.
+    fn patience(&self) -> Duration {
+        self.connect_timeout / 2
+    }
+}
+
+fn address(reply: &Reply) -> Option<(&str, u16)> {
+    match reply.list()? {
+        [host, port] => Some((host.text()?, port.text()?.parse().ok()?)),
+        _ => None,
+    }
+}
+
+fn unreachable(sentinel: &Endpoint, why: &dyn std::fmt::Display) -> Failure {
+    Failure::Unreachable(format!("sentinel {sentinel:?}: {why}").into())
+}
+
+/// The parts of a sentinel URL, each as a URL of its own.
+#[derive(Debug, PartialEq, Eq)]
+struct Address {
+    group: String,
+    member: String,
+    sentinels: Vec<String>,
+}
+
+impl Address {
+    fn parse(scheme: &str, rest: &str) -> Result<Self, Cause> {
+        const FORM: &str =
+            "it looks like `redis+sentinel://user:password@host:26379,host:26379/group/0`";
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').ok_or(FORM)?;
+        let (credentials, hosts) = match authority.rsplit_once('@') {
+            Some((credentials, hosts)) => (format!("{credentials}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let (group, database) = path.split_once('/').unwrap_or((path, ""));
+        if group.is_empty() || hosts.is_empty() {
+            return Err(FORM.into());
+        }
+        let (mut user, mut password) = ("", "");
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("sentinel_username", value)) => user = value,
+                Some(("sentinel_password", value)) => password = value,
+                _ => return Err("it has a setting that is not known".into()),
+            }
+        }
+        let own = match (user, password) {
+            ("", "") => String::new(),
+            _ => format!("{user}:{password}@"),
+        };
+        let sentinel = |host: &str| {
+            let has_port = host
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| !port.contains(']'));
+            let port = if has_port { "" } else { ":26379" };
+            format!("{scheme}://{own}{host}{port}/")
+        };
+        Ok(Self {
+            group: group.to_owned(),
+            // Its address is replaced by what the sentinels say.
+            member: format!("{scheme}://{credentials}127.0.0.1:6379/{database}"),
+            sentinels: hosts.split(',').map(sentinel).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_sentinels_group_and_credentials_of_both() {
+        let address = Address::parse(
+            "rediss",
+            "user:secret@one:26380,two,[::1]/group/3?sentinel_username=s&sentinel_password=p",
+        );
+        assert_eq!(
+            address.unwrap(),
+            Address {
+                group: "group".to_owned(),
+                member: "rediss://user:secret@127.0.0.1:6379/3".to_owned(),
+                sentinels: ["one:26380", "two:26379", "[::1]:26379"]
+                    .map(|host| format!("rediss://s:p@{host}/"))
+                    .to_vec(),
+            }
+        );
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_without_repeating_it() {
+        for rest in [
+            "u:secret@host",
+            "u:secret@host/",
+            "u:secret@/group",
+            "u:secret@host/group?secret=1",
+        ] {
+            let error = Address::parse("redis", rest).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

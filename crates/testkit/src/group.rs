@@ -1,0 +1,196 @@
+//! A master, its replicas, and the sentinels that watch them: real processes, as the servers are.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::resp::{Answer, Connection};
+use crate::server::{Flavor, Server, Setup, forget_pid, free_port, note_pid};
+
+/// The name that the sentinels know the group by.
+pub const GROUP: &str = "group";
+
+/// The password of the sentinels, which is not that of the servers.
+pub const SENTINEL_PASSWORD: &str = "watch-over-me";
+
+/// How long a server is silent before a sentinel calls it down.
+const DOWN_AFTER_MS: u32 = 400;
+
+/// A master with replicas and sentinels.
+#[derive(Debug)]
+pub struct Group {
+    servers: Vec<Server>,
+    sentinels: Vec<Sentinel>,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    child: Child,
+    port: u16,
+    folder: PathBuf,
+}
+
+impl Group {
+    /// Starts a master, so many replicas, and three sentinels that agree by two; returns when all know
+    /// of each other.
+    ///
+    /// # Panics
+    ///
+    /// When they do not within twenty seconds.
+    #[must_use]
+    pub fn start(setup: &Setup, flavor: &Flavor, replicas: usize) -> Self {
+        let master = setup.clone().start(flavor);
+        let of = format!("127.0.0.1 {}", master.port());
+        let mut servers = vec![master];
+        for _ in 0..replicas {
+            let setup = setup.clone().option("replicaof", &of);
+            servers.push(setup.start(flavor));
+        }
+        let sentinels = (0..3)
+            .map(|_| Sentinel::start(flavor, servers[0].port()))
+            .collect();
+        let group = Self { servers, sentinels };
+        group.until("all know of each other", || {
+            group.sentinels.iter().all(|sentinel| {
+                let field = |name: &str| sentinel.master_field(name);
+                field("num-slaves") == Some(replicas.to_string())
+                    && field("num-other-sentinels").as_deref() == Some("2")
+            }) && group.servers[1..].iter().all(|replica| {
+                let role = replica.ask(&["ROLE"]);
+                role.list()
+                    .get(3)
+                    .is_some_and(|state| state.text() == "connected")
+            })
+        });
+        group
+    }
+
+    /// `host:port` of every sentinel, with commas in between.
+    #[must_use]
+    pub fn sentinels(&self) -> String {
+        let hosts = self.sentinels.iter();
+        let hosts: Vec<_> = hosts.map(|one| format!("127.0.0.1:{}", one.port)).collect();
+        hosts.join(",")
+    }
+
+    /// The server at `index`; 0 was the first master.
+    #[must_use]
+    pub fn server(&self, index: usize) -> &Server {
+        &self.servers[index]
+    }
+
+    /// Kills the server at `index`.
+    pub fn kill(&mut self, index: usize) {
+        self.servers[index].kill();
+    }
+
+    /// Kills a sentinel.
+    pub fn kill_sentinel(&mut self, index: usize) {
+        self.sentinels[index].end();
+    }
+
+    /// The index of the server that the last sentinel calls the master.
+    ///
+    /// # Panics
+    ///
+    /// When it does not answer.
+    #[must_use]
+    pub fn master(&self) -> usize {
+        let sentinel = self.sentinels.last().expect("three of them");
+        let answer = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", GROUP]);
+        let port = answer.list()[1].text().to_owned();
+        let servers = self.servers.iter();
+        let ports = servers.map(|server| server.port().to_string());
+        ports
+            .into_iter()
+            .position(|at| at == port)
+            .expect("one of ours")
+    }
+
+    /// Waits until the sentinels have made another server the master, and it takes writes.
+    ///
+    /// # Panics
+    ///
+    /// When they do not within twenty seconds.
+    pub fn until_master_is_not(&self, former: usize) {
+        self.until("another master", || {
+            let master = self.master();
+            master != former && self.servers[master].ask(&["ROLE"]).list()[0].text() == "master"
+        });
+    }
+
+    fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !condition() {
+            assert!(Instant::now() < end, "never: {what}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Sentinel {
+    fn start(flavor: &Flavor, master: u16) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("leasehold-sentinel-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder for the sentinel");
+        let port = free_port();
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\nrequirepass {SENTINEL_PASSWORD}\n\
+             sentinel sentinel-pass {SENTINEL_PASSWORD}\n\
+             sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds {GROUP} {DOWN_AFTER_MS}\n\
+             sentinel failover-timeout {GROUP} 3000\n"
+        );
+        std::fs::write(folder.join("sentinel.conf"), settings).expect("a file");
+        let child = Command::new(&flavor.program)
+            .args(["sentinel.conf", "--sentinel"])
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the sentinel's program");
+        note_pid(child.id());
+        Self {
+            child,
+            port,
+            folder,
+        }
+    }
+
+    /// One question; an error where it does not answer.
+    fn ask(&self, args: &[&str]) -> Answer {
+        let asked = Connection::open(self.port).and_then(|mut connection| {
+            connection.ask(&["AUTH", SENTINEL_PASSWORD])?;
+            connection.ask(args)
+        });
+        asked.unwrap_or_else(|error| Answer::Error(error.to_string()))
+    }
+
+    fn master_field(&self, name: &str) -> Option<String> {
+        match self.ask(&["SENTINEL", "MASTER", GROUP]) {
+            Answer::List(fields) => {
+                let pairs = fields.chunks_exact(2);
+                let mut found = pairs.filter(|pair| pair[0].text() == name);
+                found.next().map(|pair| pair[1].text().to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        forget_pid(self.child.id());
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.end();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
