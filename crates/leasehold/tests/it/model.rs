@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use testkit::{Answer, Connection, Flavor, Server};
 
-use crate::support::scaled;
+use crate::support::{making_way, scaled};
 use queue::{Model, Step};
 
 const LINE: &str = include_str!("../../lua/queue/line.lua");
@@ -207,6 +207,7 @@ fn disagreement(rig: &Rig, sequences: u64) -> Option<String> {
 
 #[test]
 fn the_scripts_agree_with_the_model() {
+    let _making_way = making_way();
     let rig = Rig::new(str::to_owned);
     if let Some(why) = disagreement(&rig, scaled(20_000)) {
         panic!("{why}");
@@ -216,6 +217,7 @@ fn the_scripts_agree_with_the_model() {
 #[test]
 fn ten_broken_scripts_are_all_caught() {
     for (from, to, what) in BROKEN {
+        let _making_way = making_way();
         let found = std::cell::Cell::new(false);
         let rig = Rig::new(|text| {
             found.set(found.get() || text.contains(from));

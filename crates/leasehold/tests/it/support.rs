@@ -133,6 +133,11 @@ pub(crate) fn alone<T>(test: impl FnOnce() -> T) -> T {
     test()
 }
 
+/// Makes way for tests that measure time, as long as it is held.
+pub(crate) fn making_way() -> impl Drop {
+    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a test that bears others beside it, on one server.
 pub(crate) fn beside_others<F: Future>(test: F) -> F::Output {
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
