@@ -60,8 +60,9 @@ impl Latch {
     /// # use std::time::Duration;
     /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
     /// let ready = client.latch("shards-loaded");
-    /// ready.set(3, Duration::from_secs(3600)).await?;
+    /// ready.set(2, Duration::from_secs(3600)).await?;
     /// ready.count_down("shard-1").await?;
+    /// ready.count_down("shard-2").await?;
     /// let state = ready.wait().await?;
     /// # drop(state); Ok(()) }
     /// ```
