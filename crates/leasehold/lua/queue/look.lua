@@ -3,7 +3,7 @@
 -- Says how the lock stands now. Changes nothing.
 --
 -- Returns
---   list  used, capacity or 0, how many wait, now, entry of a holder, when its lease ends
+--   list  used, capacity or 0, now, how many wait, entry of a holder, when its lease ends
 
 local held, count = redis.call('ZRANGEBYSCORE', holders, '(' .. digits(now), '+inf', 'WITHSCORES'), 0
 for at = 1, #held, 2 do
@@ -11,4 +11,4 @@ for at = 1, #held, 2 do
 end
 local waiting = redis.call('ZCOUNT', alive, '(' .. digits(now), '+inf')
 local shown = held[1] and redis.call('HGET', lock, held[1]) or ''
-return {count, capacity, waiting, now, shown, tonumber(held[2] or 0)}
+return {count, capacity, now, waiting, shown, tonumber(held[2] or 0)}

@@ -70,7 +70,7 @@ pub(crate) enum RefusalKind {
     Denied,
     /// The server does not know this script; send its source.
     NoScript,
-    /// Said by a script: more was asked for than can ever be had.
+    /// More was asked for than can ever be had; what a script answers, not an error of the server.
     TooMuch,
     Other,
 }
@@ -93,7 +93,6 @@ impl RefusalKind {
             "WRONGTYPE" => Self::WrongType,
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Denied,
             "NOSCRIPT" => Self::NoScript,
-            "TOOMUCH" => Self::TooMuch,
             _ => Self::of_detail(detail),
         }
     }

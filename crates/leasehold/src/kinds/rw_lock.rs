@@ -43,6 +43,7 @@ impl RwLock {
         name: &str,
         lease: Duration,
     ) -> Self {
+        let keys = keyspace.queue(name);
         let handle = |engine, weight, shared| {
             let share = Share {
                 kind: "rw",
@@ -50,7 +51,7 @@ impl RwLock {
                 weight,
                 shared,
             };
-            let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
+            let kind = keys.clone().map(|keys| Queued::new(keys, share));
             Handle::new(engine, name, kind, lease)
         };
         Self {

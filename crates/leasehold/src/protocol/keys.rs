@@ -101,7 +101,7 @@ impl Keyspace {
 
 impl Keyspace {
     /// The keys of a lock that has a line, or why it cannot be a name.
-    pub(crate) fn queue(&self, name: &str) -> Result<QueueKeys, String> {
+    pub(crate) fn queue(&self, name: &str) -> Result<Arc<QueueKeys>, String> {
         let keys = self.lock(name)?;
         let beside =
             |what: &str| format!("{RESERVED}{what}:{{{}}}:{}", tag_of(keys.slot), keys.lock());
@@ -110,13 +110,13 @@ impl Keyspace {
             Counters::One(_) => 0,
             Counters::PerSlot => keys.slot,
         };
-        Ok(QueueKeys {
+        Ok(Arc::new(QueueKeys {
             holders: beside("holders"),
             line: beside("line"),
             alive: beside("alive"),
             grants: format!("{RESERVED}grant:{{{}}}:{}", tag_of(spoken_to), self.client),
             keys,
-        })
+        }))
     }
 }
 

@@ -3,13 +3,14 @@
 //! One algorithm for all its kinds: a lock has a capacity, an owner takes some weight of it, and whoever
 //! leaves lets in those at the head of the line as long as they fit. Each step is one script.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::call::first;
 use super::keys::QueueKeys;
 use super::script::script;
 use super::{Acquired, Call, Freed, Grant, Mark, Renewed, Standing, record};
-use crate::backend::{Failure, Refusal, Reply, Slot};
+use crate::backend::{Failure, Refusal, RefusalKind, Reply, Slot};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
 
@@ -26,7 +27,7 @@ const KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// The calls of one lock of this family, for those who take the same share of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
-    keys: QueueKeys,
+    keys: Arc<QueueKeys>,
     share: Share,
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct Census {
 }
 
 impl Queued {
-    pub(crate) fn new(keys: QueueKeys, share: Share) -> Self {
+    pub(crate) fn new(keys: Arc<QueueKeys>, share: Share) -> Self {
         Self { keys, share }
     }
 
@@ -92,18 +93,11 @@ impl Queued {
 
     /// Takes the lock if nobody waits and there is room.
     pub(crate) fn acquire(&self, mark: &Mark, lease: Duration) -> Call<Acquired> {
-        self.entering(
-            mark,
-            lease,
-            Duration::ZERO,
-            None,
-            |replies| match read_standing(replies)? {
-                Standing::Holds { token, .. } => Ok(Acquired::Held { token }),
-                Standing::Waits { holder, .. } | Standing::Gone { holder } => {
-                    Ok(Acquired::Busy { holder })
-                }
-            },
-        )
+        let entering = self.enter(mark, lease, Duration::ZERO, None);
+        entering.map(|standing| match standing {
+            Standing::Holds { token, .. } => Acquired::Held { token },
+            Standing::Waits { holder, .. } | Standing::Gone { holder } => Acquired::Busy { holder },
+        })
     }
 
     /// Takes the lock, or gets in line for it, with a place that is kept for `place` at a time.
@@ -114,7 +108,20 @@ impl Queued {
         place: Duration,
         ticket: Option<u64>,
     ) -> Call<Standing> {
-        self.entering(mark, lease, place, ticket, read_standing)
+        let share = self.share;
+        let args = [
+            share.kind.as_bytes(),
+            record::owner(mark),
+            mark,
+            self.grants(),
+            &digits(share.weight),
+            if share.shared { b"1" } else { b"0" },
+            &digits(share.capacity),
+            &micros(lease),
+            &micros(place),
+            &digits(ticket.unwrap_or_default()),
+        ];
+        Call::script(&ENTER, &self.keys.all(), &args, read_standing)
     }
 
     /// Keeps a place in line, and says how it stands.
@@ -125,16 +132,8 @@ impl Queued {
 
     /// Makes the lease last at least `lease` from now; never shortens it.
     pub(crate) fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        let args = [record::owner(mark), &micros(lease)];
-        Call::script(
-            &RENEW,
-            &self.keys.all(),
-            &args,
-            |replies| match read_standing(replies)? {
-                Standing::Holds { .. } => Ok(Renewed::Kept),
-                Standing::Waits { .. } | Standing::Gone { .. } => Ok(Renewed::Gone),
-            },
-        )
+        // A lease and a place are kept by the same step.
+        self.stay(mark, lease).map(|standing| kept(&standing))
     }
 
     /// Ends a holding, or a place in line; a holding when `keep` is over.
@@ -152,15 +151,8 @@ impl Queued {
     /// Keeps `weight` of what is held, shared with others.
     pub(crate) fn shrink(&self, mark: &[u8], weight: u64) -> Call<Renewed> {
         let args = [record::owner(mark), &digits(weight)];
-        Call::script(
-            &SHRINK,
-            &self.keys.all(),
-            &args,
-            |replies| match read_standing(replies)? {
-                Standing::Holds { .. } => Ok(Renewed::Kept),
-                Standing::Waits { .. } | Standing::Gone { .. } => Ok(Renewed::Gone),
-            },
-        )
+        Call::script(&SHRINK, &self.keys.all(), &args, read_standing)
+            .map(|standing| kept(&standing))
     }
 
     /// Sets the capacity, whatever those who enter say.
@@ -179,29 +171,13 @@ impl Queued {
             census.ok_or_else(|| Failure::malformed("a look", &[reply]))
         })
     }
+}
 
-    fn entering<R>(
-        &self,
-        mark: &Mark,
-        lease: Duration,
-        place: Duration,
-        ticket: Option<u64>,
-        read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
-    ) -> Call<R> {
-        let share = self.share;
-        let args = [
-            share.kind.as_bytes(),
-            record::owner(mark),
-            mark,
-            self.grants(),
-            &digits(share.weight),
-            if share.shared { b"1" } else { b"0" },
-            &digits(share.capacity),
-            &micros(lease),
-            &micros(place),
-            &digits(ticket.unwrap_or_default()),
-        ];
-        Call::script(&ENTER, &self.keys.all(), &args, read)
+/// Whether the owner has the lock still.
+fn kept(standing: &Standing) -> Renewed {
+    match standing {
+        Standing::Holds { .. } => Renewed::Kept,
+        Standing::Waits { .. } | Standing::Gone { .. } => Renewed::Gone,
     }
 }
 
@@ -257,8 +233,10 @@ fn standing(reply: &Reply) -> Option<Result<Standing, Failure>> {
             holder: holder(parts.get(4)?, number(5)?, now)?,
         },
         3 => {
-            let why = format!("there are only {} in all", number(1)?);
-            return Some(Err(Failure::Refused(Refusal::new("TOOMUCH", &why))));
+            return Some(Err(Failure::Refused(Refusal {
+                kind: RefusalKind::TooMuch,
+                message: format!("there are only {} in all", number(1)?),
+            })));
         }
         _ => return None,
     }))
@@ -270,11 +248,11 @@ fn read_census(reply: &Reply) -> Option<Census> {
     };
     let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
     let used = number(0)?;
-    let holder = holder(parts.get(4)?, number(5)?, number(3)?)?;
+    let holder = holder(parts.get(4)?, number(5)?, number(2)?)?;
     Some(Census {
         used,
         capacity: number(1).filter(|capacity| *capacity > 0),
-        waiting: number(2)?,
+        waiting: number(3)?,
         holder: (used > 0).then_some(holder),
     })
 }

@@ -348,7 +348,7 @@ impl Model {
         let waiting = self.line.iter().filter(|waits| waits.end > now).count();
         let capacity = self.capacity();
         format!(
-            "{used}|{capacity}|{waiting}|{now}|{}",
+            "{used}|{capacity}|{now}|{waiting}|{}",
             self.first_holder(now)
         )
     }
