@@ -116,7 +116,7 @@ impl Way {
                 call.arg(0)
                     .arg(LEASE_MS)
                     .arg(OWNER)
-                    .arg("PUBLISH")
+                    .arg("SPUBLISH")
                     .arg(16_000);
                 let _: Value = call.invoke_async(connection).await.expect("unlocked");
             }
@@ -158,7 +158,7 @@ async fn driver_pair(connection: &mut MultiplexedConnection, release: &Release, 
             return;
         }
     };
-    give.cmd("PUBLISH").arg(channel).arg("");
+    give.cmd("SPUBLISH").arg(channel).arg("");
     let _: Value = give.query_async(connection).await.expect("released");
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Origin, Standalone};
+use crate::backend::{Backend, Target, Tls};
 use crate::error::Error;
 use crate::kinds::{FairMutex, Latch, Mutex, RwLock, Semaphore};
 use crate::lease::{Engine, Keeper, Limits};
-use crate::options::{DEFAULT_LEASE, validate_lease};
+use crate::options::{Acknowledgement, DEFAULT_LEASE, Replicas, Terms};
 use crate::protocol::{Counters, Keyspace};
 
 /// A connection to the server that keeps the locks. Cheap to clone; one per process is enough.
@@ -20,7 +20,7 @@ use crate::protocol::{Counters, Keyspace};
 pub struct Client {
     engine: Arc<Engine>,
     keyspace: Arc<Keyspace>,
-    lease: Duration,
+    terms: Terms,
 }
 
 impl Client {
@@ -29,7 +29,9 @@ impl Client {
     /// The URL is `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS) or `unix://`, with user,
     /// password and database as in `redis://user:password@host:6379/0`; or `redis+sentinel://` (and
     /// `rediss+sentinel://`) with the sentinels, the group's name and the database, as in
-    /// `redis+sentinel://user:password@one:26379,two:26379/group/0?sentinel_password=other`.
+    /// `redis+sentinel://user:password@one:26379,two:26379/group/0?sentinel_password=other`; or
+    /// `redis+cluster://` (and `rediss+cluster://`) with some of a cluster's nodes, as in
+    /// `redis+cluster://user:password@one:6379,two:6379`.
     ///
     /// # Cancel safety
     ///
@@ -51,7 +53,8 @@ impl Client {
             connect_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(1),
             outage_limit: Duration::from_secs(30),
-            root_certificate: None,
+            acknowledged: None,
+            tls: Tls::default(),
         }
     }
 
@@ -61,26 +64,26 @@ impl Client {
     /// be used is told when the lock is.
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
-        Mutex::new(self.engine.clone(), &self.keyspace, name, self.lease)
+        Mutex::new(self.engine.clone(), &self.keyspace, name, &self.terms)
     }
 
     /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
     #[must_use]
     pub fn fair_mutex(&self, name: &str) -> FairMutex {
-        FairMutex::new(self.engine.clone(), &self.keyspace, name, self.lease)
+        FairMutex::new(self.engine.clone(), &self.keyspace, name, &self.terms)
     }
 
     /// So many permits, given to those who wait in the order in which they came.
     #[must_use]
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let engine = self.engine.clone();
-        Semaphore::new(engine, &self.keyspace, name, permits, self.lease)
+        Semaphore::new(engine, &self.keyspace, name, permits, &self.terms)
     }
 
     /// A lock that many readers or one writer hold, served in the order in which they came.
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
-        RwLock::new(self.engine.clone(), &self.keyspace, name, self.lease)
+        RwLock::new(self.engine.clone(), &self.keyspace, name, &self.terms)
     }
 
     /// A count that several processes bring down to zero, for others to wait for.
@@ -118,7 +121,8 @@ pub struct ClientBuilder {
     connect_timeout: Duration,
     request_timeout: Duration,
     outage_limit: Duration,
-    root_certificate: Option<Vec<u8>>,
+    acknowledged: Option<Acknowledgement>,
+    tls: Tls,
 }
 
 impl ClientBuilder {
@@ -155,9 +159,33 @@ impl ClientBuilder {
         self
     }
 
+    /// What [`replicas`](crate::kinds::Lock::replicas) says, for all locks of this client.
+    pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
+        let replicas = count.into();
+        self.acknowledged = Some(Acknowledgement { replicas, timeout });
+        self
+    }
+
     /// The certificate (PEM) that a TLS server's must be signed by, in place of the system's.
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificate = Some(pem.into());
+        self.tls.root_certificate = Some(pem.into());
+        self
+    }
+
+    /// The certificate and its key (PEM) that a TLS server is shown when it asks who we are.
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.tls.identity = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Believes whatever certificate a TLS server has, so that anybody in between can read and change what
+    /// is sent. For trying things out only.
+    pub fn dangerously_trust_any_certificate(mut self) -> Self {
+        self.tls.trusts_all = true;
         self
     }
 
@@ -171,23 +199,28 @@ impl ClientBuilder {
     ///
     /// As for [`Client::connect`].
     pub async fn connect(self) -> Result<Client, Error> {
-        validate_lease(self.lease)?;
-        let keyspace = Arc::new(Keyspace::new(&self.prefix, Counters::one())?);
-        let certificate = self.root_certificate.as_deref();
-        let origin = Origin::new(&self.url, certificate, self.connect_timeout)
+        let mut terms = Terms::new(self.lease);
+        terms.acknowledged = self.acknowledged;
+        terms.validate()?;
+        let target = Target::new(&self.url, &self.tls, self.connect_timeout)
             .map_err(|why| Error::invalid("url", why.to_string()))?;
+        let counters = match target.divides_slots() {
+            true => Counters::PerSlot,
+            false => Counters::one(),
+        };
+        let keyspace = Arc::new(Keyspace::new(&self.prefix, counters)?);
         let limits = Limits {
             request: self.request_timeout,
             outage: self.outage_limit,
         };
         let runtime = keeper_runtime()?;
-        let backend = Arc::new(Standalone::new(origin, runtime.handle()));
+        let backend = target.open(runtime.handle());
         let engine = Arc::new(start(runtime, backend, limits)?);
         engine.reach().await?;
         Ok(Client {
             engine,
             keyspace,
-            lease: self.lease,
+            terms,
         })
     }
 }

@@ -52,6 +52,18 @@ pub enum Error {
     #[error("no answer from the server, the outcome is unknown")]
     Unknown(#[source] BoxError),
 
+    /// Fewer replicas than asked for have confirmed in time that they have the lock.
+    ///
+    /// It was granted, and is given back in the background; nothing is held. Look whether a replica is down or
+    /// lags behind; then try again, with more time or fewer replicas if that is acceptable.
+    #[error("{acknowledged} replicas have the lock in time, {wanted} are asked for")]
+    NotReplicated {
+        /// How many have confirmed.
+        acknowledged: u32,
+        /// How many were asked for.
+        wanted: u32,
+    },
+
     /// The server's memory is full and its policy is to refuse writes.
     ///
     /// Nothing has changed. Locks that are held stay held: renewal and release need no memory.

@@ -74,6 +74,7 @@ pub use kinds::{
     WriteGuard,
 };
 pub use lease::{Guard, Lease, Release};
+pub use options::Replicas;
 pub use owner::Token;
 
 /// Compiles what the README shows.

@@ -17,6 +17,30 @@ const SHORTEST: Duration = Duration::from_millis(20);
 /// Far beyond any use, far below what overflows in a server.
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
+/// How many replicas must have what was written before it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Replicas {
+    /// So many of them. A failover may still choose one that is not among them.
+    AtLeast(u32),
+    /// All that the sentinels or the cluster know of, also those that are down; behind a plain address, the
+    /// most that this client has seen connected. At least one.
+    All,
+}
+
+impl From<u32> for Replicas {
+    fn from(count: u32) -> Self {
+        Self::AtLeast(count)
+    }
+}
+
+/// What is waited for before something counts, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Acknowledgement {
+    pub(crate) replicas: Replicas,
+    pub(crate) timeout: Duration,
+}
+
 /// Under which conditions a lock is taken and kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
@@ -27,6 +51,8 @@ pub(crate) struct Terms {
     pub(crate) wait: Option<Duration>,
     pub(crate) at_least: Duration,
     pub(crate) at_most: Option<Duration>,
+    /// What must have the lock besides the server that grants it.
+    pub(crate) acknowledged: Option<Acknowledgement>,
     pub(crate) note: String,
 }
 
@@ -38,6 +64,7 @@ impl Terms {
             wait: None,
             at_least: Duration::ZERO,
             at_most: None,
+            acknowledged: None,
             note: String::new(),
         }
     }
@@ -50,6 +77,13 @@ impl Terms {
             within("at_most", at_most, SHORTEST)?;
             if at_most < self.at_least {
                 return Err(Error::invalid("at_most", "it is shorter than at_least"));
+            }
+        }
+        if let Some(acknowledged) = self.acknowledged {
+            within("replicas", acknowledged.timeout, Duration::from_millis(1))?;
+            if acknowledged.timeout >= self.lease {
+                let why = "they may not take as long as the lease";
+                return Err(Error::invalid("replicas", why));
             }
         }
         if self.note.len() > NOTE_LIMIT {

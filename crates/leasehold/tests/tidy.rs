@@ -22,6 +22,8 @@ const AT_HOME: [(&str, &[&str]); 4] = [
         ".spawn(",
         &[
             "client.rs",
+            "backend/cluster.rs",
+            "backend/homes.rs",
             "backend/standalone.rs",
             "backend/subscriptions.rs",
             "lease/keeper.rs",

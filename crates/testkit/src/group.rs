@@ -40,6 +40,8 @@ impl Group {
     /// When they do not within twenty seconds.
     #[must_use]
     pub fn start(setup: &Setup, flavor: &Flavor, replicas: usize) -> Self {
+        // Else a replica waits five seconds for others to come.
+        let setup = setup.clone().option("repl-diskless-sync-delay", "0");
         let master = setup.clone().start(flavor);
         let of = format!("127.0.0.1 {}", master.port());
         let mut servers = vec![master];
@@ -98,25 +100,32 @@ impl Group {
     #[must_use]
     pub fn master(&self) -> usize {
         let sentinel = self.sentinels.last().expect("three of them");
-        let answer = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", GROUP]);
-        let port = answer.list()[1].text().to_owned();
-        let servers = self.servers.iter();
-        let ports = servers.map(|server| server.port().to_string());
-        ports
-            .into_iter()
-            .position(|at| at == port)
-            .expect("one of ours")
+        self.master_by(sentinel).expect("a sentinel that answers")
     }
 
-    /// Waits until the sentinels have made another server the master, and it takes writes.
+    fn master_by(&self, sentinel: &Sentinel) -> Option<usize> {
+        let answer = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", GROUP]);
+        let Answer::List(address) = answer else {
+            return None;
+        };
+        let port: u16 = address[1].text().parse().expect("a port");
+        let mut servers = self.servers.iter();
+        servers.position(|server| server.port() == port)
+    }
+
+    /// Waits until all sentinels that live have made the same other server the master, and it takes writes.
     ///
     /// # Panics
     ///
     /// When they do not within twenty seconds.
     pub fn until_master_is_not(&self, former: usize) {
         self.until("another master", || {
-            let master = self.master();
-            master != former && self.servers[master].ask(&["ROLE"]).list()[0].text() == "master"
+            let masters = self.sentinels.iter().filter_map(|one| self.master_by(one));
+            let masters: Vec<_> = masters.collect();
+            let agreed = masters
+                .iter()
+                .all(|master| *master != former && *master == masters[0]);
+            agreed && self.servers[masters[0]].ask(&["ROLE"]).list()[0].text() == "master"
         });
     }
 

@@ -4,11 +4,14 @@
 //! [`Proxy`] stands between a client and a server and does to single requests what networks do. Knows
 //! nothing of locks.
 
+pub mod cluster;
 pub mod group;
 pub mod proxy;
 pub mod resp;
 pub mod server;
+mod tls;
 
+pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
 pub use resp::{Answer, Connection};
 pub use server::{Flavor, Server, Setup};

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::resp::{Answer, Connection};
+use crate::tls::Tls;
 
 /// A server program found on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,13 +119,6 @@ pub struct Setup {
     port: Option<u16>,
 }
 
-#[derive(Clone, Debug)]
-struct Tls {
-    authority: String,
-    certificate: String,
-    key: String,
-}
-
 impl Setup {
     /// Adds an option as in the configuration file.
     #[must_use]
@@ -155,24 +149,18 @@ impl Setup {
     /// When no certificate can be made.
     #[must_use]
     pub fn tls(mut self) -> Self {
-        let mut authority = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
-        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let authority_key = rcgen::KeyPair::generate().expect("a key");
-        let root = authority
-            .self_signed(&authority_key)
-            .expect("a certificate");
-        let issuer = rcgen::Issuer::new(authority, authority_key);
-        let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let certificate = rcgen::CertificateParams::new(names)
-            .expect("parameters")
-            .signed_by(&key, &issuer)
-            .expect("a certificate");
-        self.tls = Some(Tls {
-            authority: root.pem(),
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-        });
+        self.tls = Some(Tls::new(false));
+        self
+    }
+
+    /// The same, and lets in only clients that show a certificate of that authority.
+    ///
+    /// # Panics
+    ///
+    /// When no certificate can be made.
+    #[must_use]
+    pub fn mutual_tls(mut self) -> Self {
+        self.tls = Some(Tls::new(true));
         self
     }
 
@@ -245,12 +233,23 @@ impl Server {
     /// When it does not talk TLS.
     #[must_use]
     pub fn authority(&self) -> &str {
-        &self
-            .setup
-            .tls
-            .as_ref()
-            .expect("a server with TLS")
-            .authority
+        &self.tls().authority
+    }
+
+    /// The certificate and key of a client that it lets in.
+    ///
+    /// # Panics
+    ///
+    /// When it does not ask for any.
+    #[must_use]
+    pub fn visitor(&self) -> (&str, &str) {
+        let visitor = self.tls().visitor.as_ref();
+        let (certificate, key) = visitor.expect("a server with mutual TLS");
+        (certificate, key)
+    }
+
+    fn tls(&self) -> &Tls {
+        self.setup.tls.as_ref().expect("a server with TLS")
     }
 
     /// The path of its socket.
@@ -267,6 +266,12 @@ impl Server {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("the server is down").id()
+    }
+
+    /// Whether it was started and not killed since.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
     }
 
     /// A connection for the test's own questions, with all rights.
@@ -394,9 +399,10 @@ impl Server {
             ] {
                 std::fs::write(self.folder.join(file), content).expect("a file");
             }
+            let asks = if tls.visitor.is_some() { "yes" } else { "no" };
             command
                 .args(["--tls-port", &self.tls_port.to_string()])
-                .args(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", "no"])
+                .args(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", asks])
                 .args(["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"]);
         }
         command

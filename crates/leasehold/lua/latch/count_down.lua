@@ -26,7 +26,7 @@ if left > 0 and not counted then
   left = left - 1
   redis.call('HSET', latch, 'by ' .. caller, 1, 'left', left)
   if left == 0 then
-    redis.call('PUBLISH', channel, '')
+    redis.call('SPUBLISH', channel, '')
   end
 end
 return left

@@ -21,5 +21,5 @@ if kind ~= 'latch' then
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
 redis.call('DEL', latch)
-redis.call('PUBLISH', channel, '')
+redis.call('SPUBLISH', channel, '')
 return 1

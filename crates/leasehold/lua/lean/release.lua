@@ -18,5 +18,5 @@ if redis.call('GET', lock) ~= mark then
   return 0
 end
 redis.call('DEL', lock)
-redis.call('PUBLISH', channel, '')
+redis.call('SPUBLISH', channel, '')
 return 1

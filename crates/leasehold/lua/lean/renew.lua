@@ -26,5 +26,11 @@ end
 if holder ~= mark then
   return -1
 end
-redis.call('PEXPIRE', lock, lease_ms, 'GT')
+if redis.call('PEXPIRE', lock, lease_ms, 'GT') == 0 then
+  -- Written all the same: what replicas acknowledge is a write.
+  local at = redis.call('PEXPIRETIME', lock)
+  if at > 0 then
+    redis.call('PEXPIREAT', lock, at)
+  end
+end
 return 1

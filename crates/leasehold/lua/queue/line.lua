@@ -90,7 +90,7 @@ local function promote()
       redis.call('ZREM', alive, owner)
       local ends = admit(owner, first, weight, shared, first, channel, record)
       -- One that may not be told finds out by its next heartbeat; the script must not stop halfway.
-      redis.pcall('PUBLISH', channel, owner .. ' ' .. digits(token) .. ' ' .. digits(ends))
+      redis.pcall('SPUBLISH', channel, owner .. ' ' .. digits(token) .. ' ' .. digits(ends))
     end
     owner = redis.call('ZRANGE', line, 0, 0)[1]
   end

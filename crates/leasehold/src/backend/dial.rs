@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    ProtocolVersion, PushInfo, TlsCertificates,
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
+    IntoConnectionInfo, ProtocolVersion, PushInfo, TlsCertificates,
 };
 
 use super::link::{failure_of, reply_of};
@@ -16,6 +16,26 @@ use crate::clock::Moment;
 /// Room for requests on their way to the socket; beyond it callers wait their turn.
 const QUEUE: usize = 1024;
 
+/// What TLS connections trust and show.
+#[derive(Clone, Default)]
+pub(crate) struct Tls {
+    /// The certificate (PEM) that a server's must be signed by, in place of the system's.
+    pub(crate) root_certificate: Option<Vec<u8>>,
+    /// Certificate and key (PEM), for servers that ask who we are.
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// Believes whatever certificate a server has.
+    pub(crate) trusts_all: bool,
+}
+
+/// What a server must be to be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Takes writes for all slots.
+    Master,
+    /// Belongs to a cluster, which says by itself who takes writes for what.
+    Member,
+}
+
 /// Where the server is and how to be let in.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
@@ -24,18 +44,18 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Understands `url`; `root_certificate` (PEM) replaces the system's trusted ones.
-    pub(crate) fn new(
-        url: &str,
-        root_certificate: Option<&[u8]>,
-        connect_timeout: Duration,
-    ) -> Result<Self, Cause> {
-        let info = connection_info(url)?;
-        let client = if info.addr().is_supported() && is_tls(&info) {
+    /// Understands `url`.
+    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
+        let info = connection_info(url, tls.trusts_all)?;
+        let client = if is_tls(&info) {
             install_crypto_provider();
+            let identity = tls.identity.clone();
             let certificates = TlsCertificates {
-                client_tls: None,
-                root_cert: root_certificate.map(<[u8]>::to_vec),
+                client_tls: identity.map(|(client_cert, client_key)| ClientTlsConfig {
+                    client_cert,
+                    client_key,
+                }),
+                root_cert: tls.root_certificate.clone(),
             };
             Client::build_with_tls(info, certificates)
         } else {
@@ -53,6 +73,14 @@ impl Endpoint {
 
     pub(super) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// The host as it was given.
+    pub(super) fn host(&self) -> String {
+        match self.client.get_connection_info().addr() {
+            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+            _ => "127.0.0.1".to_owned(),
+        }
     }
 
     /// Another server that lets the same users in.
@@ -80,11 +108,11 @@ impl Endpoint {
     }
 
     /// Connects, logs in and asks the server what it is; `on_push` hears what it sends unasked. One that
-    /// must be a master and is none is not connected to.
+    /// is not in its `role` is not connected to.
     pub(super) async fn connect(
         &self,
         name: &'static str,
-        must_be_master: bool,
+        role: Role,
         on_push: impl Fn(PushInfo) + Send + Sync + 'static,
     ) -> Result<(MultiplexedConnection, Facts), Failure> {
         let config = AsyncConnectionConfig::new()
@@ -100,10 +128,7 @@ impl Endpoint {
                 .client
                 .get_multiplexed_async_connection_with_config(&config);
             let mut connection = connecting.await.map_err(|error| failure_of(&error))?;
-            let facts = interview(&mut connection, name).await?;
-            if must_be_master {
-                refuse_replica(&mut connection).await?;
-            }
+            let facts = interview(&mut connection, name, role).await?;
             Ok((connection, facts))
         };
         let limit = self.connect_timeout;
@@ -136,7 +161,7 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-fn connection_info(url: &str) -> Result<ConnectionInfo, Cause> {
+fn connection_info(url: &str, trusts_all: bool) -> Result<ConnectionInfo, Cause> {
     // The driver's own words without the name it has for the kind of error.
     let refuse = |error: redis::RedisError| {
         let why = error.to_string();
@@ -145,12 +170,23 @@ fn connection_info(url: &str) -> Result<ConnectionInfo, Cause> {
             "{why}; it looks like `redis://user:password@host:6379/0`"
         ))
     };
-    let info = url.into_connection_info().map_err(refuse)?;
-    if matches!(
-        info.addr(),
-        redis::ConnectionAddr::TcpTls { insecure: true, .. }
-    ) {
-        return Err("certificates are always verified; `#insecure` is not offered".into());
+    let mut info = url.into_connection_info().map_err(refuse)?;
+    if let ConnectionAddr::TcpTls {
+        host,
+        port,
+        insecure,
+        tls_params,
+    } = info.addr().clone()
+    {
+        if insecure {
+            return Err("`#insecure` does not turn off verification, only code does".into());
+        }
+        info = info.set_addr(ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: trusts_all,
+            tls_params,
+        });
     }
     let settings = info
         .redis_settings()
@@ -175,8 +211,9 @@ fn install_crypto_provider() {
 async fn interview(
     connection: &mut MultiplexedConnection,
     name: &'static str,
+    role: Role,
 ) -> Result<Facts, Failure> {
-    const OPTIONAL: [&str; 5] = ["DELEX", "DELIFEQ", "SPUBLISH", "WAIT", "WAITAOF"];
+    const OPTIONAL: [&str; 2] = ["DELEX", "DELIFEQ"];
 
     let questions = [
         Command::new("HELLO"),
@@ -198,6 +235,10 @@ async fn interview(
     let [hello, time, commands, ..] = answers.as_slice() else {
         return Err(Failure::malformed("the greeting", &answers));
     };
+    if let Reply::Refused(refusal) = hello {
+        return Err(Failure::Refused(refusal.clone()));
+    }
+    check_role(hello, role)?;
     Ok(Facts {
         server_time: server_time(time)?,
         read_at,
@@ -206,16 +247,30 @@ async fn interview(
     })
 }
 
-async fn refuse_replica(connection: &mut MultiplexedConnection) -> Result<(), Failure> {
-    let question = redis::cmd("ROLE");
-    let answer = connection.send_packed_command(&question).await;
-    match reply_of(answer.map_err(|error| failure_of(&error))?) {
-        Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
-        reply => match reply.list().and_then(|parts| parts.first()?.text()) {
-            Some("master") => Ok(()),
-            _ => Err(Failure::Unreachable("it is no master, or not yet".into())),
-        },
-    }
+/// Says what to do where the server is another than it was taken for.
+fn check_role(hello: &Reply, role: Role) -> Result<(), Failure> {
+    let why = match (field(hello, "mode"), field(hello, "role"), role) {
+        (Some("sentinel"), ..) => {
+            "it is a sentinel; the URL for that is `redis+sentinel://host/group`"
+        }
+        (Some("cluster"), _, Role::Master) => {
+            "it belongs to a cluster; the URL for that is `redis+cluster://host`"
+        }
+        (Some("standalone"), _, Role::Member) => {
+            "it belongs to no cluster; the URL for that is `redis://host`"
+        }
+        (_, Some("replica" | "slave"), Role::Master) => {
+            "it is a replica; give its master's URL, or that of its sentinels"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::Unreachable(why.into()))
+}
+
+fn field<'a>(hello: &'a Reply, name: &str) -> Option<&'a str> {
+    let mut pairs = hello.list()?.chunks_exact(2);
+    let pair = pairs.find(|pair| pair[0].text() == Some(name))?;
+    pair[1].text()
 }
 
 fn server_time(time: &Reply) -> Result<u64, Failure> {
@@ -231,15 +286,8 @@ fn server_time(time: &Reply) -> Result<u64, Failure> {
 }
 
 fn version(hello: &Reply) -> Result<String, Failure> {
-    let fields = hello.list().unwrap_or_default();
-    let field = |name: &str| {
-        fields
-            .chunks_exact(2)
-            .find(|pair| pair[0].text() == Some(name))
-            .and_then(|pair| pair[1].text())
-    };
-    let server = field("server").unwrap_or("redis");
-    let version = field("version").unwrap_or("0");
+    let server = field(hello, "server").unwrap_or("redis");
+    let version = field(hello, "version").unwrap_or("0");
     let major = version
         .split('.')
         .next()
@@ -260,9 +308,6 @@ fn capabilities(commands: &Reply) -> Capabilities {
     Capabilities {
         delex: has(0),
         delifeq: has(1),
-        spublish: has(2),
-        wait: has(3),
-        waitaof: has(4),
     }
 }
 
@@ -271,7 +316,7 @@ mod tests {
     use super::*;
 
     fn endpoint(url: &str) -> Result<Endpoint, Cause> {
-        Endpoint::new(url, None, Duration::from_secs(1))
+        Endpoint::new(url, &Tls::default(), Duration::from_secs(1))
     }
 
     #[test]
@@ -302,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_cannot_be_left_unverified() {
+    fn a_url_cannot_turn_off_verification() {
         assert!(endpoint("rediss://127.0.0.1/#insecure").is_err());
     }
 

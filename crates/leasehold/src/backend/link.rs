@@ -9,7 +9,7 @@ use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 
 use super::origin::Origin;
-use super::reply::{Failure, Refusal, Reply};
+use super::reply::{Failure, Refusal, RefusalKind, Reply};
 use super::{Batch, BoxFuture, Facts, Link};
 use crate::clock::Moment;
 
@@ -19,7 +19,7 @@ pub(super) struct LiveLink {
     /// The server at the other end.
     server: String,
     connection: MultiplexedConnection,
-    facts: Facts,
+    facts: Arc<Facts>,
     /// When the last answer came in; any task that asks writes it.
     heard: AtomicU64,
     /// Set once, by whoever first finds the connection broken or silent.
@@ -39,10 +39,9 @@ impl LiveLink {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let broken = Arc::new(OnceLock::<Weak<Self>>::new());
         let breaks = broken.clone();
-        let endpoint = origin.endpoint().await?;
-        let must_be_master = matches!(origin, Origin::Elected(_));
+        let (endpoint, role) = origin.endpoint().await?;
         let (connection, facts) = endpoint
-            .connect(name, must_be_master, move |push| match push.kind {
+            .connect(name, role, move |push| match push.kind {
                 PushKind::Disconnection => {
                     if let Some(link) = breaks.get().and_then(Weak::upgrade) {
                         link.close();
@@ -56,7 +55,7 @@ impl LiveLink {
             server: format!("{endpoint:?}"),
             connection,
             heard: AtomicU64::new(facts.read_at.as_nanos()),
-            facts,
+            facts: Arc::new(facts),
             closed: AtomicBool::new(false),
             on_close: Notify::new(),
         });
@@ -97,7 +96,28 @@ impl LiveLink {
         self.connection.clone()
     }
 
-    async fn exchange(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
+    /// Asks by digest; a script that the server does not know is sent again with its source.
+    pub(super) async fn exchange(
+        &self,
+        batch: &Batch,
+        patience: Duration,
+    ) -> Result<Vec<Reply>, Failure> {
+        let mut replies = self.send(batch, patience).await?;
+        let (unknown, sources): (Vec<_>, Vec<_>) = (0..)
+            .zip(&replies)
+            .filter(|(_, reply)| reply.is_refused(RefusalKind::NoScript))
+            .filter_map(|(index, _)| Some((index, batch.with_source(index)?)))
+            .unzip();
+        if !unknown.is_empty() {
+            let again = self.send(&sources.into_iter().collect(), patience).await?;
+            for (index, reply) in unknown.into_iter().zip(again) {
+                replies[index] = reply;
+            }
+        }
+        Ok(replies)
+    }
+
+    async fn send(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
         let mut connection = self.connection.clone();
         let sent = Moment::now();
         let exchange = connection.send_packed_commands(batch.pipeline(), 0, batch.len());
@@ -139,20 +159,16 @@ impl LiveLink {
 }
 
 impl Link for LiveLink {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn facts(&self) -> Arc<Facts> {
+        self.facts.clone()
     }
 
     fn number(&self) -> u64 {
         self.number
     }
 
-    fn ask<'a>(
-        &'a self,
-        batch: &'a Batch,
-        patience: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Reply>, Failure>> {
-        Box::pin(self.exchange(batch, patience))
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+        Box::pin(async move { self.exchange(&batch, patience).await })
     }
 }
 

@@ -6,23 +6,31 @@
 //!
 //! # Invariants
 //!
-//! 1. A link sends a pipeline at most once. Nothing in this layer repeats a request.
+//! 1. Nothing in this layer repeats a command, except one that was refused and so proven not to be
+//!    executed: an unknown script, a redirection.
 //! 2. [`Failure::Unreachable`] and [`Failure::Refused`] prove that nothing was executed;
 //!    [`Failure::Unknown`] is everything that proves neither.
 //! 3. A subscription is reported as made only after the server confirmed it, on every connection
 //!    anew; after each new connection every listener is told to look for itself.
 //! 4. Reconnection never ends and never runs without a pause that grows and is jittered.
 
+mod acknowledged;
+mod address;
 mod backoff;
+mod cluster;
 mod command;
 mod dial;
+mod homes;
+mod lanes;
 mod link;
 mod origin;
 mod reply;
 mod requests;
+mod route;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sentinel;
+mod slots;
 mod standalone;
 mod subscriptions;
 
@@ -33,12 +41,44 @@ use std::time::Duration;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
-pub(crate) use origin::Origin;
-pub(crate) use reply::{Failure, Refusal, RefusalKind, Reply};
-pub(crate) use standalone::Standalone;
+pub(crate) use dial::Tls;
+pub(crate) use reply::{Cause, Failure, Refusal, RefusalKind, Reply};
 pub(crate) use subscriptions::Subscription;
 
 use crate::clock::Moment;
+use crate::options::Acknowledgement;
+use cluster::{Cluster, Seeds};
+use origin::Origin;
+use standalone::Standalone;
+
+/// What a URL names, not yet connected to.
+pub(crate) enum Target {
+    One(Origin),
+    Cluster(Seeds),
+}
+
+impl Target {
+    /// Understands `url`.
+    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
+        match Seeds::new(url, tls, connect_timeout) {
+            Some(seeds) => seeds.map(Self::Cluster),
+            None => Origin::new(url, tls, connect_timeout).map(Self::One),
+        }
+    }
+
+    /// Whether slots belong to different nodes, so that what is used together must lie in one.
+    pub(crate) fn divides_slots(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Begins to connect; the keeper's connections live on `keeper`.
+    pub(crate) fn open(self, keeper: &tokio::runtime::Handle) -> Arc<dyn Backend> {
+        match self {
+            Self::One(origin) => Arc::new(Standalone::new(origin, keeper)),
+            Self::Cluster(seeds) => Arc::new(Cluster::new(seeds, keeper)),
+        }
+    }
+}
 
 /// A future that can be stored and sent; boxed so that [`Backend`] and [`Link`] stay `dyn`.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -54,15 +94,26 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// The same, made now if need be.
     fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>>;
 
+    /// A connection of its own to the node that serves `slot`, whose answers count only when the replicas
+    /// have acknowledged what was written.
+    fn acknowledged(
+        &self,
+        lane: Lane,
+        slot: Slot,
+        wanted: Acknowledgement,
+    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>>;
+
     /// Which node serves `slot`; requests to one node may share a pipeline.
     fn node(&self, slot: Slot) -> usize;
 
-    /// Hears `channel` until the subscription is dropped; returns when the server has confirmed.
+    /// Hears `channel`, which lies in `slot`, until the subscription is dropped; returns when the server
+    /// has confirmed.
     ///
     /// One listener per channel: a second one takes the place of the first.
     fn subscribe(
         &self,
         channel: Vec<u8>,
+        slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>>;
 }
@@ -70,17 +121,13 @@ pub(crate) trait Backend: Send + Sync + 'static {
 /// One connection to one node.
 pub(crate) trait Link: Send + Sync {
     /// What was learnt from the server when this connection was made.
-    fn facts(&self) -> &Facts;
+    fn facts(&self) -> Arc<Facts>;
 
     /// Tells this connection from all others of this process.
     fn number(&self) -> u64;
 
     /// Sends `batch` as one pipeline and waits at most `patience` for all the answers.
-    fn ask<'a>(
-        &'a self,
-        batch: &'a Batch,
-        patience: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Reply>, Failure>>;
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>>;
 }
 
 /// Told what happens on a channel. Called on the connection's own task: it must not block.
@@ -96,6 +143,8 @@ pub(crate) enum News<'a> {
     Message { text: &'a [u8], link: u64 },
     /// The subscription was made anew; whatever was published in between is lost.
     Resubscribed,
+    /// The server has ended the subscription: the channel's slot is another's now.
+    Ended,
 }
 
 /// The purposes that have a connection of their own.
@@ -136,10 +185,4 @@ pub(crate) struct Capabilities {
     pub(crate) delex: bool,
     /// `DELIFEQ key value` (Valkey 9.0).
     pub(crate) delifeq: bool,
-    /// Sharded publishing (Redis 7.0).
-    pub(crate) spublish: bool,
-    /// Acknowledgement by replicas; some managed services lack it.
-    pub(crate) wait: bool,
-    /// Acknowledgement by disks (Redis 7.2).
-    pub(crate) waitaof: bool,
 }

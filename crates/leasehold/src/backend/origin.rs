@@ -3,46 +3,45 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dial::Endpoint;
+use super::dial::{Endpoint, Role, Tls};
 use super::reply::{Cause, Failure};
 use super::sentinel::Sentinels;
 
 /// See the module's documentation.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    Fixed(Arc<Endpoint>),
+    Fixed(Arc<Endpoint>, Role),
     Elected(Arc<Sentinels>),
 }
 
 impl Origin {
-    /// Understands `url`; `root_certificate` (PEM) replaces the system's trusted ones.
-    pub(crate) fn new(
-        url: &str,
-        root_certificate: Option<&[u8]>,
-        connect_timeout: Duration,
-    ) -> Result<Self, Cause> {
-        match Sentinels::new(url, root_certificate, connect_timeout) {
+    /// Understands `url`.
+    pub(super) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
+        match Sentinels::new(url, tls, connect_timeout) {
             Some(sentinels) => sentinels.map(Self::Elected),
             None => {
-                let endpoint = Endpoint::new(url, root_certificate, connect_timeout)?;
-                Ok(Self::Fixed(Arc::new(endpoint)))
+                let endpoint = Endpoint::new(url, tls, connect_timeout)?;
+                Ok(Self::Fixed(Arc::new(endpoint), Role::Master))
             }
         }
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
         match self {
-            Self::Fixed(endpoint) => endpoint.connect_timeout(),
+            Self::Fixed(endpoint, _) => endpoint.connect_timeout(),
             // The sentinels are asked first.
             Self::Elected(sentinels) => sentinels.connect_timeout() * 2,
         }
     }
 
-    /// The server to connect to now.
-    pub(super) async fn endpoint(&self) -> Result<Arc<Endpoint>, Failure> {
+    /// The server to connect to now, and what it must be.
+    pub(super) async fn endpoint(&self) -> Result<(Arc<Endpoint>, Role), Failure> {
         match self {
-            Self::Fixed(endpoint) => Ok(endpoint.clone()),
-            Self::Elected(sentinels) => sentinels.master().await.map(Arc::new),
+            Self::Fixed(endpoint, role) => Ok((endpoint.clone(), *role)),
+            Self::Elected(sentinels) => {
+                let master = sentinels.master().await?;
+                Ok((Arc::new(master), Role::Master))
+            }
         }
     }
 }

@@ -30,6 +30,10 @@ impl Reply {
         }
     }
 
+    pub(super) fn is_refused(&self, kind: RefusalKind) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.kind == kind)
+    }
+
     pub(crate) fn list(&self) -> Option<&[Reply]> {
         match self {
             Self::List(items) => Some(items),
@@ -130,6 +134,8 @@ pub(crate) enum Failure {
     Unknown(Cause),
     /// Answered with an error: not executed.
     Refused(Refusal),
+    /// Executed and answered, but fewer replicas than wanted have confirmed it in time.
+    NotReplicated { acknowledged: u32, wanted: u32 },
     /// Answered, but not in a form that this protocol knows.
     Malformed(String),
     /// The client was shut down.
@@ -143,7 +149,7 @@ impl Failure {
     /// Whether the same request may succeed a little later.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Unknown(_) => true,
+            Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
             Self::Refused(refusal) => refusal.kind == RefusalKind::Temporary,
             Self::Malformed(_) | Self::Closed => false,
         }
@@ -164,6 +170,10 @@ impl fmt::Display for Failure {
         match self {
             Self::Unreachable(cause) | Self::Unknown(cause) => cause.fmt(f),
             Self::Refused(refusal) => refusal.fmt(f),
+            Self::NotReplicated {
+                acknowledged,
+                wanted,
+            } => write!(f, "{acknowledged} of {wanted} replicas have it in time"),
             Self::Malformed(what) => f.write_str(what),
             Self::Closed => f.write_str("closed"),
         }

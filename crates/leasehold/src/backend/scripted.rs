@@ -16,6 +16,7 @@ use super::{
     Slot,
 };
 use crate::clock::Moment;
+use crate::options::Acknowledgement;
 
 /// One pipeline as the handler sees it.
 pub(crate) struct Sent<'a> {
@@ -90,7 +91,7 @@ impl Backend for Scripted {
             lane,
             number: self.link.load(Ordering::SeqCst),
             handler: self.handler.clone(),
-            facts: Facts {
+            facts: Arc::new(Facts {
                 server_time: 0,
                 read_at: Moment::now(),
                 version: "scripted 1".to_owned(),
@@ -98,8 +99,17 @@ impl Backend for Scripted {
                     delex: true,
                     ..Capabilities::default()
                 },
-            },
+            }),
         }))
+    }
+
+    fn acknowledged(
+        &self,
+        lane: Lane,
+        slot: Slot,
+        _wanted: Acknowledgement,
+    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        self.link(lane, slot)
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -109,6 +119,7 @@ impl Backend for Scripted {
     fn subscribe(
         &self,
         channel: Vec<u8>,
+        _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {
         self.listeners.lock().insert(channel.clone(), listener);
@@ -134,28 +145,24 @@ struct ScriptedLink {
     lane: Lane,
     number: u64,
     handler: Arc<Mutex<Box<Handler>>>,
-    facts: Facts,
+    facts: Arc<Facts>,
 }
 
 impl Link for ScriptedLink {
-    fn facts(&self) -> &Facts {
-        &self.facts
+    fn facts(&self) -> Arc<Facts> {
+        self.facts.clone()
     }
 
     fn number(&self) -> u64 {
         self.number
     }
 
-    fn ask<'a>(
-        &'a self,
-        batch: &'a Batch,
-        patience: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Reply>, Failure>> {
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
         Box::pin(async move {
             let sent = Sent {
                 lane: self.lane,
                 link: self.number,
-                batch,
+                batch: &batch,
             };
             let (after, answer) = (self.handler.lock())(&sent);
             match tokio::time::timeout(patience, tokio::time::sleep(after)).await {

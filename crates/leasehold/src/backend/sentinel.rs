@@ -10,7 +10,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::Mutex;
 
-use super::dial::Endpoint;
+use super::address::Hosts;
+use super::dial::{Endpoint, Tls};
 use super::link::{failure_of, reply_of};
 use super::reply::{Cause, Failure, Reply};
 
@@ -36,13 +37,13 @@ impl Sentinels {
     /// of another scheme.
     pub(super) fn new(
         url: &str,
-        root_certificate: Option<&[u8]>,
+        tls: &Tls,
         connect_timeout: Duration,
     ) -> Option<Result<Arc<Self>, Cause>> {
         let (scheme, rest) = url.split_once("+sentinel://")?;
         let address = Address::parse(scheme, rest);
         let sentinels = address.and_then(|address| {
-            let endpoint = |url: &String| Endpoint::new(url, root_certificate, connect_timeout);
+            let endpoint = |url: &String| Endpoint::new(url, tls, connect_timeout);
             Ok(Arc::new(Self {
                 group: address.group,
                 member: endpoint(&address.member)?,
@@ -66,19 +67,48 @@ impl Sentinels {
 
     /// The server that the sentinels say is the master.
     pub(super) async fn master(&self) -> Result<Endpoint, Failure> {
+        let group = &self.group;
+        match self.ask(&["GET-MASTER-ADDR-BY-NAME", group]).await? {
+            Reply::Nil => Err(Failure::Unreachable(
+                format!("the sentinels know no group `{group}`").into(),
+            )),
+            reply => match address(&reply) {
+                Some((host, port)) => self.member.at(host, port).map_err(Failure::Unreachable),
+                None => Err(Failure::malformed("SENTINEL", &[reply])),
+            },
+        }
+    }
+
+    /// How many replicas they know of, up or down.
+    pub(super) async fn replicas(&self) -> Result<u32, Failure> {
+        let reply = self.ask(&["MASTER", &self.group]).await?;
+        let fields = reply.list().unwrap_or_default();
+        let mut pairs = fields.chunks_exact(2);
+        let count = pairs.find(|pair| pair[0].text() == Some("num-slaves"));
+        let count = count.and_then(|pair| u32::try_from(pair[1].int()?).ok());
+        count.ok_or_else(|| Failure::malformed("SENTINEL", std::slice::from_ref(&reply)))
+    }
+
+    /// Asks whoever was heard last, then the others, until one answers.
+    async fn ask(&self, question: &[&str]) -> Result<Reply, Failure> {
         let mut asked = self.asked.lock().await;
-        if let Some(connection) = asked.connection.take()
-            && let Ok((master, connection)) = self.ask(connection).await
+        if let Some(mut connection) = asked.connection.take()
+            && let Ok(reply) = self.ask_one(&mut connection, question).await
         {
             asked.connection = Some(connection);
-            return Ok(master);
+            return Ok(reply);
         }
         let mut failure = Failure::Unreachable("no sentinel is named".into());
         for _ in 0..asked.sentinels.len() {
-            match self.connect_and_ask(&asked.sentinels[0]).await {
-                Ok((master, connection)) => {
+            let answered = async {
+                let mut connection = self.connect(&asked.sentinels[0]).await?;
+                let reply = self.ask_one(&mut connection, question).await?;
+                Ok((reply, connection))
+            };
+            match answered.await {
+                Ok((reply, connection)) => {
                     asked.connection = Some(connection);
-                    return Ok(master);
+                    return Ok(reply);
                 }
                 Err(why) => failure = why,
             }
@@ -87,48 +117,34 @@ impl Sentinels {
         Err(failure)
     }
 
-    async fn connect_and_ask(
-        &self,
-        sentinel: &Endpoint,
-    ) -> Result<(Endpoint, MultiplexedConnection), Failure> {
+    async fn connect(&self, sentinel: &Endpoint) -> Result<MultiplexedConnection, Failure> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
         let connecting = sentinel
             .client()
             .get_multiplexed_async_connection_with_config(&config);
-        let connection = match tokio::time::timeout(self.patience(), connecting).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => return Err(unreachable(sentinel, &failure_of(&error))),
-            Err(_) => return Err(unreachable(sentinel, &"no answer")),
-        };
-        self.ask(connection).await
+        match tokio::time::timeout(self.patience(), connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(unreachable(sentinel, &failure_of(&error))),
+            Err(_) => Err(unreachable(sentinel, &"no answer")),
+        }
     }
 
-    async fn ask(
+    async fn ask_one(
         &self,
-        mut connection: MultiplexedConnection,
-    ) -> Result<(Endpoint, MultiplexedConnection), Failure> {
-        let mut question = redis::cmd("SENTINEL");
-        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.group);
+        connection: &mut MultiplexedConnection,
+        question: &[&str],
+    ) -> Result<Reply, Failure> {
+        let question = redis::cmd("SENTINEL").arg(question).to_owned();
         let asking = connection.send_packed_command(&question);
         let answer: Value = match tokio::time::timeout(self.patience(), asking).await {
             Ok(answer) => answer.map_err(|error| failure_of(&error))?,
             Err(_) => return Err(Failure::Unreachable("the sentinel does not answer".into())),
         };
-        let group = &self.group;
         match reply_of(answer) {
-            Reply::Nil => Err(Failure::Unreachable(
-                format!("the sentinels know no group `{group}`").into(),
-            )),
             Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
-            reply => match address(&reply) {
-                Some((host, port)) => {
-                    let master = self.member.at(host, port);
-                    Ok((master.map_err(Failure::Unreachable)?, connection))
-                }
-                None => Err(Failure::malformed("SENTINEL", &[reply])),
-            },
+            reply => Ok(reply),
         }
     }
 
@@ -161,40 +177,24 @@ impl Address {
     fn parse(scheme: &str, rest: &str) -> Result<Self, Cause> {
         const FORM: &str =
             "it looks like `redis+sentinel://user:password@host:26379,host:26379/group/0`";
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').ok_or(FORM)?;
-        let (credentials, hosts) = match authority.rsplit_once('@') {
-            Some((credentials, hosts)) => (format!("{credentials}@"), hosts),
-            None => (String::new(), authority),
-        };
-        let (group, database) = path.split_once('/').unwrap_or((path, ""));
-        if group.is_empty() || hosts.is_empty() {
+        let hosts = Hosts::parse(scheme, rest).ok_or(FORM)?;
+        hosts.check_settings(&["sentinel_username", "sentinel_password"])?;
+        let (group, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
+        if group.is_empty() {
             return Err(FORM.into());
         }
-        let (mut user, mut password) = ("", "");
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("sentinel_username", value)) => user = value,
-                Some(("sentinel_password", value)) => password = value,
-                _ => return Err("it has a setting that is not known".into()),
-            }
-        }
-        let own = match (user, password) {
+        let own = match (
+            hosts.setting("sentinel_username"),
+            hosts.setting("sentinel_password"),
+        ) {
             ("", "") => String::new(),
-            _ => format!("{user}:{password}@"),
-        };
-        let sentinel = |host: &str| {
-            let has_port = host
-                .rsplit_once(':')
-                .is_some_and(|(_, port)| !port.contains(']'));
-            let port = if has_port { "" } else { ":26379" };
-            format!("{scheme}://{own}{host}{port}/")
+            (user, password) => format!("{user}:{password}@"),
         };
         Ok(Self {
             group: group.to_owned(),
             // Its address is replaced by what the sentinels say.
-            member: format!("{scheme}://{credentials}127.0.0.1:6379/{database}"),
-            sentinels: hosts.split(',').map(sentinel).collect(),
+            member: hosts.any(database),
+            sentinels: hosts.urls(&own, 26379),
         })
     }
 }

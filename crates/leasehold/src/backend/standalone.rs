@@ -3,33 +3,24 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::lanes::Lanes;
 use super::origin::Origin;
 use super::reply::Failure;
-use super::requests::Requests;
 use super::sentinel::Sentinels;
-use super::subscriptions::Supervised;
 use super::{Backend, BoxFuture, Lane, Link, Listener, Slot, Subscription};
+use crate::options::Acknowledgement;
 
 /// How often sentinels are asked whether the master is still the master.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// A server on its own, or the master of a group, with one connection per lane.
-pub(crate) struct Standalone {
+/// A server on its own, or the master of a group.
+pub(super) struct Standalone {
     lanes: Arc<Lanes>,
 }
 
-struct Lanes {
-    requests: Requests,
-    keeper: Supervised,
-}
-
 impl Standalone {
-    /// Connects the keeper's lane in the background, on `keeper`; callers connect when they ask.
-    pub(crate) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
-        let lanes = Arc::new(Lanes {
-            keeper: Supervised::start(origin.clone(), keeper),
-            requests: Requests::new(origin.clone()),
-        });
+    pub(super) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
+        let lanes = Arc::new(Lanes::start(origin.clone(), keeper));
         if let Origin::Elected(sentinels) = origin {
             keeper.spawn(watch(sentinels, Arc::downgrade(&lanes)));
         }
@@ -52,32 +43,29 @@ async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<Lanes>) {
             return;
         };
         let master = format!("{master:?}");
-        let links = [lanes.requests.open_link(), lanes.keeper.open_link()];
-        for link in links.into_iter().flatten() {
-            if link.server() != master {
-                tracing::info!(from = link.server(), to = master, "the master has changed");
-                link.close();
-            }
+        for link in lanes.links().filter(|link| link.server() != master) {
+            tracing::info!(from = link.server(), to = master, "the master has changed");
+            link.close();
         }
     }
 }
 
 impl Backend for Standalone {
     fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
-        let link = match lane {
-            Lane::Requests => self.lanes.requests.open_link()?,
-            Lane::Keeper => self.lanes.keeper.open_link()?,
-        };
-        Some(link)
+        Some(self.lanes.open_link(lane)?)
     }
 
     fn link(&self, lane: Lane, _slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        Box::pin(async move {
-            Ok(match lane {
-                Lane::Requests => self.lanes.requests.link().await? as Arc<dyn Link>,
-                Lane::Keeper => self.lanes.keeper.link().await?,
-            })
-        })
+        Box::pin(async move { Ok(self.lanes.link(lane).await? as Arc<dyn Link>) })
+    }
+
+    fn acknowledged(
+        &self,
+        lane: Lane,
+        _slot: Slot,
+        wanted: Acknowledgement,
+    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        Box::pin(self.lanes.acknowledged(lane, wanted))
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -87,8 +75,9 @@ impl Backend for Standalone {
     fn subscribe(
         &self,
         channel: Vec<u8>,
+        _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {
-        Box::pin(self.lanes.keeper.subscribe(channel, listener))
+        Box::pin(self.lanes.subscribe(channel, listener))
     }
 }

@@ -1,10 +1,11 @@
-//! The keeper's lane: one supervised connection that carries all subscriptions of a client.
+//! The keeper's lane: one supervised connection to a node that carries all subscriptions there.
 //!
-//! The driver's own supervision goes dormant in a long outage and does not check that it was
+//! Channels are sharded ones everywhere: on a server of its own they are like any other, in a cluster what
+//! is published stays with the node that has the slot. The driver's own supervision goes dormant in a long outage and does not check that it was
 //! subscribed again, so this file does both: a task connects without end, subscribes to all that is
 //! wanted, and replaces a connection on which that is not confirmed (invariants 3 and 4 of the layer).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,12 +15,12 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::backoff::Backoff;
-use super::link::{LiveLink, failure_of};
+use super::link::{LiveLink, failure_of, reply_of};
 use super::origin::Origin;
-use super::reply::{Failure, Refusal};
-use super::{Listener, News};
+use super::reply::{Failure, Refusal, Reply};
+use super::{Link, Listener, News};
 
-/// How many channels one command names, and how many orders are taken at once.
+/// How many channels are entered at once, and how many orders are taken at once.
 const BATCH: usize = 500;
 
 /// How long the server may take to confirm before the connection counts as silent.
@@ -148,6 +149,8 @@ impl Drop for Listening {
 #[derive(Default)]
 struct Channels {
     listeners: Mutex<HashMap<Vec<u8>, Numbered>>,
+    /// Those that the server was asked to end; what it ends unasked has moved.
+    leaving: Mutex<HashSet<Vec<u8>>>,
     last_id: AtomicU64,
 }
 
@@ -177,14 +180,14 @@ impl Channels {
         self.listeners.lock().keys().cloned().collect()
     }
 
-    fn deliver(&self, channel: &[u8], text: &[u8], link: u64) {
+    fn deliver(&self, channel: &[u8], news: News<'_>) {
         let listener = self
             .listeners
             .lock()
             .get(channel)
             .map(|(_, listener)| listener.clone());
         if let Some(listener) = listener {
-            listener.heard(News::Message { text, link });
+            listener.heard(news);
         }
     }
 
@@ -216,7 +219,7 @@ async fn supervise(
                 backoff.reset();
                 tracing::debug!(
                     server = link.server(),
-                    version = link_version(&link),
+                    version = link.facts().version,
                     "line is up"
                 );
                 line.send_replace(Line::Up(link.clone()));
@@ -239,10 +242,6 @@ async fn supervise(
             return;
         }
     }
-}
-
-fn link_version(link: &LiveLink) -> &str {
-    &super::Link::facts(link).version
 }
 
 /// Takes in orders while `pause` lasts; true when nobody is left to give any.
@@ -272,11 +271,17 @@ async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<LiveLi
 /// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells
 /// all who listen to look for themselves; false when the connection is of no use.
 async fn restore(link: &LiveLink, channels: &Channels) -> bool {
-    let mut connection = link.connection();
+    channels.leaving.lock().clear();
     for batch in channels.names().chunks(BATCH) {
-        match confirm(connection.subscribe(batch)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(refusal)) => tracing::warn!(%refusal, "refused to subscribe, waiters poll"),
+        match change(link, Change::Enter, batch).await {
+            Ok(outcomes) => {
+                for (channel, outcome) in batch.iter().zip(outcomes) {
+                    if let Err(refusal) = outcome {
+                        tracing::warn!(%refusal, "refused to subscribe, waiters poll");
+                        channels.deliver(channel, News::Ended);
+                    }
+                }
+            }
             Err(failure) => {
                 tracing::warn!(%failure, "subscribing again failed");
                 return false;
@@ -288,27 +293,55 @@ async fn restore(link: &LiveLink, channels: &Channels) -> bool {
 }
 
 fn deliver(channels: &Channels, push: &PushInfo, link: u64) {
-    if let (
-        PushKind::Message | PushKind::SMessage,
-        [Value::BulkString(channel), Value::BulkString(message)],
-    ) = (&push.kind, push.data.as_slice())
-    {
-        channels.deliver(channel, message, link);
+    match (&push.kind, push.data.as_slice()) {
+        (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(text)]) => {
+            channels.deliver(channel, News::Message { text, link });
+        }
+        (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
+            if !channels.leaving.lock().remove(channel) =>
+        {
+            channels.deliver(channel, News::Ended);
+        }
+        _ => {}
     }
 }
 
-/// Waits for the server's confirmation; the inner error is its refusal.
-async fn confirm(
-    change: impl Future<Output = redis::RedisResult<()>>,
-) -> Result<Result<(), Refusal>, Failure> {
-    match tokio::time::timeout(CONFIRMATION, change).await {
-        Ok(Ok(())) => Ok(Ok(())),
-        Ok(Err(error)) => match failure_of(&error) {
-            Failure::Refused(refusal) => Ok(Err(refusal)),
-            failure => Err(failure),
-        },
-        Err(_) => Err(Failure::Unreachable("subscribing took too long".into())),
+/// What is done to a channel.
+#[derive(Clone, Copy)]
+enum Change {
+    Enter,
+    Leave,
+}
+
+/// Enters or leaves channels and waits for the server's confirmation; the inner errors are its refusals.
+/// One command each: those of a cluster must not be named together unless they are of one slot.
+async fn change(
+    link: &LiveLink,
+    change: Change,
+    channels: &[Vec<u8>],
+) -> Result<Vec<Result<(), Refusal>>, Failure> {
+    let (name, confirmation) = match change {
+        Change::Enter => ("SSUBSCRIBE", PushKind::SSubscribe),
+        Change::Leave => ("SUNSUBSCRIBE", PushKind::SUnsubscribe),
+    };
+    let mut pipeline = redis::Pipeline::with_capacity(channels.len());
+    for channel in channels {
+        pipeline.cmd(name).arg(channel);
     }
+    let mut connection = link.connection();
+    let asking = connection.send_packed_commands(&pipeline, 0, channels.len());
+    let values = match tokio::time::timeout(CONFIRMATION, asking).await {
+        Ok(answered) => answered.map_err(|error| failure_of(&error))?,
+        Err(_) => return Err(Failure::Unreachable("subscribing took too long".into())),
+    };
+    let outcome = |value| match value {
+        Value::Push { kind, .. } if kind == confirmation => Ok(Ok(())),
+        other => match reply_of(other) {
+            Reply::Refused(refusal) => Ok(Err(refusal)),
+            reply => Err(Failure::malformed(name, &[reply])),
+        },
+    };
+    values.into_iter().map(outcome).collect()
 }
 
 /// Carries out orders until the link breaks (false) or nobody is left (true).
@@ -339,18 +372,19 @@ async fn carry_out(
     channels: &Channels,
     orders: &mut Vec<Order>,
 ) -> Result<(), Failure> {
-    let mut connection = link.connection();
     let (enter, leave) = changes(channels, orders);
     if !leave.is_empty() {
-        let _ = confirm(connection.unsubscribe(leave)).await?;
+        channels.leaving.lock().extend(leave.iter().cloned());
+        change(link, Change::Leave, &leave).await?;
     }
-    let mut outcome = Ok(());
+    let mut outcomes = HashMap::new();
     if !enter.is_empty() {
-        outcome = confirm(connection.subscribe(enter)).await?;
+        let answered = change(link, Change::Enter, &enter).await?;
+        outcomes = enter.into_iter().zip(answered).collect();
     }
     for order in orders.drain(..) {
-        if let Order::Subscribe { done, .. } = order {
-            let _ = done.send(outcome.clone());
+        if let Order::Subscribe { channel, done } = order {
+            let _ = done.send(outcomes.get(&channel).cloned().unwrap_or(Ok(())));
         }
     }
     Ok(())

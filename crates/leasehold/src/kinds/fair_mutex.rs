@@ -1,13 +1,13 @@
 //! The fair mutex: one holder at a time, served in the order in which they came.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::handle::Handle;
 use super::lock::{Lock, TryLock};
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::{Engine, Lease};
+use crate::options::Terms;
 use crate::protocol::{Keyspace, Queued, Share};
 
 /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
@@ -27,12 +27,7 @@ pub struct FairMutex {
 }
 
 impl FairMutex {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        keyspace: &Keyspace,
-        name: &str,
-        lease: Duration,
-    ) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str, terms: &Terms) -> Self {
         let share = Share {
             kind: "fair",
             capacity: 1,
@@ -41,7 +36,7 @@ impl FairMutex {
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
         Self {
-            handle: Handle::new(engine, name, kind, lease),
+            handle: Handle::new(engine, name, kind, terms),
         }
     }
 

@@ -1,7 +1,6 @@
 //! A name and the way to its lock: what the handles of all kinds are made of.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::lock::Ask;
 use crate::error::Error;
@@ -14,7 +13,8 @@ pub(super) struct Handle<K> {
     pub(super) engine: Arc<Engine>,
     /// Or the name that cannot be one and why, which is told when the lock is used.
     kind: Result<Arc<K>, (String, String)>,
-    lease: Duration,
+    /// What an acquisition starts from.
+    terms: Terms,
 }
 
 impl<K: Kind> Handle<K> {
@@ -22,12 +22,12 @@ impl<K: Kind> Handle<K> {
         engine: Arc<Engine>,
         name: &str,
         kind: Result<K, String>,
-        lease: Duration,
+        terms: &Terms,
     ) -> Self {
         Self {
             engine,
             kind: kind.map(Arc::new).map_err(|why| (name.to_owned(), why)),
-            lease,
+            terms: terms.clone(),
         }
     }
 
@@ -55,7 +55,7 @@ impl<K: Kind> Handle<K> {
         Ask {
             engine: self.engine.clone(),
             kind: kind.map(|kind| kind as Arc<dyn Kind>),
-            terms: Terms::new(self.lease),
+            terms: self.terms.clone(),
             reentry: None,
         }
     }
@@ -73,7 +73,7 @@ impl<K> Clone for Handle<K> {
         Self {
             engine: self.engine.clone(),
             kind: self.kind.clone(),
-            lease: self.lease,
+            terms: self.terms.clone(),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::rw_lock::WriteGuard;
 use crate::error::Error;
 use crate::lease::{Engine, Guard, Kind, Lease, Reentry};
-use crate::options::Terms;
+use crate::options::{Acknowledgement, Replicas, Terms};
 
 /// An acquisition that waits; made by `lock()`, started by `.await`.
 ///
@@ -125,6 +125,18 @@ macro_rules! terms {
             /// holder does.
             pub fn at_most(mut self, length: Duration) -> Self {
                 self.ask.terms.at_most = Some(length);
+                self
+            }
+
+            /// Counts the lock as held, and renewed, only when so many replicas have it too; waits at most
+            /// `timeout` for them each time. Without it a failover can grant the lock twice.
+            ///
+            /// What is not acknowledged in time is given back, with
+            /// [`Error::NotReplicated`](crate::Error::NotReplicated); a renewal that is not leaves the
+            /// deadline where it was. It costs one more round trip and an own connection.
+            pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
+                let replicas = count.into();
+                self.ask.terms.acknowledged = Some(Acknowledgement { replicas, timeout });
                 self
             }
 

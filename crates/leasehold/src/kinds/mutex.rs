@@ -9,6 +9,7 @@ use super::reentrant::Reentrant;
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::{Engine, Hints, Kind, Lease, Waiting};
+use crate::options::Terms;
 use crate::owner::{Owner, Token};
 use crate::protocol::{
     Acquired, Call, Capabilities, Freed, Glance, Keyspace, Lean, Mark, Renewed, Slot,
@@ -26,15 +27,10 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        keyspace: &Keyspace,
-        name: &str,
-        lease: Duration,
-    ) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str, terms: &Terms) -> Self {
         let kind = keyspace.lock(name).map(Lean::new);
         Self {
-            handle: Handle::new(engine, name, kind, lease),
+            handle: Handle::new(engine, name, kind, terms),
         }
     }
 

@@ -2,13 +2,13 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::handle::Handle;
 use super::lock::{Lock, TryLock};
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::{Engine, Guard, Release};
+use crate::options::Terms;
 use crate::protocol::{Keyspace, Queued, Share};
 
 /// More readers than a server can have connections.
@@ -37,12 +37,7 @@ pub struct WriteGuard {
 }
 
 impl RwLock {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        keyspace: &Keyspace,
-        name: &str,
-        lease: Duration,
-    ) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str, terms: &Terms) -> Self {
         let keys = keyspace.queue(name);
         let handle = |engine, weight, shared| {
             let share = Share {
@@ -52,7 +47,7 @@ impl RwLock {
                 shared,
             };
             let kind = keys.clone().map(|keys| Queued::new(keys, share));
-            Handle::new(engine, name, kind, lease)
+            Handle::new(engine, name, kind, terms)
         };
         Self {
             write: handle(engine.clone(), READERS, false),

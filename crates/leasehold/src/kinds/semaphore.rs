@@ -1,12 +1,12 @@
 //! The semaphore: so many permits, each a lease of its own.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::handle::Handle;
 use super::lock::{Lock, TryLock};
 use crate::error::Error;
 use crate::lease::Engine;
+use crate::options::Terms;
 use crate::protocol::{Keyspace, Queued, Share};
 
 /// So many permits, of which each holder has some; who waits is served in the order in which they came.
@@ -42,7 +42,7 @@ impl Semaphore {
         keyspace: &Keyspace,
         name: &str,
         permits: u32,
-        lease: Duration,
+        terms: &Terms,
     ) -> Self {
         let share = Share {
             kind: "semaphore",
@@ -52,7 +52,7 @@ impl Semaphore {
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
         Self {
-            handle: Handle::new(engine, name, kind, lease),
+            handle: Handle::new(engine, name, kind, terms),
         }
     }
 

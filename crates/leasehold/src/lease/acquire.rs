@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::options::Terms;
 use crate::owner::{Owner, Token};
-use crate::protocol::{Acquired, Mark};
+use crate::protocol::{Acquired, Mark, Renewed};
 
 /// What one attempt came to.
 enum Attempt {
@@ -122,7 +122,7 @@ impl Engine {
         let mut turn = place.turn().await;
         loop {
             // Subscribed first, tried after: a release in between is not missed.
-            let outcome = match turn.listen(self).await {
+            let outcome = match turn.listen(self, kind.slot()).await {
                 Ok(()) => self.attempt(kind, terms, true).await,
                 Err(failure) => Err(failure),
             };
@@ -186,6 +186,7 @@ impl Engine {
         granted: Granted,
     ) -> Result<Hold, Failure> {
         let token = self.lifted(&armed, token).await?;
+        let granted = self.acknowledged(&armed, terms, granted).await?;
         let (kind, mark) = (armed.kind().clone(), armed.mark().clone());
         let held = Held::new(kind, mark, token, terms, granted);
         if matches!(held.state(), State::Ended(_)) {
@@ -193,6 +194,24 @@ impl Engine {
         }
         armed.disarm();
         Ok(Hold::new(Arc::new(held), self.clone()))
+    }
+
+    /// Invariant 10. The renewal comes after what was granted, so who has it has that too.
+    async fn acknowledged(
+        &self,
+        armed: &Armed<'_>,
+        terms: &Terms,
+        granted: Granted,
+    ) -> Result<Granted, Failure> {
+        let Some(wanted) = terms.acknowledged else {
+            return Ok(granted);
+        };
+        let lease = first_lease(terms);
+        let renewing = self.renew(&**armed.kind(), armed.mark(), lease, Some(wanted));
+        match renewing.await? {
+            (sent, Renewed::Kept) => Ok(Granted::new(sent, lease)),
+            (_, Renewed::Gone) => Err(Failure::Unknown("lost before it was replicated".into())),
+        }
     }
 
     /// Invariant 8. After a loss of data the first to notice raises the counter for all.

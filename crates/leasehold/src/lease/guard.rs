@@ -88,13 +88,7 @@ impl Guard {
         let Some((lease, capped)) = held.bounded(lease) else {
             return Ok(());
         };
-        let extended = async {
-            let link = engine.link(held.kind.slot()).await?;
-            let sent = Moment::now();
-            let call = held.kind.renew(&held.mark, lease);
-            let outcome = call.send(&*link, engine.limits.request).await?;
-            Ok((sent, outcome))
-        };
+        let extended = engine.renew(&*held.kind, &held.mark, lease, held.acknowledged);
         match extended.await {
             Ok((sent, Renewed::Kept)) => held.confirm(sent, lease, capped),
             Ok((_, Renewed::Gone)) => {

@@ -13,7 +13,7 @@ use super::Kind;
 use crate::backend::Capabilities;
 use crate::clock::Moment;
 use crate::error::Loss;
-use crate::options::{Terms, margin};
+use crate::options::{Acknowledgement, Terms, margin};
 use crate::owner::Token;
 use crate::protocol::{Call, Freed, Mark};
 
@@ -23,6 +23,8 @@ pub(super) struct Held {
     pub(super) mark: Mark,
     pub(super) token: Token,
     pub(super) lease: Duration,
+    /// Who must confirm a renewal besides the server.
+    pub(super) acknowledged: Option<Acknowledgement>,
     /// Whether the keeper renews it again and again.
     pub(super) renewed: bool,
     /// When it is first renewed: also a fixed lease is, once, where only a part of it was granted.
@@ -91,6 +93,7 @@ impl Held {
             mark,
             token,
             lease: terms.lease,
+            acknowledged: terms.acknowledged,
             renewed: terms.renewed,
             first_renewal: next,
             limit: terms.at_most.map(|at_most| start + at_most),

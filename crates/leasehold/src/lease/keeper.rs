@@ -225,12 +225,13 @@ impl Worker {
     /// Ends what is over, and sends off renewals in batches.
     fn do_what_is_due(&mut self) {
         let now = Moment::now();
-        let mut batches: BTreeMap<(usize, u32), Vec<Due>> = BTreeMap::new();
+        let mut batches: BTreeMap<_, Vec<Due>> = BTreeMap::new();
         while let Some((held, what)) = self.agenda.pop_due(now) {
             match what {
                 What::Expire => self.look_at_deadline(held, now),
                 What::Renew { failures } => {
-                    let batch = (self.backend.node(held.kind.slot()), failures);
+                    let node = self.backend.node(held.kind.slot());
+                    let batch = (node, failures, held.acknowledged);
                     batches
                         .entry(batch)
                         .or_default()

@@ -16,7 +16,7 @@ use super::guard::Hold;
 use super::held::{Granted, first_lease};
 use super::waiting::Turn;
 use super::{Engine, Kind, Line};
-use crate::backend::{Failure, Lane, Listener, News, Subscription};
+use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
 use crate::holder::Holder;
 use crate::options::Terms;
@@ -65,7 +65,7 @@ impl Listener for Grants {
                     let _ = ear.send(Heard::Granted(grant, link));
                 }
             }
-            News::Resubscribed => {
+            News::Resubscribed | News::Ended => {
                 for ear in waiting.values() {
                     let _ = ear.send(Heard::Resubscribed);
                 }
@@ -161,7 +161,7 @@ impl Engine {
         let ticket = None;
         let mut notes = Notes { ticket, turn, log };
         loop {
-            let outcome = match self.hear(line.channel()).await {
+            let outcome = match self.hear(line.channel(), kind.slot()).await {
                 Ok(()) => self.stand(kind, line, terms, &mut notes).await,
                 Err(failure) => Err(failure),
             };
@@ -181,7 +181,7 @@ impl Engine {
     }
 
     /// Makes sure that grants are heard; where that takes too long, goes on without for now.
-    async fn hear(&self, channel: &[u8]) -> Result<(), Failure> {
+    async fn hear(&self, channel: &[u8], slot: Slot) -> Result<(), Failure> {
         let mut heard_on = self.grants.heard_on.lock().await;
         let not_before = heard_on.not_before;
         let too_early = not_before.is_some_and(|moment| Moment::now() < moment);
@@ -189,7 +189,7 @@ impl Engine {
             return Ok(());
         }
         let grants = self.grants.clone();
-        let subscribing = self.backend.subscribe(channel.to_vec(), grants);
+        let subscribing = self.backend.subscribe(channel.to_vec(), slot, grants);
         match tokio::time::timeout(self.limits.request, subscribing).await {
             Ok(subscribed) => {
                 heard_on.made.insert(channel.to_vec(), subscribed?);

@@ -24,6 +24,8 @@
 //! 8. A token below the server's clock at connection time is never used; the counter is raised first.
 //! 9. A grant that is pushed counts from the heartbeat before it, by what the server's clock says was between
 //!    the two; where the connection has changed since, it is confirmed first.
+//! 10. Where replicas must acknowledge, a holding begins with a renewal that they acknowledged, and only such
+//!     renewals move its deadline.
 
 mod acquire;
 mod agenda;
@@ -51,8 +53,10 @@ pub(crate) use keeper::Keeper;
 pub(crate) use reentry::Reentry;
 
 use crate::backend::{Backend, Capabilities, Failure, Lane, Link, RefusalKind, Slot};
+use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
+use crate::options::Acknowledgement;
 use crate::owner::{Owner, Token};
 use crate::protocol::{Acquired, Call, Freed, Glance, Mark, Renewed, Standing};
 use line::Grants;
@@ -70,7 +74,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark;
     /// Takes the lock if it can; with `look`, a busy answer says how long it stays so.
     fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired>;
-    /// Makes the lease last at least `lease` from now.
+    /// Makes the lease last at least `lease` from now. Always writes, so that replicas can acknowledge it.
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed>;
     /// Gives the lock back, at once or when `keep` is over.
     fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed>;
@@ -183,6 +187,24 @@ impl Engine {
         self.room.last_seen(gate)?.ahead
     }
 
+    /// Renews from the caller's own task; when it was sent, and what the server says.
+    async fn renew(
+        &self,
+        kind: &dyn Kind,
+        mark: &[u8],
+        lease: Duration,
+        acknowledged: Option<Acknowledgement>,
+    ) -> Result<(Moment, Renewed), Failure> {
+        let (lane, slot) = (Lane::Requests, kind.slot());
+        let link = match acknowledged {
+            Some(wanted) => self.backend.acknowledged(lane, slot, wanted).await?,
+            None => self.link(slot).await?,
+        };
+        let sent = Moment::now();
+        let renewed = kind.renew(mark, lease).send(&*link, self.limits.request);
+        Ok((sent, renewed.await?))
+    }
+
     /// The callers' connection to the node of `slot`; without delay where there is one.
     async fn link(&self, slot: Slot) -> Result<Arc<dyn Link>, Failure> {
         match self.backend.open_link(Lane::Requests, slot) {
@@ -225,6 +247,13 @@ pub(crate) fn error_of(failure: Failure, name: &str) -> Error {
         Failure::Unknown(cause) => Error::Unknown(cause),
         Failure::Malformed(what) => Error::Unexpected(what.into()),
         Failure::Closed => Error::Closed,
+        Failure::NotReplicated {
+            acknowledged,
+            wanted,
+        } => Error::NotReplicated {
+            acknowledged,
+            wanted,
+        },
         Failure::Refused(refusal) => match refusal.kind {
             RefusalKind::Temporary => Error::Unavailable(refusal.into()),
             RefusalKind::OutOfMemory => Error::OutOfMemory(refusal.into()),

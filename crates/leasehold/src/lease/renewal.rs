@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::give_back::link_after;
 use super::held::{Held, State};
-use crate::backend::{Backend, Failure};
+use crate::backend::{Backend, Failure, Lane};
 use crate::clock::Moment;
 use crate::protocol::{Call, Renewed};
 
@@ -43,7 +43,8 @@ pub(super) struct Outcome {
     pub(super) renewed: Result<Renewed, Failure>,
 }
 
-/// Sends one renewal for each of `batch`, all of one node and with equally many failures behind them.
+/// Sends one renewal for each of `batch`, all of one node, with equally many failures behind them, and to be
+/// acknowledged by the same replicas.
 pub(super) async fn renew(
     batch: Vec<Due>,
     backend: Arc<dyn Backend>,
@@ -54,8 +55,17 @@ pub(super) async fn renew(
         .iter()
         .map(|due| due.held.lease / 4)
         .fold(patience, Duration::min);
-    let (slot, failures) = (batch[0].held.kind.slot(), batch[0].failures);
-    let link = link_after(&*backend, slot, failures);
+    let (first, failures) = (&batch[0].held, batch[0].failures);
+    let link = async {
+        match first.acknowledged {
+            Some(wanted) => {
+                backend
+                    .acknowledged(Lane::Keeper, first.kind.slot(), wanted)
+                    .await
+            }
+            None => link_after(&*backend, first.kind.slot(), failures).await,
+        }
+    };
     let link = match tokio::time::timeout(patience, link).await {
         Ok(Ok(link)) => link,
         _ => return all_failed(batch),

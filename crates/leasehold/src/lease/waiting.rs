@@ -155,10 +155,10 @@ pub(super) struct Turn<'a> {
 
 impl Turn<'_> {
     /// Makes sure that releases are heard; where that takes too long, goes on without for now.
-    pub(super) async fn listen(&mut self, engine: &Engine) -> Result<(), Failure> {
+    pub(super) async fn listen(&mut self, engine: &Engine, slot: Slot) -> Result<(), Failure> {
         if self.handed.subscription.is_none() {
-            let backend = &engine.backend;
-            let subscribing = backend.subscribe(self.channel.to_vec(), self.gate.wake.clone());
+            let (channel, wake) = (self.channel.to_vec(), self.gate.wake.clone());
+            let subscribing = engine.backend.subscribe(channel, slot, wake);
             if let Ok(subscribed) = tokio::time::timeout(engine.limits.request, subscribing).await {
                 self.handed.subscription = Some(subscribed?);
             }
@@ -251,7 +251,7 @@ impl Engine {
         let place = self.room.enter(hints.channel());
         let mut turn = place.turn().await;
         loop {
-            let seen = match turn.listen(self).await {
+            let seen = match turn.listen(self, slot).await {
                 Ok(()) => glance(self, hints, slot).await,
                 Err(failure) => Err(failure),
             };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::script::Script;
-use crate::backend::{Batch, Command, Failure, Link, RefusalKind, Reply};
+use crate::backend::{Batch, Command, Failure, Link, Reply};
 
 /// Turns the answers, one per command, into an outcome.
 type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<R, Failure> + Send>;
@@ -11,8 +11,6 @@ type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<R, Failure> + Send>;
 /// One step of a protocol, ready to be sent to any link.
 pub(crate) struct Call<R> {
     commands: Vec<Command>,
-    /// Which commands run a script, for a server that does not know it yet.
-    scripts: Vec<(usize, &'static Script)>,
     read: Reader<R>,
 }
 
@@ -23,7 +21,6 @@ impl<R> Call<R> {
     ) -> Self {
         Self {
             commands,
-            scripts: Vec::new(),
             read: Box::new(read),
         }
     }
@@ -36,8 +33,7 @@ impl<R> Call<R> {
         read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
     ) -> Self {
         Self {
-            commands: vec![script.by_digest(keys, args)],
-            scripts: vec![(0, script)],
+            commands: vec![script.call(keys, args)],
             read: Box::new(read),
         }
     }
@@ -50,7 +46,6 @@ impl<R> Call<R> {
         let read = self.read;
         Call {
             commands: self.commands,
-            scripts: self.scripts,
             read: Box::new(|replies| read(replies).map(view)),
         }
     }
@@ -58,8 +53,7 @@ impl<R> Call<R> {
     /// Sends it and reads the answer.
     pub(crate) async fn send(self, link: &dyn Link, patience: Duration) -> Result<R, Failure> {
         let batch = self.commands.into_iter().collect();
-        let replies = exchange(&batch, &self.scripts, link, patience).await?;
-        (self.read)(replies)
+        (self.read)(exchange(batch, link, patience).await?)
     }
 
     /// Sends many calls as one pipeline; each outcome stands for itself.
@@ -68,19 +62,13 @@ impl<R> Call<R> {
         link: &dyn Link,
         patience: Duration,
     ) -> Result<Vec<Result<R, Failure>>, Failure> {
-        let (mut commands, mut scripts, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut commands, mut readers) = (Vec::new(), Vec::new());
         for call in calls {
-            let start = commands.len();
-            let moved = call
-                .scripts
-                .iter()
-                .map(|(at, script)| (start + at, *script));
-            scripts.extend(moved);
             readers.push((call.commands.len(), call.read));
             commands.extend(call.commands);
         }
         let batch = commands.into_iter().collect();
-        let replies = exchange(&batch, &scripts, link, patience).await?;
+        let replies = exchange(batch, link, patience).await?;
         let mut replies = replies.into_iter();
         Ok(readers
             .into_iter()
@@ -108,35 +96,16 @@ pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, Failure> {
     }
 }
 
-/// Asks by digest; what the server does not know is sent again with its source. That is safe: a
-/// command answered with `NOSCRIPT` was not executed.
+/// Asks, and makes sure that there is one answer per command.
 async fn exchange(
-    batch: &Batch,
-    scripts: &[(usize, &'static Script)],
+    batch: Batch,
     link: &dyn Link,
     patience: Duration,
 ) -> Result<Vec<Reply>, Failure> {
-    let mut replies = link.ask(batch, patience).await?;
-    if replies.len() != batch.len() {
+    let asked = batch.len();
+    let replies = link.ask(batch, patience).await?;
+    if replies.len() != asked {
         return Err(Failure::malformed("a pipeline", &replies));
     }
-    let unknown: Vec<_> = scripts
-        .iter()
-        .filter(|(at, _)| is_unknown_script(&replies[*at]))
-        .collect();
-    if !unknown.is_empty() {
-        let sources = unknown
-            .iter()
-            .map(|(at, script)| script.with_source(batch.args(*at)))
-            .collect();
-        let again = link.ask(&sources, patience).await?;
-        for ((at, _), reply) in unknown.into_iter().zip(again) {
-            replies[*at] = reply;
-        }
-    }
     Ok(replies)
-}
-
-fn is_unknown_script(reply: &Reply) -> bool {
-    matches!(reply, Reply::Refused(refusal) if refusal.kind == RefusalKind::NoScript)
 }

@@ -40,10 +40,6 @@ pub(crate) enum Counters {
     /// In one counter for all, on a server that has all slots.
     One(Arc<str>),
     /// In a counter per slot, each where its locks are.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for servers that divide their slots")
-    )]
     PerSlot,
 }
 

@@ -102,7 +102,7 @@ impl Lean {
             let keys = [self.keys.lock().as_bytes()];
             return Call::script(&RELEASE, &keys, &[mark, self.channel()], read_release);
         };
-        let publish = Command::new("PUBLISH").arg(self.keys.channel()).arg("");
+        let publish = Command::new("SPUBLISH").arg(self.keys.channel()).arg("");
         Call::new(vec![compare_and_delete, publish], read_release)
     }
 
@@ -289,11 +289,11 @@ mod tests {
         };
         assert_eq!(
             native(delex),
-            ["DELEX lock:job IFEQ me", &format!("PUBLISH {channel} ")]
+            ["DELEX lock:job IFEQ me", &format!("SPUBLISH {channel} ")]
         );
         assert_eq!(
             native(delifeq),
-            ["DELIFEQ lock:job me", &format!("PUBLISH {channel} ")]
+            ["DELIFEQ lock:job me", &format!("SPUBLISH {channel} ")]
         );
         assert!(native(Capabilities::default())[0].starts_with("EVALSHA "));
     }

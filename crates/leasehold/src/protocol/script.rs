@@ -35,17 +35,9 @@ impl Script {
         }
     }
 
-    /// `EVALSHA`, with keys and arguments in the order of the file's header.
-    pub(super) fn by_digest(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
-        let command = Command::new("EVALSHA")
-            .arg(&*self.digest)
-            .arg(keys.len().to_string());
+    /// The call of it, with keys and arguments in the order of the file's header.
+    pub(super) fn call(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
+        let command = Command::script(&self.digest, self.source).arg(keys.len().to_string());
         keys.iter().chain(args).fold(command, Command::arg)
-    }
-
-    /// The call with these arguments by digest, as `EVAL`, which also teaches the server the script.
-    pub(super) fn with_source<'a>(&self, by_digest: impl Iterator<Item = &'a [u8]>) -> Command {
-        let rest = by_digest.skip(2);
-        rest.fold(Command::new("EVAL").arg(self.source), Command::arg)
     }
 }

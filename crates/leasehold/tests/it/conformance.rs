@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use leasehold::kinds::{Lock, Reentrant};
 use leasehold::{Client, Error, FairMutex, Guard, Lease, Loss, Mutex, Release, RwLock, Semaphore};
 
-use crate::contract::{Exclusive, Holding, Pair};
+use crate::contract::{Closes, Exclusive, Holding, Pair};
+use crate::deployment::Deployment;
 use crate::support::{LEASE, client, eventually, exists, name, on_every_server};
 
 /// Enrols a kind whose contract is kept by acquisitions made with one method and one that does not wait.
@@ -74,7 +75,7 @@ macro_rules! contract {
             #[test]
             fn $case() {
                 crate::support::$where(|server| async move {
-                    super::$case::<super::$type>(&server).await;
+                    super::$case::<_, super::$type>(&server).await;
                 });
             }
         )*
@@ -94,14 +95,40 @@ const LONG: Duration = Duration::from_secs(2);
 /// How late a busy machine may run a task that was told in time.
 const SCHEDULING: Duration = Duration::from_millis(100);
 
-async fn pair<K: Exclusive>(server: &testkit::Server) -> (K, K, String) {
+/// All of it for one kind, all at once, except what measures time.
+pub(crate) async fn untimed<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    tokio::join!(
+        excludes_others_until_released::<D, K>(site),
+        try_lock_answers_none_while_held::<D, K>(site),
+        a_timeout_says_who_holds_it::<D, K>(site),
+        a_lease_is_renewed_over_ten_lengths::<D, K>(site),
+        a_fixed_lease_can_be_extended::<D, K>(site),
+        releasing_what_was_lost_says_so_and_harms_nobody::<D, K>(site),
+        dropping_releases::<D, K>(site),
+        run_gives_back_on_every_way_out::<D, K>(site),
+        at_least_keeps_others_out_after_a_release::<D, K>(site),
+        shutdown_releases_all::<D, K>(site),
+        tokens_rise::<D, K>(site),
+    );
+}
+
+/// The rest of it.
+pub(crate) async fn timed<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    a_wait_is_kept_to::<D, K>(site).await;
+    tokio::join!(
+        a_fixed_lease_ends::<D, K>(site),
+        at_most_ends_a_renewed_lease::<D, K>(site),
+    );
+}
+
+async fn pair<D: Deployment, K: Exclusive<D::Client>>(site: &D) -> (K, K, String) {
     let name = name();
-    let (one, other) = (client(server).await, client(server).await);
+    let (one, other) = (site.client().await, site.client().await);
     (K::named(&one, &name), K::named(&other, &name), name)
 }
 
-async fn excludes_others_until_released<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn excludes_others_until_released<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let guard = ours.lock().await.unwrap();
     let waiter =
         tokio::spawn(async move { theirs.lock().await.map(|guard| (Instant::now(), guard)) });
@@ -117,16 +144,16 @@ async fn excludes_others_until_released<K: Exclusive>(server: &testkit::Server) 
     );
 }
 
-async fn try_lock_answers_none_while_held<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn try_lock_answers_none_while_held<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let guard = ours.try_lock().await.unwrap().expect("free");
     assert!(theirs.try_lock().await.unwrap().is_none());
     let _ = guard.release().await.unwrap();
     assert!(theirs.try_lock().await.unwrap().is_some());
 }
 
-async fn a_wait_is_kept_to<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn a_wait_is_kept_to<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let _guard = ours.lock().await.unwrap();
     for wait in [0, 1, 100, 400].map(Duration::from_millis) {
         let start = Instant::now();
@@ -141,14 +168,10 @@ async fn a_wait_is_kept_to<K: Exclusive>(server: &testkit::Server) {
     }
 }
 
-async fn a_timeout_says_who_holds_it<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, name) = pair::<K>(server).await;
+async fn a_timeout_says_who_holds_it<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, name) = pair::<D, K>(site).await;
     let _guard = ours.lock().note("the night's import").await.unwrap();
-    let error = theirs
-        .lock()
-        .wait(Duration::from_millis(100))
-        .await
-        .unwrap_err();
+    let error = theirs.lock().wait(LEASE / 2).await.unwrap_err();
     let text = error.to_string();
     let Error::Timeout {
         holder: Some(holder),
@@ -170,8 +193,8 @@ async fn a_timeout_says_who_holds_it<K: Exclusive>(server: &testkit::Server) {
     );
 }
 
-async fn a_fixed_lease_ends<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn a_fixed_lease_ends<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let guard = ours.lock().lease(LONG).await.unwrap();
     let start = Instant::now();
     assert_eq!(guard.lost().await, Some(Loss::Expired));
@@ -185,8 +208,8 @@ async fn a_fixed_lease_ends<K: Exclusive>(server: &testkit::Server) {
     let _taken = theirs.lock().wait(LEASE).await.unwrap();
 }
 
-async fn a_lease_is_renewed_over_ten_lengths<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn a_lease_is_renewed_over_ten_lengths<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let guard = ours.lock().await.unwrap();
     let start = Instant::now();
     while start.elapsed() < LEASE * 10 {
@@ -197,8 +220,8 @@ async fn a_lease_is_renewed_over_ten_lengths<K: Exclusive>(server: &testkit::Ser
     assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
 
-async fn a_fixed_lease_can_be_extended<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn a_fixed_lease_can_be_extended<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let guard = ours.lock().lease(LEASE).await.unwrap();
     guard.extend(LEASE * 4).await.unwrap();
     tokio::time::sleep(LEASE * 2).await;
@@ -207,8 +230,13 @@ async fn a_fixed_lease_can_be_extended<K: Exclusive>(server: &testkit::Server) {
     assert_eq!(guard.release().await.unwrap(), Release::Released);
 }
 
-async fn releasing_what_was_lost_says_so_and_harms_nobody<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, name) = pair::<K>(server).await;
+async fn releasing_what_was_lost_says_so_and_harms_nobody<
+    D: Deployment,
+    K: Exclusive<D::Client>,
+>(
+    site: &D,
+) {
+    let (ours, theirs, name) = pair::<D, K>(site).await;
     let lost = ours.lock().lease(Duration::from_millis(50)).await.unwrap();
     let other = theirs.lock().await.unwrap();
     assert_eq!(
@@ -218,30 +246,27 @@ async fn releasing_what_was_lost_says_so_and_harms_nobody<K: Exclusive>(server: 
         }
     );
     other.check().unwrap();
-    assert!(exists(server, &name));
+    assert!(site.exists(&name));
     assert_eq!(other.release().await.unwrap(), Release::Released);
 }
 
-async fn dropping_releases<K: Exclusive>(server: &testkit::Server) {
-    let (ours, _, name) = pair::<K>(server).await;
+async fn dropping_releases<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, _, name) = pair::<D, K>(site).await;
     let guard = ours.lock().await.unwrap();
     // Outside of any runtime, as a destructor may run anywhere.
     std::thread::spawn(move || drop(guard)).join().unwrap();
-    eventually(Duration::from_secs(1), "released", || {
-        !exists(server, &name)
-    })
-    .await;
+    eventually(Duration::from_secs(1), "released", || !site.exists(&name)).await;
 }
 
-async fn run_gives_back_on_every_way_out<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, name) = pair::<K>(server).await;
+async fn run_gives_back_on_every_way_out<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, name) = pair::<D, K>(site).await;
     let value = ours
         .lock()
         .run(|leases| async move { leases[0].token().as_u64() })
         .await
         .unwrap();
     assert!(value > 0);
-    assert!(!exists(server, &name));
+    assert!(!site.exists(&name));
 
     let panicking = ours.clone();
     let work = async move {
@@ -252,15 +277,17 @@ async fn run_gives_back_on_every_way_out<K: Exclusive>(server: &testkit::Server)
         outcome
     };
     assert!(tokio::spawn(work).await.unwrap_err().is_panic());
-    assert!(!exists(server, &name), "held after a panic");
+    assert!(!site.exists(&name), "held after a panic");
 
     let forever = ours.lock().run(|_| std::future::pending::<()>());
     assert!(tokio::time::timeout(LEASE, forever).await.is_err());
     let _taken = theirs.lock().wait(Duration::from_secs(1)).await.unwrap();
 }
 
-async fn at_least_keeps_others_out_after_a_release<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, name) = pair::<K>(server).await;
+async fn at_least_keeps_others_out_after_a_release<D: Deployment, K: Exclusive<D::Client>>(
+    site: &D,
+) {
+    let (ours, theirs, name) = pair::<D, K>(site).await;
     let kept = Duration::from_millis(900);
     let guard = ours.lock().at_least(kept).await.unwrap();
     let start = Instant::now();
@@ -276,11 +303,11 @@ async fn at_least_keeps_others_out_after_a_release<K: Exclusive>(server: &testki
         took < kept + Duration::from_millis(700),
         "free after {took:?}"
     );
-    assert!(exists(server, &name));
+    assert!(site.exists(&name));
 }
 
-async fn at_most_ends_a_renewed_lease<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn at_most_ends_a_renewed_lease<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let limit = LEASE * 5 / 2;
     let guard = ours.lock().at_most(limit).await.unwrap();
     let start = Instant::now();
@@ -293,20 +320,20 @@ async fn at_most_ends_a_renewed_lease<K: Exclusive>(server: &testkit::Server) {
     let _taken = theirs.lock().wait(LEASE).await.unwrap();
 }
 
-async fn shutdown_releases_all<K: Exclusive>(server: &testkit::Server) {
-    let client = client(server).await;
+async fn shutdown_releases_all<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let client = site.client().await;
     let names: Vec<_> = (0..50).map(|_| name()).collect();
     let mut guards = Vec::new();
     for name in &names {
         guards.push(K::named(&client, name).lock().await.unwrap());
     }
-    let waiter = K::named(&crate::support::client(server).await, &names[0]);
+    let waiter = K::named(&site.client().await, &names[0]);
     assert!(
         client.shutdown(Duration::from_secs(5)).await,
         "not all in time"
     );
     for name in &names {
-        assert!(!exists(server, name), "{name} is still held");
+        assert!(!site.exists(name), "{name} is still held");
     }
     for guard in guards {
         assert_eq!(
@@ -321,8 +348,8 @@ async fn shutdown_releases_all<K: Exclusive>(server: &testkit::Server) {
     let _free = waiter.try_lock().await.unwrap().expect("free");
 }
 
-async fn tokens_rise<K: Exclusive>(server: &testkit::Server) {
-    let (ours, theirs, _) = pair::<K>(server).await;
+async fn tokens_rise<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
+    let (ours, theirs, _) = pair::<D, K>(site).await;
     let mut last = 0;
     for turn in 0..100 {
         let side = if turn % 3 == 0 { &ours } else { &theirs };

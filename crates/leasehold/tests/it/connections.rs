@@ -76,7 +76,7 @@ fn a_cluster_would_put_all_of_one_lock_in_one_slot() {
             let _guard = client.mutex(name).lock().await.unwrap();
             let waiting =
                 tokio::spawn(self::client(&server).await.mutex(name).lock().into_future());
-            let channels = || server.ask(&["PUBSUB", "CHANNELS"]).list().to_vec();
+            let channels = || server.ask(&["PUBSUB", "SHARDCHANNELS"]).list().to_vec();
             eventually(Duration::from_secs(2), "subscribed", || {
                 !channels().is_empty()
             })
@@ -107,6 +107,66 @@ fn tls_works_with_the_right_authority_only() {
             Client::connect(&plain).await.is_err(),
             "no fall-back to plain text"
         );
+    });
+}
+
+#[test]
+fn a_server_that_asks_who_we_are_is_shown_our_certificate() {
+    on_every_server(|plain| async move {
+        let flavor = Flavor::named(plain.name());
+        let server = Setup::default().mutual_tls().start(&flavor);
+        let stranger = Setup::default().mutual_tls().start(&flavor);
+        let url = format!("rediss://127.0.0.1:{}", server.tls_port());
+        let trusting = || Client::builder(&url).root_certificate(server.authority());
+        let (certificate, key) = server.visitor();
+        let known = trusting().client_certificate(certificate, key);
+        works(&known.connect().await.unwrap()).await;
+        let (certificate, key) = stranger.visitor();
+        let start = Instant::now();
+        for refused in [
+            trusting(),
+            trusting().client_certificate(certificate, key),
+            Client::builder(&url).client_certificate(certificate, key),
+            trusting().client_certificate("no certificate", "no key"),
+        ] {
+            let error = refused.connect().await.unwrap_err();
+            let told = matches!(
+                error,
+                Error::Unavailable(_) | Error::Invalid { what: "url", .. }
+            );
+            assert!(told, "{error:?}");
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(8),
+            "not within the limit"
+        );
+    });
+}
+
+#[test]
+fn verification_is_turned_off_by_code_only() {
+    beside_others(async {
+        let server = Setup::default().tls().start(&Flavor::one());
+        let url = format!("rediss://127.0.0.1:{}", server.tls_port());
+        assert!(Client::connect(&url).await.is_err());
+        assert!(Client::connect(&format!("{url}/#insecure")).await.is_err());
+        let blind = Client::builder(&url).dangerously_trust_any_certificate();
+        works(&blind.connect().await.unwrap()).await;
+    });
+}
+
+#[test]
+fn a_replica_given_as_master_is_refused_with_a_hint() {
+    on_every_server(|server| async move {
+        let replica = Server::start(&Flavor::named(server.name()));
+        let port = server.port().to_string();
+        replica.tell(&["REPLICAOF", "127.0.0.1", &port]);
+        let start = Instant::now();
+        let url = format!("redis://127.0.0.1:{}", replica.port());
+        let error = Client::connect(&url).await.unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(2));
+        let why = std::error::Error::source(&error).unwrap().to_string();
+        assert!(why.contains("it is a replica"), "{why}");
     });
 }
 

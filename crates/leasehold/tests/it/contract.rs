@@ -1,6 +1,7 @@
 //! What a test that is for every kind needs of a kind: one way to ask for it and one way to hold it.
 
 use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use leasehold::kinds::{Lock, TryLock};
 use leasehold::{Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, Release};
 
 /// A kind that one holder has at a time.
-pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
+pub(crate) trait Exclusive<C = Client>: Clone + Send + Sync + 'static {
     type Guard: Holding;
 
-    fn named(client: &Client, name: &str) -> Self;
+    fn named(client: &C, name: &str) -> Self;
     /// An acquisition that terms can be set on.
     fn request(&self) -> Lock;
     fn acquire(&self, lock: Lock) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
@@ -25,11 +26,23 @@ pub(crate) trait Exclusive: Clone + Send + Sync + 'static {
         W: Future + Send,
         W::Output: Send;
 
-    fn lock(&self) -> Request<Self> {
+    fn lock(&self) -> Request<Self, C> {
         Request {
             kind: self.clone(),
             lock: self.request(),
+            client: PhantomData,
         }
+    }
+}
+
+/// A client that can be shut down.
+pub(crate) trait Closes: Send + Sync {
+    fn shutdown(&self, limit: Duration) -> impl Future<Output = bool> + Send;
+}
+
+impl Closes for Client {
+    async fn shutdown(&self, limit: Duration) -> bool {
+        Client::shutdown(self, limit).await
     }
 }
 
@@ -49,12 +62,13 @@ pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
 }
 
 /// An acquisition with its terms.
-pub(crate) struct Request<K> {
+pub(crate) struct Request<K, C> {
     kind: K,
     lock: Lock,
+    client: PhantomData<fn(C)>,
 }
 
-impl<K: Exclusive> Request<K> {
+impl<C, K: Exclusive<C>> Request<K, C> {
     pub(crate) fn wait(mut self, limit: Duration) -> Self {
         self.lock = self.lock.wait(limit);
         self
@@ -92,7 +106,7 @@ impl<K: Exclusive> Request<K> {
     }
 }
 
-impl<K: Exclusive> IntoFuture for Request<K> {
+impl<C: 'static, K: Exclusive<C>> IntoFuture for Request<K, C> {
     type Output = Result<K::Guard, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 

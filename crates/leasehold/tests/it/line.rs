@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::Client;
 use testkit::{Proxy, Server};
 
+use crate::hand_over::{hand_overs, messages};
 use crate::support::{
     LEASE, alone, beside_others, builder_at, client, eventually, name, percentile, run, scaled,
     server,
@@ -174,8 +175,14 @@ fn the_next_in_line_has_the_lock_as_soon_as_a_message_can_tell() {
         let mut sides = [(); 2].map(|()| Worker::start(server.port(), Duration::from_secs(30)));
         let (mut handed, mut bare) = (Vec::new(), Vec::new());
         for round in 0..4 {
-            handed.extend(hand_overs(&mut sides, &format!("handed-{round}")));
-            bare.extend(messages(&mut sides, &format!("bare-{round}")));
+            let count = scaled(200);
+            handed.extend(hand_overs(
+                &mut sides,
+                "fair",
+                &format!("handed-{round}"),
+                count,
+            ));
+            bare.extend(messages(&mut sides, &format!("bare-{round}"), count));
         }
         handed.sort_unstable();
         bare.sort_unstable();
@@ -184,48 +191,6 @@ fn the_next_in_line_has_the_lock_as_soon_as_a_message_can_tell() {
         println!("hand-over {ours:?}, message {theirs:?}, ratio {ratio:.2}");
         assert!(ratio <= 1.5, "{ours:?} is {ratio:.2} times {theirs:?}");
     });
-}
-
-/// From before each release to the moment at which the other side has the lock.
-fn hand_overs(sides: &mut [Worker; 2], name: &str) -> Vec<Duration> {
-    let count = scaled(200);
-    for side in sides.iter_mut() {
-        side.tell(&format!("ping-pong fair {name} {count}"));
-    }
-    let mut times: Vec<(u64, u64, usize)> = Vec::new();
-    for (number, side) in sides.iter_mut().enumerate() {
-        loop {
-            let answer = side.answer();
-            let Some((taken, released)) = answer.split_once(' ') else {
-                break;
-            };
-            times.push((taken.parse().unwrap(), released.parse().unwrap(), number));
-        }
-    }
-    times.sort_unstable();
-    let pairs = times.windows(2);
-    pairs
-        .filter(|pair| pair[0].2 != pair[1].2)
-        .map(|pair| Duration::from_nanos(pair[1].0 - pair[0].1))
-        .collect()
-}
-
-/// From before a script that publishes is sent to the moment at which the other side has heard it.
-fn messages(sides: &mut [Worker; 2], channel: &str) -> Vec<Duration> {
-    let count = scaled(200);
-    let channel = format!("leasehold:{channel}");
-    let [one, other] = sides;
-    other.tell(&format!("listen {channel} {count}"));
-    assert_eq!(other.answer(), "listening");
-    one.tell(&format!("publish {channel} {count}"));
-    let times = |side: &mut Worker| -> Vec<u64> {
-        (0..count).map(|_| side.answer().parse().unwrap()).collect()
-    };
-    let (sent, heard) = (times(one), times(other));
-    let pairs = sent.iter().zip(&heard);
-    pairs
-        .map(|(sent, heard)| Duration::from_nanos(heard - sent))
-        .collect()
 }
 
 #[test]
@@ -482,14 +447,14 @@ fn forged_grants_are_not_believed() {
         let waiter = client(&server).await.fair_mutex(&name);
         let waiter = tokio::spawn(waiter.lock().into_future());
         eventually(Duration::from_secs(1), "in line", || waiting(&server) == 1).await;
-        let channels = server.ask(&["PUBSUB", "CHANNELS", "leasehold:grant:*"]);
+        let channels = server.ask(&["PUBSUB", "SHARDCHANNELS", "leasehold:grant:*"]);
         let channel = channels.list()[0].text();
         for forged in [
             "",
             "x",
             "00000000000000000000000000000001 1 9999999999999999",
         ] {
-            assert_eq!(server.ask(&["PUBLISH", channel, forged]).int(), 1);
+            assert_eq!(server.ask(&["SPUBLISH", channel, forged]).int(), 1);
         }
         tokio::time::sleep(LEASE).await;
         assert!(!waiter.is_finished(), "believed a forged grant");

@@ -3,15 +3,21 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod contract;
+mod deployment;
+mod hand_over;
 mod support;
 mod worker;
 
 /// A dropped acquire leaves nothing behind.
 mod cancel;
+/// Slots that move, and masters that die.
+mod cluster;
 /// What every kind must do, on every server found.
 mod conformance;
 /// Addresses, credentials, TLS, outages.
 mod connections;
+/// Failovers that lose writes, with and without acknowledgement.
+mod failover;
 /// Sharing a key with other libraries.
 mod foreign;
 /// A latch is counted once per caller and opened for all.

@@ -99,8 +99,8 @@ impl Rig {
             })
             .collect();
         let mut messages = server.connect();
-        let subscribed = messages.ask(&["SUBSCRIBE", "c"]).unwrap();
-        assert_eq!(subscribed.list()[0].text(), "subscribe");
+        let subscribed = messages.ask(&["SSUBSCRIBE", "c"]).unwrap();
+        assert_eq!(subscribed.list()[0].text(), "ssubscribe");
         Self {
             digests,
             commands: RefCell::new(server.connect()),
@@ -125,7 +125,7 @@ impl Rig {
     fn messages(&self) -> Vec<String> {
         self.commands
             .borrow_mut()
-            .ask(&["PUBLISH", "c", "end"])
+            .ask(&["SPUBLISH", "c", "end"])
             .unwrap();
         let mut messages = self.messages.borrow_mut();
         let next = || messages.receive().unwrap().list()[2].text().to_owned();

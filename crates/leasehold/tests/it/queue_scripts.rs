@@ -83,7 +83,7 @@ fn enter_takes_while_there_is_room_and_then_gets_in_line() {
 fn release_gives_the_lock_to_the_next_and_tells_it() {
     let server = full();
     let mut listener = server.connect();
-    listener.ask(&["SUBSCRIBE", "c"]).unwrap();
+    listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
     assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
     assert_eq!(members(&server, "holders"), ["b", "c"]);
     assert_eq!(members(&server, "line"), ["d"]);

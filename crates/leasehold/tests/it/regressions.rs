@@ -110,7 +110,7 @@ fn a_keeper_s_connection_that_always_breaks_loses_no_lease() {
         let guard = client.mutex(&held).lock().await.unwrap();
         let second = client.mutex(&dropped).lock().await.unwrap();
         proxy.judge(|request| match request[0].as_slice() {
-            b"SUBSCRIBE" => Fault::CutRequest,
+            b"SSUBSCRIBE" => Fault::CutRequest,
             _ => Fault::None,
         });
         let waiting = tokio::spawn(client.mutex(&awaited).lock().into_future());

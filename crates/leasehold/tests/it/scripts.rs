@@ -35,8 +35,11 @@ fn renew_lengthens_ours_and_never_shortens_it() {
     let server = held();
     assert_eq!(eval(&server, RENEW, "k", &["me", "20000"]), Answer::Int(1));
     assert!(left(&server) > 19_000);
+    let written = server.info("rdb_changes_since_last_save");
     assert_eq!(eval(&server, RENEW, "k", &["me", "5000"]), Answer::Int(1));
     assert!(left(&server) > 19_000, "shortened");
+    let again = server.info("rdb_changes_since_last_save");
+    assert!(again > written, "nothing that replicas could acknowledge");
 }
 
 #[test]
@@ -70,8 +73,8 @@ fn times_out_of_range_change_nothing() {
 fn release_deletes_ours_and_tells_the_channel() {
     let server = held();
     let mut listener = server.connect();
-    let subscribed = listener.ask(&["SUBSCRIBE", "c"]).unwrap();
-    assert_eq!(subscribed.list()[0].text(), "subscribe");
+    let subscribed = listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
+    assert_eq!(subscribed.list()[0].text(), "ssubscribe");
     assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Answer::Int(0));
     assert_eq!(server.ask(&["GET", "k"]).text(), "me");
     assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(1));

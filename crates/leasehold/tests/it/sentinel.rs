@@ -2,33 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Error, Release};
-use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
-use testkit::{Flavor, Setup};
+use leasehold::{Client, Error, Release};
+use testkit::Flavor;
+use testkit::group::{GROUP, Group};
 
 use crate::contract::{KINDS, any_lock};
-use crate::support::{
-    LEASE, PASSWORD, beside_others, eventually, exists, least_privilege_rule, name,
-};
-
-fn group(flavor: &Flavor) -> Group {
-    // The README names one more command for groups.
-    let readme = include_str!("../../../../README.md");
-    assert!(readme.contains("`+role`"));
-    let rule = format!("{} +role", least_privilege_rule(flavor));
-    Group::start(&Setup::default().user(&rule), flavor, 2)
-}
-
-fn builder(group: &Group, name: &str) -> ClientBuilder {
-    let sentinels = group.sentinels();
-    let url = format!(
-        "redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{name}?sentinel_password={SENTINEL_PASSWORD}"
-    );
-    Client::builder(&url).lease(LEASE)
-}
+use crate::deployment::{group, sentinel_builder};
+use crate::support::{LEASE, PASSWORD, beside_others, eventually, exists, name};
 
 async fn client(group: &Group) -> Client {
-    builder(group, GROUP).connect().await.unwrap()
+    sentinel_builder(group, GROUP).connect().await.unwrap()
 }
 
 #[test]
@@ -125,7 +108,10 @@ fn a_sentinel_that_is_down_is_passed_over() {
 fn what_is_wrong_is_told() {
     beside_others(async {
         let group = group(&Flavor::one());
-        let error = builder(&group, "another").connect().await.unwrap_err();
+        let error = sentinel_builder(&group, "another")
+            .connect()
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
         let sentinels = group.sentinels();
         let url = format!("redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{GROUP}");

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::{Fault, Proxy, Server};
+use testkit::{Fault, Proxy};
 
+use crate::hand_over::{hand_overs, messages};
 use crate::support::{
     alone, beside_others, builder_at, client, key, name, percentile, run, scaled, server,
 };
@@ -12,50 +13,31 @@ use crate::worker::Worker;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Two processes hand a lock to each other; the times from release to next holder, sorted.
-fn hand_overs(server: &Server, rounds: u64) -> Vec<Duration> {
-    let name = name();
-    let mut workers = [(); 2].map(|()| Worker::start(server.port(), LEASE));
-    for worker in &mut workers {
-        worker.tell(&format!("ping-pong mutex {name} {rounds}"));
-    }
-    // (moment, whether it is a release, which worker)
-    let mut events = Vec::new();
-    for (number, worker) in workers.iter_mut().enumerate() {
-        loop {
-            let answer = worker.answer();
-            let Some((taken, released)) = answer.split_once(' ') else {
-                break;
-            };
-            events.push((taken.parse::<u64>().unwrap(), false, number));
-            events.push((released.parse::<u64>().unwrap(), true, number));
-        }
-    }
-    events.sort_unstable();
-    let mut times: Vec<_> = events
-        .windows(2)
-        .filter(|pair| pair[0].1 && !pair[1].1 && pair[0].2 != pair[1].2)
-        .map(|pair| Duration::from_nanos(pair[1].0 - pair[0].0))
-        .collect();
-    times.sort_unstable();
-    times
-}
-
 #[test]
-fn a_hand_over_between_processes_takes_about_a_millisecond() {
+fn a_hand_over_between_processes_takes_little_more_than_two_messages() {
     alone(|| {
         let server = server();
-        let times = hand_overs(&server, scaled(500));
-        let mean = times.iter().sum::<Duration>() / u32::try_from(times.len()).unwrap();
-        let p99 = percentile(&times, 990);
-        println!("{} hand-overs: mean {mean:?}, p99 {p99:?}", times.len());
-        assert!(
-            times.len() as u64 > scaled(500),
-            "too few hand-overs: {}",
-            times.len()
-        );
-        assert!(p99 < Duration::from_millis(5), "p99 {p99:?}");
-        assert!(mean < Duration::from_millis(1), "mean {mean:?}");
+        let mut sides = [(); 2].map(|()| Worker::start(server.port(), LEASE));
+        let (mut handed, mut bare) = (Vec::new(), Vec::new());
+        for _ in 0..4 {
+            handed.extend(hand_overs(&mut sides, "mutex", &name(), scaled(150)));
+            bare.extend(messages(&mut sides, &name(), scaled(150)));
+        }
+        handed.sort_unstable();
+        bare.sort_unstable();
+        let compared = |of_thousand| {
+            let (ours, theirs) = (
+                percentile(&handed, of_thousand),
+                percentile(&bare, of_thousand),
+            );
+            println!("{ours:?} against {theirs:?} for a message, at {of_thousand} of 1000");
+            ours.as_secs_f64() / theirs.as_secs_f64()
+        };
+        let count = handed.len() as u64;
+        assert!(count > scaled(150) * 4, "too few hand-overs: {count}");
+        // The message, and the request that takes the lock; the slowest belong to the machine.
+        assert!(compared(500) <= 3.0);
+        assert!(compared(990) <= 6.0);
     });
 }
 
@@ -71,7 +53,9 @@ fn a_subscription_killed_ten_times_a_second_costs_a_second_at_most() {
                     std::thread::sleep(Duration::from_millis(100));
                 }
             });
-            let times = hand_overs(&server, scaled(1000));
+            let mut sides = [(); 2].map(|()| Worker::start(server.port(), LEASE));
+            let mut times = hand_overs(&mut sides, "mutex", &name(), scaled(1000));
+            times.sort_unstable();
             over.store(true, Ordering::SeqCst);
             times
         });
@@ -223,11 +207,11 @@ fn a_flood_of_forged_messages_grants_nothing() {
         let mutex = client(&server).await.mutex(&name);
         let waiting = tokio::spawn(mutex.lock().into_future());
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let channels = server.ask(&["PUBSUB", "CHANNELS"]);
+        let channels = server.ask(&["PUBSUB", "SHARDCHANNELS"]);
         let channel = channels.list()[0].text().to_owned();
         let mut forger = server.connect();
         for _ in 0..10_000 {
-            assert_eq!(forger.ask(&["PUBLISH", &channel, "0"]).unwrap().int(), 1);
+            assert_eq!(forger.ask(&["SPUBLISH", &channel, "0"]).unwrap().int(), 1);
         }
         assert!(!waiting.is_finished(), "granted by a message");
         waiting.abort();
@@ -272,7 +256,7 @@ fn without_subscriptions_waiting_goes_on_by_polling() {
         let server = server();
         let proxy = Proxy::start(server.port());
         proxy.judge(|request| match request[0].as_slice() {
-            b"SUBSCRIBE" => Fault::CutRequest,
+            b"SSUBSCRIBE" => Fault::CutRequest,
             _ => Fault::None,
         });
         let name = name();

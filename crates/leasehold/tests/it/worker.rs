@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Guard};
 use rustix::process::{Pid, Signal, kill_process};
+use testkit::Dice;
 
 use crate::contract::any_lock;
-use crate::support::{builder_at, clock, run};
+use crate::support::{clock, run, url_at};
 
 /// What the process says stands behind this, to tell it from what the test program prints.
 const MARK: &str = "@ ";
@@ -25,9 +26,14 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts one that is connected to the server on `port`, with leases of this length.
     pub(crate) fn start(port: u16, lease: Duration) -> Self {
+        Self::start_at(&url_at(port), lease)
+    }
+
+    /// Starts one that is connected to `url`.
+    pub(crate) fn start_at(url: &str, lease: Duration) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "worker::process", "--ignored", "--nocapture"])
-            .env("LEASEHOLD_WORKER", format!("{port} {}", lease.as_millis()))
+            .env("LEASEHOLD_WORKER", format!("{url} {}", lease.as_millis()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -125,22 +131,12 @@ fn process() {
     let Ok(task) = std::env::var("LEASEHOLD_WORKER") else {
         return;
     };
-    let mut words = task
-        .split(' ')
-        .map(|word| word.parse::<u64>().expect("a number"));
-    let (port, lease) = (
-        words.next().expect("a port"),
-        words.next().expect("a lease"),
-    );
-    let lease = Duration::from_millis(lease);
+    let (url, lease) = task.split_once(' ').expect("an address and a lease");
+    let lease = Duration::from_millis(lease.parse().expect("a lease"));
     run(async {
-        let client = builder_at(u16::try_from(port).expect("a port"))
-            .lease(lease)
-            .connect()
-            .await
-            .expect("the server is up");
+        let client = Client::builder(url).lease(lease).connect().await;
         say("ready");
-        serve(client, u16::try_from(port).expect("a port"), lease).await;
+        serve(client.expect("the server is up"), url, lease).await;
     });
 }
 
@@ -148,7 +144,7 @@ fn say(answer: impl std::fmt::Display) {
     println!("{MARK}{answer}");
 }
 
-async fn serve(client: Client, port: u16, lease: Duration) {
+async fn serve(client: Client, url: &str, lease: Duration) {
     let mut guard = None;
     let mut lines = std::io::stdin().lines();
     while let Some(Ok(line)) = lines.next() {
@@ -187,10 +183,14 @@ async fn serve(client: Client, port: u16, lease: Duration) {
                 lines::read(&client, name, number(tasks), hold).await;
             }
             ["listen", channel, count] => {
-                lines::listen(port, channel, count.parse().expect("a count")).await;
+                lines::listen(url, channel, count.parse().expect("a count")).await;
             }
             ["publish", channel, count] => {
-                lines::publish(port, channel, count.parse().expect("a count")).await;
+                lines::publish(url, channel, count.parse().expect("a count")).await;
+            }
+            ["hold-many", names, count, seed] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                hold_many(&client, number(names), number(count), number(seed)).await;
             }
             ["churn", cycles, names] => {
                 churn(
@@ -245,6 +245,40 @@ async fn ping_pong(client: &Client, name: &str, kind: u64, count: usize) {
     }
     for (taken, released) in times {
         say(format_args!("{taken} {released}"));
+    }
+    say("done");
+}
+
+/// Takes and releases locks of so many names at random, in several tasks; says each holding, by when it was
+/// certainly held. No error is borne: whoever waits must be served.
+async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
+    const TASKS: u64 = 8;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let client = client.clone();
+            let mut dice = Dice::new(seed * TASKS + task + 1);
+            tokio::spawn(async move {
+                let mut holdings = Vec::new();
+                for _ in 0..count / TASKS {
+                    let number = dice.below(names);
+                    let name = format!("many:{number}");
+                    let held = any_lock(&client, &name, number).await.expect("the lock");
+                    let (taken, left) = (clock(), held.remaining());
+                    tokio::time::sleep(Duration::from_micros(dice.below(2000))).await;
+                    if held.check().is_ok() {
+                        let until = taken + u64::try_from(left.as_nanos()).expect("not so long");
+                        holdings.push((name, taken, clock().min(until), held.token()));
+                    }
+                    let _: Result<_, _> = held.release().await;
+                }
+                holdings
+            })
+        })
+        .collect();
+    for task in tasks {
+        for (name, from, to, token) in task.await.expect("no panic") {
+            say(format_args!("{name} {from} {to} {token}"));
+        }
     }
     say("done");
 }

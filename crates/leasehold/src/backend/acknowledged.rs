@@ -1,0 +1,215 @@
+//! Connections whose answers count only when replicas have what was written.
+//!
+//! `WAIT` covers the writes of its own connection, and blocks it: so each request has a connection to itself,
+//! taken from those that are idle.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::dial::Role;
+use super::link::LiveLink;
+use super::origin::Origin;
+use super::reply::{Failure, Reply};
+use super::{Batch, BoxFuture, Command, Facts, Link};
+use crate::clock::Moment;
+use crate::options::{Acknowledgement, Replicas};
+
+/// More than this many idle connections are not kept.
+const MOST_IDLE: usize = 16;
+
+/// How long the number of replicas is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// Idle connections to one node, and how many replicas it has.
+pub(super) struct Pool {
+    origin: Origin,
+    idle: Mutex<Vec<Arc<LiveLink>>>,
+    known: Mutex<Option<(Moment, u32)>>,
+    /// The most replicas that were ever seen connected.
+    most: AtomicU32,
+}
+
+impl Pool {
+    pub(super) fn new(origin: Origin) -> Arc<Self> {
+        Arc::new(Self {
+            origin,
+            idle: Mutex::default(),
+            known: Mutex::default(),
+            most: AtomicU32::new(0),
+        })
+    }
+
+    /// A connection for one who needs it to itself, until it is dropped.
+    pub(super) async fn link(
+        self: &Arc<Self>,
+        wanted: Acknowledgement,
+    ) -> Result<Arc<dyn Link>, Failure> {
+        let link = match self.take_idle() {
+            Some(link) => link,
+            None => LiveLink::connect(&self.origin, "leasehold-replicas", |_, _| ()).await?,
+        };
+        let replicas = match wanted.replicas {
+            Replicas::AtLeast(count) => count,
+            Replicas::All => self.count(&link).await?,
+        };
+        Ok(Arc::new(Acknowledged {
+            pool: self.clone(),
+            link,
+            replicas,
+            timeout: wanted.timeout,
+        }))
+    }
+
+    fn take_idle(&self) -> Option<Arc<LiveLink>> {
+        let mut idle = self.idle.lock();
+        loop {
+            match idle.pop() {
+                Some(link) if link.is_open() => return Some(link),
+                Some(_) => {}
+                None => return None,
+            }
+        }
+    }
+
+    /// How many replicas there are, also those that are down where somebody knows of them: one that is down
+    /// now may be the one that is promoted later. At least one: who asks for all does not mean none.
+    async fn count(&self, link: &LiveLink) -> Result<u32, Failure> {
+        if let Some((when, count)) = *self.known.lock()
+            && Moment::now().since(when) < BELIEVED
+        {
+            return Ok(count);
+        }
+        let count = match &self.origin {
+            Origin::Elected(sentinels) => sentinels.replicas().await?,
+            Origin::Fixed(_, Role::Member) => in_cluster(&ask(link, &["CLUSTER", "NODES"]).await?)?,
+            Origin::Fixed(_, Role::Master) => {
+                let connected = connected(&ask(link, &["ROLE"]).await?)?;
+                connected.max(self.most.fetch_max(connected, Ordering::Relaxed))
+            }
+        };
+        let count = count.max(1);
+        *self.known.lock() = Some((Moment::now(), count));
+        Ok(count)
+    }
+}
+
+async fn ask(link: &LiveLink, question: &[&str]) -> Result<Reply, Failure> {
+    let command = Command::new(question[0]);
+    let command = question[1..].iter().fold(command, Command::arg);
+    let batch = [command].into_iter().collect();
+    match link.exchange(&batch, BELIEVED).await?.pop() {
+        Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
+        Some(reply) => Ok(reply),
+        None => Err(Failure::malformed(question[0], &[])),
+    }
+}
+
+/// Reads the answer to `ROLE`.
+fn connected(role: &Reply) -> Result<u32, Failure> {
+    let replicas = role.list().and_then(|parts| parts.get(2)?.list());
+    let count = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
+    count.ok_or_else(|| Failure::malformed("ROLE", std::slice::from_ref(role)))
+}
+
+/// Reads the answer to `CLUSTER NODES`: those whose master is the node that answers.
+fn in_cluster(nodes: &Reply) -> Result<u32, Failure> {
+    let fields = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+    let lines: Vec<_> = nodes
+        .text()
+        .unwrap_or_default()
+        .lines()
+        .map(fields)
+        .collect();
+    let field = |line: &[String], at: usize| line.get(at).cloned().unwrap_or_default();
+    let own = lines.iter().find(|line| field(line, 2).contains("myself"));
+    let own = own.map(|line| field(line, 0));
+    let malformed = || Failure::malformed("CLUSTER NODES", std::slice::from_ref(nodes));
+    let own = own.ok_or_else(malformed)?;
+    let replicas = lines.iter().filter(|line| field(line, 3) == own);
+    u32::try_from(replicas.count()).map_err(|_| malformed())
+}
+
+/// One connection in use.
+struct Acknowledged {
+    pool: Arc<Pool>,
+    link: Arc<LiveLink>,
+    replicas: u32,
+    timeout: Duration,
+}
+
+impl Acknowledged {
+    async fn exchange(&self, batch: Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
+        let timeout = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let wait = Command::new("WAIT")
+            .number(u64::from(self.replicas))
+            .number(timeout.max(1));
+        let batch = batch.followed_by(wait);
+        let mut replies = self.link.exchange(&batch, patience + self.timeout).await?;
+        match replies.pop() {
+            Some(Reply::Int(count)) => {
+                let acknowledged = u32::try_from(count).unwrap_or(0);
+                let wanted = self.replicas;
+                match acknowledged >= wanted {
+                    true => Ok(replies),
+                    false => Err(Failure::NotReplicated {
+                        acknowledged,
+                        wanted,
+                    }),
+                }
+            }
+            Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
+            other => Err(Failure::malformed(
+                "WAIT",
+                &other.into_iter().collect::<Vec<_>>(),
+            )),
+        }
+    }
+}
+
+impl Link for Acknowledged {
+    fn facts(&self) -> Arc<Facts> {
+        self.link.facts()
+    }
+
+    fn number(&self) -> u64 {
+        self.link.number()
+    }
+
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+        Box::pin(self.exchange(batch, patience))
+    }
+}
+
+impl Drop for Acknowledged {
+    fn drop(&mut self) {
+        let mut idle = self.pool.idle.lock();
+        if self.link.is_open() && idle.len() < MOST_IDLE {
+            idle.push(self.link.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_are_counted_whether_they_are_up_or_not() {
+        let nodes = "aa 10.0.0.1:1@2 myself,master - 0 0 1 connected 0-5\n\
+                     bb 10.0.0.1:3@4 slave aa 0 0 1 connected\n\
+                     cc 10.0.0.1:5@6 slave,fail aa 0 0 1 disconnected\n\
+                     dd 10.0.0.1:7@8 slave ee 0 0 1 connected\n\
+                     ee 10.0.0.1:9@10 master - 0 0 1 connected 6-9\n";
+        let told = Reply::Bytes(nodes.as_bytes().to_vec());
+        assert_eq!(in_cluster(&told).unwrap(), 2);
+        assert!(in_cluster(&Reply::Nil).is_err());
+        let replica = Reply::List(Vec::new());
+        let master = Reply::Bytes(b"master".to_vec());
+        let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
+        assert_eq!(connected(&role).unwrap(), 3);
+        assert!(connected(&Reply::Nil).is_err());
+    }
+}

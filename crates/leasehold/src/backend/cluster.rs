@@ -1,0 +1,302 @@
+//! A cluster: each slot at the node that has it now.
+//!
+//! Every node has lanes of its own, so that a node that is down delays nobody else's requests. Who has which
+//! slot is asked once a second, at once when something has moved, and learnt from every redirection. The
+//! driver's own cluster client is not used: it repeats requests whose outcome is unknown.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, Notify};
+
+use super::address::Hosts;
+use super::dial::{Endpoint, Role, Tls};
+use super::homes::Homes;
+use super::lanes::Lanes;
+use super::link::LiveLink;
+use super::origin::Origin;
+use super::reply::{Cause, Failure};
+use super::route::Route;
+use super::slots::{self, Address, Layout};
+use super::{Backend, BoxFuture, Command, Lane, Link, Listener, Slot, Subscription};
+use crate::options::Acknowledgement;
+
+const SLOTS: usize = 16_384;
+
+/// How often the nodes are asked who has which slot.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// Not more often than this, however much moves.
+const SHORTEST_WATCH: Duration = Duration::from_millis(50);
+
+/// See the module's documentation.
+pub(super) struct Cluster {
+    nodes: Arc<Nodes>,
+}
+
+/// What is known of the cluster.
+pub(super) struct Nodes {
+    /// Nodes named in the URL: asked while no other is known.
+    seeds: Vec<Endpoint>,
+    keeper: Handle,
+    map: RwLock<Map>,
+    /// Held while asking for the layout, so that many who need it ask once.
+    asking: Mutex<()>,
+    pub(super) homes: Homes,
+    /// Says that something has moved.
+    pub(super) stir: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Map {
+    nodes: HashMap<Address, Arc<Node>>,
+    /// By slot; empty until the first answer.
+    owners: Vec<Option<Arc<Node>>>,
+}
+
+/// One node, with connections of its own.
+pub(super) struct Node {
+    /// Tells it from all others of this process.
+    number: usize,
+    pub(super) lanes: Lanes,
+}
+
+/// Nodes by which a cluster is found.
+pub(crate) struct Seeds(Vec<Endpoint>);
+
+impl Seeds {
+    /// Understands `redis+cluster://user:password@host:port,host:port`; `None` when `url` is of another
+    /// scheme.
+    pub(super) fn new(
+        url: &str,
+        tls: &Tls,
+        connect_timeout: Duration,
+    ) -> Option<Result<Self, Cause>> {
+        let (scheme, rest) = url.split_once("+cluster://")?;
+        let seed = |url: &String| Endpoint::new(url, tls, connect_timeout);
+        let seeds = urls(scheme, rest).and_then(|urls| urls.iter().map(seed).collect());
+        Some(seeds.map(Self))
+    }
+}
+
+fn urls(scheme: &str, rest: &str) -> Result<Vec<String>, Cause> {
+    const FORM: &str = "it looks like `redis+cluster://user:password@host:6379,host:6379`";
+    let hosts = Hosts::parse(scheme, rest).ok_or(FORM)?;
+    hosts.check_settings(&[])?;
+    match hosts.path {
+        "" => Ok(hosts.urls(&hosts.credentials, 6379)),
+        _ => Err("a cluster has one database, which needs no name".into()),
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: Seeds, keeper: &Handle) -> Self {
+        let stir = Arc::new(Notify::new());
+        let nodes = Arc::new(Nodes {
+            seeds: seeds.0,
+            keeper: keeper.clone(),
+            map: RwLock::default(),
+            asking: Mutex::new(()),
+            homes: Homes::default(),
+            stir: stir.clone(),
+        });
+        keeper.spawn(watch(Arc::downgrade(&nodes), stir));
+        Self { nodes }
+    }
+}
+
+/// Keeps the map and the subscriptions up to date until nobody is left.
+async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
+    loop {
+        tokio::time::sleep(SHORTEST_WATCH).await;
+        tokio::select! {
+            () = stir.notified() => {}
+            () = tokio::time::sleep(WATCH) => {}
+        }
+        let Some(nodes) = nodes.upgrade() else {
+            return;
+        };
+        if let Err(failure) = nodes.ask_layout().await {
+            tracing::warn!(%failure, "no node says who has which slot");
+        }
+        Homes::settle_all(&nodes).await;
+    }
+}
+
+impl Nodes {
+    /// The node that has `slot`, as far as known.
+    pub(super) fn owner(&self, slot: Slot) -> Option<Arc<Node>> {
+        self.map.read().owners.get(usize::from(slot))?.clone()
+    }
+
+    /// The node that has `slot`, asked for where none is known.
+    pub(super) async fn find_owner(&self, slot: Slot) -> Result<Arc<Node>, Failure> {
+        if let Some(node) = self.owner(slot) {
+            return Ok(node);
+        }
+        let _one = self.asking.lock().await;
+        if self.owner(slot).is_none() {
+            self.learn_layout().await?;
+        }
+        let missing = || Failure::Unreachable(format!("no node has the slot {slot}").into());
+        self.owner(slot).ok_or_else(missing)
+    }
+
+    /// Notes that `slot` is at `address` now.
+    pub(super) fn moved(&self, slot: Slot, address: &Address) {
+        let Some(node) = self.node_at(address) else {
+            return;
+        };
+        if let Some(owner) = self.map.write().owners.get_mut(usize::from(slot)) {
+            *owner = Some(node);
+        }
+        self.stir.notify_one();
+    }
+
+    /// The node at `address`, whose connections are begun where it is new.
+    pub(super) fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let mut map = self.map.write();
+        if let Some(node) = map.nodes.get(address) {
+            return Some(node.clone());
+        }
+        let seed = self.seeds.first()?;
+        let host = match address.host.as_str() {
+            "" => seed.host(),
+            host => host.to_owned(),
+        };
+        let endpoint = seed.at(&host, address.port).ok()?;
+        let origin = Origin::Fixed(Arc::new(endpoint), Role::Member);
+        let node = Arc::new(Node {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            lanes: Lanes::start(origin, &self.keeper),
+        });
+        map.nodes.insert(address.clone(), node.clone());
+        Some(node)
+    }
+
+    async fn ask_layout(&self) -> Result<(), Failure> {
+        let _one = self.asking.lock().await;
+        self.learn_layout().await
+    }
+
+    /// Asks the nodes that are connected, then those of the URL, until one answers.
+    async fn learn_layout(&self) -> Result<(), Failure> {
+        let known: Vec<_> = self.map.read().nodes.values().cloned().collect();
+        for node in known {
+            if let Some(link) = node.lanes.open_link(Lane::Keeper)
+                && let Ok(layout) = self.layout_by(&link).await
+            {
+                self.install(layout);
+                return Ok(());
+            }
+        }
+        let mut failure = Failure::Unreachable("no node is named".into());
+        for seed in &self.seeds {
+            let origin = Origin::Fixed(Arc::new(seed.clone()), Role::Member);
+            let asked = async {
+                let link = LiveLink::connect(&origin, "leasehold-layout", |_, _| ()).await?;
+                self.layout_by(&link).await
+            };
+            match asked.await {
+                Ok(layout) => {
+                    self.install(layout);
+                    return Ok(());
+                }
+                Err(why) => failure = why,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn layout_by(&self, link: &LiveLink) -> Result<Layout, Failure> {
+        let question = [Command::new("CLUSTER").arg("SLOTS")].into_iter().collect();
+        let patience = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
+        let replies = link.exchange(&question, patience).await?;
+        let layout = slots::layout(replies.first().unwrap_or(&super::Reply::Nil))?;
+        match layout.is_empty() {
+            true => Err(Failure::Unreachable("no node has any slot yet".into())),
+            false => Ok(layout),
+        }
+    }
+
+    /// Takes `layout` for the truth; who has no slot any more is left, lest a master that was demoted
+    /// and made master again be taken for one that never was away.
+    fn install(&self, layout: Layout) {
+        let mut owners = vec![None; SLOTS];
+        let mut masters = HashMap::new();
+        for (address, ranges) in layout {
+            let Some(node) = self.node_at(&address) else {
+                continue;
+            };
+            for slot in ranges.into_iter().flatten() {
+                if let Some(owner) = owners.get_mut(usize::from(slot)) {
+                    *owner = Some(node.clone());
+                }
+            }
+            masters.insert(address, node);
+        }
+        let mut map = self.map.write();
+        let before = std::mem::replace(&mut map.nodes, masters);
+        map.owners = owners;
+        let gone = |address: &Address| !map.nodes.contains_key(address);
+        for (_, node) in before.iter().filter(|(address, _)| gone(address)) {
+            node.lanes.links().for_each(|link| link.close());
+        }
+    }
+}
+
+impl Backend for Cluster {
+    fn open_link(&self, lane: Lane, slot: Slot) -> Option<Arc<dyn Link>> {
+        let link = self.nodes.owner(slot)?.lanes.open_link(lane)?;
+        Some(Arc::new(Route::new(self.nodes.clone(), lane, link)))
+    }
+
+    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        Box::pin(async move {
+            let owner = self.nodes.find_owner(slot).await?;
+            match owner.lanes.link(lane).await {
+                Ok(link) => {
+                    Ok(Arc::new(Route::new(self.nodes.clone(), lane, link)) as Arc<dyn Link>)
+                }
+                Err(failure) => {
+                    // It may be another's by now.
+                    self.nodes.stir.notify_one();
+                    Err(failure)
+                }
+            }
+        })
+    }
+
+    /// Does not follow redirections: what is to be acknowledged was taken a moment ago at the same node.
+    fn acknowledged(
+        &self,
+        lane: Lane,
+        slot: Slot,
+        wanted: Acknowledgement,
+    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        Box::pin(async move {
+            let owner = self.nodes.find_owner(slot).await?;
+            owner.lanes.acknowledged(lane, wanted).await
+        })
+    }
+
+    fn node(&self, slot: Slot) -> usize {
+        self.nodes
+            .owner(slot)
+            .map_or(usize::MAX, |node| node.number)
+    }
+
+    fn subscribe(
+        &self,
+        channel: Vec<u8>,
+        slot: Slot,
+        listener: Arc<dyn Listener>,
+    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+        Box::pin(Homes::subscribe(&self.nodes, channel, slot, listener))
+    }
+}

@@ -1,0 +1,72 @@
+//! The connections to one node: one for callers, one for the keeper, and those that wait for replicas.
+
+use std::sync::Arc;
+
+use super::acknowledged::Pool;
+use super::link::LiveLink;
+use super::origin::Origin;
+use super::reply::Failure;
+use super::requests::Requests;
+use super::subscriptions::Supervised;
+use super::{Lane, Link, Listener, Subscription};
+use crate::options::Acknowledgement;
+
+/// See the module's documentation.
+pub(super) struct Lanes {
+    requests: Requests,
+    keeper: Supervised,
+    /// One per lane: a connection lives on the runtime that made it.
+    acknowledged: [Arc<Pool>; 2],
+}
+
+impl Lanes {
+    /// Connects the keeper's lane in the background, on `keeper`; callers connect when they ask.
+    pub(super) fn start(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
+        Self {
+            keeper: Supervised::start(origin.clone(), keeper),
+            requests: Requests::new(origin.clone()),
+            acknowledged: [Pool::new(origin.clone()), Pool::new(origin)],
+        }
+    }
+
+    pub(super) fn open_link(&self, lane: Lane) -> Option<Arc<LiveLink>> {
+        match lane {
+            Lane::Requests => self.requests.open_link(),
+            Lane::Keeper => self.keeper.open_link(),
+        }
+    }
+
+    pub(super) async fn link(&self, lane: Lane) -> Result<Arc<LiveLink>, Failure> {
+        match lane {
+            Lane::Requests => self.requests.link().await,
+            Lane::Keeper => self.keeper.link().await,
+        }
+    }
+
+    /// A connection of its own, whose answers count when replicas have acknowledged.
+    pub(super) async fn acknowledged(
+        &self,
+        lane: Lane,
+        wanted: Acknowledgement,
+    ) -> Result<Arc<dyn Link>, Failure> {
+        let [requests, keeper] = &self.acknowledged;
+        match lane {
+            Lane::Requests => requests.link(wanted).await,
+            Lane::Keeper => keeper.link(wanted).await,
+        }
+    }
+
+    pub(super) async fn subscribe(
+        &self,
+        channel: Vec<u8>,
+        listener: Arc<dyn Listener>,
+    ) -> Result<Subscription, Failure> {
+        self.keeper.subscribe(channel, listener).await
+    }
+
+    /// The connections that are there now.
+    pub(super) fn links(&self) -> impl Iterator<Item = Arc<LiveLink>> {
+        let lanes = [Lane::Requests, Lane::Keeper];
+        lanes.into_iter().filter_map(|lane| self.open_link(lane))
+    }
+}

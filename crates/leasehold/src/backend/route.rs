@@ -1,0 +1,142 @@
+//! The way of one request through a cluster: to the node that has the slot, and after redirections.
+//!
+//! Only what a node refused is sent again, to the node it named: a refusal proves that nothing was
+//! executed (invariant 1 of the layer). The last connection that was used is the first to be used again, so
+//! that an answer proves, as on any link, that what was sent before is over: earlier ones have refused it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::backoff::Backoff;
+use super::cluster::Nodes;
+use super::link::LiveLink;
+use super::reply::{Failure, Reply};
+use super::slots::{Address, Redirect};
+use super::{Batch, BoxFuture, Command, Facts, Lane, Link};
+use crate::clock::Moment;
+
+/// See the module's documentation.
+pub(super) struct Route {
+    nodes: Arc<Nodes>,
+    lane: Lane,
+    current: Mutex<Arc<LiveLink>>,
+}
+
+impl Route {
+    pub(super) fn new(nodes: Arc<Nodes>, lane: Lane, link: Arc<LiveLink>) -> Self {
+        let current = Mutex::new(link);
+        Self {
+            nodes,
+            lane,
+            current,
+        }
+    }
+
+    fn current(&self) -> Arc<LiveLink> {
+        self.current.lock().clone()
+    }
+
+    async fn follow(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
+        let end = Moment::now() + patience;
+        let mut pauses = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
+        let mut replies = self.current().exchange(batch, patience).await?;
+        for hop in 0.. {
+            let errands = self.errands(&replies);
+            let left = end.since(Moment::now());
+            if errands.is_empty() || left.is_zero() {
+                break;
+            }
+            // The first redirection is news; more of them mean that the nodes do not agree yet.
+            if hop > 0 || errands.contains_key(&Errand::Again) {
+                tokio::time::sleep(pauses.pause().min(left)).await;
+            }
+            for (errand, indices) in errands {
+                let Some(link) = self.destination(&errand, end).await else {
+                    return Ok(replies);
+                };
+                let left = end.since(Moment::now());
+                let answers = match errand {
+                    Errand::Ask(_) => asking(&link, batch, &indices, left).await?,
+                    _ => link.exchange(&batch.part(&indices), left).await?,
+                };
+                for (index, answer) in indices.into_iter().zip(answers) {
+                    replies[index] = answer;
+                }
+            }
+        }
+        Ok(replies)
+    }
+
+    /// What was refused and is to be sent where, by index; notes what has moved.
+    fn errands(&self, replies: &[Reply]) -> HashMap<Errand, Vec<usize>> {
+        let mut errands: HashMap<_, Vec<_>> = HashMap::new();
+        for (index, reply) in replies.iter().enumerate() {
+            let errand = match Redirect::of(reply) {
+                Some(Redirect::Moved(slot, address)) => {
+                    self.nodes.moved(slot, &address);
+                    Errand::At(address)
+                }
+                Some(Redirect::Ask(address)) => Errand::Ask(address),
+                Some(Redirect::Again) => Errand::Again,
+                None => continue,
+            };
+            errands.entry(errand).or_default().push(index);
+        }
+        errands
+    }
+
+    /// The connection for an errand, from now on this route's own; `None` when it cannot be had in time.
+    async fn destination(&self, errand: &Errand, end: Moment) -> Option<Arc<LiveLink>> {
+        let (Errand::At(address) | Errand::Ask(address)) = errand else {
+            return Some(self.current());
+        };
+        let node = self.nodes.node_at(address)?;
+        let connecting = node.lanes.link(self.lane);
+        let connected = tokio::time::timeout(end.since(Moment::now()), connecting).await;
+        let link = connected.ok()?.ok()?;
+        *self.current.lock() = link.clone();
+        Some(link)
+    }
+}
+
+/// What is done about a refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Errand {
+    At(Address),
+    Ask(Address),
+    Again,
+}
+
+/// Sends commands to a node that is about to have their slot. Scripts go with their source: a second try
+/// would have to ask for permission again.
+async fn asking(
+    link: &LiveLink,
+    batch: &Batch,
+    indices: &[usize],
+    patience: Duration,
+) -> Result<Vec<Reply>, Failure> {
+    let commands = indices.iter().flat_map(|index| {
+        let command = batch.with_source(*index).or_else(|| batch.command(*index));
+        [Some(Command::new("ASKING")), command]
+    });
+    let commands: Batch = commands.flatten().collect();
+    let replies = link.exchange(&commands, patience).await?;
+    Ok(replies.into_iter().skip(1).step_by(2).collect())
+}
+
+impl Link for Route {
+    fn facts(&self) -> Arc<Facts> {
+        self.current().facts()
+    }
+
+    fn number(&self) -> u64 {
+        self.current().number()
+    }
+
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+        Box::pin(async move { self.follow(&batch, patience).await })
+    }
+}

@@ -1,0 +1,133 @@
+//! Which node of a cluster has which slot, as the nodes tell it.
+
+use super::reply::{Failure, Reply};
+use super::{RefusalKind, Slot};
+
+/// The nodes that take writes, each with the slots that it has.
+pub(super) type Layout = Vec<(Address, Vec<std::ops::RangeInclusive<Slot>>)>;
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    /// Empty for the host that was asked.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+/// Reads the answer to `CLUSTER SLOTS`.
+pub(super) fn layout(reply: &Reply) -> Result<Layout, Failure> {
+    if let Reply::Refused(refusal) = reply {
+        return Err(Failure::Refused(refusal.clone()));
+    }
+    let mut layout = Layout::new();
+    for range in reply.list().unwrap_or_default() {
+        let read = || {
+            let parts = range.list()?;
+            let slot = |at: usize| Slot::try_from(parts.get(at)?.int()?).ok();
+            let master = parts.get(2)?.list()?;
+            let address = Address {
+                host: master.first()?.text().unwrap_or_default().to_owned(),
+                port: u16::try_from(master.get(1)?.int()?).ok()?,
+            };
+            Some((address, slot(0)?..=slot(1)?))
+        };
+        let malformed = || Failure::malformed("CLUSTER SLOTS", std::slice::from_ref(range));
+        let (address, slots) = read().ok_or_else(malformed)?;
+        match layout.iter_mut().find(|(at, _)| *at == address) {
+            Some((_, ranges)) => ranges.push(slots),
+            None => layout.push((address, vec![slots])),
+        }
+    }
+    Ok(layout)
+}
+
+/// Why a node refused a command that another one, or the same a little later, will take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Redirect {
+    /// The slot is that node's.
+    Moved(Slot, Address),
+    /// The slot is on its way to that node, and what is asked for is there already, or is new.
+    Ask(Address),
+    /// Some of what is asked for is here and some there.
+    Again,
+}
+
+impl Redirect {
+    pub(super) fn of(reply: &Reply) -> Option<Self> {
+        let Reply::Refused(refusal) = reply else {
+            return None;
+        };
+        (refusal.kind == RefusalKind::Temporary).then_some(())?;
+        let mut words = refusal.message.split_whitespace();
+        let kind = words.next()?;
+        match kind {
+            "TRYAGAIN" => Some(Self::Again),
+            "MOVED" | "ASK" => {
+                let slot = words.next()?.parse().ok()?;
+                let (host, port) = words.next()?.rsplit_once(':')?;
+                let address = Address {
+                    host: host.to_owned(),
+                    port: port.parse().ok()?,
+                };
+                Some(match kind {
+                    "MOVED" => Self::Moved(slot, address),
+                    _ => Self::Ask(address),
+                })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Refusal;
+
+    fn address(host: &str, port: u16) -> Address {
+        let host = host.to_owned();
+        Address { host, port }
+    }
+
+    fn bytes(text: &str) -> Reply {
+        Reply::Bytes(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn slots_are_gathered_by_their_master() {
+        let node = |port| Reply::List(vec![bytes("10.0.0.1"), Reply::Int(port), bytes("id")]);
+        let range = |from, to, port| {
+            let replica = node(port + 1000);
+            Reply::List(vec![Reply::Int(from), Reply::Int(to), node(port), replica])
+        };
+        let told = Reply::List(vec![range(0, 9, 1), range(10, 19, 2), range(20, 29, 1)]);
+        assert_eq!(
+            layout(&told).unwrap(),
+            [
+                (address("10.0.0.1", 1), vec![0..=9, 20..=29]),
+                (address("10.0.0.1", 2), vec![10..=19]),
+            ]
+        );
+        assert!(layout(&Reply::List(vec![Reply::Int(1)])).is_err());
+    }
+
+    #[test]
+    fn redirections_are_read_from_refusals() {
+        let of = |code, detail| Redirect::of(&Reply::Refused(Refusal::new(code, detail)));
+        assert_eq!(
+            of("MOVED", "7 10.0.0.1:80"),
+            Some(Redirect::Moved(7, address("10.0.0.1", 80)))
+        );
+        assert_eq!(
+            of("ASK", "7 ::1:80"),
+            Some(Redirect::Ask(address("::1", 80)))
+        );
+        assert_eq!(
+            of("MOVED", "7 :80"),
+            Some(Redirect::Moved(7, address("", 80)))
+        );
+        assert_eq!(of("TRYAGAIN", "Multiple keys"), Some(Redirect::Again));
+        assert_eq!(of("CLUSTERDOWN", "7 10.0.0.1:80"), None);
+        assert_eq!(of("MOVED", "7"), None);
+    }
+}

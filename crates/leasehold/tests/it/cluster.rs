@@ -1,0 +1,225 @@
+//! A cluster: locks are where their slot is, before, during and after it moves or its master dies.
+
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, Release};
+use testkit::{Cluster, Dice, Flavor, Setup};
+
+use crate::contract::{KINDS, any_lock};
+use crate::deployment::{Deployment, cluster, cluster_url, old_and_new};
+use crate::support::{LEASE, PASSWORD, beside_others, eventually, key, name, scaled};
+use crate::worker::Worker;
+
+/// A name whose key the master at `index` has.
+fn name_at(cluster: &Cluster, index: usize) -> String {
+    loop {
+        let name = name();
+        if cluster.owner(cluster.slot(&key(&name)), 0) == index {
+            return name;
+        }
+    }
+}
+
+#[test]
+fn locks_of_all_kinds_are_waited_for_through_a_failover() {
+    for flavor in old_and_new() {
+        beside_others(async {
+            let mut cluster = cluster(&flavor);
+            let (one, other) = (cluster.client().await, cluster.client().await);
+            let names: Vec<_> = (0..KINDS).map(|_| name_at(&cluster, 0)).collect();
+            let bystander = one.mutex(&name_at(&cluster, 1)).lock().await.unwrap();
+            let mut waiting = Vec::new();
+            for (kind, name) in (0..).zip(&names) {
+                let guard = any_lock(&one, name, kind).await.unwrap();
+                let next = tokio::spawn(any_lock(&other, name, kind).into_future());
+                waiting.push((guard, next));
+            }
+            tokio::time::sleep(LEASE / 2).await;
+            cluster.kill(0);
+            let killed = Instant::now();
+            let slot = cluster.slot(&key(&names[0]));
+            cluster.until_owner_is_not(0, slot, 1);
+            println!("{}: failover in {:?}", flavor.name, killed.elapsed());
+            for (guard, next) in waiting {
+                // Kept through the failover or lost in it; told in either case.
+                match (guard.check().is_ok(), guard.release().await) {
+                    (held, Ok(Release::Released)) => assert!(held),
+                    (_, Ok(Release::WasLost { .. })) => {}
+                    (_, other) => panic!("{other:?}"),
+                }
+                let got = tokio::time::timeout(Duration::from_secs(10), next).await;
+                let guard = got.expect("waiting goes on").unwrap().unwrap();
+                assert_eq!(guard.release().await.unwrap(), Release::Released);
+            }
+            // A dead shard does not delay another's renewals.
+            assert_eq!(bystander.release().await.unwrap(), Release::Released);
+        });
+    }
+}
+
+#[test]
+fn a_waiter_is_woken_after_its_slot_has_moved() {
+    for flavor in old_and_new() {
+        beside_others(async {
+            let cluster = cluster(&flavor);
+            let (one, other) = (cluster.client().await, cluster.client().await);
+            for kind in 0..KINDS {
+                let name = name_at(&cluster, 0);
+                let slot = cluster.slot(&key(&name));
+                let guard = any_lock(&one, &name, kind).await.unwrap();
+                let next = tokio::spawn(any_lock(&other, &name, kind).into_future());
+                tokio::time::sleep(LEASE / 3).await;
+                cluster.move_slot(slot, 0, 1);
+                let listens = || {
+                    let channels = cluster.server(1).ask(&["PUBSUB", "SHARDCHANNELS"]);
+                    !channels.list().is_empty()
+                };
+                eventually(Duration::from_secs(3), "subscribed anew", listens).await;
+                assert!(cluster.server(1).exists(&name), "the lock has moved");
+                tokio::time::sleep(LEASE * 2).await;
+                guard.check().unwrap();
+                let start = Instant::now();
+                assert_eq!(guard.release().await.unwrap(), Release::Released);
+                let guard = next.await.unwrap().unwrap();
+                let took = start.elapsed();
+                assert!(took < Duration::from_millis(250), "{kind}: {took:?}");
+                assert_eq!(guard.release().await.unwrap(), Release::Released);
+            }
+        });
+    }
+}
+
+/// Eight processes lock and release a thousand names while a hundred slots move.
+#[test]
+fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
+    let _making_way = crate::support::making_way();
+    let cluster = cluster(&Flavor::one());
+    let url = cluster_url(&cluster);
+    let mut workers: Vec<_> = (0..8)
+        .map(|_| Worker::start_at(&url, Duration::from_secs(3)))
+        .collect();
+    let sent = |field: &str| -> u64 {
+        let info = |server: &testkit::Server| {
+            let info = server.ask(&["CLUSTER", "INFO"]);
+            let field = format!("{field}:");
+            let mut lines = info.text().lines();
+            let value = lines.find_map(|line| line.strip_prefix(&field).map(str::to_owned));
+            value.map_or(0, |value| value.trim().parse::<u64>().unwrap())
+        };
+        cluster.servers().iter().map(info).sum()
+    };
+    for (seed, worker) in workers.iter_mut().enumerate() {
+        worker.tell(&format!("hold-many 1000 {} {seed}", scaled(10_000)));
+    }
+    let mut dice = Dice::new(100);
+    let start = Instant::now();
+    let mut moved = 0;
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let holdings = std::thread::scope(|scope| {
+        let listening = scope.spawn(|| {
+            let mut holdings: Vec<(String, u64, u64, u64)> = Vec::new();
+            for worker in &mut workers {
+                loop {
+                    let answer = worker.answer();
+                    let words: Vec<_> = answer.split(' ').collect();
+                    let [name, from, to, token] = words.as_slice() else {
+                        assert_eq!(answer, "done");
+                        break;
+                    };
+                    let number = |word: &str| word.parse().unwrap();
+                    holdings.push(((*name).to_owned(), number(from), number(to), number(token)));
+                }
+            }
+            over.store(true, std::sync::atomic::Ordering::SeqCst);
+            holdings
+        });
+        // Slots in which some of the names are, so that there is something to disturb.
+        let slots: Vec<_> = (0..1000)
+            .map(|number| cluster.slot(&key(&format!("many:{number}"))))
+            .collect();
+        while moved < scaled(100) && !over.load(std::sync::atomic::Ordering::SeqCst) {
+            let slot = slots[usize::try_from(dice.below(1000)).unwrap()];
+            let from = cluster.owner(slot, 0);
+            cluster.move_slot(slot, from, (from + 1) % 3);
+            moved += 1;
+        }
+        let moves = start.elapsed();
+        let holdings = listening.join().unwrap();
+        println!(
+            "{moved} slots moved in {moves:?}, {} holdings in {:?}",
+            holdings.len(),
+            start.elapsed()
+        );
+        holdings
+    });
+    assert_eq!(moved, scaled(100), "too few slots moved under load");
+    let mut by_name = holdings;
+    by_name.sort_unstable();
+    for pair in by_name.windows(2) {
+        let (one, other) = (&pair[0], &pair[1]);
+        if one.0 == other.0 {
+            assert!(one.2 <= other.1, "two holders of {}", one.0);
+            assert!(one.3 < other.3, "tokens of {} do not rise", one.0);
+        }
+    }
+    assert_eq!(
+        sent("cluster_stats_messages_publish_sent"),
+        0,
+        "broadcast on the bus"
+    );
+}
+
+#[test]
+fn a_cluster_speaks_tls() {
+    beside_others(async {
+        let flavor = Flavor::all().pop().unwrap();
+        let cluster = Cluster::start(&Setup::default().tls(), &flavor, 3, false);
+        let node = cluster.server(0);
+        let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
+        let builder = Client::builder(&url).root_certificate(node.authority());
+        let client = builder.connect().await.unwrap();
+        for _ in 0..20 {
+            let guard = client.mutex(&name()).lock().await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+        }
+    });
+}
+
+#[test]
+fn what_is_wrong_is_told() {
+    beside_others(async {
+        let flavor = Flavor::one();
+        let cluster = Cluster::start(&Setup::default(), &flavor, 3, false);
+        let node = cluster.server(0).port();
+        let alone = testkit::Server::start(&flavor);
+        let start = Instant::now();
+        for (url, hint) in [
+            (format!("redis://127.0.0.1:{node}"), "redis+cluster://"),
+            (
+                format!("redis+cluster://127.0.0.1:{}", alone.port()),
+                "redis://host",
+            ),
+            (
+                format!("redis+cluster://127.0.0.1:{node}/3"),
+                "one database",
+            ),
+            (format!("redis+cluster://u:{PASSWORD}@127.0.0.1:{node}"), ""),
+            ("redis+cluster://127.0.0.1:1".to_owned(), ""),
+        ] {
+            let error = Client::connect(&url).await.unwrap_err();
+            let mut text = error.to_string();
+            if let Some(source) = std::error::Error::source(&error) {
+                text = format!("{text}: {source}");
+            }
+            assert!(text.contains(hint), "{url}: {text}");
+            assert!(!text.contains(PASSWORD), "{text}");
+            let denied = matches!(error, Error::Denied(_));
+            assert_eq!(denied, url.contains(PASSWORD), "{text}");
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
+    });
+}

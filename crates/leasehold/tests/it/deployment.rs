@@ -1,0 +1,160 @@
+//! The places where locks can be kept, and the whole contract at each of them.
+
+use std::future::Future;
+
+use leasehold::kinds::Reentrant;
+use leasehold::{Client, ClientBuilder, FairMutex, Mutex, RwLock, Semaphore};
+use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
+use testkit::{Cluster, Flavor, Server, Setup};
+
+use crate::conformance::{timed, untimed};
+use crate::contract::{Closes, Pair};
+use crate::support::{
+    LEASE, PASSWORD, alone, beside_others, key, least_privilege_rule, run, url_at,
+};
+
+/// A place where locks can be kept.
+pub(crate) trait Deployment: Sync {
+    type Client: Closes + 'static;
+
+    /// A client of its own, with the suite's lease and rights.
+    fn client(&self) -> impl Future<Output = Self::Client> + Send;
+    /// Whether the lock's key is there.
+    fn exists(&self, name: &str) -> bool;
+}
+
+impl Deployment for Server {
+    type Client = Client;
+
+    async fn client(&self) -> Client {
+        connected(&url_at(self.port())).await
+    }
+    fn exists(&self, name: &str) -> bool {
+        self.ask(&["EXISTS", &key(name)]).int() == 1
+    }
+}
+
+impl Deployment for Group {
+    type Client = Client;
+
+    async fn client(&self) -> Client {
+        sentinel_builder(self, GROUP).connect().await.unwrap()
+    }
+    fn exists(&self, name: &str) -> bool {
+        self.server(self.master()).exists(name)
+    }
+}
+
+impl Deployment for Cluster {
+    type Client = Client;
+
+    async fn client(&self) -> Client {
+        connected(&cluster_url(self)).await
+    }
+    fn exists(&self, name: &str) -> bool {
+        let owner = self.owner(self.slot(&key(name)), 0);
+        self.server(owner).exists(name)
+    }
+}
+
+async fn connected(url: &str) -> Client {
+    let builder = Client::builder(url).lease(LEASE);
+    builder.connect().await.expect("it is up")
+}
+
+/// The rule of the README with the command that it adds for a topology.
+fn rule_with(flavor: &Flavor, grants: &[&str]) -> String {
+    let readme = include_str!("../../../../README.md");
+    for grant in grants {
+        assert!(
+            readme.contains(&format!("`{grant}`")),
+            "the README names {grant}"
+        );
+    }
+    format!("{} {}", least_privilege_rule(flavor), grants.join(" "))
+}
+
+/// A master, two replicas and three sentinels.
+pub(crate) fn group(flavor: &Flavor) -> Group {
+    let setup = Setup::default().user(&rule_with(flavor, &["+wait"]));
+    Group::start(&setup, flavor, 2)
+}
+
+pub(crate) fn sentinel_builder(group: &Group, name: &str) -> ClientBuilder {
+    let sentinels = group.sentinels();
+    let url = format!(
+        "redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{name}?sentinel_password={SENTINEL_PASSWORD}"
+    );
+    Client::builder(&url).lease(LEASE)
+}
+
+/// Three masters with a replica each.
+pub(crate) fn cluster(flavor: &Flavor) -> Cluster {
+    let rule = rule_with(
+        flavor,
+        &["+cluster|slots", "+asking", "+wait", "+cluster|nodes"],
+    );
+    Cluster::start(&Setup::default().user(&rule), flavor, 3, true)
+}
+
+pub(crate) fn cluster_url(cluster: &Cluster) -> String {
+    format!("redis+cluster://leasehold:{PASSWORD}@{}", cluster.hosts())
+}
+
+/// The oldest server there is, and the newest of each line.
+pub(crate) fn old_and_new() -> Vec<Flavor> {
+    let all = Flavor::all();
+    let line = |name: &'static str| {
+        let of_line = move |flavor: &&Flavor| flavor.name.starts_with(name);
+        all.iter().filter(of_line)
+    };
+    let chosen = [
+        line("redis").next(),
+        line("redis").next_back(),
+        line("valkey").next_back(),
+    ];
+    let mut chosen: Vec<_> = chosen.into_iter().flatten().cloned().collect();
+    chosen.dedup();
+    chosen
+}
+
+async fn contract<D: Deployment<Client = Client>>(site: &D) {
+    tokio::join!(
+        untimed::<D, Mutex>(site),
+        untimed::<D, Reentrant>(site),
+        untimed::<D, FairMutex>(site),
+        untimed::<D, Semaphore>(site),
+        untimed::<D, RwLock>(site),
+        untimed::<D, Pair>(site),
+    );
+}
+
+async fn contract_of_time<D: Deployment<Client = Client>>(site: &D) {
+    tokio::join!(
+        timed::<D, Mutex>(site),
+        timed::<D, Reentrant>(site),
+        timed::<D, FairMutex>(site),
+        timed::<D, Semaphore>(site),
+        timed::<D, RwLock>(site),
+        timed::<D, Pair>(site),
+    );
+}
+
+fn everywhere<D: Deployment<Client = Client>>(start: impl Fn(&Flavor) -> D) {
+    for flavor in old_and_new() {
+        println!("{}", flavor.name);
+        let site = start(&flavor);
+        beside_others(contract(&site));
+        alone(|| run(contract_of_time(&site)));
+    }
+}
+
+#[test]
+fn sentinel_keeps_the_contract() {
+    everywhere(group);
+}
+
+#[test]
+fn cluster_keeps_the_contract() {
+    everywhere(cluster);
+}

@@ -1,0 +1,218 @@
+//! A cluster of masters with a replica each: real processes, as the servers are.
+
+use std::time::{Duration, Instant};
+
+use crate::resp::Answer;
+use crate::server::{Flavor, Server, Setup, free_port};
+
+/// How long a node is silent before the others call it down.
+const NODE_TIMEOUT_MS: u32 = 1000;
+
+const SLOTS: usize = 16_384;
+
+/// A cluster; the slots are divided evenly among its masters at the start.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Masters first, then their replicas in the same order.
+    servers: Vec<Server>,
+    masters: usize,
+}
+
+impl Cluster {
+    /// Starts `masters` masters, each with one replica if `replicated`.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up within a minute.
+    #[must_use]
+    pub fn start(setup: &Setup, flavor: &Flavor, masters: usize, replicated: bool) -> Self {
+        let timeout = NODE_TIMEOUT_MS.to_string();
+        let count = if replicated { masters * 2 } else { masters };
+        let servers: Vec<_> = (0..count)
+            .map(|_| {
+                let setup = setup.clone().option("cluster-enabled", "yes");
+                let setup = setup.option("cluster-node-timeout", &timeout);
+                let setup = setup.option("cluster-port", &free_port().to_string());
+                let setup = setup.option("cluster-replica-validity-factor", "0");
+                // Else the death of one master stops all of them until it is replaced.
+                let setup = setup.option("cluster-require-full-coverage", "no");
+                setup.option("repl-diskless-sync-delay", "0").start(flavor)
+            })
+            .collect();
+        let cluster = Self { servers, masters };
+        cluster.meet();
+        for (index, server) in cluster.servers.iter().take(masters).enumerate() {
+            let (from, to) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
+            let (from, to) = (from.to_string(), to.to_string());
+            server.tell(&["CLUSTER", "ADDSLOTSRANGE", &from, &to]);
+        }
+        for (index, replica) in cluster.servers.iter().enumerate().skip(masters) {
+            let master = cluster.id(index - masters);
+            cluster.until("known to its replica", || {
+                replica.ask(&["CLUSTER", "REPLICATE", &master]) == Answer::Text("OK".to_owned())
+            });
+        }
+        cluster.until("up everywhere", || {
+            cluster.servers.iter().all(|one| cluster.is_up(one))
+        });
+        cluster
+    }
+
+    fn meet(&self) {
+        for server in &self.servers[1..] {
+            let other = &self.servers[0];
+            let bus = other.ask(&["CONFIG", "GET", "cluster-port"]).list()[1]
+                .text()
+                .to_owned();
+            let port = other.port().to_string();
+            server.tell(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        }
+        self.until("acquainted", || {
+            self.servers.iter().all(|server| {
+                let nodes = server.ask(&["CLUSTER", "NODES"]);
+                let known = nodes
+                    .text()
+                    .lines()
+                    .filter(|line| !line.contains("handshake"));
+                known.count() == self.servers.len()
+            })
+        });
+    }
+
+    fn is_up(&self, server: &Server) -> bool {
+        let info = server.ask(&["CLUSTER", "INFO"]);
+        let role = server.ask(&["ROLE"]);
+        let linked = role.list()[0].text() == "master"
+            || role
+                .list()
+                .get(3)
+                .is_some_and(|state| state.text() == "connected");
+        let slots = server.ask(&["CLUSTER", "SLOTS"]);
+        let replicas = self.servers.len() / self.masters - 1;
+        let complete = slots
+            .list()
+            .iter()
+            .all(|range| range.list().len() == 3 + replicas);
+        linked && complete && info.text().contains("cluster_state:ok")
+    }
+
+    /// `host:port` of every node, with commas in between.
+    #[must_use]
+    pub fn hosts(&self) -> String {
+        let hosts = self.servers.iter();
+        let hosts: Vec<_> = hosts
+            .map(|one| format!("127.0.0.1:{}", one.port()))
+            .collect();
+        hosts.join(",")
+    }
+
+    /// The node at `index`.
+    #[must_use]
+    pub fn server(&self, index: usize) -> &Server {
+        &self.servers[index]
+    }
+
+    /// All nodes.
+    #[must_use]
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Kills the node at `index`.
+    pub fn kill(&mut self, index: usize) {
+        self.servers[index].kill();
+    }
+
+    /// Starts the node at `index` again.
+    pub fn restart(&mut self, index: usize) {
+        self.servers[index].restart();
+    }
+
+    /// The index of the node that `asked` says has `slot`.
+    ///
+    /// # Panics
+    ///
+    /// When it does not know.
+    #[must_use]
+    pub fn owner(&self, slot: u16, asked: usize) -> usize {
+        let ranges = self.servers[asked].ask(&["CLUSTER", "SLOTS"]);
+        let range = ranges.list().iter().find(|range| {
+            let range = range.list();
+            range[0].int() <= i64::from(slot) && i64::from(slot) <= range[1].int()
+        });
+        let port = range.expect("a slot that is served").list()[2].list()[1].int();
+        let mut servers = self.servers.iter();
+        let owner = servers.position(|server| i64::from(server.port()) == port);
+        owner.expect("one of ours")
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Panics
+    ///
+    /// When no node answers.
+    #[must_use]
+    pub fn slot(&self, key: &str) -> u16 {
+        let server = self.servers.iter().find(|server| server.is_running());
+        let slot = server
+            .expect("a node")
+            .ask(&["CLUSTER", "KEYSLOT", key])
+            .int();
+        u16::try_from(slot).expect("a slot")
+    }
+
+    /// Moves `slot` from one master to another, key by key, as the servers' own tools do.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        let (source, target) = (&self.servers[from], &self.servers[to]);
+        let (source_id, target_id) = (self.id(from), self.id(to));
+        let number = slot.to_string();
+        let set_slot = |server: &Server, args: &[&str]| {
+            server.tell(&[&["CLUSTER", "SETSLOT", number.as_str()], args].concat());
+        };
+        set_slot(target, &["IMPORTING", &source_id]);
+        set_slot(source, &["MIGRATING", &target_id]);
+        loop {
+            let keys = source.ask(&["CLUSTER", "GETKEYSINSLOT", &number, "10"]);
+            if keys.list().is_empty() {
+                break;
+            }
+            let port = target.port().to_string();
+            let keys: Vec<_> = keys.list().iter().map(Answer::text).collect();
+            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            source.tell(&[&head, keys.as_slice()].concat());
+        }
+        set_slot(target, &["NODE", &target_id]);
+        set_slot(source, &["NODE", &target_id]);
+        for server in &self.servers[..self.masters] {
+            set_slot(server, &["NODE", &target_id]);
+        }
+    }
+
+    /// Waits until another node than `former` has `slot`, as `asked` sees it.
+    ///
+    /// # Panics
+    ///
+    /// When that does not happen within a minute.
+    pub fn until_owner_is_not(&self, former: usize, slot: u16, asked: usize) {
+        self.until("another owner", || self.owner(slot, asked) != former);
+    }
+
+    fn id(&self, index: usize) -> String {
+        self.servers[index]
+            .ask(&["CLUSTER", "MYID"])
+            .text()
+            .to_owned()
+    }
+
+    fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !condition() {
+            assert!(Instant::now() < end, "never: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
