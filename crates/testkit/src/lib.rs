@@ -4,6 +4,7 @@
 //! [`Proxy`] stands between a client and a server and does to single requests what networks do. Knows
 //! nothing of locks.
 
+mod clock;
 pub mod cluster;
 pub mod group;
 pub mod proxy;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::clock;
 use crate::resp::{Answer, Connection};
 use crate::tls::Tls;
 
@@ -117,6 +118,7 @@ pub struct Setup {
     users: Vec<String>,
     tls: Option<Tls>,
     port: Option<u16>,
+    movable_clock: bool,
 }
 
 impl Setup {
@@ -139,6 +141,13 @@ impl Setup {
     #[must_use]
     pub fn user(mut self, rule: &str) -> Self {
         self.users.push(rule.to_owned());
+        self
+    }
+
+    /// Has a wall clock of its own, for [`Server::set_clock`]. Needs a C compiler.
+    #[must_use]
+    pub fn movable_clock(mut self) -> Self {
+        self.movable_clock = true;
         self
     }
 
@@ -332,6 +341,11 @@ impl Server {
         self.signal(Signal::CONT);
     }
 
+    /// Moves its wall clock to so far from the right one, forward or, if negative, back.
+    pub fn set_clock(&self, seconds: i64) {
+        clock::set(&self.folder.join("clock"), seconds * 1_000_000);
+    }
+
     /// Kills it at once.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
@@ -391,6 +405,9 @@ impl Server {
             std::fs::write(self.folder.join("users.acl"), users).expect("a file");
             command.args(["--aclfile", "users.acl"]);
         }
+        if self.setup.movable_clock {
+            clock::attach(&mut command, &self.folder.join("clock"));
+        }
         if let Some(tls) = &self.setup.tls {
             for (file, content) in [
                 ("ca.pem", &tls.authority),
@@ -417,9 +434,10 @@ impl Server {
                 return false;
             }
             let own = format!("process_id:{}\r\n", child.id());
-            let asked = Connection::open(self.port).and_then(|mut it| it.ask(&["INFO", "server"]));
-            // Somebody else's server on the same port is not ours.
-            if matches!(asked, Ok(Answer::Text(info)) if info.contains(&own)) {
+            let asked = Connection::open(self.port).and_then(|mut it| it.ask(&["INFO"]));
+            // Somebody else's server on the same port is not ours; one that still loads refuses all else.
+            let is_ready = |info: &str| info.contains(&own) && info.contains("\nloading:0");
+            if matches!(asked, Ok(Answer::Text(info)) if is_ready(&info)) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(10));
