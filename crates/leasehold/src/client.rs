@@ -48,13 +48,8 @@ impl Client {
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder {
             url: url.to_owned(),
-            prefix: "lock:".to_owned(),
-            lease: DEFAULT_LEASE,
-            connect_timeout: Duration::from_secs(2),
-            request_timeout: Duration::from_secs(1),
-            outage_limit: Duration::from_secs(30),
             acknowledged: None,
-            tls: Tls::default(),
+            settings: Settings::default(),
         }
     }
 
@@ -116,76 +111,128 @@ impl std::fmt::Debug for Client {
 #[must_use = "nothing is connected until `connect` is called"]
 pub struct ClientBuilder {
     url: String,
-    prefix: String,
-    lease: Duration,
-    connect_timeout: Duration,
-    request_timeout: Duration,
-    outage_limit: Duration,
     acknowledged: Option<Acknowledgement>,
-    tls: Tls,
+    pub(crate) settings: Settings,
 }
 
+/// What clients of one server and of several have in common.
+pub(crate) struct Settings {
+    pub(crate) prefix: String,
+    pub(crate) lease: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) outage_limit: Duration,
+    pub(crate) tls: Tls,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: "lock:".to_owned(),
+            lease: DEFAULT_LEASE,
+            connect_timeout: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(1),
+            outage_limit: Duration::from_secs(30),
+            tls: Tls::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// What `url` names.
+    pub(crate) fn target(&self, url: &str) -> Result<Target, Error> {
+        Target::new(url, &self.tls, self.connect_timeout)
+            .map_err(|why| Error::invalid("url", why.to_string()))
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            request: self.request_timeout,
+            outage: self.outage_limit,
+        }
+    }
+}
+
+/// The settings that clients of one server and of several share.
+macro_rules! settings {
+    ($builder:ident) => {
+        impl $builder {
+            /// What stands before every name to make its key; `lock:` by default, may be empty.
+            pub fn prefix(mut self, prefix: &str) -> Self {
+                prefix.clone_into(&mut self.settings.prefix);
+                self
+            }
+
+            /// How long a lease lasts that is renewed; 30 s by default. It is renewed every third of it.
+            /// After a crash of the holder, others wait at most this long.
+            pub fn lease(mut self, length: Duration) -> Self {
+                self.settings.lease = length;
+                self
+            }
+
+            /// How long connecting may take, with login; 2 s by default.
+            pub fn connect_timeout(mut self, limit: Duration) -> Self {
+                self.settings.connect_timeout = limit;
+                self
+            }
+
+            /// How long the answer to one request may take; 1 s by default, 200 ms from a node of a quorum.
+            /// Then its outcome is unknown, and it is cancelled in the background.
+            pub fn request_timeout(mut self, limit: Duration) -> Self {
+                self.settings.request_timeout = limit;
+                self
+            }
+
+            /// How long those who wait for a lock bear that it cannot be asked for, before they are told;
+            /// 30 s by default.
+            pub fn outage_limit(mut self, limit: Duration) -> Self {
+                self.settings.outage_limit = limit;
+                self
+            }
+
+            /// The certificate (PEM) that a TLS server's must be signed by, in place of the system's.
+            pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+                self.settings.tls.root_certificate = Some(pem.into());
+                self
+            }
+
+            /// The certificate and its key (PEM) that a TLS server is shown when it asks who we are.
+            pub fn client_certificate(
+                mut self,
+                certificate: impl Into<Vec<u8>>,
+                key: impl Into<Vec<u8>>,
+            ) -> Self {
+                self.settings.tls.identity = Some((certificate.into(), key.into()));
+                self
+            }
+
+            /// Believes whatever certificate a TLS server has, so that anybody in between can read and change
+            /// what is sent. For trying things out only.
+            pub fn dangerously_trust_any_certificate(mut self) -> Self {
+                self.settings.tls.trusts_all = true;
+                self
+            }
+        }
+
+        impl std::fmt::Debug for $builder {
+            /// Leaves out addresses: they may hold a password.
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($builder))
+                    .field("prefix", &self.settings.prefix)
+                    .field("lease", &self.settings.lease)
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use settings;
+settings!(ClientBuilder);
+
 impl ClientBuilder {
-    /// What stands before every name to make its key; `lock:` by default, may be empty.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.prefix);
-        self
-    }
-
-    /// How long a lease lasts that is renewed; 30 s by default. It is renewed every third of it. After a
-    /// crash of the holder, others wait at most this long.
-    pub fn lease(mut self, length: Duration) -> Self {
-        self.lease = length;
-        self
-    }
-
-    /// How long connecting may take, with login; 2 s by default.
-    pub fn connect_timeout(mut self, limit: Duration) -> Self {
-        self.connect_timeout = limit;
-        self
-    }
-
-    /// How long the answer to one request may take; 1 s by default. Then its outcome is unknown, and it
-    /// is cancelled in the background.
-    pub fn request_timeout(mut self, limit: Duration) -> Self {
-        self.request_timeout = limit;
-        self
-    }
-
-    /// How long those who wait for a lock bear a server that is out of reach, before they are told; 30 s
-    /// by default.
-    pub fn outage_limit(mut self, limit: Duration) -> Self {
-        self.outage_limit = limit;
-        self
-    }
-
     /// What [`replicas`](crate::kinds::Lock::replicas) says, for all locks of this client.
     pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
         let replicas = count.into();
         self.acknowledged = Some(Acknowledgement { replicas, timeout });
-        self
-    }
-
-    /// The certificate (PEM) that a TLS server's must be signed by, in place of the system's.
-    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.tls.root_certificate = Some(pem.into());
-        self
-    }
-
-    /// The certificate and its key (PEM) that a TLS server is shown when it asks who we are.
-    pub fn client_certificate(
-        mut self,
-        certificate: impl Into<Vec<u8>>,
-        key: impl Into<Vec<u8>>,
-    ) -> Self {
-        self.tls.identity = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// Believes whatever certificate a TLS server has, so that anybody in between can read and change what
-    /// is sent. For trying things out only.
-    pub fn dangerously_trust_any_certificate(mut self) -> Self {
-        self.tls.trusts_all = true;
         self
     }
 
@@ -199,23 +246,19 @@ impl ClientBuilder {
     ///
     /// As for [`Client::connect`].
     pub async fn connect(self) -> Result<Client, Error> {
-        let mut terms = Terms::new(self.lease);
+        let settings = self.settings;
+        let mut terms = Terms::new(settings.lease);
         terms.acknowledged = self.acknowledged;
         terms.validate()?;
-        let target = Target::new(&self.url, &self.tls, self.connect_timeout)
-            .map_err(|why| Error::invalid("url", why.to_string()))?;
+        let target = settings.target(&self.url)?;
         let counters = match target.divides_slots() {
             true => Counters::PerSlot,
             false => Counters::one(),
         };
-        let keyspace = Arc::new(Keyspace::new(&self.prefix, counters)?);
-        let limits = Limits {
-            request: self.request_timeout,
-            outage: self.outage_limit,
-        };
+        let keyspace = Arc::new(Keyspace::new(&settings.prefix, counters)?);
         let runtime = keeper_runtime()?;
         let backend = target.open(runtime.handle());
-        let engine = Arc::new(start(runtime, backend, limits)?);
+        let engine = Arc::new(start(runtime, backend, settings.limits())?);
         engine.reach().await?;
         Ok(Client {
             engine,
@@ -225,17 +268,7 @@ impl ClientBuilder {
     }
 }
 
-impl std::fmt::Debug for ClientBuilder {
-    /// Leaves out the URL: it may hold a password.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClientBuilder")
-            .field("prefix", &self.prefix)
-            .field("lease", &self.lease)
-            .finish_non_exhaustive()
-    }
-}
-
-fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
+pub(crate) fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -243,7 +276,7 @@ fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
 }
 
 /// Starts the keeper on its own thread, so that a blocked application loses no lease.
-fn start(
+pub(crate) fn start(
     runtime: tokio::runtime::Runtime,
     backend: Arc<dyn Backend>,
     limits: Limits,

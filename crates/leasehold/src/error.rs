@@ -64,6 +64,15 @@ pub enum Error {
         wanted: u32,
     },
 
+    /// Too few of the nodes of a quorum can vote: they are out of reach, or were started again and must first let
+    /// every lease from before end.
+    ///
+    /// What was granted by some is given back; nothing is held. If the nodes are up, it passes by itself, unless
+    /// fewer than a majority still know what they granted: then see
+    /// [`QuorumBuilder::found`](crate::QuorumBuilder::found).
+    #[error("too few nodes can vote")]
+    NoQuorum(#[source] BoxError),
+
     /// The server's memory is full and its policy is to refuse writes.
     ///
     /// Nothing has changed. Locks that are held stay held: renewal and release need no memory.

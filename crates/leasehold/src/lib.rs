@@ -21,7 +21,7 @@
 //! write, and let the resource refuse smaller ones than it has seen. A server that loses its data can grant a
 //! lock twice; the first holder learns of it at its next renewal, and tokens go on rising as long as the
 //! server's clock does not go back past the last one. The server must not evict keys. Otherwise: two guards that
-//! exclude each other are never valid at the same time.
+//! exclude each other are never valid at the same time. What each deployment promises is told in [`guarantees`].
 //!
 //! # Which lock
 //!
@@ -33,6 +33,7 @@
 //! | at most n at a time, or n units of something | [`Client::semaphore`] |
 //! | many readers or one writer | [`Client::rw_lock`] |
 //! | several locks at once, without deadlock | [`MultiLock`] |
+//! | a lock that outlives the loss of any minority of servers | [`Quorum::mutex`] |
 //! | to wait until n things have happened (nobody holds anything) | [`Client::latch`] |
 //! | to do something only if nobody else does | [`Mutex::try_lock`] |
 //! | a job once, on hosts whose clocks differ | [`at_least`](kinds::TryLock::at_least) |
@@ -48,7 +49,7 @@
 //!
 //! # Layout
 //!
-//! Four layers, each naming only those below it, and `client` which puts them together:
+//! Four layers, each naming only those below it, and `client` and `quorum` which put them together:
 //!
 //! - [`kinds`]: what a user names, as the calls that make up its life.
 //! - `lease`: when a lock is taken, waited for, kept, given back or lost.
@@ -59,12 +60,15 @@ mod backend;
 mod client;
 mod clock;
 mod error;
+#[doc = include_str!("guarantees.md")]
+pub mod guarantees {}
 mod holder;
 pub mod kinds;
 mod lease;
 mod options;
 mod owner;
 mod protocol;
+mod quorum;
 
 pub use client::{Client, ClientBuilder};
 pub use error::{BoxError, Error, Loss};
@@ -76,6 +80,7 @@ pub use kinds::{
 pub use lease::{Guard, Lease, Release};
 pub use options::Replicas;
 pub use owner::Token;
+pub use quorum::{Quorum, QuorumBuilder};
 
 /// Compiles what the README shows.
 #[cfg(doctest)]

@@ -45,6 +45,8 @@ pub(crate) struct Acknowledgement {
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) lease: Duration,
+    /// How long any lease may be.
+    pub(crate) longest: Duration,
     /// Whether the keeper renews the lease: not when the caller fixed its length.
     pub(crate) renewed: bool,
     /// How long to wait for the lock; for ever when `None`.
@@ -60,6 +62,7 @@ impl Terms {
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
             lease,
+            longest: LONGEST,
             renewed: true,
             wait: None,
             at_least: Duration::ZERO,
@@ -71,16 +74,21 @@ impl Terms {
 
     /// Refuses what the protocol must not see, before anything is sent.
     pub(crate) fn validate(&self) -> Result<(), Error> {
-        within("lease", self.lease, SHORTEST)?;
-        within("at_least", self.at_least, Duration::ZERO)?;
+        validate_lease(self.lease, self.longest)?;
+        within("at_least", self.at_least, Duration::ZERO, self.longest)?;
         if let Some(at_most) = self.at_most {
-            within("at_most", at_most, SHORTEST)?;
+            within("at_most", at_most, SHORTEST, LONGEST)?;
             if at_most < self.at_least {
                 return Err(Error::invalid("at_most", "it is shorter than at_least"));
             }
         }
         if let Some(acknowledged) = self.acknowledged {
-            within("replicas", acknowledged.timeout, Duration::from_millis(1))?;
+            within(
+                "replicas",
+                acknowledged.timeout,
+                Duration::from_millis(1),
+                LONGEST,
+            )?;
             if acknowledged.timeout >= self.lease {
                 let why = "they may not take as long as the lease";
                 return Err(Error::invalid("replicas", why));
@@ -94,14 +102,14 @@ impl Terms {
     }
 }
 
-/// Checks a lease that is given apart from [`Terms`].
-pub(crate) fn validate_lease(lease: Duration) -> Result<(), Error> {
-    within("lease", lease, SHORTEST)
+/// Checks a lease, where none may be longer than `longest`.
+pub(crate) fn validate_lease(lease: Duration, longest: Duration) -> Result<(), Error> {
+    within("lease", lease, SHORTEST, longest)
 }
 
 /// Checks how long something that nobody holds is to be kept.
 pub(crate) fn validate_life(life: Duration) -> Result<(), Error> {
-    within("life", life, Duration::from_millis(1))
+    within("life", life, Duration::from_millis(1), LONGEST)
 }
 
 /// The part of a lease that is not counted on: clocks run apart, and timers fire late.
@@ -114,16 +122,21 @@ pub(crate) fn millis_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn within(what: &'static str, value: Duration, shortest: Duration) -> Result<(), Error> {
+fn within(
+    what: &'static str,
+    value: Duration,
+    shortest: Duration,
+    longest: Duration,
+) -> Result<(), Error> {
     if value < shortest {
         Err(Error::invalid(
             what,
             format!("{value:?} is below {shortest:?}"),
         ))
-    } else if value > LONGEST {
+    } else if value > longest {
         Err(Error::invalid(
             what,
-            format!("{value:?} is above {LONGEST:?}"),
+            format!("{value:?} is above {longest:?}"),
         ))
     } else {
         Ok(())

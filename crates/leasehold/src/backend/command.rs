@@ -45,9 +45,17 @@ pub(crate) struct Batch {
     pipeline: Pipeline,
     /// Which of them run a script, and its source.
     sources: Vec<(usize, &'static str)>,
+    /// Whether every node is to be heard, where several are asked.
+    pub(super) of_all: bool,
 }
 
 impl Batch {
+    pub(crate) fn new(commands: Vec<Command>, of_all: bool) -> Self {
+        let mut batch: Self = commands.into_iter().collect();
+        batch.of_all = of_all;
+        batch
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.pipeline.len()
     }
@@ -106,7 +114,11 @@ impl FromIterator<Command> for Batch {
             pipeline.add_command(command.sent);
             sources.extend(command.source.map(|source| (index, source)));
         }
-        Self { pipeline, sources }
+        Self {
+            pipeline,
+            sources,
+            of_all: false,
+        }
     }
 }
 

@@ -16,6 +16,7 @@
 
 mod acknowledged;
 mod address;
+mod assembly;
 mod backoff;
 mod cluster;
 mod command;
@@ -47,6 +48,7 @@ pub(crate) use subscriptions::Subscription;
 
 use crate::clock::Moment;
 use crate::options::Acknowledgement;
+use assembly::Assembly;
 use cluster::{Cluster, Seeds};
 use origin::Origin;
 use standalone::Standalone;
@@ -69,6 +71,22 @@ impl Target {
     /// Whether slots belong to different nodes, so that what is used together must lie in one.
     pub(crate) fn divides_slots(&self) -> bool {
         matches!(self, Self::Cluster(_))
+    }
+
+    /// Begins to connect to several that are asked as one. Clusters, whose nodes are not independent, are
+    /// left out.
+    pub(crate) fn open_all(
+        targets: Vec<Self>,
+        first_patience: Duration,
+        patience: Duration,
+        keeper: &tokio::runtime::Handle,
+    ) -> Arc<dyn Backend> {
+        let origin = |target| match target {
+            Self::One(origin) => Some(origin),
+            Self::Cluster(_) => None,
+        };
+        let origins = targets.into_iter().filter_map(origin).collect();
+        Arc::new(Assembly::new(origins, first_patience, patience, keeper))
     }
 
     /// Begins to connect; the keeper's connections live on `keeper`.

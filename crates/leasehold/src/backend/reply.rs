@@ -11,6 +11,8 @@ pub(crate) enum Reply {
     Bytes(Vec<u8>),
     List(Vec<Reply>),
     Refused(Refusal),
+    /// What each of several nodes has answered, in their order; nothing from those that have not.
+    Each(Vec<Option<Reply>>),
 }
 
 impl Reply {
@@ -51,6 +53,7 @@ impl fmt::Debug for Reply {
             Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Self::List(items) => f.debug_list().entries(items).finish(),
             Self::Refused(refusal) => write!(f, "{refusal}"),
+            Self::Each(replies) => f.debug_list().entries(replies).finish(),
         }
     }
 }
@@ -74,6 +77,8 @@ pub(crate) enum RefusalKind {
     Denied,
     /// The server does not know this script; send its source.
     NoScript,
+    /// Too few of several nodes can vote; what a count comes to, not an error of a server.
+    TooFewVote,
     /// More was asked for than can ever be had; what a script answers, not an error of the server.
     TooMuch,
     Other,
@@ -150,7 +155,10 @@ impl Failure {
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
-            Self::Refused(refusal) => refusal.kind == RefusalKind::Temporary,
+            Self::Refused(refusal) => matches!(
+                refusal.kind,
+                RefusalKind::Temporary | RefusalKind::TooFewVote
+            ),
             Self::Malformed(_) | Self::Closed => false,
         }
     }

@@ -9,10 +9,12 @@ use crate::lease::{Engine, Kind};
 use crate::options::Terms;
 
 /// Some kind of lock by its name. Costs nothing; makes no request until it is used.
-pub(super) struct Handle<K> {
+pub(super) struct Handle<K: ?Sized> {
     pub(super) engine: Arc<Engine>,
     /// Or the name that cannot be one and why, which is told when the lock is used.
     kind: Result<Arc<K>, (String, String)>,
+    /// The kind as the lease layer sees it.
+    as_kind: fn(Arc<K>) -> Arc<dyn Kind>,
     /// What an acquisition starts from.
     terms: Terms,
 }
@@ -27,10 +29,30 @@ impl<K: Kind> Handle<K> {
         Self {
             engine,
             kind: kind.map(Arc::new).map_err(|why| (name.to_owned(), why)),
+            as_kind: |kind| kind,
             terms: terms.clone(),
         }
     }
+}
 
+impl Handle<dyn Kind> {
+    /// For a lock that is used in the same way whichever family it is of.
+    pub(super) fn of_any(
+        engine: Arc<Engine>,
+        name: &str,
+        kind: Result<Arc<dyn Kind>, String>,
+        terms: &Terms,
+    ) -> Self {
+        Self {
+            engine,
+            kind: kind.map_err(|why| (name.to_owned(), why)),
+            as_kind: |kind| kind,
+            terms: terms.clone(),
+        }
+    }
+}
+
+impl<K: Kind + ?Sized> Handle<K> {
     pub(super) fn name(&self) -> &str {
         match &self.kind {
             Ok(kind) => kind.name(),
@@ -54,7 +76,7 @@ impl<K: Kind> Handle<K> {
     pub(super) fn ask_as(&self, kind: Result<Arc<K>, Error>) -> Ask {
         Ask {
             engine: self.engine.clone(),
-            kind: kind.map(|kind| kind as Arc<dyn Kind>),
+            kind: kind.map(self.as_kind),
             terms: self.terms.clone(),
             reentry: None,
         }
@@ -68,11 +90,12 @@ impl<K: Kind> Handle<K> {
     }
 }
 
-impl<K> Clone for Handle<K> {
+impl<K: ?Sized> Clone for Handle<K> {
     fn clone(&self) -> Self {
         Self {
             engine: self.engine.clone(),
             kind: self.kind.clone(),
+            as_kind: self.as_kind,
             terms: self.terms.clone(),
         }
     }

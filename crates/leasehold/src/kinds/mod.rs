@@ -10,6 +10,7 @@ mod queued;
 mod reentrant;
 mod rw_lock;
 mod semaphore;
+mod voted;
 
 pub use fair_mutex::FairMutex;
 pub use latch::{Latch, LatchState};

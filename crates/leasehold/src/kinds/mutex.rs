@@ -12,25 +12,44 @@ use crate::lease::{Engine, Hints, Kind, Lease, Waiting};
 use crate::options::Terms;
 use crate::owner::{Owner, Token};
 use crate::protocol::{
-    Acquired, Call, Capabilities, Freed, Glance, Keyspace, Lean, Mark, Renewed, Slot,
+    Acquired, Call, Capabilities, Freed, Glance, Keyspace, Lean, Mark, Renewed, Roll, Slot, Voted,
 };
 
 /// A lock that one holder has at a time. Not fair: whoever tries first after a release gets it.
 ///
 /// It is the single key that `SET key value NX PX` recipes use (redis-py's `Lock`, redsync,
-/// node-redlock on one node), so with the same key those exclude it and it excludes them.
+/// node-redlock on one node), so with the same key those exclude it and it excludes them. One of a
+/// [`Quorum`](crate::Quorum) is that key on several servers, held by whoever has a majority.
 ///
 /// A handle is a name and costs nothing; make one wherever it is needed.
 #[derive(Clone)]
 pub struct Mutex {
-    handle: Handle<Lean>,
+    handle: Handle<dyn Kind>,
 }
 
 impl Mutex {
+    /// Kept by one server.
     pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str, terms: &Terms) -> Self {
-        let kind = keyspace.lock(name).map(Lean::new);
+        let kind = keyspace
+            .lock(name)
+            .map(|keys| Arc::new(Lean::new(keys)) as _);
         Self {
-            handle: Handle::new(engine, name, kind, terms),
+            handle: Handle::of_any(engine, name, kind, terms),
+        }
+    }
+
+    /// Kept by a majority of several.
+    pub(crate) fn voted(
+        engine: Arc<Engine>,
+        keyspace: &Keyspace,
+        roll: &Roll,
+        name: &str,
+        terms: &Terms,
+    ) -> Self {
+        let keys = keyspace.lock(name);
+        let kind = keys.map(|keys| Arc::new(Voted::new(keys, roll)) as _);
+        Self {
+            handle: Handle::of_any(engine, name, kind, terms),
         }
     }
 

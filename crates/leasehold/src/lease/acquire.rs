@@ -20,7 +20,12 @@ use crate::protocol::{Acquired, Mark, Renewed};
 enum Attempt {
     Taken(Hold),
     Busy(Holder),
+    /// Some nodes gave it to us and some to others; given back already.
+    Split,
 }
+
+/// How often one who does not wait tries again when nobody gets a majority.
+const SPLITS: usize = 5;
 
 impl Engine {
     /// Tries once; `None` when somebody else holds it.
@@ -30,11 +35,28 @@ impl Engine {
         terms: &Terms,
     ) -> Result<Option<Hold>, Error> {
         terms.validate()?;
-        match self.attempt(kind, terms, false).await {
+        match self.attempt_firmly(kind, terms, false).await {
             Ok(Attempt::Taken(hold)) => Ok(Some(hold)),
-            Ok(Attempt::Busy(_)) => Ok(None),
+            Ok(Attempt::Busy(_) | Attempt::Split) => Ok(None),
             Err(failure) => Err(error_of(failure, kind.name())),
         }
+    }
+
+    /// One attempt, or a few while those who try at the same time are in each other's way.
+    async fn attempt_firmly(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        terms: &Terms,
+        look: bool,
+    ) -> Result<Attempt, Failure> {
+        let mut pauses = split_pauses();
+        for _ in 0..SPLITS {
+            match self.attempt(kind, terms, look).await? {
+                Attempt::Split => tokio::time::sleep(pauses.pause()).await,
+                attempt => return Ok(attempt),
+            }
+        }
+        Ok(Attempt::Split)
     }
 
     /// Tries until the lock is ours or the wait of `terms` is over.
@@ -47,12 +69,13 @@ impl Engine {
         let start = Moment::now();
         let mut log = Log::new(self.limits.outage);
         let outcome = match terms.wait {
-            Some(Duration::ZERO) => match self.attempt(kind, terms, true).await {
+            Some(Duration::ZERO) => match self.attempt_firmly(kind, terms, true).await {
                 Ok(Attempt::Taken(hold)) => Some(Ok(hold)),
                 Ok(Attempt::Busy(holder)) => {
                     log.busy(holder);
                     None
                 }
+                Ok(Attempt::Split) => None,
                 Err(failure) => Some(Err(failure)),
             },
             Some(limit) => {
@@ -88,6 +111,7 @@ impl Engine {
             match self.attempt(kind, terms, false).await {
                 Ok(Attempt::Taken(hold)) => return Ok(hold),
                 Ok(Attempt::Busy(holder)) => log.busy(holder),
+                Ok(Attempt::Split) => log.fine(),
                 Err(failure) => log.failed(failure)?,
             }
         }
@@ -120,6 +144,7 @@ impl Engine {
     ) -> Result<Hold, Failure> {
         let place = self.room.enter(hints.channel());
         let mut turn = place.turn().await;
+        let mut pauses = split_pauses();
         loop {
             // Subscribed first, tried after: a release in between is not missed.
             let outcome = match turn.listen(self, kind.slot()).await {
@@ -128,7 +153,12 @@ impl Engine {
             };
             match outcome {
                 Ok(Attempt::Taken(hold)) => return Ok(hold),
+                Ok(Attempt::Split) => {
+                    log.fine();
+                    tokio::time::sleep(pauses.pause()).await;
+                }
                 Ok(Attempt::Busy(holder)) => {
+                    pauses.reset();
                     let left = holder.lease_left;
                     turn.saw(&holder, None);
                     log.busy(holder);
@@ -168,12 +198,30 @@ impl Engine {
                 Ok(Attempt::Busy(holder))
             }
             // Stays armed: it was taken, and is cancelled.
-            Ok(Acquired::Uncounted { refusal }) => Err(Failure::Refused(refusal)),
+            Ok(Acquired::Void { refusal }) => Err(Failure::Refused(refusal)),
+            Ok(Acquired::Split) => {
+                self.give_up(armed).await;
+                Ok(Attempt::Split)
+            }
             Err(failure @ Failure::Refused(_)) => {
                 armed.disarm();
                 Err(failure)
             }
             Err(failure) => Err(failure),
+        }
+    }
+
+    /// Gives back what was won in part, before the next attempt finds it in its way.
+    async fn give_up(&self, armed: Armed<'_>) {
+        let server = armed.link().facts().capabilities;
+        let release = armed.kind().release(armed.mark(), None, server).of_all();
+        // What fails stays armed, and is cancelled in the background.
+        if release
+            .send(armed.link(), self.limits.request)
+            .await
+            .is_ok()
+        {
+            armed.disarm();
         }
     }
 
@@ -209,7 +257,7 @@ impl Engine {
         let lease = first_lease(terms);
         let renewing = self.renew(&**armed.kind(), armed.mark(), lease, Some(wanted));
         match renewing.await? {
-            (sent, Renewed::Kept) => Ok(Granted::new(sent, lease)),
+            (sent, Renewed::Kept | Renewed::KeptInPart) => Ok(Granted::new(sent, lease)),
             (_, Renewed::Gone) => Err(Failure::Unknown("lost before it was replicated".into())),
         }
     }
@@ -225,6 +273,11 @@ impl Engine {
         }
         Ok(token)
     }
+}
+
+/// Those who are in each other's way must not try again in step.
+fn split_pauses() -> Backoff {
+    Backoff::new(Duration::from_millis(4), Duration::from_millis(60))
 }
 
 /// An acquire that may have been executed: dropped without being disarmed, it is cancelled

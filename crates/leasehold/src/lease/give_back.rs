@@ -31,7 +31,7 @@ pub(super) struct Claim {
 pub(super) async fn cancel(claim: Claim, backend: Arc<dyn Backend>, patience: Duration) {
     let release = |link: &dyn Link| {
         let server = link.facts().capabilities;
-        claim.kind.release(&claim.mark, None, server)
+        claim.kind.release(&claim.mark, None, server).of_all()
     };
     let in_order = release(&*claim.link).send(&*claim.link, LATE);
     let mut in_order = std::pin::pin!(in_order);
@@ -71,7 +71,7 @@ pub(super) async fn release(held: Arc<Held>, backend: Arc<dyn Backend>, patience
     for failures in 0.. {
         let released = async {
             let link = link_after(&*backend, held.kind.slot(), failures).await?;
-            let call = held.release_call(link.facts().capabilities);
+            let call = held.release_call(link.facts().capabilities).of_all();
             call.send(&*link, patience).await
         };
         match released.await {

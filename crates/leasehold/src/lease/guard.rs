@@ -82,7 +82,7 @@ impl Guard {
     /// [`Error::Lost`] when the lock is not ours any more. After any other error the lease is still
     /// what it was before, and the call can be repeated.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        validate_lease(lease)?;
+        validate_lease(lease, self.lease.held.longest)?;
         self.check()?;
         let (held, engine) = (&self.lease.held, &self.hold.engine);
         let Some((lease, capped)) = held.bounded(lease) else {
@@ -90,7 +90,7 @@ impl Guard {
         };
         let extended = engine.renew(&*held.kind, &held.mark, lease, held.acknowledged);
         match extended.await {
-            Ok((sent, Renewed::Kept)) => held.confirm(sent, lease, capped),
+            Ok((sent, Renewed::Kept | Renewed::KeptInPart)) => held.confirm(sent, lease, capped),
             Ok((_, Renewed::Gone)) => {
                 held.end(Ending::Lost(Loss::Taken));
             }
@@ -108,7 +108,7 @@ impl Guard {
             outcome => outcome,
         };
         match outcome {
-            Ok(Renewed::Kept) => {}
+            Ok(Renewed::Kept | Renewed::KeptInPart) => {}
             Ok(Renewed::Gone) => {
                 self.lease.held.end(Ending::Lost(Loss::Taken));
             }

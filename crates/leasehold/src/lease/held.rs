@@ -23,6 +23,8 @@ pub(super) struct Held {
     pub(super) mark: Mark,
     pub(super) token: Token,
     pub(super) lease: Duration,
+    /// How long any lease may be.
+    pub(super) longest: Duration,
     /// Who must confirm a renewal besides the server.
     pub(super) acknowledged: Option<Acknowledgement>,
     /// Whether the keeper renews it again and again.
@@ -93,6 +95,7 @@ impl Held {
             mark,
             token,
             lease: terms.lease,
+            longest: terms.longest,
             acknowledged: terms.acknowledged,
             renewed: terms.renewed,
             first_renewal: next,

@@ -282,8 +282,13 @@ impl Worker {
                 failures,
             } = due;
             match renewed {
-                Ok(Renewed::Kept) => {
+                Ok(renewed @ (Renewed::Kept | Renewed::KeptInPart)) => {
                     held.confirm(sent, lease, capped);
+                    if renewed == Renewed::KeptInPart {
+                        let job =
+                            renewal::fill_in(held.clone(), self.backend.clone(), self.patience);
+                        self.jobs.spawn(report_nothing(job));
+                    }
                     if held.renewed {
                         let next = What::Renew { failures: 0 };
                         self.agenda.push(sent + lease / 3, held, next);

@@ -28,6 +28,7 @@
 //!     renewals move its deadline.
 
 mod acquire;
+mod admission;
 mod agenda;
 mod give_back;
 mod guard;
@@ -47,6 +48,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+pub(crate) use admission::Admission;
 pub(crate) use guard::until_lost;
 pub use guard::{Guard, Lease, Release};
 pub(crate) use keeper::Keeper;
@@ -85,6 +87,11 @@ pub(crate) trait Kind: Send + Sync + 'static {
     }
     /// Keeps what is held, but shares it from now on; `None` where that makes no sense.
     fn share(&self, _mark: &[u8]) -> Option<Call<Renewed>> {
+        None
+    }
+    /// Puts what is held where it is missing, for as long as it is held still; `None` where it is in one
+    /// place.
+    fn fill_in(&self, _mark: &[u8], _left: Duration, _token: Token) -> Option<Call<()>> {
         None
     }
     /// Asks who holds it.
@@ -259,6 +266,7 @@ pub(crate) fn error_of(failure: Failure, name: &str) -> Error {
             RefusalKind::OutOfMemory => Error::OutOfMemory(refusal.into()),
             RefusalKind::Denied => Error::Denied(refusal.into()),
             RefusalKind::NoScript | RefusalKind::Other => Error::Unexpected(refusal.into()),
+            RefusalKind::TooFewVote => Error::NoQuorum(refusal.into()),
             RefusalKind::TooMuch => Error::invalid("permits", refusal.message),
             RefusalKind::WrongType => Error::WrongType {
                 name: name.to_owned(),

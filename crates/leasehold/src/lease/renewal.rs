@@ -85,6 +85,21 @@ pub(super) async fn renew(
     }
 }
 
+/// Puts a lease that is certain where it is missing, for as long as it is certain.
+pub(super) async fn fill_in(held: Arc<Held>, backend: Arc<dyn Backend>, patience: Duration) {
+    let State::Valid { deadline } = held.state() else {
+        return;
+    };
+    let left = deadline.since(Moment::now());
+    let call = held.kind.fill_in(&held.mark, left, held.token);
+    let link = backend.link(Lane::Keeper, held.kind.slot()).await;
+    if let (Some(call), Ok(link)) = (call, link)
+        && let Err(failure) = call.send(&*link, patience).await
+    {
+        tracing::debug!(lock = held.kind.name(), %failure, "could not be filled in");
+    }
+}
+
 fn all_failed(batch: Vec<Due>) -> Vec<Outcome> {
     let sent = Moment::now();
     let failed = |due| Outcome {

@@ -11,6 +11,8 @@ type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<R, Failure> + Send>;
 /// One step of a protocol, ready to be sent to any link.
 pub(crate) struct Call<R> {
     commands: Vec<Command>,
+    /// Whether every node is to be heard where several are asked, or a majority that agrees suffices.
+    of_all: bool,
     read: Reader<R>,
 }
 
@@ -21,6 +23,7 @@ impl<R> Call<R> {
     ) -> Self {
         Self {
             commands,
+            of_all: false,
             read: Box::new(read),
         }
     }
@@ -34,6 +37,7 @@ impl<R> Call<R> {
     ) -> Self {
         Self {
             commands: vec![script.call(keys, args)],
+            of_all: false,
             read: Box::new(read),
         }
     }
@@ -46,13 +50,20 @@ impl<R> Call<R> {
         let read = self.read;
         Call {
             commands: self.commands,
+            of_all: self.of_all,
             read: Box::new(|replies| read(replies).map(view)),
         }
     }
 
+    /// The same call, which waits for every node where several are asked.
+    pub(crate) fn of_all(mut self) -> Self {
+        self.of_all = true;
+        self
+    }
+
     /// Sends it and reads the answer.
     pub(crate) async fn send(self, link: &dyn Link, patience: Duration) -> Result<R, Failure> {
-        let batch = self.commands.into_iter().collect();
+        let batch = Batch::new(self.commands, self.of_all);
         (self.read)(exchange(batch, link, patience).await?)
     }
 

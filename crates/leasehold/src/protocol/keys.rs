@@ -62,6 +62,11 @@ impl Keyspace {
         })
     }
 
+    /// Where a node of several notes whether it may vote.
+    pub(crate) fn standing(&self) -> String {
+        format!("{RESERVED}standing:{{{}}}:{}", tag_of(0), self.prefix)
+    }
+
     /// The keys of the lock `name`, or why it cannot be a name.
     pub(crate) fn lock(&self, name: &str) -> Result<LockKeys, String> {
         if name.is_empty() {
@@ -99,17 +104,15 @@ impl Keyspace {
     /// The keys of a lock that has a line, or why it cannot be a name.
     pub(crate) fn queue(&self, name: &str) -> Result<Arc<QueueKeys>, String> {
         let keys = self.lock(name)?;
-        let beside =
-            |what: &str| format!("{RESERVED}{what}:{{{}}}:{}", tag_of(keys.slot), keys.lock());
         // Sharded channels must lie where the lock is; on a server that has all slots one is enough.
         let spoken_to = match &self.counters {
             Counters::One(_) => 0,
             Counters::PerSlot => keys.slot,
         };
         Ok(Arc::new(QueueKeys {
-            holders: beside("holders"),
-            line: beside("line"),
-            alive: beside("alive"),
+            holders: keys.beside("holders"),
+            line: keys.beside("line"),
+            alive: keys.beside("alive"),
             grants: format!("{RESERVED}grant:{{{}}}:{}", tag_of(spoken_to), self.client),
             keys,
         }))
@@ -185,6 +188,11 @@ impl LockKeys {
     /// Where a release is announced.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
+    }
+
+    /// Another key of this lock, in the same slot.
+    pub(super) fn beside(&self, what: &str) -> String {
+        format!("{RESERVED}{what}:{{{}}}:{}", tag_of(self.slot), self.lock())
     }
 }
 

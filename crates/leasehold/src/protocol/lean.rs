@@ -152,7 +152,7 @@ fn read_acquire(mark: &[u8], replies: &[Reply]) -> Result<Acquired, Failure> {
         [Reply::Bytes(value), _, rest @ ..] if value != mark => Ok(Acquired::Busy {
             holder: holder(value, rest.first()),
         }),
-        [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => Ok(Acquired::Uncounted {
+        [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => Ok(Acquired::Void {
             refusal: refusal.clone(),
         }),
         [Reply::Nil | Reply::Bytes(_), number, ..] => Ok(Acquired::Held {
@@ -270,7 +270,7 @@ mod tests {
         let refused = Reply::Refused(refusal.clone());
         let acquire = || lean().acquire(&me(), LEASE, false);
         let uncounted = acquire().read(vec![Reply::Nil, refused.clone()]);
-        assert_eq!(uncounted.unwrap(), Acquired::Uncounted { refusal });
+        assert_eq!(uncounted.unwrap(), Acquired::Void { refusal });
         let not_held = acquire().read(vec![refused, Reply::Int(1)]);
         assert!(matches!(not_held, Err(Failure::Refused(_))));
     }

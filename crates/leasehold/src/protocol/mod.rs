@@ -19,7 +19,9 @@ mod lean;
 mod queued;
 mod record;
 mod script;
+mod tally;
 mod token;
+mod voted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +32,7 @@ pub(crate) use keys::{Counters, Keyspace};
 pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};
+pub(crate) use voted::{Roll, Seat, Voted, majority, too_few};
 
 use crate::backend::Refusal;
 use crate::holder::Holder;
@@ -43,8 +46,10 @@ pub(crate) type Mark = Arc<[u8]>;
 pub(crate) enum Acquired {
     /// It is ours, with this number from the counter.
     Held { token: Token },
-    /// It is ours, but the server refused to count; it must be given back.
-    Uncounted { refusal: Refusal },
+    /// It is ours, or ours in part, but of no use for this reason; it must be given back.
+    Void { refusal: Refusal },
+    /// Of several nodes some gave it to us and some did not; it must be given back and tried again.
+    Split,
     /// Somebody else's.
     Busy { holder: Holder },
 }
@@ -54,6 +59,8 @@ pub(crate) enum Acquired {
 pub(crate) enum Renewed {
     /// The lease lasts at least as long as was asked.
     Kept,
+    /// It does, but some of several nodes do not have it.
+    KeptInPart,
     /// It was not ours any more; nothing was changed.
     Gone,
 }

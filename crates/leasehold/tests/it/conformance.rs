@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use leasehold::kinds::{Lock, Reentrant};
-use leasehold::{Client, Error, FairMutex, Guard, Lease, Loss, Mutex, Release, RwLock, Semaphore};
+use leasehold::{
+    Client, Error, FairMutex, Guard, Lease, Loss, Mutex, Quorum, Release, RwLock, Semaphore,
+};
 
 use crate::contract::{Closes, Exclusive, Holding, Pair};
 use crate::deployment::Deployment;
@@ -12,11 +14,19 @@ use crate::support::{LEASE, client, eventually, exists, name, on_every_server};
 /// Enrols a kind whose contract is kept by acquisitions made with one method and one that does not wait.
 macro_rules! exclusive {
     ($kind:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
-        impl Exclusive for $type {
+        keeps_to!(Client: $type, $make, $lock, $try_lock);
+        enrol!($kind: $type);
+    };
+}
+
+/// Says how a kind is had from a client, and acquired.
+macro_rules! keeps_to {
+    ($client:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
+        impl Exclusive<$client> for $type {
             type Guard = Guard;
 
-            fn named(client: &Client, name: &str) -> Self {
-                let make: fn(&Client, &str) -> Self = $make;
+            fn named(client: &$client, name: &str) -> Self {
+                let make: fn(&$client, &str) -> Self = $make;
                 make(client, name)
             }
             fn request(&self) -> Lock {
@@ -40,7 +50,6 @@ macro_rules! exclusive {
                 lock.run(|lease| work(vec![lease])).await
             }
         }
-        enrol!($kind: $type);
     };
 }
 
@@ -88,6 +97,8 @@ exclusive!(fair_mutex: FairMutex, |client, name| client.fair_mutex(name), lock, 
 exclusive!(semaphore: Semaphore, |client, name| client.semaphore(name, 1), acquire, try_acquire);
 exclusive!(rw_lock: RwLock, |client, name| client.rw_lock(name), write, try_write);
 enrol!(multi_lock: Pair);
+keeps_to!(Quorum: Mutex, |quorum, name| quorum.mutex(name), lock, try_lock);
+keeps_to!(Quorum: Reentrant, |quorum, name| quorum.mutex(name).reentrant(), lock, try_lock);
 
 /// Long enough that its margin (22 ms) is above what a small machine's scheduler does to a thread.
 const LONG: Duration = Duration::from_secs(2);

@@ -1,9 +1,12 @@
 //! The places where locks can be kept, and the whole contract at each of them.
 
 use std::future::Future;
+use std::time::Duration;
 
 use leasehold::kinds::Reentrant;
-use leasehold::{Client, ClientBuilder, FairMutex, Mutex, RwLock, Semaphore};
+use leasehold::{
+    Client, ClientBuilder, FairMutex, Mutex, Quorum, QuorumBuilder, RwLock, Semaphore,
+};
 use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
 use testkit::{Cluster, Flavor, Server, Setup};
 
@@ -54,6 +57,70 @@ impl Deployment for Cluster {
     fn exists(&self, name: &str) -> bool {
         let owner = self.owner(self.slot(&key(name)), 0);
         self.server(owner).exists(name)
+    }
+}
+
+/// Five servers that know nothing of each other.
+pub(crate) struct Five {
+    pub(crate) servers: Vec<Server>,
+}
+
+impl Five {
+    pub(crate) fn start(flavor: &Flavor) -> Self {
+        Self::with(&Setup::default(), flavor)
+    }
+
+    pub(crate) fn with(setup: &Setup, flavor: &Flavor) -> Self {
+        let rule = rule_with(flavor, &["+info"]);
+        let start = |_| setup.clone().user(&rule).start(flavor);
+        let five = Self {
+            servers: (0..5).map(start).collect(),
+        };
+        // On a thread of its own, since a test may be on a runtime already.
+        let founded = std::thread::scope(|scope| {
+            let founding = scope.spawn(|| run(five.builder().found()));
+            founding.join().expect("no panic")
+        });
+        founded.expect("all are up");
+        five
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        let servers = self.servers.iter();
+        servers.map(|server| url_at(server.port())).collect()
+    }
+
+    pub(crate) fn builder(&self) -> QuorumBuilder {
+        builder_of(self.urls())
+    }
+
+    /// How many of them have the lock's key.
+    pub(crate) fn having(&self, name: &str) -> usize {
+        let up = self.servers.iter().filter(|server| server.is_running());
+        up.filter(|server| server.exists(name)).count()
+    }
+}
+
+/// With the suite's leases.
+pub(crate) fn builder_of(urls: Vec<String>) -> QuorumBuilder {
+    let builder = Quorum::builder(urls).lease(LEASE);
+    builder.longest_lease(Duration::from_secs(4))
+}
+
+impl Deployment for Five {
+    type Client = Quorum;
+
+    async fn client(&self) -> Quorum {
+        self.builder().connect().await.expect("they are up")
+    }
+    fn exists(&self, name: &str) -> bool {
+        self.having(name) > 2
+    }
+}
+
+impl Closes for Quorum {
+    async fn shutdown(&self, limit: Duration) -> bool {
+        Quorum::shutdown(self, limit).await
     }
 }
 
@@ -146,6 +213,25 @@ fn everywhere<D: Deployment<Client = Client>>(start: impl Fn(&Flavor) -> D) {
         let site = start(&flavor);
         beside_others(contract(&site));
         alone(|| run(contract_of_time(&site)));
+    }
+}
+
+#[test]
+fn quorum_keeps_the_contract() {
+    for flavor in old_and_new() {
+        println!("{}", flavor.name);
+        let site = Five::start(&flavor);
+        beside_others(async {
+            tokio::join!(
+                untimed::<Five, Mutex>(&site),
+                untimed::<Five, Reentrant>(&site),
+            )
+        });
+        alone(|| {
+            run(async {
+                tokio::join!(timed::<Five, Mutex>(&site), timed::<Five, Reentrant>(&site),)
+            })
+        });
     }
 }
 

@@ -10,6 +10,8 @@ mod worker;
 
 /// A dropped acquire leaves nothing behind.
 mod cancel;
+/// Clocks that jump.
+mod clock;
 /// Slots that move, and masters that die.
 mod cluster;
 /// What every kind must do, on every server found.
@@ -34,6 +36,10 @@ mod model;
 mod multi_lock;
 /// The scripts of locks with a line: state before, call, answer, state after.
 mod queue_scripts;
+/// A majority of five.
+mod quorum;
+/// The scripts of a quorum's nodes: state before, call, answer, state after.
+mod quorum_scripts;
 /// What the README shows works, and secrets stay secret.
 mod readme;
 /// One test per bug that was found and fixed.

@@ -6,7 +6,7 @@ use crate::support::{beside_others, name, scaled, server};
 use crate::worker::Worker;
 
 /// From when until when it was held, and its token.
-type Holding = (u64, u64, u64);
+pub(crate) type Holding = (u64, u64, u64);
 
 #[test]
 fn tokens_rise_over_loss_of_data_and_crashes() {
@@ -66,7 +66,7 @@ fn holdings(mut worker: Worker) -> Vec<Holding> {
     }
 }
 
-fn check_uniqueness(all: &[Vec<Holding>]) {
+pub(crate) fn check_uniqueness(all: &[Vec<Holding>]) {
     let mut tokens: Vec<u64> = all.iter().flatten().map(|holding| holding.2).collect();
     tokens.sort_unstable();
     for pair in tokens.windows(2) {
@@ -75,7 +75,7 @@ fn check_uniqueness(all: &[Vec<Holding>]) {
 }
 
 /// Of two holdings of one lock, the one that began after the other had ended has the larger token.
-fn check_order(mut holdings: Vec<Holding>) {
+pub(crate) fn check_order(mut holdings: Vec<Holding>) {
     let mut by_end = holdings.clone();
     by_end.sort_unstable_by_key(|holding| holding.1);
     holdings.sort_unstable();

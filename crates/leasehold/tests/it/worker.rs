@@ -1,6 +1,7 @@
 //! Real processes: this test program, started again, doing as it is told line by line.
 
 mod lines;
+mod votes;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -133,6 +134,9 @@ fn process() {
     };
     let (url, lease) = task.split_once(' ').expect("an address and a lease");
     let lease = Duration::from_millis(lease.parse().expect("a lease"));
+    if let Some(urls) = url.strip_prefix("quorum+") {
+        return run(votes::process(urls, lease));
+    }
     run(async {
         let client = Client::builder(url).lease(lease).connect().await;
         say("ready");

@@ -1,0 +1,376 @@
+//! Several independent servers that are asked as one.
+//!
+//! A request goes to all of them at once, and is answered when a majority has said the same, or all have
+//! answered or are too late: one that is slow or dead delays nobody. What the answers come to is for others to
+//! say; here they only stand side by side, as [`Reply::Each`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use super::lanes::Lanes;
+use super::origin::Origin;
+use super::reply::{Failure, Reply};
+use super::subscriptions::Unsubscribe;
+use super::{
+    Backend, Batch, BoxFuture, Capabilities, Facts, Lane, Link, Listener, News, Slot, Subscription,
+};
+use crate::clock::Moment;
+use crate::options::Acknowledgement;
+
+/// How many announcements are remembered until a majority has made them.
+const REMEMBERED: usize = 16;
+
+/// See the module's documentation.
+pub(crate) struct Assembly {
+    members: Vec<Arc<Member>>,
+    /// How long a majority is waited for that was never connected, and later on.
+    first_patience: Duration,
+    patience: Duration,
+    /// Whether a majority was ever connected.
+    met: AtomicBool,
+}
+
+struct Member {
+    lanes: Lanes,
+    /// Whether somebody is connecting the callers' lane.
+    dialing: AtomicBool,
+}
+
+impl Assembly {
+    pub(super) fn new(
+        origins: Vec<Origin>,
+        first_patience: Duration,
+        patience: Duration,
+        keeper: &tokio::runtime::Handle,
+    ) -> Self {
+        let member = |origin| {
+            Arc::new(Member {
+                lanes: Lanes::start(origin, keeper),
+                dialing: AtomicBool::new(false),
+            })
+        };
+        Self {
+            members: origins.into_iter().map(member).collect(),
+            first_patience,
+            patience,
+            met: AtomicBool::new(false),
+        }
+    }
+
+    fn majority(&self) -> usize {
+        self.members.len() / 2 + 1
+    }
+
+    fn open_links(&self, lane: Lane) -> Vec<Option<Arc<dyn Link>>> {
+        let link = |member: &Arc<Member>| Some(member.lanes.open_link(lane)? as Arc<dyn Link>);
+        self.members.iter().map(link).collect()
+    }
+
+    /// Connects to members that are not connected, in the background.
+    fn dial_missing(&self) {
+        for member in &self.members {
+            let missing = member.lanes.open_link(Lane::Requests).is_none();
+            if missing && !member.dialing.swap(true, Ordering::AcqRel) {
+                let member = member.clone();
+                let dialing = async move {
+                    // Told to whoever asks: it stays missing.
+                    let _ = member.lanes.link(Lane::Requests).await;
+                    member.dialing.store(false, Ordering::Release);
+                };
+                tokio::runtime::Handle::current().spawn(dialing);
+            }
+        }
+    }
+}
+
+impl Backend for Assembly {
+    fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
+        let links = self.open_links(lane);
+        let open = links.iter().flatten().count();
+        if open < links.len() && lane == Lane::Requests {
+            self.dial_missing();
+        }
+        (open >= self.majority()).then(|| Arc::new(Voices::new(links)) as Arc<dyn Link>)
+    }
+
+    /// Waits a little for all; then goes on with those that are there, be they few.
+    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        Box::pin(async move {
+            let patience = match self.met.load(Ordering::Relaxed) {
+                true => self.patience,
+                false => self.first_patience,
+            };
+            let end = Moment::now() + patience;
+            loop {
+                if let Some(link) = self.open_link(lane, slot) {
+                    self.met.store(true, Ordering::Relaxed);
+                    return Ok(link);
+                }
+                if Moment::now() >= end {
+                    return Ok(Arc::new(Voices::new(self.open_links(lane))) as Arc<dyn Link>);
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+    }
+
+    fn acknowledged(
+        &self,
+        _lane: Lane,
+        _slot: Slot,
+        _wanted: Acknowledgement,
+    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        Box::pin(async {
+            Err(Failure::Malformed(
+                "a majority needs no replicas".to_owned(),
+            ))
+        })
+    }
+
+    fn node(&self, _slot: Slot) -> usize {
+        0
+    }
+
+    /// Returns when a majority has confirmed; the others are heard when they do.
+    fn subscribe(
+        &self,
+        channel: Vec<u8>,
+        _slot: Slot,
+        listener: Arc<dyn Listener>,
+    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+        Box::pin(async move {
+            let gathering = Arc::new(Gathering {
+                listener,
+                majority: self.majority(),
+                heard: Mutex::default(),
+            });
+            let ended = Arc::new(Seats(Mutex::new(Some(Vec::new()))));
+            let subscription = Subscription::new(Box::new(Ends(ended.clone())));
+            let (sender, mut outcomes) = mpsc::unbounded_channel();
+            for (number, member) in self.members.iter().enumerate() {
+                let (member, channel) = (member.clone(), channel.clone());
+                let (ended, sender) = (ended.clone(), sender.clone());
+                let gathering = gathering.clone();
+                let ear = Arc::new(Ear { gathering, number });
+                tokio::runtime::Handle::current().spawn(async move {
+                    let outcome = member.lanes.subscribe(channel, ear).await;
+                    let _ = sender.send(outcome.map(|subscription| ended.seat(subscription)));
+                });
+            }
+            drop(sender);
+            let mut confirmed = 0;
+            let mut failure = Failure::Closed;
+            while let Some(outcome) = outcomes.recv().await {
+                match outcome {
+                    Ok(()) => confirmed += 1,
+                    Err(why) => failure = why,
+                }
+                if confirmed >= self.majority() {
+                    return Ok(subscription);
+                }
+            }
+            Err(failure)
+        })
+    }
+}
+
+/// Subscriptions at the members; nothing from when on they have ended.
+struct Seats(Mutex<Option<Vec<Subscription>>>);
+
+impl Seats {
+    /// Keeps `subscription`, unless all have ended meanwhile.
+    fn seat(&self, subscription: Subscription) {
+        if let Some(seats) = &mut *self.0.lock() {
+            seats.push(subscription);
+        }
+    }
+}
+
+struct Ends(Arc<Seats>);
+
+impl Unsubscribe for Ends {}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.0.lock().take();
+    }
+}
+
+/// Passes a message on when a majority of the members has said the same.
+struct Gathering {
+    listener: Arc<dyn Listener>,
+    majority: usize,
+    /// What was said lately, and by which members, one bit each.
+    heard: Mutex<VecDeque<(Vec<u8>, u64)>>,
+}
+
+/// Hears one member.
+struct Ear {
+    gathering: Arc<Gathering>,
+    number: usize,
+}
+
+impl Listener for Ear {
+    fn heard(&self, news: News<'_>) {
+        let passed_on = match news {
+            News::Message { text, .. } => self.gathering.completes(text, self.number),
+            News::Resubscribed | News::Ended => true,
+        };
+        if passed_on {
+            self.gathering.listener.heard(news);
+        }
+    }
+}
+
+impl Gathering {
+    /// Whether `text` has now been heard from just a majority.
+    fn completes(&self, text: &[u8], member: usize) -> bool {
+        let bit = 1 << (member % 64);
+        let mut heard = self.heard.lock();
+        let said = match heard.iter_mut().find(|(said, _)| said == text) {
+            Some((_, members)) => members,
+            None => {
+                if heard.len() == REMEMBERED {
+                    heard.pop_front();
+                }
+                heard.push_back((text.to_vec(), 0));
+                match heard.back_mut() {
+                    Some((_, members)) => members,
+                    None => return true,
+                }
+            }
+        };
+        let before = *said;
+        *said |= bit;
+        before != *said && said.count_ones() as usize == self.majority
+    }
+}
+
+/// One connection to each member that has one.
+struct Voices {
+    links: Vec<Option<Arc<dyn Link>>>,
+    facts: Arc<Facts>,
+}
+
+impl Voices {
+    fn new(links: Vec<Option<Arc<dyn Link>>>) -> Self {
+        let clocks = links.iter().flatten().map(|link| link.facts().server_now());
+        let mut clocks: Vec<_> = clocks.collect();
+        clocks.sort_unstable();
+        let facts = Arc::new(Facts {
+            // The one in the middle: it is right as long as most of them are.
+            server_time: clocks.get(clocks.len() / 2).copied().unwrap_or(0),
+            read_at: Moment::now(),
+            version: "several".to_owned(),
+            capabilities: Capabilities::default(),
+        });
+        Self { links, facts }
+    }
+
+    async fn ask_all(&self, batch: &Batch, patience: Duration) -> Vec<Reply> {
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        for (number, link) in self.links.iter().enumerate() {
+            if let Some(link) = link.clone() {
+                let (batch, sender) = (batch.clone(), sender.clone());
+                // On its own: what was asked of all must reach all, also when a majority has answered.
+                tokio::runtime::Handle::current().spawn(async move {
+                    let answer = link.ask(batch, patience).await;
+                    let _ = sender.send((number, answer));
+                });
+            }
+        }
+        drop(sender);
+        let mut said: Vec<Vec<Option<Reply>>> = vec![vec![None; self.links.len()]; batch.len()];
+        while let Some((number, answer)) = answers.recv().await {
+            for (command, reply) in said.iter_mut().zip(answer.unwrap_or_default()) {
+                command[number] = Some(reply);
+            }
+            if !batch.of_all && said.iter().all(|each| is_agreed(each)) {
+                break;
+            }
+        }
+        said.into_iter().map(Reply::Each).collect()
+    }
+}
+
+/// Whether more than half have said the same, as far as the first word goes.
+fn is_agreed(each: &[Option<Reply>]) -> bool {
+    let answered: Vec<_> = each.iter().flatten().map(gist).collect();
+    let mut same = answered.iter().map(|gist| {
+        let same = answered.iter().filter(|other| *other == gist);
+        same.count()
+    });
+    same.any(|count| count > each.len() / 2)
+}
+
+fn gist(reply: &Reply) -> &Reply {
+    match reply {
+        Reply::List(parts) => parts.first().unwrap_or(reply),
+        _ => reply,
+    }
+}
+
+impl Link for Voices {
+    fn facts(&self) -> Arc<Facts> {
+        self.facts.clone()
+    }
+
+    fn number(&self) -> u64 {
+        let first = self.links.iter().flatten().next();
+        first.map_or(0, |link| link.number())
+    }
+
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+        Box::pin(async move { Ok(self.ask_all(&batch, patience).await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_majority_of_all_agrees_by_its_first_word() {
+        let list = |first, second| Some(Reply::List(vec![Reply::Int(first), Reply::Int(second)]));
+        assert!(is_agreed(&[list(1, 5), list(1, 6), None]));
+        assert!(!is_agreed(&[list(1, 5), list(0, 5), None]));
+        assert!(!is_agreed(&[list(1, 5), None, None]));
+        assert!(is_agreed(&[
+            Some(Reply::Nil),
+            Some(Reply::Nil),
+            Some(Reply::Int(1))
+        ]));
+    }
+
+    #[test]
+    fn a_message_is_passed_on_once_when_a_majority_has_said_it() {
+        struct Deaf;
+        impl Listener for Deaf {
+            fn heard(&self, _news: News<'_>) {}
+        }
+        let gathering = Gathering {
+            listener: Arc::new(Deaf),
+            majority: 3,
+            heard: Mutex::default(),
+        };
+        let said = [
+            (b"a", 0),
+            (b"b", 1),
+            (b"a", 1),
+            (b"a", 1),
+            (b"a", 4),
+            (b"a", 2),
+        ];
+        let passed = said.map(|(text, member)| gathering.completes(text, member));
+        assert_eq!(passed, [false, false, false, false, true, false]);
+        for number in 0..100_u32 {
+            gathering.completes(&number.to_be_bytes(), 0);
+        }
+        assert_eq!(gathering.heard.lock().len(), REMEMBERED);
+    }
+}

@@ -1,0 +1,327 @@
+//! The voted family: one string key on each of several independent nodes, held by whoever has a majority.
+//!
+//! Every call is sent to all nodes at once and answered by a [`Reply::Each`]; what that comes to is decided in
+//! [`tally`]. The token is proposed by the client, the same to all nodes, and a node grants only above what it
+//! has granted before: any two majorities share a node, so tokens are unique and rise, whatever the
+//! clocks say. Clocks only decide how often a second round is needed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::keys::LockKeys;
+use super::script::{digest, script};
+use super::tally::{self, Ballot, Hold, Verdict};
+use super::{Acquired, Call, Freed, Glance, Mark, Renewed, record};
+use crate::backend::{Command, Failure, Refusal, RefusalKind, Reply, Slot};
+use crate::holder::Holder;
+use crate::options::millis_up;
+use crate::owner::{Owner, Token};
+
+script!(VOTE, "quorum/vote.lua");
+script!(RENEW, "quorum/renew.lua");
+script!(FILL, "quorum/fill.lua");
+script!(RELEASE, "quorum/release.lua");
+script!(KEEP, "lean/keep.lua");
+script!(ADMIT, "quorum/admit.lua");
+
+/// The calls of one lock of this family.
+#[derive(Debug)]
+pub(crate) struct Voted {
+    keys: LockKeys,
+    votes: String,
+    standing: Arc<str>,
+    /// The highest token that this client has seen, of any lock.
+    seen: Arc<AtomicU64>,
+}
+
+impl Voted {
+    pub(crate) fn new(keys: LockKeys, roll: &Roll) -> Self {
+        Self {
+            votes: keys.beside("votes"),
+            standing: roll.standing.clone(),
+            seen: roll.seen.clone(),
+            keys,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.keys.name()
+    }
+
+    /// The lock's own key.
+    pub(crate) fn key(&self) -> &[u8] {
+        self.keys.lock().as_bytes()
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        self.keys.slot
+    }
+
+    /// Where a release is announced, by each node.
+    pub(crate) fn channel(&self) -> &[u8] {
+        self.keys.channel().as_bytes()
+    }
+
+    pub(crate) fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+        record::write(owner, since_micros, note).into()
+    }
+
+    /// Asks all nodes for the lock, under one token.
+    pub(crate) fn acquire(&self, mark: &Mark, lease: Duration) -> Call<Acquired> {
+        let token = self.proposal(mark);
+        let keys = [self.key(), self.votes.as_bytes(), self.standing.as_bytes()];
+        let args = [mark, &digits(millis_up(lease))[..], &digits(token)];
+        let (seen, own) = (self.seen.clone(), mark.clone());
+        Call::script(&VOTE, &keys, &args, move |replies| {
+            let ballots: Vec<_> = each("a vote", &replies)?.iter().map(ballot).collect();
+            let verdict = tally::election(&ballots);
+            Ok(match verdict {
+                Verdict::Held => {
+                    seen.fetch_max(token, Ordering::Relaxed);
+                    let token = Token::new(token);
+                    Acquired::Held { token }
+                }
+                Verdict::Busy { mark, .. } if *mark == *own => unreachable!("BUG: busy with us"),
+                Verdict::Busy { mark, left } => Acquired::Busy {
+                    holder: holder(&mark, left),
+                },
+                Verdict::Split { highest } => {
+                    seen.fetch_max(highest, Ordering::Relaxed);
+                    Acquired::Split
+                }
+                Verdict::TooFew { voting } => Acquired::Void {
+                    refusal: refusal(&replies).unwrap_or_else(|| too_few(voting, ballots.len())),
+                },
+            })
+        })
+    }
+
+    /// Makes the lease last at least `lease` from now, at a majority of the nodes.
+    pub(crate) fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        let keys = [self.key(), self.standing.as_bytes()];
+        let args = [mark, &digits(millis_up(lease))];
+        Call::script(&RENEW, &keys, &args, |replies| {
+            match tally::hold(&numbers("a renewal", &replies)?) {
+                Hold::Kept { everywhere: true } => Ok(Renewed::Kept),
+                Hold::Kept { everywhere: false } => Ok(Renewed::KeptInPart),
+                Hold::Gone => Ok(Renewed::Gone),
+                Hold::Unknown => Err(Failure::Unknown("too few nodes have answered".into())),
+            }
+        })
+    }
+
+    /// Puts the lock where it is missing.
+    pub(crate) fn fill_in(&self, mark: &[u8], left: Duration, token: Token) -> Call<()> {
+        let keys = [self.key(), self.votes.as_bytes(), self.standing.as_bytes()];
+        let left = digits(millis_up(left).max(1));
+        let args = [mark, &left[..], &digits(token.as_u64())];
+        Call::script(&FILL, &keys, &args, |_| Ok(()))
+    }
+
+    /// Deletes the lock wherever it is ours, and wakes those who wait.
+    pub(crate) fn release(&self, mark: &[u8]) -> Call<Freed> {
+        // What is published must not tell the owner, which is a secret.
+        let which = digest(&String::from_utf8_lossy(mark));
+        let args = [mark, self.channel(), which.as_bytes()];
+        Call::script(&RELEASE, &[self.key()], &args, |replies| {
+            read_release(&replies)
+        })
+    }
+
+    /// Leaves the lock to end by itself `left` from now, wherever it is ours.
+    pub(crate) fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
+        let args = [mark, &digits(millis_up(left))];
+        Call::script(&KEEP, &[self.key()], &args, |replies| {
+            read_release(&replies)
+        })
+    }
+
+    /// How long the lock will still be held, for one who waits.
+    pub(crate) fn glance(&self) -> Call<Glance> {
+        self.holder().map(|holder| match holder {
+            None => Glance::Free,
+            Some(holder) => Glance::Held {
+                left: holder.lease_left,
+            },
+        })
+    }
+
+    /// Who has a majority.
+    pub(crate) fn holder(&self) -> Call<Option<Holder>> {
+        let commands = vec![
+            Command::new("GET").arg(self.key()),
+            Command::new("PTTL").arg(self.key()),
+        ];
+        Call::new(commands, |replies| {
+            let [Reply::Each(marks), Reply::Each(left)] = replies.as_slice() else {
+                return Err(Failure::malformed("GET", &replies));
+            };
+            let ballots = marks.iter().zip(left).map(|(mark, left)| match mark {
+                Some(Reply::Bytes(mark)) => Ballot::Taken {
+                    mark: mark.clone(),
+                    left: left.as_ref().and_then(Reply::int).unwrap_or(0),
+                },
+                Some(Reply::Nil) => Ballot::Granted,
+                _ => Ballot::Silent,
+            });
+            let ballots: Vec<_> = ballots.collect();
+            match tally::election(&ballots) {
+                Verdict::Held | Verdict::Split { .. } => Ok(None),
+                Verdict::Busy { mark, left } => Ok(Some(holder(&mark, left))),
+                Verdict::TooFew { voting } => Err(Failure::Refused(too_few(voting, ballots.len()))),
+            }
+        })
+    }
+
+    /// The nodes' clock when the owner was made, told apart from others of the same millisecond by the
+    /// owner itself; above whatever was seen before.
+    fn proposal(&self, mark: &[u8]) -> u64 {
+        let since = record::read(mark).since;
+        let since = since.and_then(|since| since.duration_since(std::time::UNIX_EPOCH).ok());
+        let since = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+        let owner = record::owner(mark).iter().take(8);
+        let salt = owner.fold(0, |sum, byte| sum * 31 + u64::from(*byte)) % 1000;
+        (since + salt).max(self.seen.load(Ordering::Relaxed) + 1)
+    }
+}
+
+/// Which nodes may vote: the calls by which that is asked and granted, and what their voters share.
+#[derive(Debug)]
+pub(crate) struct Roll {
+    standing: Arc<str>,
+    seen: Arc<AtomicU64>,
+}
+
+/// Whether a node may vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// It votes, and knows of tokens up to this.
+    Voting { highest: u64 },
+    /// Its quarantine is over: it may be told from where on to vote.
+    Ready,
+    /// It was started again, and leases from before may not have ended.
+    Quarantined { left: Duration },
+    /// It has not answered.
+    Silent,
+}
+
+impl Roll {
+    pub(crate) fn new(standing: &str) -> Self {
+        Self {
+            standing: standing.into(),
+            seen: Arc::default(),
+        }
+    }
+
+    /// Asks every node whether it votes.
+    pub(crate) fn survey(&self, longest: Duration) -> Call<Vec<Seat>> {
+        self.admit(longest, 0)
+    }
+
+    /// Lets every node vote whose quarantine of `longest` is over, above `floor`.
+    pub(crate) fn admit(&self, longest: Duration, floor: u64) -> Call<Vec<Seat>> {
+        let args = [&digits(millis_up(longest))[..], &digits(floor)];
+        Call::script(&ADMIT, &[self.standing.as_bytes()], &args, |replies| {
+            let seats: Vec<_> = each("an admission", &replies)?.iter().map(seat).collect();
+            match refusal(&replies) {
+                Some(refusal) => Err(Failure::Refused(refusal)),
+                None => Ok(seats),
+            }
+        })
+        .of_all()
+    }
+}
+
+/// Why a node refuses for good, where one does: a wrong type, a missing right, a full memory.
+fn refusal(replies: &[Reply]) -> Option<Refusal> {
+    let Some(Reply::Each(each)) = replies.first() else {
+        return None;
+    };
+    each.iter().flatten().find_map(|reply| match reply {
+        Reply::Refused(refusal) if refusal.kind != RefusalKind::Temporary => Some(refusal.clone()),
+        _ => None,
+    })
+}
+
+/// Too few nodes vote.
+pub(crate) fn too_few(voting: usize, nodes: usize) -> Refusal {
+    let needed = tally::majority(nodes);
+    Refusal {
+        kind: RefusalKind::TooFewVote,
+        message: format!("{voting} of {nodes} nodes can vote, {needed} are needed"),
+    }
+}
+
+/// How many of so many nodes are a majority.
+pub(crate) fn majority(nodes: usize) -> usize {
+    tally::majority(nodes)
+}
+
+fn digits(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+fn each<'a>(what: &str, replies: &'a [Reply]) -> Result<&'a [Option<Reply>], Failure> {
+    match replies {
+        [Reply::Each(each), ..] => Ok(each),
+        _ => Err(Failure::malformed(what, replies)),
+    }
+}
+
+fn numbers(what: &str, replies: &[Reply]) -> Result<Vec<Option<i64>>, Failure> {
+    let each = each(what, replies)?.iter();
+    Ok(each.map(|reply| reply.as_ref()?.int()).collect())
+}
+
+fn ballot(reply: &Option<Reply>) -> Ballot {
+    let read = || {
+        let parts = reply.as_ref()?.list()?;
+        let number = parts.get(1)?.int()?;
+        Some(match parts.first()?.int()? {
+            1 => Ballot::Granted,
+            0 => match parts.get(2)? {
+                Reply::Bytes(mark) => Ballot::Taken {
+                    mark: mark.clone(),
+                    left: number,
+                },
+                _ => Ballot::Silent,
+            },
+            2 => Ballot::Stale {
+                highest: u64::try_from(number).ok()?,
+            },
+            _ => Ballot::Barred,
+        })
+    };
+    read().unwrap_or(Ballot::Silent)
+}
+
+fn seat(reply: &Option<Reply>) -> Seat {
+    let read = || {
+        let parts = reply.as_ref()?.list()?;
+        let number = u64::try_from(parts.get(1)?.int()?).ok()?;
+        Some(match parts.first()?.int()? {
+            1 => Seat::Voting { highest: number },
+            2 => Seat::Ready,
+            _ => Seat::Quarantined {
+                left: Duration::from_millis(number),
+            },
+        })
+    };
+    read().unwrap_or(Seat::Silent)
+}
+
+fn read_release(replies: &[Reply]) -> Result<Freed, Failure> {
+    match tally::freed(&numbers("a release", replies)?) {
+        Some(true) => Ok(Freed::Freed),
+        Some(false) => Ok(Freed::NotOurs),
+        None => Err(Failure::Unknown("too few nodes have answered".into())),
+    }
+}
+
+fn holder(mark: &[u8], left: i64) -> Holder {
+    Holder {
+        lease_left: u64::try_from(left).ok().map(Duration::from_millis),
+        ..record::read(mark)
+    }
+}
