@@ -55,6 +55,8 @@ pub(crate) struct Terms {
     pub(crate) at_most: Option<Duration>,
     /// What must have the lock besides the server that grants it.
     pub(crate) acknowledged: Option<Acknowledgement>,
+    /// Whether a majority of several servers grants it.
+    pub(crate) voted: bool,
     pub(crate) note: String,
 }
 
@@ -68,6 +70,7 @@ impl Terms {
             at_least: Duration::ZERO,
             at_most: None,
             acknowledged: None,
+            voted: false,
             note: String::new(),
         }
     }
@@ -89,6 +92,10 @@ impl Terms {
                 Duration::from_millis(1),
                 LONGEST,
             )?;
+            if self.voted {
+                let why = "a majority of servers needs none";
+                return Err(Error::invalid("replicas", why));
+            }
             if acknowledged.timeout >= self.lease {
                 let why = "they may not take as long as the lease";
                 return Err(Error::invalid("replicas", why));

@@ -145,6 +145,7 @@ impl QuorumBuilder {
         let settings = self.settings;
         let mut terms = Terms::new(settings.lease);
         terms.longest = self.longest_lease;
+        terms.voted = true;
         terms.validate()?;
         let urls = self.urls.iter();
         let targets: Vec<_> = urls

@@ -15,7 +15,7 @@ pub const GROUP: &str = "group";
 pub const SENTINEL_PASSWORD: &str = "watch-over-me";
 
 /// How long a server is silent before a sentinel calls it down.
-const DOWN_AFTER_MS: u32 = 400;
+const DOWN_AFTER_MS: u32 = 700;
 
 /// A master with replicas and sentinels.
 #[derive(Debug)]

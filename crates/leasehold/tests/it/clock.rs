@@ -7,7 +7,7 @@ use testkit::{Flavor, Server, Setup};
 
 use crate::contract::{KINDS, any_lock, any_try_lock};
 use crate::deployment::{Deployment, Five};
-use crate::support::{LEASE, beside_others, client, name, with_least_privilege};
+use crate::support::{LEASE, beside_others, client, eventually, name, with_least_privilege};
 
 const HOUR: i64 = 3600;
 
@@ -112,6 +112,8 @@ fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
         let mut resource = Resource::default();
         let stale = one.mutex(&mutex).lock().await.unwrap();
         assert!(resource.write(stale.token(), "first"));
+        // At all of them: a vote that comes late would be granted by the new clock, and counts.
+        eventually(LEASE, "at all", || five.having(&mutex) == 5).await;
         step(3, HOUR);
         // New connections see the new clocks; the old ones still propose by the old.
         let fresh = five.client().await;

@@ -222,6 +222,17 @@ fn a_virgin_quorum_must_be_founded_and_all_must_be_there() {
             matches!(too_long, Error::Invalid { what: "lease", .. }),
             "{too_long:?}"
         );
+        let needless = mutex.try_lock().replicas(1, LEASE).await.unwrap_err();
+        assert!(
+            matches!(
+                needless,
+                Error::Invalid {
+                    what: "replicas",
+                    ..
+                }
+            ),
+            "{needless:?}"
+        );
         let guard = mutex.lock().await.unwrap();
         let too_long = guard.extend(Duration::from_secs(61)).await.unwrap_err();
         assert!(

@@ -46,8 +46,11 @@ fn locks_are_taken_and_waited_for_on_the_master_also_after_a_failover() {
                 guard.check().unwrap();
                 assert!(exists(group.server(master), name));
                 tokio::time::sleep(LEASE).await;
-                assert_eq!(guard.release().await.unwrap(), Release::Released);
-                assert!(!exists(group.server(master), name));
+                match guard.release().await.unwrap() {
+                    Release::Released => assert!(!exists(group.server(master), name)),
+                    // On a busy machine the sentinels may give up the new master too.
+                    lost => assert_ne!(group.master(), master, "{lost:?} without a failover"),
+                }
             }
         });
     }

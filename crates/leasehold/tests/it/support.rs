@@ -104,6 +104,15 @@ static MACHINE: RwLock<()> = RwLock::new(());
 /// Runs a test on every server found, at the same time.
 pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
     let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    at_the_same_time(test);
+}
+
+/// Runs a test that measures time on every server found, and nothing else beside it.
+pub(crate) fn alone_on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
+    alone(|| at_the_same_time(test));
+}
+
+fn at_the_same_time<F: Future>(test: impl Fn(Server) -> F + Sync) {
     std::thread::scope(|scope| {
         let test = &test;
         let running: Vec<_> = Flavor::all()
@@ -118,13 +127,6 @@ pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
             assert!(running.join().is_ok(), "failed on {name}");
         }
     });
-}
-
-/// Runs a test that measures time on every server found, one after another and nothing beside it.
-pub(crate) fn alone_on_every_server<F: Future>(test: impl Fn(Server) -> F) {
-    for flavor in Flavor::all() {
-        alone(|| run(test(with_least_privilege(Setup::default(), &flavor))));
-    }
 }
 
 /// Runs a test that measures time with nothing beside it.
