@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::lanes::Lanes;
 use super::origin::Origin;
-use super::reply::{Failure, Reply};
+use super::reply::{Failure, Refusal, RefusalKind, Reply};
 use super::subscriptions::Unsubscribe;
 use super::{
     Backend, Batch, BoxFuture, Capabilities, Facts, Lane, Link, Listener, News, Slot, Subscription,
@@ -39,6 +39,35 @@ struct Member {
     lanes: Lanes,
     /// Whether somebody is connecting the callers' lane.
     dialing: AtomicBool,
+    /// Why that failed when it was last tried.
+    refused: Mutex<Option<Refusal>>,
+}
+
+/// Connects the callers' lane of one member; also when it is dropped half-way, another may try.
+struct Dialing(Arc<Member>);
+
+impl Dialing {
+    async fn dial(self) {
+        let dialed = self.0.lanes.link(Lane::Requests).await;
+        let mut refused = self.0.refused.lock();
+        match dialed {
+            Ok(_) => *refused = None,
+            Err(Failure::Refused(refusal)) => *refused = Some(refusal),
+            // While a pause is kept, only the text of a refusal comes back.
+            Err(failure) => {
+                refused.get_or_insert_with(|| Refusal {
+                    kind: RefusalKind::TooFewVote,
+                    message: failure.to_string(),
+                });
+            }
+        }
+    }
+}
+
+impl Drop for Dialing {
+    fn drop(&mut self) {
+        self.0.dialing.store(false, Ordering::Release);
+    }
 }
 
 impl Assembly {
@@ -52,6 +81,7 @@ impl Assembly {
             Arc::new(Member {
                 lanes: Lanes::start(origin, keeper),
                 dialing: AtomicBool::new(false),
+                refused: Mutex::default(),
             })
         };
         Self {
@@ -76,15 +106,25 @@ impl Assembly {
         for member in &self.members {
             let missing = member.lanes.open_link(Lane::Requests).is_none();
             if missing && !member.dialing.swap(true, Ordering::AcqRel) {
-                let member = member.clone();
-                let dialing = async move {
-                    // Told to whoever asks: it stays missing.
-                    let _ = member.lanes.link(Lane::Requests).await;
-                    member.dialing.store(false, Ordering::Release);
-                };
-                tokio::runtime::Handle::current().spawn(dialing);
+                let dialing = Dialing(member.clone());
+                tokio::runtime::Handle::current().spawn(dialing.dial());
             }
         }
+    }
+
+    /// Why there is no majority: what somebody can do something about first.
+    fn absence(&self) -> Failure {
+        let refused = self
+            .members
+            .iter()
+            .filter_map(|member| member.refused.lock().clone());
+        let mut refused: Vec<_> = refused.collect();
+        refused.sort_by_key(|refusal| refusal.kind == RefusalKind::TooFewVote);
+        let unknown = || Refusal {
+            kind: RefusalKind::TooFewVote,
+            message: "too few nodes could be connected to in time".to_owned(),
+        };
+        Failure::Refused(refused.into_iter().next().unwrap_or_else(unknown))
     }
 }
 
@@ -98,18 +138,24 @@ impl Backend for Assembly {
         (open >= self.majority()).then(|| Arc::new(Voices::new(links)) as Arc<dyn Link>)
     }
 
-    /// Waits a little for all; then goes on with those that are there, be they few.
+    /// Waits a little for a majority; then goes on with those that are there, be they few. Where there never
+    /// was one, says why.
     fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
         Box::pin(async move {
-            let patience = match self.met.load(Ordering::Relaxed) {
-                true => self.patience,
-                false => self.first_patience,
+            let met = self.met.load(Ordering::Relaxed);
+            let patience = if met {
+                self.patience
+            } else {
+                self.first_patience
             };
             let end = Moment::now() + patience;
             loop {
                 if let Some(link) = self.open_link(lane, slot) {
                     self.met.store(true, Ordering::Relaxed);
                     return Ok(link);
+                }
+                if Moment::now() >= end && !met {
+                    return Err(self.absence());
                 }
                 if Moment::now() >= end {
                     return Ok(Arc::new(Voices::new(self.open_links(lane))) as Arc<dyn Link>);
@@ -125,11 +171,7 @@ impl Backend for Assembly {
         _slot: Slot,
         _wanted: Acknowledgement,
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        Box::pin(async {
-            Err(Failure::Malformed(
-                "a majority needs no replicas".to_owned(),
-            ))
-        })
+        Box::pin(async { unreachable!("BUG: refused before anything is asked") })
     }
 
     fn node(&self, _slot: Slot) -> usize {
