@@ -33,6 +33,7 @@
 //! | at most n at a time, or n units of something | [`Client::semaphore`] |
 //! | many readers or one writer | [`Client::rw_lock`] |
 //! | several locks at once, without deadlock | [`MultiLock`] |
+//! | a lock that outlives a failover to any replica | [`replicas`](kinds::Lock::replicas) |
 //! | a lock that outlives the loss of any minority of servers | [`Quorum::mutex`] |
 //! | to wait until n things have happened (nobody holds anything) | [`Client::latch`] |
 //! | to do something only if nobody else does | [`Mutex::try_lock`] |

@@ -2,8 +2,8 @@
 //!
 //! Every call is sent to all nodes at once and answered by a [`Reply::Each`]; what that comes to is decided in
 //! [`tally`]. The token is proposed by the client, the same to all nodes, and a node grants only above what it
-//! has granted before: any two majorities share a node, so tokens are unique and rise, whatever the
-//! clocks say. Clocks only decide how often a second round is needed.
+//! has granted before: any two majorities share a node, so tokens are unique and rise. Clocks only decide how
+//! often a second round is needed, and when a node may forget: one that is days off does not vote.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,7 +82,9 @@ impl Voted {
                     let token = Token::new(token);
                     Acquired::Held { token }
                 }
-                Verdict::Busy { mark, .. } if *mark == *own => unreachable!("BUG: busy with us"),
+                Verdict::Busy { mark, .. } if *mark == *own => {
+                    return Err(Failure::malformed("a vote", &replies));
+                }
                 Verdict::Busy { mark, left } => Acquired::Busy {
                     holder: holder(&mark, left),
                 },
