@@ -152,6 +152,10 @@ mod tests {
             (vec![stale(9), taken("a", 5), taken("a", 6)], busy("a", 5)),
             (vec![Silent; 3], Verdict::TooFew { voting: 0 }),
             (
+                vec![Granted, Granted, Silent, Silent],
+                Verdict::TooFew { voting: 2 },
+            ),
+            (
                 vec![Granted, Granted, Silent, Silent, taken("a", 1)],
                 split(0),
             ),
