@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::lanes::Lanes;
 use super::origin::Origin;
@@ -33,6 +35,8 @@ pub(crate) struct Assembly {
     patience: Duration,
     /// Whether a majority was ever connected.
     met: AtomicBool,
+    /// Where subscriptions live: they may be handed on to tasks of other runtimes.
+    keeper: Handle,
 }
 
 struct Member {
@@ -75,7 +79,7 @@ impl Assembly {
         origins: Vec<Origin>,
         first_patience: Duration,
         patience: Duration,
-        keeper: &tokio::runtime::Handle,
+        keeper: &Handle,
     ) -> Self {
         let member = |origin| {
             Arc::new(Member {
@@ -89,6 +93,7 @@ impl Assembly {
             first_patience,
             patience,
             met: AtomicBool::new(false),
+            keeper: keeper.clone(),
         }
     }
 
@@ -107,7 +112,7 @@ impl Assembly {
             let missing = member.lanes.open_link(Lane::Requests).is_none();
             if missing && !member.dialing.swap(true, Ordering::AcqRel) {
                 let dialing = Dialing(member.clone());
-                tokio::runtime::Handle::current().spawn(dialing.dial());
+                Handle::current().spawn(dialing.dial());
             }
         }
     }
@@ -191,18 +196,26 @@ impl Backend for Assembly {
                 majority: self.majority(),
                 heard: Mutex::default(),
             });
-            let ended = Arc::new(Seats(Mutex::new(Some(Vec::new()))));
-            let subscription = Subscription::new(Box::new(Ends(ended.clone())));
+            // One task per member, which ends its part of the subscription when it is ended itself.
+            let mut parts = JoinSet::new();
             let (sender, mut outcomes) = mpsc::unbounded_channel();
             for (number, member) in self.members.iter().enumerate() {
-                let (member, channel) = (member.clone(), channel.clone());
-                let (ended, sender) = (ended.clone(), sender.clone());
+                let (member, channel, sender) = (member.clone(), channel.clone(), sender.clone());
                 let gathering = gathering.clone();
                 let ear = Arc::new(Ear { gathering, number });
-                tokio::runtime::Handle::current().spawn(async move {
-                    let outcome = member.lanes.subscribe(channel, ear).await;
-                    let _ = sender.send(outcome.map(|subscription| ended.seat(subscription)));
-                });
+                let part = async move {
+                    match member.lanes.subscribe(channel, ear).await {
+                        Ok(_in_force) => {
+                            let _ = sender.send(Ok(()));
+                            drop(sender);
+                            std::future::pending::<()>().await;
+                        }
+                        Err(failure) => {
+                            let _ = sender.send(Err(failure));
+                        }
+                    }
+                };
+                parts.spawn_on(part, &self.keeper);
             }
             drop(sender);
             let mut confirmed = 0;
@@ -213,7 +226,7 @@ impl Backend for Assembly {
                     Err(why) => failure = why,
                 }
                 if confirmed >= self.majority() {
-                    return Ok(subscription);
+                    return Ok(Subscription::new(Box::new(Parts(parts))));
                 }
             }
             Err(failure)
@@ -221,27 +234,10 @@ impl Backend for Assembly {
     }
 }
 
-/// Subscriptions at the members; nothing from when on they have ended.
-struct Seats(Mutex<Option<Vec<Subscription>>>);
+/// Ends a subscription at all members when dropped.
+struct Parts(#[expect(dead_code, reason = "dropped with it")] JoinSet<()>);
 
-impl Seats {
-    /// Keeps `subscription`, unless all have ended meanwhile.
-    fn seat(&self, subscription: Subscription) {
-        if let Some(seats) = &mut *self.0.lock() {
-            seats.push(subscription);
-        }
-    }
-}
-
-struct Ends(Arc<Seats>);
-
-impl Unsubscribe for Ends {}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.0.lock().take();
-    }
-}
+impl Unsubscribe for Parts {}
 
 /// Passes a message on when a majority of the members has said the same.
 struct Gathering {
@@ -320,7 +316,7 @@ impl Voices {
             if let Some(link) = link.clone() {
                 let (batch, sender) = (batch.clone(), sender.clone());
                 // On its own: what was asked of all must reach all, also when a majority has answered.
-                tokio::runtime::Handle::current().spawn(async move {
+                Handle::current().spawn(async move {
                     let answer = link.ask(batch, patience).await;
                     let _ = sender.send((number, answer));
                 });
@@ -347,7 +343,7 @@ fn is_agreed(each: &[Option<Reply>]) -> bool {
         let same = answered.iter().filter(|other| *other == gist);
         same.count()
     });
-    same.any(|count| count > each.len() / 2)
+    same.any(|count| count >= majority(each.len()))
 }
 
 fn gist(reply: &Reply) -> &Reply {

@@ -67,6 +67,12 @@ enum Order {
     },
 }
 
+impl Order {
+    fn is_awaited(&self) -> bool {
+        matches!(self, Self::Subscribe { done, .. } if !done.is_closed())
+    }
+}
+
 impl Supervised {
     pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
@@ -244,7 +250,8 @@ async fn supervise(
     }
 }
 
-/// Takes in orders while `pause` lasts; true when nobody is left to give any.
+/// Takes in orders while `pause` lasts; true when nobody is left to give any. Only those that somebody still
+/// waits for are kept, lest they gather in a long outage: a new connection has nothing to leave.
 async fn collect_during(
     pause: impl Future<Output = ()>,
     orders: &mut mpsc::UnboundedReceiver<Order>,
@@ -253,7 +260,10 @@ async fn collect_during(
     let mut pause = std::pin::pin!(pause);
     loop {
         tokio::select! {
-            () = &mut pause => return false,
+            () = &mut pause => {
+                unanswered.retain(Order::is_awaited);
+                return false;
+            }
             order = orders.recv() => match order {
                 Some(order) => unanswered.push(order),
                 None => return true,

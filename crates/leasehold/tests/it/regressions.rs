@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, MultiLock, Release};
-use testkit::{Fault, Proxy};
+use testkit::{Fault, Flavor, Proxy};
 
+use crate::deployment::{Deployment, Five};
 use crate::support::{LEASE, beside_others, builder_at, client, eventually, exists, name, server};
 
 /// The limit of a clone counted only from when the other clone had got the lock.
@@ -150,5 +151,33 @@ fn a_multi_lock_that_failed_can_be_tried_again_at_once() {
             let _ = held.release().await.unwrap();
             let _ = both().await.unwrap().release().await.unwrap();
         }
+    });
+}
+
+/// Each wait beside a dead node of a quorum left a task behind that waited for that node.
+#[test]
+fn waits_beside_a_dead_node_leave_nothing_behind() {
+    beside_others(async {
+        let mut five = Five::start(&Flavor::one());
+        let (one, other) = (five.client().await, five.client().await);
+        five.servers[4].kill();
+        let name = name();
+        let _held = one.mutex(&name).lock().await.unwrap();
+        let tasks = || {
+            tokio::runtime::Handle::current()
+                .metrics()
+                .num_alive_tasks()
+        };
+        let mut after = Vec::new();
+        for _ in 0..2 {
+            for _ in 0..30 {
+                let wait = Duration::from_millis(20);
+                let error = other.mutex(&name).lock().wait(wait).await.unwrap_err();
+                assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            after.push(tasks());
+        }
+        assert!(after[1] <= after[0] + 10, "{after:?} tasks");
     });
 }
