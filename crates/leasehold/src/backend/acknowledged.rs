@@ -4,7 +4,6 @@
 //! taken from those that are idle.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -28,8 +27,6 @@ pub(super) struct Pool {
     origin: Origin,
     idle: Mutex<Vec<Arc<LiveLink>>>,
     known: Mutex<Option<(Moment, u32)>>,
-    /// The most replicas that were ever seen connected.
-    most: AtomicU32,
 }
 
 impl Pool {
@@ -38,7 +35,6 @@ impl Pool {
             origin,
             idle: Mutex::default(),
             known: Mutex::default(),
-            most: AtomicU32::new(0),
         })
     }
 
@@ -77,33 +73,25 @@ impl Pool {
     /// How many replicas there are, also those that are down where somebody knows of them: one that is down
     /// now may be the one that is promoted later. At least one: who asks for all does not mean none.
     async fn count(&self, link: &LiveLink) -> Result<u32, Failure> {
-        if let Some((when, count)) = *self.known.lock()
+        let known = *self.known.lock();
+        if let Some((when, count)) = known
             && Moment::now().since(when) < BELIEVED
         {
             return Ok(count);
         }
         let count = match &self.origin {
             Origin::Elected(sentinels) => sentinels.replicas().await?,
-            Origin::Fixed(_, Role::Member) => in_cluster(&ask(link, &["CLUSTER", "NODES"]).await?)?,
+            Origin::Fixed(_, Role::Member) => {
+                in_cluster(&link.question(&["CLUSTER", "NODES"], BELIEVED).await?)?
+            }
             Origin::Fixed(_, Role::Master) => {
-                let connected = connected(&ask(link, &["ROLE"]).await?)?;
-                connected.max(self.most.fetch_max(connected, Ordering::Relaxed))
+                let connected = connected(&link.question(&["ROLE"], BELIEVED).await?)?;
+                connected.max(known.map_or(0, |(_, most)| most))
             }
         };
         let count = count.max(1);
         *self.known.lock() = Some((Moment::now(), count));
         Ok(count)
-    }
-}
-
-async fn ask(link: &LiveLink, question: &[&str]) -> Result<Reply, Failure> {
-    let command = Command::new(question[0]);
-    let command = question[1..].iter().fold(command, Command::arg);
-    let batch = [command].into_iter().collect();
-    match link.exchange(&batch, BELIEVED).await?.pop() {
-        Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
-        Some(reply) => Ok(reply),
-        None => Err(Failure::malformed(question[0], &[])),
     }
 }
 
@@ -116,19 +104,12 @@ fn connected(role: &Reply) -> Result<u32, Failure> {
 
 /// Reads the answer to `CLUSTER NODES`: those whose master is the node that answers.
 fn in_cluster(nodes: &Reply) -> Result<u32, Failure> {
-    let fields = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
-    let lines: Vec<_> = nodes
-        .text()
-        .unwrap_or_default()
-        .lines()
-        .map(fields)
-        .collect();
-    let field = |line: &[String], at: usize| line.get(at).cloned().unwrap_or_default();
-    let own = lines.iter().find(|line| field(line, 2).contains("myself"));
-    let own = own.map(|line| field(line, 0));
+    let text = nodes.text().unwrap_or_default();
+    let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    let is_own = |line: &&Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
     let malformed = || Failure::malformed("CLUSTER NODES", std::slice::from_ref(nodes));
-    let own = own.ok_or_else(malformed)?;
-    let replicas = lines.iter().filter(|line| field(line, 3) == own);
+    let own = lines.iter().find(is_own).ok_or_else(malformed)?[0];
+    let replicas = lines.iter().filter(|line| line.get(3) == Some(&own));
     u32::try_from(replicas.count()).map_err(|_| malformed())
 }
 

@@ -27,6 +27,11 @@ use crate::options::Acknowledgement;
 /// How many announcements are remembered until a majority has made them.
 const REMEMBERED: usize = 16;
 
+/// How many of so many nodes decide: more than half.
+pub(crate) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
 /// See the module's documentation.
 pub(crate) struct Assembly {
     members: Vec<Arc<Member>>,
@@ -98,7 +103,7 @@ impl Assembly {
     }
 
     fn majority(&self) -> usize {
-        self.members.len() / 2 + 1
+        majority(self.members.len())
     }
 
     fn open_links(&self, lane: Lane) -> Vec<Option<Arc<dyn Link>>> {

@@ -22,7 +22,7 @@ use super::origin::Origin;
 use super::reply::{Cause, Failure};
 use super::route::Route;
 use super::slots::{self, Address, Layout};
-use super::{Backend, BoxFuture, Command, Lane, Link, Listener, Slot, Subscription};
+use super::{Backend, BoxFuture, Lane, Link, Listener, Slot, Subscription};
 use crate::options::Acknowledgement;
 
 const SLOTS: usize = 16_384;
@@ -214,10 +214,9 @@ impl Nodes {
     }
 
     async fn layout_by(&self, link: &LiveLink) -> Result<Layout, Failure> {
-        let question = [Command::new("CLUSTER").arg("SLOTS")].into_iter().collect();
         let patience = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
-        let replies = link.exchange(&question, patience).await?;
-        let layout = slots::layout(replies.first().unwrap_or(&super::Reply::Nil))?;
+        let slots = link.question(&["CLUSTER", "SLOTS"], patience).await?;
+        let layout = slots::layout(&slots)?;
         match layout.is_empty() {
             true => Err(Failure::Unreachable("no node has any slot yet".into())),
             false => Ok(layout),

@@ -249,7 +249,8 @@ async fn interview(
 
 /// Says what to do where the server is another than it was taken for.
 fn check_role(hello: &Reply, role: Role) -> Result<(), Failure> {
-    let why = match (field(hello, "mode"), field(hello, "role"), role) {
+    let told = |name| hello.field(name).and_then(Reply::text);
+    let why = match (told("mode"), told("role"), role) {
         (Some("sentinel"), ..) => {
             "it is a sentinel; the URL for that is `redis+sentinel://host/group`"
         }
@@ -267,12 +268,6 @@ fn check_role(hello: &Reply, role: Role) -> Result<(), Failure> {
     Err(Failure::Unreachable(why.into()))
 }
 
-fn field<'a>(hello: &'a Reply, name: &str) -> Option<&'a str> {
-    let mut pairs = hello.list()?.chunks_exact(2);
-    let pair = pairs.find(|pair| pair[0].text() == Some(name))?;
-    pair[1].text()
-}
-
 fn server_time(time: &Reply) -> Result<u64, Failure> {
     if let Reply::Refused(refusal) = time {
         return Err(Failure::Refused(refusal.clone()));
@@ -286,8 +281,9 @@ fn server_time(time: &Reply) -> Result<u64, Failure> {
 }
 
 fn version(hello: &Reply) -> Result<String, Failure> {
-    let server = field(hello, "server").unwrap_or("redis");
-    let version = field(hello, "version").unwrap_or("0");
+    let told = |name| hello.field(name).and_then(Reply::text);
+    let server = told("server").unwrap_or("redis");
+    let version = told("version").unwrap_or("0");
     let major = version
         .split('.')
         .next()

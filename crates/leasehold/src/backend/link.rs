@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use super::origin::Origin;
 use super::reply::{Failure, Refusal, RefusalKind, Reply};
-use super::{Batch, BoxFuture, Facts, Link};
+use super::{Batch, BoxFuture, Command, Facts, Link};
 use crate::clock::Moment;
 
 /// A connection of the driver with what the driver does not watch: whether it is still of use.
@@ -115,6 +115,22 @@ impl LiveLink {
             }
         }
         Ok(replies)
+    }
+
+    /// Asks one question about the server itself.
+    pub(super) async fn question(
+        &self,
+        words: &[&str],
+        patience: Duration,
+    ) -> Result<Reply, Failure> {
+        let command = Command::new(words[0]);
+        let command = words[1..].iter().fold(command, Command::arg);
+        let batch = [command].into_iter().collect();
+        match self.exchange(&batch, patience).await?.pop() {
+            Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
+            Some(reply) => Ok(reply),
+            None => Err(Failure::malformed(words[0], &[])),
+        }
     }
 
     async fn send(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {

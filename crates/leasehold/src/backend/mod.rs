@@ -40,6 +40,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use assembly::majority;
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
 pub(crate) use dial::Tls;

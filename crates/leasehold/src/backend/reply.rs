@@ -36,6 +36,13 @@ impl Reply {
         matches!(self, Self::Refused(refusal) if refusal.kind == kind)
     }
 
+    /// The value that follows `name`, in an answer of names and values.
+    pub(super) fn field(&self, name: &str) -> Option<&Reply> {
+        let mut pairs = self.list()?.chunks_exact(2);
+        let pair = pairs.find(|pair| pair[0].text() == Some(name))?;
+        pair.get(1)
+    }
+
     pub(crate) fn list(&self) -> Option<&[Reply]> {
         match self {
             Self::List(items) => Some(items),

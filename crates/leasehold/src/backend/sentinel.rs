@@ -82,10 +82,8 @@ impl Sentinels {
     /// How many replicas they know of, up or down.
     pub(super) async fn replicas(&self) -> Result<u32, Failure> {
         let reply = self.ask(&["MASTER", &self.group]).await?;
-        let fields = reply.list().unwrap_or_default();
-        let mut pairs = fields.chunks_exact(2);
-        let count = pairs.find(|pair| pair[0].text() == Some("num-slaves"));
-        let count = count.and_then(|pair| u32::try_from(pair[1].int()?).ok());
+        let count = reply.field("num-slaves").and_then(Reply::int);
+        let count = count.and_then(|count| u32::try_from(count).ok());
         count.ok_or_else(|| Failure::malformed("SENTINEL", std::slice::from_ref(&reply)))
     }
 

@@ -16,9 +16,6 @@ pub(super) struct Address {
 
 /// Reads the answer to `CLUSTER SLOTS`.
 pub(super) fn layout(reply: &Reply) -> Result<Layout, Failure> {
-    if let Reply::Refused(refusal) = reply {
-        return Err(Failure::Refused(refusal.clone()));
-    }
     let mut layout = Layout::new();
     for range in reply.list().unwrap_or_default() {
         let read = || {

@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::{Engine, error_of};
-use crate::backend::{Backend, Failure, Lane};
+use crate::backend::{Backend, Failure, Lane, majority};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::protocol::{Roll, Seat, majority, too_few};
+use crate::protocol::{Roll, Seat, too_few};
 
 /// How often the nodes are asked.
 const LOOK: Duration = Duration::from_secs(1);

@@ -32,7 +32,7 @@ pub(crate) use keys::{Counters, Keyspace};
 pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};
-pub(crate) use voted::{Roll, Seat, Voted, majority, too_few};
+pub(crate) use voted::{Roll, Seat, Voted, too_few};
 
 use crate::backend::Refusal;
 use crate::holder::Holder;

@@ -5,6 +5,8 @@
 //! 1. Held, kept and freed need more than half of *all* nodes, whether or not they have answered.
 //! 2. A node that may not vote, or has not answered, counts for nobody.
 
+use crate::backend::majority;
+
 /// What one node said to one who wants the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ballot {
@@ -37,11 +39,6 @@ pub(super) enum Verdict {
     TooFew {
         voting: usize,
     },
-}
-
-/// More than half.
-pub(super) fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
 }
 
 /// Who has the lock.

@@ -13,7 +13,7 @@ use super::keys::LockKeys;
 use super::script::{digest, script};
 use super::tally::{self, Ballot, Hold, Verdict};
 use super::{Acquired, Call, Freed, Glance, Mark, Renewed, record};
-use crate::backend::{Command, Failure, Refusal, RefusalKind, Reply, Slot};
+use crate::backend::{Command, Failure, Refusal, RefusalKind, Reply, Slot, majority};
 use crate::holder::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -248,16 +248,11 @@ fn refusal(replies: &[Reply]) -> Option<Refusal> {
 
 /// Too few nodes vote.
 pub(crate) fn too_few(voting: usize, nodes: usize) -> Refusal {
-    let needed = tally::majority(nodes);
+    let needed = majority(nodes);
     Refusal {
         kind: RefusalKind::TooFewVote,
         message: format!("{voting} of {nodes} nodes can vote, {needed} are needed"),
     }
-}
-
-/// How many of so many nodes are a majority.
-pub(crate) fn majority(nodes: usize) -> usize {
-    tally::majority(nodes)
 }
 
 fn digits(number: u64) -> Vec<u8> {
