@@ -8,12 +8,14 @@ mod clock;
 pub mod cluster;
 pub mod group;
 pub mod proxy;
+pub mod redisson;
 pub mod resp;
 pub mod server;
 mod tls;
 
 pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
+pub use redisson::{Fleet, Redisson};
 pub use resp::{Answer, Connection};
 pub use server::{Flavor, Server, Setup};
 
