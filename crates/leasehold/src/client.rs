@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::backend::{Backend, Target, Tls};
 use crate::error::Error;
+use crate::kinds::redisson::Redisson;
 use crate::kinds::{FairMutex, Latch, Mutex, RwLock, Semaphore};
 use crate::lease::{Engine, Keeper, Limits};
 use crate::options::{Acknowledgement, DEFAULT_LEASE, Replicas, Terms};
@@ -20,6 +21,8 @@ use crate::protocol::{Counters, Keyspace};
 pub struct Client {
     engine: Arc<Engine>,
     keyspace: Arc<Keyspace>,
+    /// Whether slots belong to different nodes.
+    divided: bool,
     terms: Terms,
 }
 
@@ -85,6 +88,12 @@ impl Client {
     #[must_use]
     pub fn latch(&self, name: &str) -> Latch {
         Latch::new(self.engine.clone(), &self.keyspace, name)
+    }
+
+    /// The objects of a fleet of Redisson clients on the same server: see [`redisson`](crate::redisson).
+    pub fn redisson(&self) -> Redisson {
+        let (engine, client) = (self.engine.clone(), self.keyspace.client());
+        Redisson::new(engine, client, self.divided, &self.terms)
     }
 
     /// Gives back every lock that is held, and refuses to take more. Returns whether all was given back
@@ -251,7 +260,8 @@ impl ClientBuilder {
         terms.acknowledged = self.acknowledged;
         terms.validate()?;
         let target = settings.target(&self.url)?;
-        let counters = match target.divides_slots() {
+        let divided = target.divides_slots();
+        let counters = match divided {
             true => Counters::PerSlot,
             false => Counters::one(),
         };
@@ -263,6 +273,7 @@ impl ClientBuilder {
         Ok(Client {
             engine,
             keyspace,
+            divided,
             terms,
         })
     }

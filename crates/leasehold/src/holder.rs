@@ -18,6 +18,8 @@ pub struct Holder {
     pub since: Option<SystemTime>,
     /// What the holder wrote about itself ([`note`](crate::kinds::Lock::note)).
     pub note: Option<String>,
+    /// How a client of Redisson calls itself: its id and a thread's, as in `UUID:THREAD`.
+    pub redisson: Option<String>,
     /// How long the lease still lasts unless it is renewed; `None` when it does not expire or was
     /// not asked for.
     pub lease_left: Option<Duration>,
@@ -25,8 +27,9 @@ pub struct Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.host, self.pid) {
-            (Some(host), Some(pid)) => write!(f, "process {pid} on {host}")?,
+        match (&self.host, self.pid, &self.redisson) {
+            (Some(host), Some(pid), _) => write!(f, "process {pid} on {host}")?,
+            (_, _, Some(owner)) => write!(f, "Redisson client {owner}")?,
             _ => f.write_str("a client of another library")?,
         }
         if let Some(note) = &self.note {
@@ -58,6 +61,7 @@ mod tests {
             pid: Some(4711),
             since: SystemTime::now().checked_sub(Duration::from_secs(90)),
             note: Some("nightly import".to_owned()),
+            redisson: None,
             lease_left: Some(Duration::from_millis(12_300)),
         };
         assert_eq!(

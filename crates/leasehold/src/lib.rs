@@ -74,11 +74,12 @@ mod quorum;
 pub use client::{Client, ClientBuilder};
 pub use error::{BoxError, Error, Loss};
 pub use holder::Holder;
+pub use kinds::redisson;
 pub use kinds::{
     FairMutex, Latch, LatchState, MultiGuard, MultiLock, Mutex, Permits, RwLock, Semaphore,
     WriteGuard,
 };
-pub use lease::{Guard, Lease, Release};
+pub use lease::{Fenced, Guard, Lease, Release, Unfenced};
 pub use options::Replicas;
 pub use owner::Token;
 pub use quorum::{Quorum, QuorumBuilder};

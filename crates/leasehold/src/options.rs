@@ -15,7 +15,7 @@ pub(crate) const NOTE_LIMIT: usize = 256;
 const SHORTEST: Duration = Duration::from_millis(20);
 
 /// Far beyond any use, far below what overflows in a server.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// How many replicas must have what was written before it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -14,6 +14,16 @@ impl Owner {
     pub(crate) fn random() -> Self {
         Self(POOL.with_borrow_mut(Pool::draw))
     }
+
+    /// It as a number of 63 bits, for where threads are numbered.
+    pub(crate) fn number(&self) -> u64 {
+        (self.0 >> 65) as u64
+    }
+
+    /// One of several ids that it has, told apart by `number`.
+    pub(crate) fn id(&self, number: u128) -> [u8; 16] {
+        self.0.wrapping_add(number).to_be_bytes()
+    }
 }
 
 thread_local! {

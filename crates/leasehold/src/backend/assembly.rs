@@ -19,7 +19,8 @@ use super::origin::Origin;
 use super::reply::{Failure, Refusal, RefusalKind, Reply};
 use super::subscriptions::Unsubscribe;
 use super::{
-    Backend, Batch, BoxFuture, Capabilities, Facts, Lane, Link, Listener, News, Slot, Subscription,
+    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Lane, Link, Listener, News, Slot,
+    Subscription,
 };
 use crate::clock::Moment;
 use crate::options::Acknowledgement;
@@ -191,7 +192,7 @@ impl Backend for Assembly {
     /// Returns when a majority has confirmed; the others are heard when they do.
     fn subscribe(
         &self,
-        channel: Vec<u8>,
+        channel: Channel,
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {

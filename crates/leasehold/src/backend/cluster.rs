@@ -22,7 +22,7 @@ use super::origin::Origin;
 use super::reply::{Cause, Failure};
 use super::route::Route;
 use super::slots::{self, Address, Layout};
-use super::{Backend, BoxFuture, Lane, Link, Listener, Slot, Subscription};
+use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
 use crate::options::Acknowledgement;
 
 const SLOTS: usize = 16_384;
@@ -292,7 +292,7 @@ impl Backend for Cluster {
 
     fn subscribe(
         &self,
-        channel: Vec<u8>,
+        channel: Channel,
         slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {

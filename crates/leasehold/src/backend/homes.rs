@@ -16,7 +16,7 @@ use super::cluster::{Node, Nodes};
 use super::reply::{Failure, Reply};
 use super::slots::Redirect;
 use super::subscriptions::Unsubscribe;
-use super::{Listener, News, Slot, Subscription};
+use super::{Channel, Listener, News, Slot, Subscription};
 
 /// How long a node may take to confirm before the next look.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -33,7 +33,7 @@ pub(super) struct Homes {
 
 /// One subscription, and where it is made.
 struct Seat {
-    channel: Vec<u8>,
+    channel: Channel,
     slot: Slot,
     ear: Arc<Ear>,
     at: tokio::sync::Mutex<Option<(Arc<Node>, Subscription)>>,
@@ -61,7 +61,7 @@ impl Listener for Ear {
 impl Homes {
     pub(super) async fn subscribe(
         nodes: &Arc<Nodes>,
-        channel: Vec<u8>,
+        channel: Channel,
         slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> Result<Subscription, Failure> {

@@ -8,7 +8,7 @@ use super::origin::Origin;
 use super::reply::Failure;
 use super::requests::Requests;
 use super::subscriptions::Supervised;
-use super::{Lane, Link, Listener, Subscription};
+use super::{Channel, Lane, Link, Listener, Subscription};
 use crate::options::Acknowledgement;
 
 /// See the module's documentation.
@@ -58,7 +58,7 @@ impl Lanes {
 
     pub(super) async fn subscribe(
         &self,
-        channel: Vec<u8>,
+        channel: Channel,
         listener: Arc<dyn Listener>,
     ) -> Result<Subscription, Failure> {
         self.keeper.subscribe(channel, listener).await

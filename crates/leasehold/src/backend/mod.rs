@@ -131,10 +131,28 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// One listener per channel: a second one takes the place of the first.
     fn subscribe(
         &self,
-        channel: Vec<u8>,
+        channel: Channel,
         slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>>;
+}
+
+/// Where something is published. Those of the two kinds have nothing to do with each other, whatever their
+/// names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Channel {
+    /// What is published stays with the node that has the channel's slot.
+    Sharded(Vec<u8>),
+    /// What is published is passed on to every node of a cluster.
+    Classic(Vec<u8>),
+}
+
+impl Channel {
+    pub(crate) fn name(&self) -> &[u8] {
+        match self {
+            Self::Sharded(name) | Self::Classic(name) => name,
+        }
+    }
 }
 
 /// One connection to one node.

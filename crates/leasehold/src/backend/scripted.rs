@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use super::subscriptions::{Subscription, Unsubscribe};
 use super::{
-    Backend, Batch, BoxFuture, Capabilities, Facts, Failure, Lane, Link, Listener, News, Reply,
-    Slot,
+    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Failure, Lane, Link, Listener, News,
+    Reply, Slot,
 };
 use crate::clock::Moment;
 use crate::options::Acknowledgement;
@@ -42,7 +42,7 @@ pub(crate) fn name_of(batch: &Batch, index: usize) -> String {
 pub(crate) type Answer = (Duration, Result<Vec<Reply>, Failure>);
 
 /// By channel.
-type Listeners = Arc<Mutex<HashMap<Vec<u8>, Arc<dyn Listener>>>>;
+type Listeners = Arc<Mutex<HashMap<Channel, Arc<dyn Listener>>>>;
 
 type Handler = dyn FnMut(&Sent<'_>) -> Answer + Send;
 
@@ -118,7 +118,7 @@ impl Backend for Scripted {
 
     fn subscribe(
         &self,
-        channel: Vec<u8>,
+        channel: Channel,
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {
@@ -129,7 +129,7 @@ impl Backend for Scripted {
 }
 
 struct Ends {
-    channel: Vec<u8>,
+    channel: Channel,
     listeners: Listeners,
 }
 

@@ -7,7 +7,7 @@ use super::lanes::Lanes;
 use super::origin::Origin;
 use super::reply::Failure;
 use super::sentinel::Sentinels;
-use super::{Backend, BoxFuture, Lane, Link, Listener, Slot, Subscription};
+use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
 use crate::options::Acknowledgement;
 
 /// How often sentinels are asked whether the master is still the master.
@@ -74,7 +74,7 @@ impl Backend for Standalone {
 
     fn subscribe(
         &self,
-        channel: Vec<u8>,
+        channel: Channel,
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {

@@ -1,9 +1,8 @@
 //! The keeper's lane: one supervised connection to a node that carries all subscriptions there.
 //!
-//! Channels are sharded ones everywhere: on a server of its own they are like any other, in a cluster what
-//! is published stays with the node that has the slot. The driver's own supervision goes dormant in a long outage and does not check that it was
-//! subscribed again, so this file does both: a task connects without end, subscribes to all that is
-//! wanted, and replaces a connection on which that is not confirmed (invariants 3 and 4 of the layer).
+//! The driver's own supervision goes dormant in a long outage and does not check that it was subscribed
+//! again, so this file does both: a task connects without end, subscribes to all that is wanted, and
+//! replaces a connection on which that is not confirmed (invariants 3 and 4 of the layer).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use super::backoff::Backoff;
 use super::link::{LiveLink, failure_of, reply_of};
 use super::origin::Origin;
 use super::reply::{Failure, Refusal, Reply};
-use super::{Link, Listener, News};
+use super::{Channel, Link, Listener, News};
 
 /// How many channels are entered at once, and how many orders are taken at once.
 const BATCH: usize = 500;
@@ -59,11 +58,11 @@ enum Line {
 
 enum Order {
     Subscribe {
-        channel: Vec<u8>,
+        channel: Channel,
         done: oneshot::Sender<Result<(), Refusal>>,
     },
     Unsubscribe {
-        channel: Vec<u8>,
+        channel: Channel,
     },
 }
 
@@ -114,7 +113,7 @@ impl Supervised {
 
     pub(super) async fn subscribe(
         &self,
-        channel: Vec<u8>,
+        channel: Channel,
         listener: Arc<dyn Listener>,
     ) -> Result<Subscription, Failure> {
         let id = self.channels.insert(channel.clone(), listener);
@@ -135,7 +134,7 @@ impl Supervised {
 }
 
 struct Listening {
-    channel: Vec<u8>,
+    channel: Channel,
     id: u64,
     channels: Arc<Channels>,
     orders: mpsc::UnboundedSender<Order>,
@@ -146,7 +145,7 @@ impl Unsubscribe for Listening {}
 impl Drop for Listening {
     fn drop(&mut self) {
         self.channels.remove(&self.channel, self.id);
-        let channel = std::mem::take(&mut self.channel);
+        let channel = self.channel.clone();
         let _ = self.orders.send(Order::Unsubscribe { channel });
     }
 }
@@ -154,9 +153,9 @@ impl Drop for Listening {
 /// Who listens to what. Written by callers, read by the connection's task for every message.
 #[derive(Default)]
 struct Channels {
-    listeners: Mutex<HashMap<Vec<u8>, Numbered>>,
+    listeners: Mutex<HashMap<Channel, Numbered>>,
     /// Those that the server was asked to end; what it ends unasked has moved.
-    leaving: Mutex<HashSet<Vec<u8>>>,
+    leaving: Mutex<HashSet<Channel>>,
     last_id: AtomicU64,
 }
 
@@ -164,29 +163,29 @@ struct Channels {
 type Numbered = (u64, Arc<dyn Listener>);
 
 impl Channels {
-    fn insert(&self, channel: Vec<u8>, listener: Arc<dyn Listener>) -> u64 {
+    fn insert(&self, channel: Channel, listener: Arc<dyn Listener>) -> u64 {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         self.listeners.lock().insert(channel, (id, listener));
         id
     }
 
     /// Removes the listener `id`, unless another has taken its place.
-    fn remove(&self, channel: &[u8], id: u64) {
+    fn remove(&self, channel: &Channel, id: u64) {
         let mut listeners = self.listeners.lock();
         if listeners.get(channel).is_some_and(|(at, _)| *at == id) {
             listeners.remove(channel);
         }
     }
 
-    fn contains(&self, channel: &[u8]) -> bool {
+    fn contains(&self, channel: &Channel) -> bool {
         self.listeners.lock().contains_key(channel)
     }
 
-    fn names(&self) -> Vec<Vec<u8>> {
+    fn all(&self) -> Vec<Channel> {
         self.listeners.lock().keys().cloned().collect()
     }
 
-    fn deliver(&self, channel: &[u8], news: News<'_>) {
+    fn deliver(&self, channel: &Channel, news: News<'_>) {
         let listener = self
             .listeners
             .lock()
@@ -282,7 +281,7 @@ async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<LiveLi
 /// all who listen to look for themselves; false when the connection is of no use.
 async fn restore(link: &LiveLink, channels: &Channels) -> bool {
     channels.leaving.lock().clear();
-    for batch in channels.names().chunks(BATCH) {
+    for batch in channels.all().chunks(BATCH) {
         match change(link, Change::Enter, batch).await {
             Ok(outcomes) => {
                 for (channel, outcome) in batch.iter().zip(outcomes) {
@@ -303,14 +302,22 @@ async fn restore(link: &LiveLink, channels: &Channels) -> bool {
 }
 
 fn deliver(channels: &Channels, push: &PushInfo, link: u64) {
-    match (&push.kind, push.data.as_slice()) {
-        (PushKind::SMessage, [Value::BulkString(channel), Value::BulkString(text)]) => {
-            channels.deliver(channel, News::Message { text, link });
+    let Some((Value::BulkString(name), rest)) = push.data.split_first() else {
+        return;
+    };
+    let channel = match push.kind {
+        PushKind::SMessage | PushKind::SUnsubscribe => Channel::Sharded(name.clone()),
+        PushKind::Message | PushKind::Unsubscribe => Channel::Classic(name.clone()),
+        _ => return,
+    };
+    match (&push.kind, rest) {
+        (PushKind::SMessage | PushKind::Message, [Value::BulkString(text)]) => {
+            channels.deliver(&channel, News::Message { text, link });
         }
-        (PushKind::SUnsubscribe, [Value::BulkString(channel), ..])
-            if !channels.leaving.lock().remove(channel) =>
+        (PushKind::SUnsubscribe | PushKind::Unsubscribe, _)
+            if !channels.leaving.lock().remove(&channel) =>
         {
-            channels.deliver(channel, News::Ended);
+            channels.deliver(&channel, News::Ended);
         }
         _ => {}
     }
@@ -323,20 +330,29 @@ enum Change {
     Leave,
 }
 
+impl Change {
+    /// The command, and how the server confirms it.
+    fn of(self, channel: &Channel) -> (&'static str, PushKind) {
+        match (self, channel) {
+            (Self::Enter, Channel::Sharded(_)) => ("SSUBSCRIBE", PushKind::SSubscribe),
+            (Self::Leave, Channel::Sharded(_)) => ("SUNSUBSCRIBE", PushKind::SUnsubscribe),
+            (Self::Enter, Channel::Classic(_)) => ("SUBSCRIBE", PushKind::Subscribe),
+            (Self::Leave, Channel::Classic(_)) => ("UNSUBSCRIBE", PushKind::Unsubscribe),
+        }
+    }
+}
+
 /// Enters or leaves channels and waits for the server's confirmation; the inner errors are its refusals.
 /// One command each: those of a cluster must not be named together unless they are of one slot.
 async fn change(
     link: &LiveLink,
     change: Change,
-    channels: &[Vec<u8>],
+    channels: &[Channel],
 ) -> Result<Vec<Result<(), Refusal>>, Failure> {
-    let (name, confirmation) = match change {
-        Change::Enter => ("SSUBSCRIBE", PushKind::SSubscribe),
-        Change::Leave => ("SUNSUBSCRIBE", PushKind::SUnsubscribe),
-    };
     let mut pipeline = redis::Pipeline::with_capacity(channels.len());
     for channel in channels {
-        pipeline.cmd(name).arg(channel);
+        let (name, (command, _)) = (channel.name(), change.of(channel));
+        pipeline.cmd(command).arg(name);
     }
     let mut connection = link.connection();
     let asking = connection.send_packed_commands(&pipeline, 0, channels.len());
@@ -344,14 +360,14 @@ async fn change(
         Ok(answered) => answered.map_err(|error| failure_of(&error))?,
         Err(_) => return Err(Failure::Unreachable("subscribing took too long".into())),
     };
-    let outcome = |value| match value {
-        Value::Push { kind, .. } if kind == confirmation => Ok(Ok(())),
-        other => match reply_of(other) {
+    let outcome = |(channel, value)| match (value, change.of(channel)) {
+        (Value::Push { kind, .. }, (_, confirmation)) if kind == confirmation => Ok(Ok(())),
+        (other, (command, _)) => match reply_of(other) {
             Reply::Refused(refusal) => Ok(Err(refusal)),
-            reply => Err(Failure::malformed(name, &[reply])),
+            reply => Err(Failure::malformed(command, &[reply])),
         },
     };
-    values.into_iter().map(outcome).collect()
+    channels.iter().zip(values).map(outcome).collect()
 }
 
 /// Carries out orders until the link breaks (false) or nobody is left (true).
@@ -401,7 +417,7 @@ async fn carry_out(
 }
 
 /// The channels to enter and to leave.
-fn changes(channels: &Channels, orders: &[Order]) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+fn changes(channels: &Channels, orders: &[Order]) -> (Vec<Channel>, Vec<Channel>) {
     let (mut enter, mut leave) = (Vec::new(), Vec::new());
     for order in orders {
         let (Order::Subscribe { channel, .. } | Order::Unsubscribe { channel }) = order;

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::{Engine, Lease};
 use crate::options::Terms;
-use crate::protocol::{Keyspace, Queued, Share};
+use crate::protocol::{Keyspace, Kind, Queued, Share};
 
 /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
 ///

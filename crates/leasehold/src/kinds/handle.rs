@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::lock::Ask;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::lease::{Engine, Kind};
+use crate::lease::Engine;
 use crate::options::Terms;
+use crate::protocol::Kind;
 
 /// Some kind of lock by its name. Costs nothing; makes no request until it is used.
 pub(super) struct Handle<K: ?Sized> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::{Engine, Hints};
+use crate::lease::Engine;
 use crate::options::validate_life;
-use crate::protocol::{Call, Glance, Keyspace, Latched};
+use crate::protocol::{Call, Keyspace, Latched};
 
 /// Longest name of one who counts down, in bytes: it is stored until the latch is forgotten.
 const CALLER_LIMIT: usize = 256;
@@ -185,16 +185,6 @@ impl LatchState {
             Some(0) => Self::Open,
             Some(left) => Self::Closed { left },
         }
-    }
-}
-
-impl Hints for Latched {
-    fn channel(&self) -> &[u8] {
-        self.channel()
-    }
-
-    fn glance(&self) -> Call<Glance> {
-        self.glance()
     }
 }
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::rw_lock::WriteGuard;
 use crate::error::Error;
-use crate::lease::{Engine, Guard, Kind, Lease, Reentry};
+use crate::lease::{Engine, Guard, Lease, Reentry, Unfenced};
 use crate::options::{Acknowledgement, Replicas, Terms};
+use crate::protocol::Kind;
 
 /// An acquisition that waits; made by `lock()`, started by `.await`.
 ///
@@ -67,12 +68,47 @@ impl<G> Lock<G> {
     /// # Errors
     ///
     /// Those of acquiring, and [`Error::Lost`] when the lease was lost before the work was done.
-    pub async fn run<F, W>(self, work: F) -> Result<W::Output, Error>
+    pub async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
     where
-        F: FnOnce(Lease) -> W,
+        G: Handed,
+        R: FnOnce(G::Lease) -> W,
         W: Future,
     {
-        self.ask.take().await?.run(work).await
+        let guard = self.ask.take().await?;
+        guard.run(|lease| work(G::view(lease))).await
+    }
+}
+
+/// What an acquisition hands out.
+pub trait Handed {
+    /// The view of it that work is given.
+    type Lease;
+
+    #[doc(hidden)]
+    fn view(lease: Lease) -> Self::Lease;
+}
+
+impl Handed for Guard {
+    type Lease = Lease;
+
+    fn view(lease: Lease) -> Lease {
+        lease
+    }
+}
+
+impl Handed for Guard<Unfenced> {
+    type Lease = Lease<Unfenced>;
+
+    fn view(lease: Lease) -> Lease<Unfenced> {
+        lease.unfenced()
+    }
+}
+
+impl Handed for WriteGuard {
+    type Lease = Lease;
+
+    fn view(lease: Lease) -> Lease {
+        lease
     }
 }
 
@@ -181,23 +217,29 @@ impl Ask {
     /// Waits for the lock, as its terms say.
     pub(super) async fn take(self) -> Result<Guard, Error> {
         let kind = self.kind?;
-        let hold = match self.reentry {
-            Some(reentry) => self.engine.enter(&reentry, &kind, &self.terms).await?,
-            None => Arc::new(self.engine.take(&kind, &self.terms).await?),
-        };
-        Ok(Guard::new(hold))
+        match self.reentry {
+            Some(reentry) => {
+                let entered = self.engine.enter(&reentry, &kind, &self.terms).await?;
+                Ok(Guard::entering(entered))
+            }
+            None => {
+                let taken = self.engine.take(&kind, &self.terms).await?;
+                Ok(Guard::new(Arc::new(taken)))
+            }
+        }
     }
 
     async fn try_take(self) -> Result<Option<Guard>, Error> {
         let kind = self.kind?;
-        let hold = match self.reentry {
-            Some(reentry) => self.engine.try_enter(&reentry, &kind, &self.terms).await?,
-            None => self
-                .engine
-                .try_take(&kind, &self.terms)
-                .await?
-                .map(Arc::new),
-        };
-        Ok(hold.map(Guard::new))
+        match self.reentry {
+            Some(reentry) => {
+                let entered = self.engine.try_enter(&reentry, &kind, &self.terms).await?;
+                Ok(entered.map(Guard::entering))
+            }
+            None => {
+                let taken = self.engine.try_take(&kind, &self.terms).await?;
+                Ok(taken.map(|hold| Guard::new(Arc::new(hold))))
+            }
+        }
     }
 }

@@ -6,11 +6,10 @@ mod latch;
 mod lock;
 mod multi_lock;
 mod mutex;
-mod queued;
+pub mod redisson;
 mod reentrant;
 mod rw_lock;
 mod semaphore;
-mod voted;
 
 pub use fair_mutex::FairMutex;
 pub use latch::{Latch, LatchState};

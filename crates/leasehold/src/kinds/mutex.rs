@@ -1,19 +1,15 @@
 //! The mutex: one holder at a time, on a single key.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::handle::Handle;
 use super::lock::{Ask, Lock, TryLock};
 use super::reentrant::Reentrant;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::lease::{Engine, Hints, Kind, Lease, Waiting};
+use crate::lease::{Engine, Lease};
 use crate::options::Terms;
-use crate::owner::{Owner, Token};
-use crate::protocol::{
-    Acquired, Call, Capabilities, Freed, Glance, Keyspace, Lean, Mark, Renewed, Roll, Slot, Voted,
-};
+use crate::protocol::{Keyspace, Kind, Lean, Roll, Voted};
 
 /// A lock that one holder has at a time. Not fair: whoever tries first after a release gets it.
 ///
@@ -151,61 +147,5 @@ impl Mutex {
 impl std::fmt::Debug for Mutex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Mutex").field(&self.name()).finish()
-    }
-}
-
-/// The life of a mutex is that of the lean family: each is the family's own call of that name.
-impl Kind for Lean {
-    fn name(&self) -> &str {
-        self.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.key()
-    }
-
-    fn slot(&self) -> Slot {
-        self.slot()
-    }
-
-    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
-        self.mark(owner, since_micros, note)
-    }
-
-    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
-        self.acquire(mark, lease, look)
-    }
-
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        self.renew(mark, lease)
-    }
-
-    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
-        match keep {
-            Some(left) => self.keep(mark, left),
-            None => self.release(mark, server),
-        }
-    }
-
-    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
-        Some(self.raise_token(floor))
-    }
-
-    fn holder(&self) -> Call<Option<Holder>> {
-        self.holder()
-    }
-
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::ForHints(self)
-    }
-}
-
-impl Hints for Lean {
-    fn channel(&self) -> &[u8] {
-        self.channel()
-    }
-
-    fn glance(&self) -> Call<Glance> {
-        self.glance()
     }
 }

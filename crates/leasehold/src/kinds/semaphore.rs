@@ -7,7 +7,7 @@ use super::lock::{Lock, TryLock};
 use crate::error::Error;
 use crate::lease::Engine;
 use crate::options::Terms;
-use crate::protocol::{Keyspace, Queued, Share};
+use crate::protocol::{Keyspace, Kind, Queued, Share};
 
 /// So many permits, of which each holder has some; who waits is served in the order in which they came.
 ///
@@ -128,7 +128,7 @@ impl Semaphore {
             .await?;
         let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(Permits {
-            total: number(census.capacity.unwrap_or(kind.share().capacity)),
+            total: number(census.capacity.unwrap_or(kind.capacity())),
             held: number(census.used),
             waiting: number(census.waiting),
         })
@@ -136,7 +136,7 @@ impl Semaphore {
 
     fn taking(&self, permits: u32) -> Result<Arc<Queued>, Error> {
         let kind = self.handle.kind()?;
-        if permits == 0 || kind.share().capacity == 0 {
+        if permits == 0 || kind.capacity() == 0 {
             return Err(Error::invalid("permits", "there must be at least one"));
         }
         Ok(match permits {

@@ -7,14 +7,14 @@ use super::give_back::Claim;
 use super::guard::Hold;
 use super::held::{Granted, Held, State, first_lease};
 use super::keeper::Keeper;
-use super::{Engine, Hints, Kind, Waiting, error_of};
+use super::{Engine, error_of};
 use crate::backend::{Backoff, Failure, Link};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::options::Terms;
 use crate::owner::{Owner, Token};
-use crate::protocol::{Acquired, Mark, Renewed};
+use crate::protocol::{Acquired, Hints, Kind, Mark, Renewed, Waiting};
 
 /// What one attempt came to.
 enum Attempt {
@@ -142,12 +142,12 @@ impl Engine {
         terms: &Terms,
         log: &mut Log,
     ) -> Result<Hold, Failure> {
-        let place = self.room.enter(hints.channel());
+        let place = self.room.enter(hints.gate());
         let mut turn = place.turn().await;
         let mut pauses = split_pauses();
         loop {
             // Subscribed first, tried after: a release in between is not missed.
-            let outcome = match turn.listen(self, kind.slot()).await {
+            let outcome = match turn.listen(self, hints, kind.slot()).await {
                 Ok(()) => self.attempt(kind, terms, true).await,
                 Err(failure) => Err(failure),
             };
@@ -214,13 +214,10 @@ impl Engine {
     /// Gives back what was won in part, before the next attempt finds it in its way.
     async fn give_up(&self, armed: Armed<'_>) {
         let server = armed.link().facts().capabilities;
-        let release = armed.kind().release(armed.mark(), None, server).of_all();
+        let cancel = armed.kind().cancel(armed.mark(), server).of_all();
         // What fails stays armed, and is cancelled in the background.
-        if release
-            .send(armed.link(), self.limits.request)
-            .await
-            .is_ok()
-        {
+        let cancelled = cancel.send(armed.link(), self.limits.request).await;
+        if cancelled.is_ok() {
             armed.disarm();
         }
     }

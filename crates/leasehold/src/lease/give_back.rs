@@ -5,11 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Kind;
 use super::held::Held;
 use crate::backend::{Backend, Backoff, Failure, Lane, Link, Slot};
 use crate::clock::Moment;
-use crate::protocol::Mark;
+use crate::protocol::{Kind, Mark};
 
 /// How long a request that was on its way when its connection broke may still reach the server: it
 /// sits in a buffer of the server, or of something in between. See `docs/decisions/`.
@@ -31,7 +30,7 @@ pub(super) struct Claim {
 pub(super) async fn cancel(claim: Claim, backend: Arc<dyn Backend>, patience: Duration) {
     let release = |link: &dyn Link| {
         let server = link.facts().capabilities;
-        claim.kind.release(&claim.mark, None, server).of_all()
+        claim.kind.cancel(&claim.mark, server).of_all()
     };
     let in_order = release(&*claim.link).send(&*claim.link, LATE);
     let mut in_order = std::pin::pin!(in_order);

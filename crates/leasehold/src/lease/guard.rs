@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::marker::PhantomData;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -24,20 +25,31 @@ use crate::protocol::{Freed, Renewed};
 /// another. What no guard can do is stop code that is paused between a check and its effect: for that
 /// send the [`token`](Lease::token) along and let the resource refuse older ones.
 ///
-/// A guard is `Send` and borrows nothing. It dereferences to its [`Lease`].
+/// A guard is `Send` and borrows nothing. It dereferences to its [`Lease`]. `F` says whether the lock gives out
+/// tokens; all do but some of [`redisson`](crate::redisson).
 #[must_use = "the lock is given back as soon as the guard is dropped"]
-pub struct Guard {
+pub struct Guard<F = Fenced> {
     hold: Arc<Hold>,
-    lease: Lease,
+    lease: Lease<F>,
+    /// Of a reentrant handle; told after the hold is gone.
+    _entry: Option<Entry>,
 }
 
 /// A view of a lease that is held: who may ask about it, but not give it back.
 ///
 /// Cheap to clone; hand it to whatever does the protected work.
-#[derive(Clone)]
-pub struct Lease {
+pub struct Lease<F = Fenced> {
     held: Arc<Held>,
+    fencing: PhantomData<fn() -> F>,
 }
+
+/// Says of a [`Guard`] or [`Lease`] that it has a [`token`](Lease::token).
+#[derive(Clone, Copy, Debug)]
+pub enum Fenced {}
+
+/// Says of a [`Guard`] or [`Lease`] that it has no token: what it protects cannot refuse one who comes late.
+#[derive(Clone, Copy, Debug)]
+pub enum Unfenced {}
 
 /// What became of a lock that was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,17 +68,39 @@ pub enum Release {
 }
 
 impl Guard {
+    /// One of its own.
     pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        let held = hold.held.clone();
+        Self::of(hold, None)
+    }
+
+    /// One of several that share `hold`.
+    pub(crate) fn entering(hold: Arc<Hold>) -> Self {
+        let entry = Entry::new(&hold);
+        Self::of(hold, Some(entry))
+    }
+
+    fn of(hold: Arc<Hold>, entry: Option<Entry>) -> Self {
         Self {
+            lease: Lease::of(hold.held.clone()),
             hold,
-            lease: Lease { held },
+            _entry: entry,
         }
     }
 
+    /// The same, of a lock that gives out no tokens.
+    pub(crate) fn unfenced(self) -> Guard<Unfenced> {
+        Guard {
+            lease: self.lease.unfenced(),
+            hold: self.hold,
+            _entry: self._entry,
+        }
+    }
+}
+
+impl<F> Guard<F> {
     /// A view of this lease that can be cloned and passed on.
     #[must_use]
-    pub fn lease(&self) -> &Lease {
+    pub fn lease(&self) -> &Lease<F> {
         &self.lease
     }
 
@@ -144,9 +178,9 @@ impl Guard {
     }
 
     /// Does `work` under this lock, drops it when the lease is lost, and gives the lock back.
-    pub(crate) async fn run<F, W>(self, work: F) -> Result<W::Output, Error>
+    pub(crate) async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
     where
-        F: FnOnce(Lease) -> W,
+        R: FnOnce(Lease<F>) -> W,
         W: Future,
     {
         let lease = self.lease.clone();
@@ -183,31 +217,45 @@ pub(crate) async fn until_lost<W: Future, L: Future>(
     }
 }
 
-impl Deref for Guard {
-    type Target = Lease;
+impl<F> Deref for Guard<F> {
+    type Target = Lease<F>;
 
-    fn deref(&self) -> &Lease {
+    fn deref(&self) -> &Lease<F> {
         &self.lease
     }
 }
 
-impl fmt::Debug for Guard {
+impl<F> fmt::Debug for Guard<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Guard").field(&self.lease).finish()
     }
 }
 
 impl Lease {
-    /// The name of the lock.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.held.kind.name()
-    }
-
     /// The fencing token: larger than that of every earlier holder of this lock.
     #[must_use]
     pub fn token(&self) -> Token {
         self.held.token
+    }
+
+    /// The same, of a lock that gives out no tokens.
+    pub(crate) fn unfenced(self) -> Lease<Unfenced> {
+        Lease::of(self.held)
+    }
+}
+
+impl<F> Lease<F> {
+    fn of(held: Arc<Held>) -> Self {
+        Self {
+            held,
+            fencing: PhantomData,
+        }
+    }
+
+    /// The name of the lock.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.held.kind.name()
     }
 
     /// Until when the lock is certainly held if nothing more is heard from the server.
@@ -271,11 +319,16 @@ impl Lease {
     }
 }
 
-impl fmt::Debug for Lease {
+impl<F> Clone for Lease<F> {
+    fn clone(&self) -> Self {
+        Self::of(self.held.clone())
+    }
+}
+
+impl<F> fmt::Debug for Lease<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("name", &self.name())
-            .field("token", &self.held.token)
             .field("state", &self.held.state())
             .finish_non_exhaustive()
     }
@@ -352,6 +405,30 @@ impl Drop for Hold {
         };
         if pending {
             self.engine.keeper.give_back(self.held.clone());
+        }
+    }
+}
+
+/// One of the guards of a reentrant handle, as others may see it; told when it comes and when it goes.
+struct Entry {
+    held: Arc<Held>,
+    engine: Arc<Engine>,
+}
+
+impl Entry {
+    fn new(hold: &Hold) -> Self {
+        let (held, engine) = (hold.held.clone(), hold.engine.clone());
+        if held.enter() > 1 {
+            engine.keeper.recount(held.clone());
+        }
+        Self { held, engine }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.held.leave() > 0 {
+            self.engine.keeper.recount(self.held.clone());
         }
     }
 }

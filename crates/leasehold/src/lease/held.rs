@@ -4,18 +4,17 @@
 //! absorbing (invariant 3) is a matter of compare-and-swap, and a check needs no lock and no task.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::Kind;
 use crate::backend::Capabilities;
 use crate::clock::Moment;
 use crate::error::Loss;
 use crate::options::{Acknowledgement, Terms, margin};
 use crate::owner::Token;
-use crate::protocol::{Call, Freed, Mark};
+use crate::protocol::{Call, Freed, Kind, Mark};
 
 /// One acquisition, from the answer that granted it to its end.
 pub(super) struct Held {
@@ -40,6 +39,8 @@ pub(super) struct Held {
     /// Whether `limit` is what set the deadline. Written before the deadline it belongs to.
     capped: AtomicBool,
     ended: Notify,
+    /// How many guards of a reentrant handle there are.
+    entries: AtomicU32,
 }
 
 /// What a server granted, counted from a moment before it did so at the latest.
@@ -104,7 +105,22 @@ impl Held {
             state: AtomicU64::new(deadline(start, lease).as_nanos()),
             capped: AtomicBool::new(terms.at_most.is_some_and(|at_most| at_most <= lease)),
             ended: Notify::new(),
+            entries: AtomicU32::new(0),
         }
+    }
+
+    /// Counts one more guard; how many there are now.
+    pub(super) fn enter(&self) -> u32 {
+        self.entries.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Counts one guard less; how many are left.
+    pub(super) fn leave(&self) -> u32 {
+        self.entries.fetch_sub(1, Ordering::AcqRel) - 1
+    }
+
+    pub(super) fn entries(&self) -> u32 {
+        self.entries.load(Ordering::Acquire)
     }
 
     /// The state now. A deadline that has passed ends the lease, whoever looks first.

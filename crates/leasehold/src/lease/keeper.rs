@@ -39,6 +39,7 @@ enum Order {
     Keep(Arc<Held>),
     GiveBack(Arc<Held>),
     Cancel(Claim),
+    Recount(Arc<Held>),
     Shutdown(oneshot::Sender<()>),
 }
 
@@ -57,6 +58,13 @@ impl Keeper {
     /// Sees to it that an acquire of unknown outcome comes to nothing.
     pub(super) fn cancel(&self, claim: Claim) {
         self.inbox.post(Order::Cancel(claim), Moment::now());
+    }
+
+    /// Shows others how often a lock has been entered, where that can be seen.
+    pub(super) fn recount(&self, held: Arc<Held>) {
+        if held.kind.recount(&held.mark, 1).is_some() {
+            self.inbox.post(Order::Recount(held), Moment::now());
+        }
     }
 
     /// Gives everything back; returns when it is done.
@@ -194,6 +202,10 @@ impl Worker {
             Order::GiveBack(held) => self.give_back(held),
             Order::Cancel(claim) => {
                 let job = give_back::cancel(claim, self.backend.clone(), self.patience);
+                self.jobs.spawn(report_nothing(job));
+            }
+            Order::Recount(held) => {
+                let job = renewal::recount(held, self.backend.clone(), self.patience);
                 self.jobs.spawn(report_nothing(job));
             }
             Order::Shutdown(done) => {

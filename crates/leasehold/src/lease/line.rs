@@ -11,17 +11,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use super::Engine;
 use super::acquire::{Armed, Log};
 use super::guard::Hold;
 use super::held::{Granted, first_lease};
 use super::waiting::Turn;
-use super::{Engine, Kind, Line};
-use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
+use crate::backend::{Channel, Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
 use crate::holder::Holder;
 use crate::options::Terms;
 use crate::owner::{Owner, Token};
-use crate::protocol::{Grant, Mark, Standing};
+use crate::protocol::{Call, Grant, Kind, Line, Mark, Standing, Told};
 
 /// A place in line is kept for at most this long at a time, and a lock that is granted to one who waits
 /// first belongs to it for as long: one who died costs others no more. Three heartbeats, one a second.
@@ -49,8 +49,8 @@ struct Subscriptions {
 enum Heard {
     /// The lock is its own, as the connection of this number tells.
     Granted(Grant, u64),
-    /// Something may have been missed.
-    Resubscribed,
+    /// It was called by name, or something may have been missed: it must ask.
+    Ask,
 }
 
 impl Listener for Grants {
@@ -67,10 +67,20 @@ impl Listener for Grants {
             }
             News::Resubscribed | News::Ended => {
                 for ear in waiting.values() {
-                    let _ = ear.send(Heard::Resubscribed);
+                    let _ = ear.send(Heard::Ask);
                 }
             }
         }
+    }
+}
+
+/// Tells one who waits whenever its name is called.
+struct Called(mpsc::UnboundedSender<Heard>);
+
+impl Listener for Called {
+    /// A call is only a hint: what it says is not looked at.
+    fn heard(&self, _news: News<'_>) {
+        let _ = self.0.send(Heard::Ask);
     }
 }
 
@@ -78,17 +88,22 @@ impl Listener for Grants {
 struct Ear<'a> {
     grants: &'a Grants,
     owner: Owner,
+    sender: mpsc::UnboundedSender<Heard>,
     heard: mpsc::UnboundedReceiver<Heard>,
+    /// Where it is called by name, on lines that do so.
+    called: Option<Subscription>,
 }
 
 impl Grants {
     fn listen(&self, owner: Owner) -> Ear<'_> {
-        let (ear, heard) = mpsc::unbounded_channel();
-        self.waiting.lock().insert(owner.clone(), ear);
+        let (sender, heard) = mpsc::unbounded_channel();
+        self.waiting.lock().insert(owner.clone(), sender.clone());
         Ear {
             grants: self,
             owner,
+            sender,
             heard,
+            called: None,
         }
     }
 }
@@ -124,10 +139,10 @@ struct Stay<'a> {
     line: &'a dyn Line,
     mark: Mark,
     ear: Ear<'a>,
+    /// How long the lease is that is wanted.
+    lease: Duration,
     /// How long the place is kept at a time.
     place: Duration,
-    /// How long the lease is that comes with a grant.
-    first: Duration,
 }
 
 /// How the owner stood when it was last asked about.
@@ -161,11 +176,7 @@ impl Engine {
         let ticket = None;
         let mut notes = Notes { ticket, turn, log };
         loop {
-            let outcome = match self.hear(line.channel(), kind.slot()).await {
-                Ok(()) => self.stand(kind, line, terms, &mut notes).await,
-                Err(failure) => Err(failure),
-            };
-            match outcome {
+            match self.stand(kind, line, terms, &mut notes).await {
                 Ok(Some(hold)) => {
                     *notes.ticket() = None;
                     return Ok(hold);
@@ -180,8 +191,23 @@ impl Engine {
         }
     }
 
-    /// Makes sure that grants are heard; where that takes too long, goes on without for now.
-    async fn hear(&self, channel: &[u8], slot: Slot) -> Result<(), Failure> {
+    /// Makes sure that one who waits is told; where that takes too long, goes on without for now.
+    async fn hear(&self, told: Told<'_>, slot: Slot, ear: &mut Ear<'_>) -> Result<(), Failure> {
+        match told {
+            Told::ByGrant(channel) => self.hear_grants(channel, slot).await,
+            Told::ByName(channel) => {
+                let called = Arc::new(Called(ear.sender.clone()));
+                let subscribing = self.backend.subscribe(channel, slot, called);
+                if let Ok(subscribed) = tokio::time::timeout(self.limits.request, subscribing).await
+                {
+                    ear.called = Some(subscribed?);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn hear_grants(&self, channel: &[u8], slot: Slot) -> Result<(), Failure> {
         let mut heard_on = self.grants.heard_on.lock().await;
         let not_before = heard_on.not_before;
         let too_early = not_before.is_some_and(|moment| Moment::now() < moment);
@@ -189,7 +215,8 @@ impl Engine {
             return Ok(());
         }
         let grants = self.grants.clone();
-        let subscribing = self.backend.subscribe(channel.to_vec(), slot, grants);
+        let sharded = Channel::Sharded(channel.to_vec());
+        let subscribing = self.backend.subscribe(sharded, slot, grants);
         match tokio::time::timeout(self.limits.request, subscribing).await {
             Ok(subscribed) => {
                 heard_on.made.insert(channel.to_vec(), subscribed?);
@@ -213,14 +240,16 @@ impl Engine {
         let mark = kind.mark(&owner, link.facts().server_now(), &terms.note);
         let lease = first_lease(terms);
         let place = place(lease);
+        let mut ear = self.grants.listen(owner);
+        self.hear(line.told(&mark), kind.slot(), &mut ear).await?;
         let mut stay = Stay {
             engine: self,
             kind: &**kind,
             line,
             mark: mark.clone(),
-            ear: self.grants.listen(owner),
+            ear,
+            lease,
             place,
-            first: place.min(lease),
         };
         let armed = Armed::new(&self.keeper, kind, mark, link.clone());
         let sent = Moment::now();
@@ -272,6 +301,8 @@ impl Stay<'_> {
             };
             let mut pause = self.place / 3;
             last = loop {
+                let stay = || self.line.stay(&self.mark, self.lease, self.place);
+                let beat = beat(self.engine, self.kind.slot(), stay, pause);
                 tokio::select! {
                     biased;
                     heard = self.ear.next() => match heard {
@@ -280,15 +311,13 @@ impl Stay<'_> {
                             return Ok(End::Served(grant.token, granted));
                         }
                         // Another connection, perhaps another server: it must confirm first.
-                        Heard::Granted(..) | Heard::Resubscribed => pause = Duration::ZERO,
+                        Heard::Granted(..) | Heard::Ask => pause = Duration::ZERO,
                     },
-                    answer = beat(self.engine, self.kind, self.line, &self.mark, self.place, pause) => {
-                        match answer {
-                            Ok(answer) => break answer,
-                            Err(failure) => {
-                                notes.log.failed(failure)?;
-                                pause = notes.log.backoff.pause().min(self.place / 3);
-                            }
+                    answer = beat => match answer {
+                        Ok(answer) => break answer,
+                        Err(failure) => {
+                            notes.log.failed(failure)?;
+                            pause = notes.log.backoff.pause().min(self.place / 3);
                         }
                     }
                 }
@@ -300,9 +329,11 @@ impl Stay<'_> {
     /// after a heartbeat was answered; that heartbeat was sent earlier still, and the grant is not to come.
     fn counted(&self, grant: &Grant, beat_sent: Moment, server_now: u64) -> Granted {
         let left = Duration::from_micros(grant.end.saturating_sub(server_now));
-        let waited = left.saturating_sub(self.first);
+        // The lease that comes with a grant is no longer than a place is kept.
+        let first = self.place.min(self.lease);
+        let waited = left.saturating_sub(first);
         let start = beat_sent + (waited - waited / 100);
-        Granted::new(start.min(Moment::now()), self.first.min(left))
+        Granted::new(start.min(Moment::now()), first.min(left))
     }
 }
 
@@ -315,16 +346,14 @@ fn place(lease: Duration) -> Duration {
 /// Keeps a place after a pause, and asks how it stands.
 async fn beat(
     engine: &Engine,
-    kind: &dyn Kind,
-    line: &dyn Line,
-    mark: &[u8],
-    place: Duration,
+    slot: Slot,
+    stay: impl FnOnce() -> Call<Standing>,
     pause: Duration,
 ) -> Result<Answer, Failure> {
     tokio::time::sleep(pause).await;
-    let link = engine.backend.link(Lane::Keeper, kind.slot()).await?;
+    let link = engine.backend.link(Lane::Keeper, slot).await?;
     let sent = Moment::now();
-    let standing = line.stay(mark, place).send(&*link, engine.limits.request);
+    let standing = stay().send(&*link, engine.limits.request);
     Ok(Answer {
         sent,
         link: link.number(),

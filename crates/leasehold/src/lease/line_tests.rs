@@ -8,13 +8,13 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::{Engine, Guard, Keeper, Kind, Limits};
+use super::{Engine, Guard, Keeper, Limits};
 use crate::backend::scripted::{Answer, Scripted, Sent};
 use crate::backend::{Lane, Reply};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::{Terms, margin};
-use crate::protocol::{Counters, Keyspace, Queued, Share};
+use crate::protocol::{Counters, Keyspace, Kind, Queued, Share};
 
 const LEASE: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_secs(3);

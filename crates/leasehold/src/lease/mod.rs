@@ -50,101 +50,17 @@ use tokio::sync::watch;
 
 pub(crate) use admission::Admission;
 pub(crate) use guard::until_lost;
-pub use guard::{Guard, Lease, Release};
+pub use guard::{Fenced, Guard, Lease, Release, Unfenced};
 pub(crate) use keeper::Keeper;
 pub(crate) use reentry::Reentry;
 
-use crate::backend::{Backend, Capabilities, Failure, Lane, Link, RefusalKind, Slot};
+use crate::backend::{Backend, Failure, Lane, Link, RefusalKind, Slot};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::holder::Holder;
 use crate::options::Acknowledgement;
-use crate::owner::{Owner, Token};
-use crate::protocol::{Acquired, Call, Freed, Glance, Mark, Renewed, Standing};
+use crate::protocol::{Call, Kind, Renewed};
 use line::Grants;
 use waiting::WaitingRoom;
-
-/// What tells one kind of lock from another: the calls of its life.
-pub(crate) trait Kind: Send + Sync + 'static {
-    /// The lock's name, for people.
-    fn name(&self) -> &str;
-    /// Its own key on the server: what tells it from all other locks.
-    fn key(&self) -> &[u8];
-    /// Where its requests are routed.
-    fn slot(&self) -> Slot;
-    /// What stands on the server in the name of `owner`.
-    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark;
-    /// Takes the lock if it can; with `look`, a busy answer says how long it stays so.
-    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired>;
-    /// Makes the lease last at least `lease` from now. Always writes, so that replicas can acknowledge it.
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed>;
-    /// Gives the lock back, at once or when `keep` is over.
-    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed>;
-    /// Takes a token that is below neither the server's clock nor `floor`; `None` where no token is given
-    /// out that was below the clock.
-    fn raise_token(&self, _floor: u64) -> Option<Call<Token>> {
-        None
-    }
-    /// Keeps what is held, but shares it from now on; `None` where that makes no sense.
-    fn share(&self, _mark: &[u8]) -> Option<Call<Renewed>> {
-        None
-    }
-    /// Puts what is held where it is missing, for as long as it is held still; `None` where it is in one
-    /// place.
-    fn fill_in(&self, _mark: &[u8], _left: Duration, _token: Token) -> Option<Call<()>> {
-        None
-    }
-    /// Asks who holds it.
-    fn holder(&self) -> Call<Option<Holder>>;
-    /// How it is waited for.
-    fn waiting(&self) -> Waiting<'_>;
-}
-
-/// The two ways of waiting.
-pub(crate) enum Waiting<'a> {
-    /// Whoever tries first after a release has the lock.
-    ForHints(&'a dyn Hints),
-    /// The server gives it to those who wait, in the order in which they came.
-    InLine(&'a dyn Line),
-}
-
-impl<'a> Waiting<'a> {
-    /// Where the tasks of this process that want this lock stand behind each other.
-    fn gate(&self) -> Option<&'a [u8]> {
-        match self {
-            Self::ForHints(hints) => Some(hints.channel()),
-            Self::InLine(line) => line.gate(),
-        }
-    }
-}
-
-/// What is waited for by hints: messages, and looks behind them.
-pub(crate) trait Hints: Send + Sync {
-    /// Where it is announced that trying may be worth it.
-    fn channel(&self) -> &[u8];
-    /// Looks whether it is.
-    fn glance(&self) -> Call<Glance>;
-}
-
-/// What is waited for in a line on the server.
-pub(crate) trait Line: Send + Sync {
-    /// Where tasks of this process stand behind each other, as one waiter; `None` where each has a
-    /// place of its own.
-    fn gate(&self) -> Option<&[u8]>;
-    /// Where this client is told of grants.
-    fn channel(&self) -> &[u8];
-    /// Takes the lock, or a place in line that is kept for `place` at a time; the place that `ticket`
-    /// stood for, where there is one.
-    fn enter(
-        &self,
-        mark: &Mark,
-        lease: Duration,
-        place: Duration,
-        ticket: Option<u64>,
-    ) -> Call<Standing>;
-    /// Keeps the place, and says how it stands.
-    fn stay(&self, mark: &[u8], place: Duration) -> Call<Standing>;
-}
 
 /// Drives kinds through their lives on one backend.
 pub(crate) struct Engine {

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::Engine;
 use super::guard::Hold;
-use super::{Engine, Kind};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Terms;
+use crate::protocol::Kind;
 
 /// The acquisition that the guards of one handle share, while there are any.
 #[derive(Default)]

@@ -8,14 +8,14 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::held::{Ending, Granted, Held, State};
-use super::{Engine, Guard, Keeper, Kind, Limits, Release};
+use super::{Engine, Guard, Keeper, Limits, Release};
 use crate::backend::scripted::{Answer, Scripted, Sent, name_of};
 use crate::backend::{Batch, Failure, Lane, Refusal, Reply};
 use crate::clock::Moment;
 use crate::error::{Error, Loss};
 use crate::options::{Terms, margin};
 use crate::owner::{Owner, Token};
-use crate::protocol::{Counters, Keyspace, Lean};
+use crate::protocol::{Counters, Keyspace, Kind, Lean};
 
 const LEASE: Duration = Duration::from_secs(30);
 const REQUEST: Duration = Duration::from_secs(1);

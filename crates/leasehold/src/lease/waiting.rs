@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use tokio::sync::{MutexGuard, Notify};
 
 use super::acquire::Log;
-use super::{Engine, Hints, error_of};
+use super::{Engine, error_of};
 use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::protocol::Glance;
+use crate::protocol::{Glance, Hints};
 
 /// A lost message costs at most this.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
@@ -74,14 +74,14 @@ impl Listener for Wake {
 }
 
 impl WaitingRoom {
-    pub(super) fn is_waited_for(&self, channel: &[u8]) -> bool {
-        self.gates.lock().contains_key(channel)
+    pub(super) fn is_waited_for(&self, gate: &[u8]) -> bool {
+        self.gates.lock().contains_key(gate)
     }
 
-    /// Gets in line for the lock announced on `channel`.
-    pub(super) fn enter(&self, channel: &[u8]) -> Place<'_> {
+    /// Gets in line at `gate`.
+    pub(super) fn enter(&self, gate: &[u8]) -> Place<'_> {
         let mut gates = self.gates.lock();
-        let queue = gates.entry(channel.to_vec()).or_insert_with(|| Queue {
+        let queue = gates.entry(gate.to_vec()).or_insert_with(|| Queue {
             gate: Arc::new(Gate {
                 turn: tokio::sync::Mutex::default(),
                 wake: Arc::default(),
@@ -92,14 +92,14 @@ impl WaitingRoom {
         queue.places += 1;
         Place {
             room: self,
-            channel: channel.to_vec(),
+            name: gate.to_vec(),
             gate: queue.gate.clone(),
         }
     }
 
     /// How the lock stood when somebody of this process last tried.
-    pub(super) fn last_seen(&self, channel: &[u8]) -> Option<Seen> {
-        let gate = self.gates.lock().get(channel)?.gate.clone();
+    pub(super) fn last_seen(&self, gate: &[u8]) -> Option<Seen> {
+        let gate = self.gates.lock().get(gate)?.gate.clone();
         let (when, mut seen) = gate.seen.lock().clone()?;
         let passed = Moment::now().since(when);
         let left = seen.holder.lease_left;
@@ -116,7 +116,7 @@ impl WaitingRoom {
 /// A place in line; left when dropped.
 pub(super) struct Place<'a> {
     room: &'a WaitingRoom,
-    channel: Vec<u8>,
+    name: Vec<u8>,
     gate: Arc<Gate>,
 }
 
@@ -124,7 +124,6 @@ impl Place<'_> {
     /// Waits for this task's turn to talk to the server.
     pub(super) async fn turn(&self) -> Turn<'_> {
         Turn {
-            channel: &self.channel,
             gate: &self.gate,
             handed: self.gate.turn.lock().await,
             looked: None,
@@ -135,10 +134,10 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut gates = self.room.gates.lock();
-        if let Some(queue) = gates.get_mut(&self.channel) {
+        if let Some(queue) = gates.get_mut(&self.name) {
             queue.places -= 1;
             if queue.places == 0 {
-                gates.remove(&self.channel);
+                gates.remove(&self.name);
             }
         }
     }
@@ -146,7 +145,6 @@ impl Drop for Place<'_> {
 
 /// The right to talk to the server for all who wait here.
 pub(super) struct Turn<'a> {
-    channel: &'a [u8],
     gate: &'a Gate,
     handed: MutexGuard<'a, Handed>,
     /// When this turn last looked.
@@ -155,10 +153,15 @@ pub(super) struct Turn<'a> {
 
 impl Turn<'_> {
     /// Makes sure that releases are heard; where that takes too long, goes on without for now.
-    pub(super) async fn listen(&mut self, engine: &Engine, slot: Slot) -> Result<(), Failure> {
+    pub(super) async fn listen(
+        &mut self,
+        engine: &Engine,
+        hints: &dyn Hints,
+        slot: Slot,
+    ) -> Result<(), Failure> {
         if self.handed.subscription.is_none() {
-            let (channel, wake) = (self.channel.to_vec(), self.gate.wake.clone());
-            let subscribing = engine.backend.subscribe(channel, slot, wake);
+            let wake = self.gate.wake.clone();
+            let subscribing = engine.backend.subscribe(hints.channel(), slot, wake);
             if let Ok(subscribed) = tokio::time::timeout(engine.limits.request, subscribing).await {
                 self.handed.subscription = Some(subscribed?);
             }
@@ -248,10 +251,10 @@ impl Engine {
         slot: Slot,
         log: &mut Log,
     ) -> Result<(), Failure> {
-        let place = self.room.enter(hints.channel());
+        let place = self.room.enter(hints.gate());
         let mut turn = place.turn().await;
         loop {
-            let seen = match turn.listen(self, slot).await {
+            let seen = match turn.listen(self, hints, slot).await {
                 Ok(()) => glance(self, hints, slot).await,
                 Err(failure) => Err(failure),
             };

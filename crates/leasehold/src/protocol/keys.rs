@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::owner::Owner;
 
 /// Longest name of a lock, in bytes.
-const NAME_LIMIT: usize = 512;
+pub(super) const NAME_LIMIT: usize = 512;
 
 /// Longest prefix, in bytes.
 const PREFIX_LIMIT: usize = 128;
@@ -60,6 +60,11 @@ impl Keyspace {
             counters,
             client: Owner::random().to_string().into(),
         })
+    }
+
+    /// What tells this client from others: 32 random hex digits.
+    pub(crate) fn client(&self) -> &str {
+        &self.client
     }
 
     /// Where a node of several notes whether it may vote.
@@ -197,7 +202,7 @@ impl LockKeys {
 }
 
 /// The slot a cluster puts the key `start` + `end` in: of its hash tag if it has one, else of all of it.
-fn slot_of(start: &[u8], end: &[u8]) -> Slot {
+pub(super) fn slot_of(start: &[u8], end: &[u8]) -> Slot {
     let mut crc = crc16::State::<crc16::XMODEM>::new();
     if start.iter().chain(end).any(|byte| *byte == b'{') {
         let key = [start, end].concat();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::call::first;
 use super::keys::LockKeys;
 use super::script::script;
-use super::{Call, Glance};
-use crate::backend::{Command, Failure, Refusal, Reply, Slot};
+use super::{Call, Glance, Hints};
+use crate::backend::{Channel, Command, Failure, Refusal, Reply, Slot};
 use crate::options::millis_up;
 
 script!(SET, "latch/set.lua");
@@ -33,7 +33,7 @@ impl Latched {
     }
 
     /// Where it is announced that it is open or gone.
-    pub(crate) fn channel(&self) -> &[u8] {
+    fn announced(&self) -> &[u8] {
         self.keys.channel().as_bytes()
     }
 
@@ -46,7 +46,7 @@ impl Latched {
 
     /// Counts down; how many are still to come, or `None` when there is no latch.
     pub(crate) fn count_down(&self, caller: &str) -> Call<Option<u32>> {
-        let args = [caller.as_bytes(), self.channel()];
+        let args = [caller.as_bytes(), self.announced()];
         Call::script(&COUNT_DOWN, &self.key(), &args, |replies| {
             match first("a count-down", replies)?.int() {
                 Some(-1) => Ok(None),
@@ -60,7 +60,7 @@ impl Latched {
 
     /// Deletes it; false when there was none.
     pub(crate) fn delete(&self) -> Call<bool> {
-        Call::script(&DELETE, &self.key(), &[self.channel()], read_done)
+        Call::script(&DELETE, &self.key(), &[self.announced()], read_done)
     }
 
     /// How many are still to come, or `None` when there is no latch.
@@ -72,16 +72,25 @@ impl Latched {
         Call::new(vec![fields], |replies| read_left(first("HMGET", replies)?))
     }
 
-    /// Whether there is still something to wait for.
-    pub(crate) fn glance(&self) -> Call<Glance> {
+    fn key(&self) -> [&[u8]; 1] {
+        [self.keys.lock().as_bytes()]
+    }
+}
+
+impl Hints for Latched {
+    fn gate(&self) -> &[u8] {
+        self.announced()
+    }
+
+    fn channel(&self) -> Channel {
+        Channel::Sharded(self.announced().to_vec())
+    }
+
+    fn glance(&self) -> Call<Glance> {
         self.left().map(|left| match left {
             None | Some(0) => Glance::Free,
             Some(_) => Glance::Held { left: None },
         })
-    }
-
-    fn key(&self) -> [&[u8]; 1] {
-        [self.keys.lock().as_bytes()]
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::call::first;
 use super::keys::LockKeys;
 use super::script::script;
-use super::{Acquired, Call, Freed, Glance, Mark, Renewed};
+use super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
 use super::{record, token};
-use crate::backend::{Capabilities, Command, Failure, Reply, Slot};
+use crate::backend::{Capabilities, Channel, Command, Failure, Reply, Slot};
 use crate::holder::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -30,32 +30,38 @@ impl Lean {
         Self { keys }
     }
 
-    /// The name it is known by.
-    pub(crate) fn name(&self) -> &str {
-        self.keys.name()
-    }
-
-    /// The lock's own key.
-    pub(crate) fn key(&self) -> &[u8] {
-        self.keys.lock().as_bytes()
-    }
-
-    pub(crate) fn slot(&self) -> Slot {
-        self.keys.slot
-    }
-
     /// Where a release is announced.
-    pub(crate) fn channel(&self) -> &[u8] {
+    fn announced(&self) -> &[u8] {
         self.keys.channel().as_bytes()
     }
 
-    /// What stands on the server in the name of `owner`; all other calls take it as `mark`.
-    pub(crate) fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+    /// Leaves the lock to end by itself `left` from now, if it is ours.
+    fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
+        let left = millis_up(left).to_string();
+        let keys = [self.keys.lock().as_bytes()];
+        Call::script(&KEEP, &keys, &[mark, left.as_bytes()], read_release)
+    }
+}
+
+/// A release is the cheapest compare-and-delete that the server has.
+impl Kind for Lean {
+    fn name(&self) -> &str {
+        self.keys.name()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.keys.lock().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.keys.slot
+    }
+
+    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
         record::write(owner, since_micros, note).into()
     }
 
-    /// Takes the lock if it is free or already marked so; with `look`, asks a holder's time too.
-    pub(crate) fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
         let mut commands = vec![
             Command::new("SET")
                 .arg(self.keys.lock())
@@ -73,8 +79,7 @@ impl Lean {
         Call::new(commands, move |replies| read_acquire(&mark, &replies))
     }
 
-    /// Makes the lease last at least `lease` from now; never shortens it.
-    pub(crate) fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
         let lease = millis_up(lease).to_string();
         let keys = [self.keys.lock().as_bytes()];
         Call::script(
@@ -89,8 +94,10 @@ impl Lean {
         )
     }
 
-    /// Deletes the lock if it is ours, and wakes those who wait.
-    pub(crate) fn release(&self, mark: &[u8], server: Capabilities) -> Call<Freed> {
+    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
+        if let Some(left) = keep {
+            return self.keep(mark, left);
+        }
         let compare_and_delete = if server.delex {
             Command::new("DELEX")
                 .arg(self.keys.lock())
@@ -100,38 +107,17 @@ impl Lean {
             Command::new("DELIFEQ").arg(self.keys.lock()).arg(mark)
         } else {
             let keys = [self.keys.lock().as_bytes()];
-            return Call::script(&RELEASE, &keys, &[mark, self.channel()], read_release);
+            return Call::script(&RELEASE, &keys, &[mark, self.announced()], read_release);
         };
         let publish = Command::new("SPUBLISH").arg(self.keys.channel()).arg("");
         Call::new(vec![compare_and_delete, publish], read_release)
     }
 
-    /// Leaves the lock to end by itself `left` from now, if it is ours.
-    pub(crate) fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
-        let left = millis_up(left).to_string();
-        let keys = [self.keys.lock().as_bytes()];
-        Call::script(&KEEP, &keys, &[mark, left.as_bytes()], read_release)
+    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
+        Some(token::raise(&self.keys.counter, floor))
     }
 
-    /// Takes a token that is below neither the server's clock nor `floor`.
-    pub(crate) fn raise_token(&self, floor: u64) -> Call<Token> {
-        token::raise(&self.keys.counter, floor)
-    }
-
-    /// How long the lock will still be held, for one who waits.
-    pub(crate) fn glance(&self) -> Call<Glance> {
-        let commands = vec![Command::new("PTTL").arg(self.keys.lock())];
-        Call::new(commands, |replies| match first("PTTL", replies)?.int() {
-            Some(-2) => Ok(Glance::Free),
-            Some(left) => Ok(Glance::Held {
-                left: time_left(left),
-            }),
-            None => Err(Failure::malformed("PTTL", &[])),
-        })
-    }
-
-    /// Who holds the lock.
-    pub(crate) fn holder(&self) -> Call<Option<Holder>> {
+    fn holder(&self) -> Call<Option<Holder>> {
         let commands = vec![
             Command::new("GET").arg(self.keys.lock()),
             Command::new("PTTL").arg(self.keys.lock()),
@@ -141,6 +127,31 @@ impl Lean {
             [Reply::Nil, _] => Ok(None),
             [Reply::Bytes(value), left] => Ok(Some(holder(value, Some(left)))),
             _ => Err(Failure::malformed("GET", &replies)),
+        })
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::ForHints(self)
+    }
+}
+
+impl Hints for Lean {
+    fn gate(&self) -> &[u8] {
+        self.announced()
+    }
+
+    fn channel(&self) -> Channel {
+        Channel::Sharded(self.announced().to_vec())
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        let commands = vec![Command::new("PTTL").arg(self.keys.lock())];
+        Call::new(commands, |replies| match first("PTTL", replies)?.int() {
+            Some(-2) => Ok(Glance::Free),
+            Some(left) => Ok(Glance::Held {
+                left: time_left(left),
+            }),
+            None => Err(Failure::malformed("PTTL", &[])),
         })
     }
 }
@@ -278,7 +289,7 @@ mod tests {
     #[test]
     fn a_release_uses_the_best_the_server_has() {
         let channel = lean().keys.channel().to_owned();
-        let native = |capabilities| shown(lean().release(b"me", capabilities));
+        let native = |capabilities| shown(lean().release(b"me", None, capabilities));
         let delex = Capabilities {
             delex: true,
             ..Capabilities::default()

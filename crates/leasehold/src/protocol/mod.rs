@@ -14,10 +14,12 @@
 
 mod call;
 mod keys;
+mod kind;
 mod latched;
 mod lean;
 mod queued;
 mod record;
+pub(crate) mod redisson;
 mod script;
 mod tally;
 mod token;
@@ -26,9 +28,9 @@ mod voted;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use crate::backend::{Capabilities, Slot};
 pub(crate) use call::Call;
 pub(crate) use keys::{Counters, Keyspace};
+pub(crate) use kind::{Hints, Kind, Line, Told, Waiting};
 pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};

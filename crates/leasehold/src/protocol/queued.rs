@@ -9,8 +9,10 @@ use std::time::Duration;
 use super::call::first;
 use super::keys::QueueKeys;
 use super::script::script;
-use super::{Acquired, Call, Freed, Grant, Mark, Renewed, Standing, record};
-use crate::backend::{Failure, Refusal, RefusalKind, Reply, Slot};
+use super::{
+    Acquired, Call, Freed, Grant, Kind, Line, Mark, Renewed, Standing, Told, Waiting, record,
+};
+use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply, Slot};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
 
@@ -65,34 +67,59 @@ impl Queued {
         other
     }
 
-    pub(crate) fn name(&self) -> &str {
-        self.keys.name()
+    /// How much there is unless it was set.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.share.capacity
     }
 
-    pub(crate) fn slot(&self) -> Slot {
-        self.keys.slot()
+    /// Sets the capacity, whatever those who enter say.
+    pub(crate) fn set_capacity(&self, capacity: u64) -> Call<()> {
+        let args = [self.share.kind.as_bytes(), &digits(capacity), &micros(KEPT)];
+        Call::script(&CAPACITY, &self.keys.all(), &args, |replies| {
+            first("a capacity", replies).map(drop)
+        })
     }
 
-    /// The lock's own key.
-    pub(crate) fn key(&self) -> &[u8] {
-        self.keys.lock().as_bytes()
+    /// How the lock stands.
+    pub(crate) fn census(&self) -> Call<Census> {
+        Call::script(&LOOK, &self.keys.all(), &[], |replies| {
+            let reply = first("a look", replies)?;
+            let census = read_census(&reply);
+            census.ok_or_else(|| Failure::malformed("a look", &[reply]))
+        })
     }
 
-    pub(crate) fn share(&self) -> Share {
-        self.share
+    /// Keeps a lease or a place for at least so long from now: both are kept by the same step.
+    fn keep(&self, mark: &[u8], length: Duration) -> Call<Standing> {
+        let args = [record::owner(mark), &micros(length)];
+        Call::script(&RENEW, &self.keys.all(), &args, read_standing)
     }
 
     /// Where this client hears of grants, of this lock and of others.
-    pub(crate) fn grants(&self) -> &[u8] {
+    fn grants(&self) -> &[u8] {
         self.keys.grants().as_bytes()
     }
+}
 
-    pub(crate) fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+impl Kind for Queued {
+    fn name(&self) -> &str {
+        self.keys.name()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.keys.lock().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.keys.slot()
+    }
+
+    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
         record::write(owner, since_micros, note).into()
     }
 
-    /// Takes the lock if nobody waits and there is room.
-    pub(crate) fn acquire(&self, mark: &Mark, lease: Duration) -> Call<Acquired> {
+    /// Only if nobody waits and there is room.
+    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
         let entering = self.enter(mark, lease, Duration::ZERO, None);
         entering.map(|standing| match standing {
             Standing::Holds { token, .. } => Acquired::Held { token },
@@ -100,8 +127,48 @@ impl Queued {
         })
     }
 
-    /// Takes the lock, or gets in line for it, with a place that is kept for `place` at a time.
-    pub(crate) fn enter(
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        self.keep(mark, lease).map(|standing| kept(&standing))
+    }
+
+    /// Ends a holding, or a place in line.
+    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+        let args = [record::owner(mark), &micros(keep.unwrap_or_default())];
+        Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
+            match first("a release", replies)? {
+                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => Ok(Freed::Freed),
+                Reply::List(_) => Ok(Freed::NotOurs),
+                reply => Err(Failure::malformed("a release", &[reply])),
+            }
+        })
+    }
+
+    fn share(&self, mark: &[u8]) -> Option<Call<Renewed>> {
+        let args = [record::owner(mark), &digits(1)];
+        let shrunk = Call::script(&SHRINK, &self.keys.all(), &args, read_standing);
+        Some(shrunk.map(|standing| kept(&standing)))
+    }
+
+    fn holder(&self) -> Call<Option<Holder>> {
+        self.census().map(|census| census.holder)
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::InLine(self)
+    }
+}
+
+impl Line for Queued {
+    /// Those who share the lock are let in together, so each has a place of its own.
+    fn gate(&self) -> Option<&[u8]> {
+        (!self.share.shared).then(|| self.key())
+    }
+
+    fn told(&self, _mark: &[u8]) -> Told<'_> {
+        Told::ByGrant(self.grants())
+    }
+
+    fn enter(
         &self,
         mark: &Mark,
         lease: Duration,
@@ -124,52 +191,8 @@ impl Queued {
         Call::script(&ENTER, &self.keys.all(), &args, read_standing)
     }
 
-    /// Keeps a place in line, and says how it stands.
-    pub(crate) fn stay(&self, mark: &[u8], place: Duration) -> Call<Standing> {
-        let args = [record::owner(mark), &micros(place)];
-        Call::script(&RENEW, &self.keys.all(), &args, read_standing)
-    }
-
-    /// Makes the lease last at least `lease` from now; never shortens it.
-    pub(crate) fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        // A lease and a place are kept by the same step.
-        self.stay(mark, lease).map(|standing| kept(&standing))
-    }
-
-    /// Ends a holding, or a place in line; a holding when `keep` is over.
-    pub(crate) fn release(&self, mark: &[u8], keep: Option<Duration>) -> Call<Freed> {
-        let args = [record::owner(mark), &micros(keep.unwrap_or_default())];
-        Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
-            match first("a release", replies)? {
-                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => Ok(Freed::Freed),
-                Reply::List(_) => Ok(Freed::NotOurs),
-                reply => Err(Failure::malformed("a release", &[reply])),
-            }
-        })
-    }
-
-    /// Keeps `weight` of what is held, shared with others.
-    pub(crate) fn shrink(&self, mark: &[u8], weight: u64) -> Call<Renewed> {
-        let args = [record::owner(mark), &digits(weight)];
-        Call::script(&SHRINK, &self.keys.all(), &args, read_standing)
-            .map(|standing| kept(&standing))
-    }
-
-    /// Sets the capacity, whatever those who enter say.
-    pub(crate) fn set_capacity(&self, capacity: u64) -> Call<()> {
-        let args = [self.share.kind.as_bytes(), &digits(capacity), &micros(KEPT)];
-        Call::script(&CAPACITY, &self.keys.all(), &args, |replies| {
-            first("a capacity", replies).map(drop)
-        })
-    }
-
-    /// How the lock stands.
-    pub(crate) fn census(&self) -> Call<Census> {
-        Call::script(&LOOK, &self.keys.all(), &[], |replies| {
-            let reply = first("a look", replies)?;
-            let census = read_census(&reply);
-            census.ok_or_else(|| Failure::malformed("a look", &[reply]))
-        })
+    fn stay(&self, mark: &[u8], _lease: Duration, place: Duration) -> Call<Standing> {
+        self.keep(mark, place)
     }
 }
 

@@ -48,7 +48,7 @@ fn particulars(value: &str) -> Option<Holder> {
             .checked_add(since)
             .or(Some(SystemTime::UNIX_EPOCH)),
         note: note.map(str::to_owned),
-        lease_left: None,
+        ..Holder::default()
     })
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Script {
 macro_rules! script {
     ($name:ident, $($path:literal),+) => {
         static $name: $crate::protocol::script::Script = {
-            const SOURCE: &str = concat!($(include_str!(concat!("../../lua/", $path))),+);
+            const SOURCE: &str = concat!($(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $path))),+);
             $crate::protocol::script::Script::new(SOURCE, || {
                 $crate::protocol::script::digest(SOURCE)
             })

@@ -12,8 +12,10 @@ use std::time::Duration;
 use super::keys::LockKeys;
 use super::script::{digest, script};
 use super::tally::{self, Ballot, Hold, Verdict};
-use super::{Acquired, Call, Freed, Glance, Mark, Renewed, record};
-use crate::backend::{Command, Failure, Refusal, RefusalKind, Reply, Slot, majority};
+use super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting, record};
+use crate::backend::{
+    Capabilities, Channel, Command, Failure, Refusal, RefusalKind, Reply, Slot, majority,
+};
 use crate::holder::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -45,30 +47,50 @@ impl Voted {
         }
     }
 
-    pub(crate) fn name(&self) -> &str {
-        self.keys.name()
-    }
-
-    /// The lock's own key.
-    pub(crate) fn key(&self) -> &[u8] {
-        self.keys.lock().as_bytes()
-    }
-
-    pub(crate) fn slot(&self) -> Slot {
-        self.keys.slot
-    }
-
     /// Where a release is announced, by each node.
-    pub(crate) fn channel(&self) -> &[u8] {
+    fn announced(&self) -> &[u8] {
         self.keys.channel().as_bytes()
     }
 
-    pub(crate) fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+    /// Leaves the lock to end by itself `left` from now, wherever it is ours.
+    fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
+        let args = [mark, &digits(millis_up(left))];
+        Call::script(&KEEP, &[self.key()], &args, |replies| {
+            read_release(&replies)
+        })
+    }
+
+    /// The nodes' clock when the owner was made, told apart from others of the same millisecond by the
+    /// owner itself; above whatever was seen before.
+    fn proposal(&self, mark: &[u8]) -> u64 {
+        let since = record::read(mark).since;
+        let since = since.and_then(|since| since.duration_since(std::time::UNIX_EPOCH).ok());
+        let since = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+        let owner = record::owner(mark).iter().take(8);
+        let salt = owner.fold(0, |sum, byte| sum * 31 + u64::from(*byte)) % 1000;
+        (since + salt).max(self.seen.load(Ordering::Relaxed) + 1)
+    }
+}
+
+/// Every call goes to all nodes.
+impl Kind for Voted {
+    fn name(&self) -> &str {
+        self.keys.name()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.keys.lock().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.keys.slot
+    }
+
+    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
         record::write(owner, since_micros, note).into()
     }
 
-    /// Asks all nodes for the lock, under one token.
-    pub(crate) fn acquire(&self, mark: &Mark, lease: Duration) -> Call<Acquired> {
+    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
         let token = self.proposal(mark);
         let keys = [self.key(), self.votes.as_bytes(), self.standing.as_bytes()];
         let args = [mark, &digits(millis_up(lease))[..], &digits(token)];
@@ -99,8 +121,7 @@ impl Voted {
         })
     }
 
-    /// Makes the lease last at least `lease` from now, at a majority of the nodes.
-    pub(crate) fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
         let keys = [self.key(), self.standing.as_bytes()];
         let args = [mark, &digits(millis_up(lease))];
         Call::script(&RENEW, &keys, &args, |replies| {
@@ -113,44 +134,26 @@ impl Voted {
         })
     }
 
-    /// Puts the lock where it is missing.
-    pub(crate) fn fill_in(&self, mark: &[u8], left: Duration, token: Token) -> Call<()> {
-        let keys = [self.key(), self.votes.as_bytes(), self.standing.as_bytes()];
-        let left = digits(millis_up(left).max(1));
-        let args = [mark, &left[..], &digits(token.as_u64())];
-        Call::script(&FILL, &keys, &args, |_| Ok(()))
-    }
-
-    /// Deletes the lock wherever it is ours, and wakes those who wait.
-    pub(crate) fn release(&self, mark: &[u8]) -> Call<Freed> {
+    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+        if let Some(left) = keep {
+            return self.keep(mark, left);
+        }
         // What is published must not tell the owner, which is a secret.
         let which = digest(&String::from_utf8_lossy(mark));
-        let args = [mark, self.channel(), which.as_bytes()];
+        let args = [mark, self.announced(), which.as_bytes()];
         Call::script(&RELEASE, &[self.key()], &args, |replies| {
             read_release(&replies)
         })
     }
 
-    /// Leaves the lock to end by itself `left` from now, wherever it is ours.
-    pub(crate) fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
-        let args = [mark, &digits(millis_up(left))];
-        Call::script(&KEEP, &[self.key()], &args, |replies| {
-            read_release(&replies)
-        })
+    fn fill_in(&self, mark: &[u8], left: Duration, token: Token) -> Option<Call<()>> {
+        let keys = [self.key(), self.votes.as_bytes(), self.standing.as_bytes()];
+        let left = digits(millis_up(left).max(1));
+        let args = [mark, &left[..], &digits(token.as_u64())];
+        Some(Call::script(&FILL, &keys, &args, |_| Ok(())))
     }
 
-    /// How long the lock will still be held, for one who waits.
-    pub(crate) fn glance(&self) -> Call<Glance> {
-        self.holder().map(|holder| match holder {
-            None => Glance::Free,
-            Some(holder) => Glance::Held {
-                left: holder.lease_left,
-            },
-        })
-    }
-
-    /// Who has a majority.
-    pub(crate) fn holder(&self) -> Call<Option<Holder>> {
+    fn holder(&self) -> Call<Option<Holder>> {
         let commands = vec![
             Command::new("GET").arg(self.key()),
             Command::new("PTTL").arg(self.key()),
@@ -176,15 +179,27 @@ impl Voted {
         })
     }
 
-    /// The nodes' clock when the owner was made, told apart from others of the same millisecond by the
-    /// owner itself; above whatever was seen before.
-    fn proposal(&self, mark: &[u8]) -> u64 {
-        let since = record::read(mark).since;
-        let since = since.and_then(|since| since.duration_since(std::time::UNIX_EPOCH).ok());
-        let since = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-        let owner = record::owner(mark).iter().take(8);
-        let salt = owner.fold(0, |sum, byte| sum * 31 + u64::from(*byte)) % 1000;
-        (since + salt).max(self.seen.load(Ordering::Relaxed) + 1)
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::ForHints(self)
+    }
+}
+
+impl Hints for Voted {
+    fn gate(&self) -> &[u8] {
+        self.announced()
+    }
+
+    fn channel(&self) -> Channel {
+        Channel::Sharded(self.announced().to_vec())
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        self.holder().map(|holder| match holder {
+            None => Glance::Free,
+            Some(holder) => Glance::Held {
+                left: holder.lease_left,
+            },
+        })
     }
 }
 

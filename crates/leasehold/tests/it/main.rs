@@ -42,6 +42,8 @@ mod quorum;
 mod quorum_scripts;
 /// What the README shows works, and secrets stay secret.
 mod readme;
+/// Sharing Redisson's objects with a real Redisson.
+mod redisson;
 /// One test per bug that was found and fixed.
 mod regressions;
 /// Readers together, writers alone, neither starves.

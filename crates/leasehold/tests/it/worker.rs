@@ -1,6 +1,7 @@
 //! Real processes: this test program, started again, doing as it is told line by line.
 
 mod lines;
+mod shared;
 mod votes;
 
 use std::io::{BufRead, BufReader, Write};
@@ -204,6 +205,7 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                 )
                 .await;
             }
+            ["hold-shared", kind, name] => shared::hold(&client, lease, kind, name).await,
             ["self"] => say(this_process()),
             other => panic!("unknown order {other:?}"),
         }

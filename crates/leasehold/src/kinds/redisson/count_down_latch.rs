@@ -1,0 +1,138 @@
+//! Redisson's `RCountDownLatch`: opens when it has been counted down to zero.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Redisson;
+use crate::error::Error;
+use crate::lease::Engine;
+use crate::owner::Owner;
+use crate::protocol::Call;
+use crate::protocol::redisson::CountDown;
+
+/// Redisson's latch by its name. One that was never set is open.
+///
+/// It is kept until it is counted down or deleted.
+#[derive(Clone)]
+pub struct CountDownLatch {
+    engine: Arc<Engine>,
+    latch: Result<Arc<CountDown>, (String, String)>,
+}
+
+impl CountDownLatch {
+    pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
+        let latch = redisson.layout.latch(name);
+        Self {
+            engine: redisson.engine.clone(),
+            latch: latch
+                .map(|latch| Arc::new(CountDown::new(latch)))
+                .map_err(|why| (name.to_owned(), why)),
+        }
+    }
+
+    /// The name it was made with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.latch {
+            Ok(latch) => latch.name(),
+            Err((name, _)) => name,
+        }
+    }
+
+    /// Closes the latch, for so many count-downs to come; false when it is closed already.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it closed or not.
+    ///
+    /// # Errors
+    ///
+    /// When `count` is 0, or the server cannot be asked. After [`Error::Unknown`] it may have been closed.
+    pub async fn try_set_count(&self, count: u32) -> Result<bool, Error> {
+        if count == 0 {
+            return Err(Error::invalid("count", "there must be at least one"));
+        }
+        self.ask(|latch| latch.set(count)).await
+    }
+
+    /// Counts down; how many are still to come. An answer that is lost is asked for again, and counts once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it counted or not.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked. After [`Error::Unknown`] it may have been counted.
+    pub async fn count_down(&self) -> Result<i64, Error> {
+        let number = Owner::random();
+        let count = |latch: &CountDown| latch.count_down(&number);
+        match self.ask(count).await {
+            Err(Error::Unavailable(_) | Error::Unknown(_)) => self.ask(count).await,
+            counted => counted,
+        }
+    }
+
+    /// How many count-downs are still to come.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn count(&self) -> Result<i64, Error> {
+        self.ask(CountDown::left).await
+    }
+
+    /// Waits until it is open, for at most `limit` where there is one. Redisson's `await`.
+    ///
+    /// Told by push; a message that is lost costs at most a second, where Redisson's would wait for ever.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] when the limit is over, and when the server is out of reach for longer than
+    /// [`outage_limit`](crate::ClientBuilder::outage_limit).
+    pub async fn wait(&self, limit: impl Into<Option<Duration>>) -> Result<(), Error> {
+        let latch = self.latch()?;
+        let (slot, name) = (latch.slot(), latch.name());
+        self.engine.watch(&*latch, slot, name, limit.into()).await
+    }
+
+    /// Deletes it, which opens it for all who wait, of Java too; false when it was open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it deleted or not.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn delete(&self) -> Result<bool, Error> {
+        self.ask(CountDown::delete).await
+    }
+
+    async fn ask<R>(&self, call: impl FnOnce(&CountDown) -> Call<R>) -> Result<R, Error> {
+        let latch = self.latch()?;
+        let call = call(&latch);
+        self.engine.ask(latch.slot(), latch.name(), call).await
+    }
+
+    fn latch(&self) -> Result<Arc<CountDown>, Error> {
+        match &self.latch {
+            Ok(latch) => Ok(latch.clone()),
+            Err((_, why)) => Err(Error::invalid("name", why)),
+        }
+    }
+}
+
+impl std::fmt::Debug for CountDownLatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("CountDownLatch").field(&self.name()).finish()
+    }
+}

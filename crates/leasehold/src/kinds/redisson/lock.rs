@@ -1,0 +1,211 @@
+//! Redisson's `RLock`, whichever of its locks it is.
+
+use std::sync::Arc;
+
+use super::super::handle::Handle;
+use super::super::lock as acquisition;
+use super::super::lock::{Ask, Handed};
+use super::Redisson;
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::lease::{Guard, Reentry, Unfenced};
+use crate::protocol::redisson::{Fair, Hashed, Layout, Object};
+use crate::protocol::{Call, Kind};
+
+/// One of Redisson's locks by its name: what its `RLock` is. `G` is the guard that it hands out.
+///
+/// The owner of a lock is the guard, not the thread: each acquisition is to Redisson as if a thread of its own made
+/// it. Use [`reentrant`](Self::reentrant) to enter a lock that is held.
+pub struct Lock<G = Guard<Unfenced>> {
+    handle: Handle<dyn Kind>,
+    /// Takes the lock away from whoever holds it.
+    force: Arc<dyn Fn() -> Option<Call<bool>> + Send + Sync>,
+    wrap: fn(Guard) -> G,
+}
+
+impl Lock {
+    pub(super) fn plain(redisson: &Redisson, name: &str) -> Self {
+        let hashed = |object, _: &Layout| Hashed::plain(object);
+        Self::new(redisson, name, hashed, Hashed::force, Guard::unfenced)
+    }
+
+    pub(super) fn fair(redisson: &Redisson, name: &str) -> Self {
+        let fair = |object, layout: &Layout| Fair::new(object, layout.fair_wait);
+        Self::new(redisson, name, fair, Fair::force, Guard::unfenced)
+    }
+}
+
+impl Lock<Guard> {
+    pub(super) fn fenced(redisson: &Redisson, name: &str) -> Self {
+        let hashed = |object, _: &Layout| Hashed::fenced(object);
+        Self::new(redisson, name, hashed, Hashed::force, |guard| guard)
+    }
+}
+
+impl<G> Lock<G> {
+    /// The lock that `make` makes of the object `name`.
+    pub(super) fn new<K: Kind>(
+        redisson: &Redisson,
+        name: &str,
+        make: impl FnOnce(Object, &Layout) -> K,
+        force: fn(&K) -> Call<bool>,
+        wrap: fn(Guard) -> G,
+    ) -> Self {
+        let layout = &redisson.layout;
+        let object = layout.object(name);
+        let kind = object.map(|object| Arc::new(make(object, layout)));
+        let of = kind.clone().ok();
+        let (engine, terms) = (redisson.engine.clone(), &redisson.terms);
+        Self {
+            handle: Handle::of_any(engine, name, kind.map(|kind| kind as _), terms),
+            force: Arc::new(move || of.as_deref().map(force)),
+            wrap,
+        }
+    }
+
+    /// The name it was made with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Acquires the lock, waiting for it as long as need be; the lease is renewed unless its length is
+    /// [fixed](acquisition::Lock::lease).
+    ///
+    /// What Redisson's `lock()` and `tryLock(wait)` do. A note is not kept: the layout has no place for it.
+    pub fn lock(&self) -> acquisition::Lock<G> {
+        acquisition::Lock::guarded_by(self.ask(), self.wrap)
+    }
+
+    /// Acquires the lock if it is free; `Ok(None)` when somebody holds it.
+    pub fn try_lock(&self) -> acquisition::TryLock<G> {
+        acquisition::TryLock::guarded_by(self.ask(), self.wrap)
+    }
+
+    /// Acquires the lock, does `work`, and gives the lock back on every way out; see
+    /// [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and gives the lock back in the background.
+    ///
+    /// # Errors
+    ///
+    /// Those of acquiring, and [`Error::Lost`] when the lease was lost before the work was done.
+    pub async fn run<R, W>(&self, work: R) -> Result<W::Output, Error>
+    where
+        G: Handed,
+        R: FnOnce(G::Lease) -> W,
+        W: Future,
+    {
+        self.lock().run(work).await
+    }
+
+    /// A handle that can be entered again while it is held, by all who have a clone of it. How often it has been is
+    /// written to the server, where Java clients see it as the hold count.
+    #[must_use]
+    pub fn reentrant(&self) -> Reentrant<G> {
+        Reentrant {
+            lock: self.clone(),
+            reentry: Arc::default(),
+        }
+    }
+
+    /// Takes the lock away from whoever holds it; false when nobody does. Redisson's `forceUnlock`.
+    ///
+    /// A Rust holder learns of it at its next renewal, a Java holder when it unlocks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves it taken away or not.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked. After [`Error::Unknown`] it may have been taken away.
+    pub async fn force_unlock(&self) -> Result<bool, Error> {
+        let kind = self.handle.kind()?;
+        match (self.force)() {
+            Some(call) => {
+                let engine = &self.handle.engine;
+                engine.ask(kind.slot(), kind.name(), call).await
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Who holds the lock now, by the name that Redisson's client goes by; `None` when nobody does.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn holder(&self) -> Result<Option<Holder>, Error> {
+        self.handle.holder().await
+    }
+
+    fn ask(&self) -> Ask {
+        self.handle.ask()
+    }
+}
+
+impl<G> Clone for Lock<G> {
+    fn clone(&self) -> Self {
+        Self {
+            handle: self.handle.clone(),
+            force: self.force.clone(),
+            wrap: self.wrap,
+        }
+    }
+}
+
+impl<G> std::fmt::Debug for Lock<G> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Lock").field(&self.name()).finish()
+    }
+}
+
+/// A handle to one of Redisson's locks that can be entered again by whoever has a clone of it.
+///
+/// The first guard acquires the lock, the last one to go gives it back. All share one lease. The terms of the
+/// first acquisition stand.
+pub struct Reentrant<G = Guard<Unfenced>> {
+    lock: Lock<G>,
+    reentry: Arc<Reentry>,
+}
+
+impl<G> Reentrant<G> {
+    /// Acquires the lock, or enters it again at once when a guard of this handle holds it.
+    pub fn lock(&self) -> acquisition::Lock<G> {
+        acquisition::Lock::guarded_by(self.ask(), self.lock.wrap)
+    }
+
+    /// Acquires the lock if it is free or held by this handle.
+    pub fn try_lock(&self) -> acquisition::TryLock<G> {
+        acquisition::TryLock::guarded_by(self.ask(), self.lock.wrap)
+    }
+
+    fn ask(&self) -> Ask {
+        Ask {
+            reentry: Some(self.reentry.clone()),
+            ..self.lock.ask()
+        }
+    }
+}
+
+impl<G> Clone for Reentrant<G> {
+    fn clone(&self) -> Self {
+        Self {
+            lock: self.lock.clone(),
+            reentry: self.reentry.clone(),
+        }
+    }
+}
+
+impl<G> std::fmt::Debug for Reentrant<G> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Reentrant").field(&self.lock.name()).finish()
+    }
+}

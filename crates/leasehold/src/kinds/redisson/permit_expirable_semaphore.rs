@@ -1,0 +1,91 @@
+//! Redisson's `RPermitExpirableSemaphore`: permits with a lease each.
+
+use std::sync::Arc;
+
+use super::super::handle::Handle;
+use super::super::lock::{Lock, TryLock};
+use super::Redisson;
+use crate::error::Error;
+use crate::lease::{Guard, Unfenced};
+use crate::protocol::redisson::Expiring;
+use crate::protocol::{Call, Kind};
+
+/// Redisson's semaphore whose permits expire, by its name. Not fair.
+///
+/// Permits that are taken here are renewed until their guard is gone, which Redisson's own are not. Those whose
+/// lease has ended come back when somebody asks for permits.
+#[derive(Clone)]
+pub struct PermitExpirableSemaphore {
+    handle: Handle<Expiring>,
+}
+
+impl PermitExpirableSemaphore {
+    pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
+        let kind = redisson.layout.object(name).map(Expiring::new);
+        Self {
+            handle: Handle::new(redisson.engine.clone(), name, kind, &redisson.terms),
+        }
+    }
+
+    /// The name it was made with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Acquires so many permits, waiting for them as long as need be.
+    pub fn acquire(&self, permits: u32) -> Lock<Guard<Unfenced>> {
+        Lock::guarded_by(self.handle.ask_as(self.taking(permits)), Guard::unfenced)
+    }
+
+    /// Acquires so many permits if there are; `Ok(None)` otherwise.
+    pub fn try_acquire(&self, permits: u32) -> TryLock<Guard<Unfenced>> {
+        TryLock::guarded_by(self.handle.ask_as(self.taking(permits)), Guard::unfenced)
+    }
+
+    /// Sets how many permits there are; false when that was done before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves them set or not.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked. After [`Error::Unknown`] they may have been set.
+    pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
+        self.ask(|kind| kind.set(permits)).await
+    }
+
+    /// How many permits could be taken now; less than nothing when more were taken away than there were.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn available_permits(&self) -> Result<i64, Error> {
+        self.ask(Expiring::available).await
+    }
+
+    fn taking(&self, permits: u32) -> Result<Arc<Expiring>, Error> {
+        if permits == 0 {
+            return Err(Error::invalid("permits", "there must be at least one"));
+        }
+        Ok(Arc::new(self.handle.kind()?.taking(permits)))
+    }
+
+    async fn ask<R>(&self, call: impl FnOnce(&Expiring) -> Call<R>) -> Result<R, Error> {
+        let kind = self.handle.kind()?;
+        let engine = &self.handle.engine;
+        engine.ask(kind.slot(), kind.name(), call(&kind)).await
+    }
+}
+
+impl std::fmt::Debug for PermitExpirableSemaphore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_tuple("PermitExpirableSemaphore");
+        shown.field(&self.name()).finish()
+    }
+}

@@ -1,0 +1,108 @@
+//! What tells one kind of lock from another: the calls of its life, and how it is waited for.
+
+use std::time::Duration;
+
+use super::{Acquired, Call, Freed, Glance, Mark, Renewed, Standing};
+use crate::backend::{Capabilities, Channel, Slot};
+use crate::holder::Holder;
+use crate::owner::{Owner, Token};
+
+/// One lock, as the lease layer sees it.
+pub(crate) trait Kind: Send + Sync + 'static {
+    /// The lock's name, for people.
+    fn name(&self) -> &str;
+    /// Its own key on the server: what tells it from all other locks.
+    fn key(&self) -> &[u8];
+    /// Where its requests are routed.
+    fn slot(&self) -> Slot;
+    /// What stands on the server in the name of `owner`.
+    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark;
+    /// Takes the lock if it can; with `look`, a busy answer says how long it stays so.
+    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired>;
+    /// Makes the lease last at least `lease` from now. Always writes, so that replicas can acknowledge it.
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed>;
+    /// Gives the lock back, at once or when `keep` is over.
+    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed>;
+    /// Makes sure that an acquire which may have been executed, or may still be, comes to nothing.
+    fn cancel(&self, mark: &[u8], server: Capabilities) -> Call<Freed> {
+        self.release(mark, None, server)
+    }
+    /// Shows others how often it has been entered; `None` where that is nobody's business.
+    fn recount(&self, _mark: &[u8], _entries: u32) -> Option<Call<Renewed>> {
+        None
+    }
+    /// Takes a token that is below neither the server's clock nor `floor`; `None` where no token is given
+    /// out that was below the clock.
+    fn raise_token(&self, _floor: u64) -> Option<Call<Token>> {
+        None
+    }
+    /// Keeps what is held, but shares it from now on; `None` where that makes no sense.
+    fn share(&self, _mark: &[u8]) -> Option<Call<Renewed>> {
+        None
+    }
+    /// Puts what is held where it is missing, for as long as it is held still; `None` where it is in one
+    /// place.
+    fn fill_in(&self, _mark: &[u8], _left: Duration, _token: Token) -> Option<Call<()>> {
+        None
+    }
+    /// Asks who holds it.
+    fn holder(&self) -> Call<Option<Holder>>;
+    /// How it is waited for.
+    fn waiting(&self) -> Waiting<'_>;
+}
+
+/// The two ways of waiting.
+pub(crate) enum Waiting<'a> {
+    /// Whoever tries first after a release has the lock.
+    ForHints(&'a dyn Hints),
+    /// The server gives it to those who wait, in the order in which they came.
+    InLine(&'a dyn Line),
+}
+
+impl<'a> Waiting<'a> {
+    /// Where the tasks of this process that want this lock stand behind each other.
+    pub(crate) fn gate(&self) -> Option<&'a [u8]> {
+        match self {
+            Self::ForHints(hints) => Some(hints.gate()),
+            Self::InLine(line) => line.gate(),
+        }
+    }
+}
+
+/// What is waited for by hints: messages, and looks behind them.
+pub(crate) trait Hints: Send + Sync {
+    /// Where tasks of this process stand behind each other, as one waiter.
+    fn gate(&self) -> &[u8];
+    /// Where it is announced that trying may be worth it.
+    fn channel(&self) -> Channel;
+    /// Looks whether it is.
+    fn glance(&self) -> Call<Glance>;
+}
+
+/// What is waited for in a line on the server.
+pub(crate) trait Line: Send + Sync {
+    /// Where tasks of this process stand behind each other, as one waiter; `None` where each has a
+    /// place of its own.
+    fn gate(&self) -> Option<&[u8]>;
+    /// How those who wait are told.
+    fn told(&self, mark: &[u8]) -> Told<'_>;
+    /// Takes the lock, or a place in line that is kept for `place` at a time; the place that `ticket`
+    /// stood for, where there is one.
+    fn enter(
+        &self,
+        mark: &Mark,
+        lease: Duration,
+        place: Duration,
+        ticket: Option<u64>,
+    ) -> Call<Standing>;
+    /// Keeps the place, and says how it stands.
+    fn stay(&self, mark: &[u8], lease: Duration, place: Duration) -> Call<Standing>;
+}
+
+/// The two ways in which one who waits in line is told that its turn has come.
+pub(crate) enum Told<'a> {
+    /// The lock is given to it, and grants to all of this client are announced here.
+    ByGrant(&'a [u8]),
+    /// It is called by name, on a channel of its own, and then asks for the lock.
+    ByName(Channel),
+}

@@ -1,0 +1,153 @@
+//! Redisson's semaphore: a number on the server, and nothing that says who took from it.
+//!
+//! What is taken belongs to nobody there and never expires. So that nothing is taken or given back twice when an
+//! answer is lost, each acquisition is noted for a while.
+
+use std::time::Duration;
+
+use super::super::script::script;
+use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
+use super::{NO_TOKEN, NOTED, Object, digits, freed, millis, read_done};
+use crate::backend::{Capabilities, Channel, Command, Failure, Reply, Slot};
+use crate::holder::Holder;
+use crate::owner::{Owner, Token};
+
+script!(ACQUIRE, "redisson/semaphore_acquire.lua");
+script!(RELEASE, "redisson/semaphore_release.lua");
+script!(SET, "redisson/semaphore_set.lua");
+
+/// The calls of one semaphore, for those who take so many permits.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    object: Object,
+    channel: String,
+    wanted: u32,
+}
+
+impl Counted {
+    pub(crate) fn new(object: Object) -> Self {
+        Self {
+            channel: object.prefixed("redisson_sc"),
+            object,
+            wanted: 1,
+        }
+    }
+
+    /// The same, for one who takes so many.
+    pub(crate) fn taking(&self, permits: u32) -> Self {
+        Self {
+            wanted: permits,
+            ..self.clone()
+        }
+    }
+
+    /// Sets how many there are, if that was never done.
+    pub(crate) fn set(&self, permits: u32) -> Call<bool> {
+        let keys = [self.key(), self.channel.as_bytes()];
+        let args = [&digits(permits.into())[..], self.object.publish()];
+        Call::script(&SET, &keys, &args, read_done)
+    }
+
+    /// How many there are.
+    pub(crate) fn available(&self) -> Call<i64> {
+        let commands = vec![Command::new("GET").arg(self.key())];
+        Call::new(commands, |replies| match replies.as_slice() {
+            [Reply::Refused(refusal)] => Err(Failure::Refused(refusal.clone())),
+            [Reply::Nil] => Ok(0),
+            [reply] => reply
+                .int()
+                .ok_or_else(|| Failure::malformed("GET", &replies)),
+            _ => Err(Failure::malformed("GET", &replies)),
+        })
+    }
+
+    /// Gives permits back, once under one mark; those that only the note can tell of only if it does.
+    pub(crate) fn give(&self, mark: &[u8], certain: bool) -> Call<Freed> {
+        let note = self.note(mark);
+        let keys = [self.key(), note.as_bytes(), self.channel.as_bytes()];
+        let args = [
+            &digits(self.wanted.into())[..],
+            &millis(NOTED),
+            self.object.publish(),
+            if certain { b"1" } else { b"0" },
+        ];
+        Call::script(&RELEASE, &keys, &args, read_done).map(freed)
+    }
+
+    fn note(&self, mark: &[u8]) -> String {
+        self.object.note(&String::from_utf8_lossy(mark))
+    }
+}
+
+/// There is nothing to renew: the permits are ours until they are given back.
+impl Kind for Counted {
+    fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.object.key().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.object.slot()
+    }
+
+    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+        owner.to_string().into_bytes().into()
+    }
+
+    fn acquire(&self, mark: &Mark, _lease: Duration, _look: bool) -> Call<Acquired> {
+        let note = self.note(mark);
+        let keys = [self.key(), note.as_bytes()];
+        let args = [&digits(self.wanted.into())[..], &millis(NOTED)];
+        Call::script(&ACQUIRE, &keys, &args, read_done).map(|taken| match taken {
+            true => Acquired::Held {
+                token: Token::new(NO_TOKEN),
+            },
+            false => Acquired::Busy {
+                holder: Holder::default(),
+            },
+        })
+    }
+
+    fn renew(&self, _mark: &[u8], _lease: Duration) -> Call<Renewed> {
+        self.available().map(|_| Renewed::Kept)
+    }
+
+    fn release(&self, mark: &[u8], _keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+        self.give(mark, true)
+    }
+
+    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Freed> {
+        self.give(mark, false)
+    }
+
+    /// Permits do not tell who holds them.
+    fn holder(&self) -> Call<Option<Holder>> {
+        self.available().map(|_| None)
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::ForHints(self)
+    }
+}
+
+impl Hints for Counted {
+    fn gate(&self) -> &[u8] {
+        self.channel.as_bytes()
+    }
+
+    fn channel(&self) -> Channel {
+        self.object.channel(&self.channel)
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        let wanted = i64::from(self.wanted);
+        self.available()
+            .map(move |available| match available >= wanted {
+                true => Glance::Free,
+                false => Glance::Held { left: None },
+            })
+    }
+}

@@ -1,0 +1,146 @@
+//! Redisson's lock and fenced lock: a hash with one field, the owner's, that counts how often it was entered.
+
+use std::time::Duration;
+
+use super::super::call::first;
+use super::super::script::script;
+use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting, token};
+use super::{
+    Object, digits, freed, glance_at, holder, holder_at, millis, read_acquired, read_done, renewed,
+};
+use crate::backend::{Capabilities, Channel, Failure, Reply, Slot};
+use crate::holder::Holder;
+use crate::owner::Owner;
+
+script!(ACQUIRE, "redisson/lock_acquire.lua");
+script!(ACQUIRE_FENCED, "redisson/fenced_acquire.lua");
+script!(RENEW, "redisson/lock_renew.lua");
+script!(RELEASE, "redisson/lock_release.lua");
+script!(RECOUNT, "redisson/lock_recount.lua");
+script!(FORCE, "redisson/lock_force.lua");
+
+/// The calls of one lock.
+#[derive(Debug)]
+pub(crate) struct Hashed {
+    object: Object,
+    channel: String,
+    /// Where the fenced one counts its holders.
+    token: Option<String>,
+}
+
+impl Hashed {
+    pub(crate) fn plain(object: Object) -> Self {
+        Self {
+            channel: object.prefixed("redisson_lock__channel"),
+            token: None,
+            object,
+        }
+    }
+
+    pub(crate) fn fenced(object: Object) -> Self {
+        Self {
+            token: Some(object.prefixed("redisson_lock_token")),
+            ..Self::plain(object)
+        }
+    }
+
+    /// Takes it away from whoever holds it; false when nobody does.
+    pub(crate) fn force(&self) -> Call<bool> {
+        let keys = [self.key(), self.channel.as_bytes()];
+        Call::script(&FORCE, &keys, &[self.object.publish()], read_done)
+    }
+}
+
+/// Writes how often `owner` has entered the lock at `key`, a hash with a field for it.
+pub(super) fn recount(key: &[u8], owner: &[u8], entries: u32) -> Call<Renewed> {
+    let args = [owner, &digits(entries.into())];
+    Call::script(&RECOUNT, &[key], &args, read_done).map(renewed)
+}
+
+/// Makes the lease of `owner` last at least `lease` from now, in the hash at `key`.
+pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<Renewed> {
+    Call::script(&RENEW, &[key], &[owner, &millis(lease)], read_done).map(renewed)
+}
+
+impl Kind for Hashed {
+    fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.object.key().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.object.slot()
+    }
+
+    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+        self.object.owner(owner).into_bytes().into()
+    }
+
+    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+        let args = [&mark[..], &millis(lease)];
+        match &self.token {
+            None => Call::script(&ACQUIRE, &[self.key()], &args, read_acquired),
+            Some(token) => {
+                let keys = [self.key(), token.as_bytes()];
+                Call::script(&ACQUIRE_FENCED, &keys, &args, read_fenced)
+            }
+        }
+    }
+
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        renew(self.key(), mark, lease)
+    }
+
+    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+        let keys = [self.key(), self.channel.as_bytes()];
+        let args = [
+            mark,
+            &millis(keep.unwrap_or_default()),
+            self.object.publish(),
+        ];
+        Call::script(&RELEASE, &keys, &args, read_done).map(freed)
+    }
+
+    fn recount(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+        Some(recount(self.key(), mark, entries))
+    }
+
+    fn holder(&self) -> Call<Option<Holder>> {
+        holder_at(self.object.key())
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::ForHints(self)
+    }
+}
+
+impl Hints for Hashed {
+    fn gate(&self) -> &[u8] {
+        self.channel.as_bytes()
+    }
+
+    fn channel(&self) -> Channel {
+        self.object.channel(&self.channel)
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        glance_at(self.object.key())
+    }
+}
+
+/// The token alone, or the time left and a field of the hash.
+fn read_fenced(replies: Vec<Reply>) -> Result<Acquired, Failure> {
+    let reply = first("an acquire", replies)?;
+    match reply.list() {
+        Some([number]) => Ok(Acquired::Held {
+            token: token::read(number)?,
+        }),
+        Some([left, fields @ ..]) => Ok(Acquired::Busy {
+            holder: holder(left, fields),
+        }),
+        _ => Err(Failure::malformed("an acquire", &[reply])),
+    }
+}

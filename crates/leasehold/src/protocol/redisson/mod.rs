@@ -1,0 +1,130 @@
+//! Redisson's objects, on its own keys and channels, as a Redisson of any version since 3.24 leaves and finds them.
+//!
+//! The layout is Redisson's and is described in `docs/interop.md`; the scripts are ours. They send absolute values
+//! where Redisson's add and subtract, so every step can be repeated, and use the server's clock where Redisson's
+//! use the client's.
+
+mod counted;
+mod fair;
+mod latch;
+mod layout;
+mod lock;
+mod permits;
+mod read_write;
+
+pub(crate) use counted::Counted;
+pub(crate) use fair::Fair;
+pub(crate) use latch::CountDown;
+pub(crate) use layout::{Layout, Object};
+pub(crate) use lock::Hashed;
+pub(crate) use permits::Expiring;
+pub(crate) use read_write::{Mode, ReadWrite};
+
+use std::time::Duration;
+
+use super::call::first;
+use super::{Acquired, Call, Freed, Glance, Renewed};
+use crate::backend::{Command, Failure, Reply};
+use crate::holder::Holder;
+use crate::options::millis_up;
+use crate::owner::Token;
+
+/// What is held without a token; never shown.
+const NO_TOKEN: u64 = 0;
+
+/// How long it is noted that a step was done, for whoever asks again: longer than a request can be late.
+const NOTED: Duration = Duration::from_secs(20);
+
+fn digits(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+fn millis(duration: Duration) -> Vec<u8> {
+    digits(millis_up(duration))
+}
+
+/// 1 for done, 0 for not.
+fn read_done(replies: Vec<Reply>) -> Result<bool, Failure> {
+    match first("a script", replies)?.int() {
+        Some(done @ (0 | 1)) => Ok(done == 1),
+        _ => Err(Failure::malformed("a script", &[])),
+    }
+}
+
+fn read_number(replies: Vec<Reply>) -> Result<i64, Failure> {
+    let reply = first("a number", replies)?;
+    let number = reply.int();
+    number.ok_or_else(|| Failure::malformed("a number", &[reply]))
+}
+
+fn renewed(done: bool) -> Renewed {
+    match done {
+        true => Renewed::Kept,
+        false => Renewed::Gone,
+    }
+}
+
+fn freed(done: bool) -> Freed {
+    match done {
+        true => Freed::Freed,
+        false => Freed::NotOurs,
+    }
+}
+
+/// 1 for ours, or the time left and fields of the hash.
+fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, Failure> {
+    let reply = first("an acquire", replies)?;
+    match &reply {
+        Reply::Int(1) => Ok(Acquired::Held {
+            token: Token::new(NO_TOKEN),
+        }),
+        Reply::List(parts) if parts.len() > 1 => Ok(Acquired::Busy {
+            holder: holder(&parts[0], &parts[1..]),
+        }),
+        _ => Err(Failure::malformed("an acquire", &[reply])),
+    }
+}
+
+/// Who has one of `fields`, and for how long still.
+fn holder(left: &Reply, fields: &[Reply]) -> Holder {
+    let owner = fields.iter().find_map(|field| match field.text() {
+        Some("mode") | None => None,
+        Some(owner) => Some(owner.trim_end_matches(":write").to_owned()),
+    });
+    Holder {
+        redisson: owner,
+        lease_left: left.int().and_then(time_left),
+        ..Holder::default()
+    }
+}
+
+/// What `PTTL` answers, as a duration; negative numbers mean gone or without expiry.
+fn time_left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+/// One of those who have a field in the hash at `key`.
+fn holder_at(key: &str) -> Call<Option<Holder>> {
+    let commands = vec![
+        Command::new("HRANDFIELD").arg(key).arg("2"),
+        Command::new("PTTL").arg(key),
+    ];
+    Call::new(commands, |replies| match replies.as_slice() {
+        [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+        [Reply::List(fields), _] if fields.is_empty() => Ok(None),
+        [Reply::List(fields), left] => Ok(Some(holder(left, fields))),
+        [Reply::Nil, _] => Ok(None),
+        _ => Err(Failure::malformed("HRANDFIELD", &replies)),
+    })
+}
+
+/// How long what is at `key` lasts still, for one who waits for its end.
+fn glance_at(key: &str) -> Call<Glance> {
+    let commands = vec![Command::new("PTTL").arg(key)];
+    Call::new(commands, |replies| match read_number(replies)? {
+        -2 => Ok(Glance::Free),
+        left => Ok(Glance::Held {
+            left: time_left(left),
+        }),
+    })
+}

@@ -1,0 +1,138 @@
+//! Redisson's semaphore whose permits expire: how many are available, and those that are held by when they expire.
+
+use std::time::Duration;
+
+use super::super::script::script;
+use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
+use super::{Counted, NO_TOKEN, Object, freed, millis, read_done, read_number, renewed};
+use crate::backend::{Capabilities, Channel, Slot};
+use crate::holder::Holder;
+use crate::owner::{Owner, Token};
+
+script!(ACQUIRE, "redisson/permits_acquire.lua");
+script!(RENEW, "redisson/permits_renew.lua");
+script!(RELEASE, "redisson/permits_release.lua");
+script!(LOOK, "redisson/permits_look.lua");
+
+/// The calls of one semaphore, for those who take so many permits.
+#[derive(Clone, Debug)]
+pub(crate) struct Expiring {
+    object: Object,
+    held: String,
+    channel: String,
+    wanted: u32,
+}
+
+impl Expiring {
+    pub(crate) fn new(object: Object) -> Self {
+        Self {
+            held: format!("{}:timeout", object.stem()),
+            channel: object.prefixed("redisson_sc"),
+            object,
+            wanted: 1,
+        }
+    }
+
+    /// The same, for one who takes so many.
+    pub(crate) fn taking(&self, permits: u32) -> Self {
+        Self {
+            wanted: permits,
+            ..self.clone()
+        }
+    }
+
+    /// How many could be taken now.
+    pub(crate) fn available(&self) -> Call<i64> {
+        Call::script(&LOOK, &self.keys(), &[], read_number)
+    }
+
+    /// Sets how many there are, if that was never done.
+    pub(crate) fn set(&self, permits: u32) -> Call<bool> {
+        Counted::new(self.object.clone()).set(permits)
+    }
+
+    fn keys(&self) -> [&[u8]; 2] {
+        [self.key(), self.held.as_bytes()]
+    }
+
+    fn keys_and_channel(&self) -> [&[u8]; 3] {
+        let [available, held] = self.keys();
+        [available, held, self.channel.as_bytes()]
+    }
+}
+
+impl Kind for Expiring {
+    fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.object.key().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.object.slot()
+    }
+
+    /// The ids of all permits, 16 bytes each.
+    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+        let ids = (0..u128::from(self.wanted)).flat_map(|number| owner.id(number));
+        ids.collect()
+    }
+
+    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+        let args = [&mark[..], &millis(lease), self.object.publish()];
+        Call::script(&ACQUIRE, &self.keys_and_channel(), &args, read_done).map(
+            |taken| match taken {
+                true => Acquired::Held {
+                    token: Token::new(NO_TOKEN),
+                },
+                false => Acquired::Busy {
+                    holder: Holder::default(),
+                },
+            },
+        )
+    }
+
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        let args = [mark, &millis(lease)];
+        Call::script(&RENEW, &[self.held.as_bytes()], &args, read_done).map(renewed)
+    }
+
+    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+        let args = [
+            mark,
+            &millis(keep.unwrap_or_default()),
+            self.object.publish(),
+        ];
+        Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
+    }
+
+    /// Permits do not tell who holds them.
+    fn holder(&self) -> Call<Option<Holder>> {
+        self.available().map(|_| None)
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::ForHints(self)
+    }
+}
+
+impl Hints for Expiring {
+    fn gate(&self) -> &[u8] {
+        self.channel.as_bytes()
+    }
+
+    fn channel(&self) -> Channel {
+        self.object.channel(&self.channel)
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        let wanted = i64::from(self.wanted);
+        self.available()
+            .map(move |available| match available >= wanted {
+                true => Glance::Free,
+                false => Glance::Held { left: None },
+            })
+    }
+}

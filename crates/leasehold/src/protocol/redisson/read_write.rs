@@ -1,0 +1,161 @@
+//! Redisson's read-write lock: a hash with the mode and a field for each who holds it, and a key for each entry of
+//! a reader that expires with its lease.
+
+use std::time::Duration;
+
+use super::super::script::script;
+use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
+use super::{
+    Object, digits, freed, glance_at, holder_at, millis, read_acquired, read_done, renewed,
+};
+use crate::backend::{Capabilities, Channel, Slot};
+use crate::holder::Holder;
+use crate::owner::Owner;
+
+script!(ACQUIRE_READ, "redisson/read_acquire.lua");
+script!(ACQUIRE_WRITE, "redisson/write_acquire.lua");
+script!(RENEW, "redisson/rw_readers.lua", "redisson/rw_renew.lua");
+script!(
+    RELEASE,
+    "redisson/rw_readers.lua",
+    "redisson/rw_release.lua"
+);
+script!(
+    DOWNGRADE,
+    "redisson/rw_readers.lua",
+    "redisson/rw_downgrade.lua"
+);
+script!(
+    RECOUNT,
+    "redisson/rw_readers.lua",
+    "redisson/rw_recount.lua"
+);
+script!(FORCE, "redisson/rw_force.lua");
+
+/// What one who comes wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Read,
+    Write,
+}
+
+/// The calls of one lock, for those who read or for those who write.
+#[derive(Debug)]
+pub(crate) struct ReadWrite {
+    object: Object,
+    mode: Mode,
+    channel: String,
+    stem: String,
+}
+
+impl ReadWrite {
+    pub(crate) fn new(object: Object, mode: Mode) -> Self {
+        Self {
+            channel: object.prefixed("redisson_rwlock"),
+            stem: object.stem(),
+            mode,
+            object,
+        }
+    }
+
+    /// Takes it away from all who hold it in this mode; false when nobody does.
+    pub(crate) fn force(&self) -> Call<bool> {
+        let mode: &[u8] = match self.mode {
+            Mode::Read => b"read",
+            Mode::Write => b"write",
+        };
+        let keys = [self.key(), self.channel.as_bytes()];
+        Call::script(&FORCE, &keys, &[mode, self.object.publish()], read_done)
+    }
+
+    fn keys(&self) -> [&[u8]; 2] {
+        [self.key(), self.stem.as_bytes()]
+    }
+
+    fn keys_and_channel(&self) -> [&[u8]; 3] {
+        let [lock, stem] = self.keys();
+        [lock, stem, self.channel.as_bytes()]
+    }
+}
+
+/// The mark is the owner, also of a writer: who reads and who writes is told by the hash, since a writer can become
+/// a reader.
+impl Kind for ReadWrite {
+    fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.object.key().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.object.slot()
+    }
+
+    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+        self.object.owner(owner).into_bytes().into()
+    }
+
+    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+        let owner = String::from_utf8_lossy(mark);
+        match self.mode {
+            Mode::Read => {
+                let entries = format!("{}:{owner}:rwlock_timeout", self.stem);
+                let keys = [self.key(), entries.as_bytes()];
+                let args = [&mark[..], &millis(lease)];
+                Call::script(&ACQUIRE_READ, &keys, &args, read_acquired)
+            }
+            Mode::Write => {
+                let writer = format!("{owner}:write");
+                let args = [writer.as_bytes(), &millis(lease)];
+                Call::script(&ACQUIRE_WRITE, &[self.key()], &args, read_acquired)
+            }
+        }
+    }
+
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+        Call::script(&RENEW, &self.keys(), &[mark, &millis(lease)], read_done).map(renewed)
+    }
+
+    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+        let args = [
+            mark,
+            &millis(keep.unwrap_or_default()),
+            self.object.publish(),
+        ];
+        Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
+    }
+
+    fn recount(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+        let args = [mark, &digits(entries.into())];
+        Some(Call::script(&RECOUNT, &self.keys(), &args, read_done).map(renewed))
+    }
+
+    fn share(&self, mark: &[u8]) -> Option<Call<Renewed>> {
+        let args = [mark, self.object.publish()];
+        Some(Call::script(&DOWNGRADE, &self.keys_and_channel(), &args, read_done).map(renewed))
+    }
+
+    fn holder(&self) -> Call<Option<Holder>> {
+        holder_at(self.object.key())
+    }
+
+    fn waiting(&self) -> Waiting<'_> {
+        Waiting::ForHints(self)
+    }
+}
+
+impl Hints for ReadWrite {
+    fn gate(&self) -> &[u8] {
+        self.channel.as_bytes()
+    }
+
+    fn channel(&self) -> Channel {
+        self.object.channel(&self.channel)
+    }
+
+    fn glance(&self) -> Call<Glance> {
+        glance_at(self.object.key())
+    }
+}
