@@ -1,9 +1,13 @@
 //! Redisson's objects, shared with a real Redisson: both exclude, wake and outlive each other.
 
+/// Where the wire format allows it, ours does better.
+mod better;
 /// Holding, waiting, crashing, on both sides.
 mod meeting;
 /// Readers, permits and latches.
 mod sharing;
+/// What both write is the same, byte for byte.
+mod wire;
 
 use std::time::Duration;
 
