@@ -6,6 +6,8 @@ mod better;
 mod meeting;
 /// Readers, permits and latches.
 mod sharing;
+/// Many at once, some of them killed.
+mod storm;
 /// What both write is the same, byte for byte.
 mod wire;
 

@@ -206,6 +206,9 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                 .await;
             }
             ["hold-shared", kind, name] => shared::hold(&client, lease, kind, name).await,
+            ["storm", digest, length, seed, kinds] => {
+                shared::storm(&client, url, lease, [digest, length, seed, kinds]).await;
+            }
             ["self"] => say(this_process()),
             other => panic!("unknown order {other:?}"),
         }

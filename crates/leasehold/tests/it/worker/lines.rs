@@ -117,7 +117,7 @@ pub(super) async fn publish(url: &str, channel: &str, count: usize) {
     }
 }
 
-async fn bare(
+pub(super) async fn bare(
     url: &str,
     config: redis::AsyncConnectionConfig,
 ) -> redis::aio::MultiplexedConnection {

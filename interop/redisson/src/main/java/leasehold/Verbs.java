@@ -21,6 +21,7 @@ final class Verbs {
             case "semaphore" -> ofSemaphore(words, name);
             case "permits" -> ofPermits(words, name);
             case "latch" -> ofLatch(words, name);
+            case "storm" -> new Storm(client, words).run();
             default -> throw new IllegalArgumentException(words[1]);
         };
     }
