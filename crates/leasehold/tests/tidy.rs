@@ -49,7 +49,11 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        if path.is_dir() && !path.ends_with("target") && !path.ends_with("servers") {
+        let skipped = ["target", "servers", "node_modules"];
+        if path.is_dir() && skipped.iter().any(|name| path.ends_with(name)) {
+            continue;
+        }
+        if path.is_dir() {
             found.extend(files(&path, ending));
         } else if path.to_string_lossy().ends_with(ending) {
             found.push(path);

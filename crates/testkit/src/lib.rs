@@ -19,6 +19,21 @@ pub use redisson::{Fleet, Redisson};
 pub use resp::{Answer, Connection};
 pub use server::{Flavor, Server, Setup};
 
+/// Says that a test cannot lock beside `peer`, another library; see `interop`.
+///
+/// # Panics
+///
+/// When `LEASEHOLD_PEERS` says that it must be there.
+pub fn skip(peer: &str) {
+    let required = std::env::var("LEASEHOLD_PEERS").unwrap_or_default();
+    let required = required.split_whitespace().any(|name| name == peer);
+    assert!(
+        !required,
+        "{peer} is required but not there; see interop/README.md"
+    );
+    println!("skipped: {peer} is not there; see interop/README.md");
+}
+
 /// A small generator of random numbers from a seed, so that a failing run can be repeated.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);

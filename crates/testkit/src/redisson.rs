@@ -78,18 +78,13 @@ impl Redisson {
     ///
     /// # Panics
     ///
-    /// When there are none although this is CI.
+    /// When there are none although there must be.
     #[must_use]
     pub fn versions() -> Vec<&'static str> {
         let built = |line: &&str| folder(line).join("lib").is_dir();
         let versions: Vec<_> = ["4", "3"].into_iter().filter(built).collect();
-        let required = std::env::var_os("CI").is_some();
-        assert!(
-            !required || versions.len() == 2,
-            "CI must build interop/redisson"
-        );
-        if versions.is_empty() {
-            println!("skipped: no Redisson; run interop/redisson/build");
+        if versions.len() < 2 {
+            crate::skip("redisson");
         }
         versions
     }

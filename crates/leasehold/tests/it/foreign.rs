@@ -1,101 +1,132 @@
 //! Other libraries that lock with `SET NX PX` on the same key exclude ours, and ours excludes them.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{beside_others, client, key, name, server};
+use crate::support::{beside_others, client, exists, key, name, server};
 
-/// A Python that holds and releases redis-py's `Lock`, a word at a time.
-const PROGRAM: &str = r#"
-import sys, redis
-lock = redis.Redis(port=int(sys.argv[1])).lock(sys.argv[2], timeout=30)
-for line in sys.stdin:
-    if line == "acquire\n":
-        print(lock.acquire(blocking=False), flush=True)
-    else:
-        print(lock.release(), flush=True)
-"#;
-
-struct Python {
+/// A process that holds and releases a lock of another library, a word at a time; see `interop`.
+struct Foreign {
     child: Child,
     answers: BufReader<std::process::ChildStdout>,
 }
 
-impl Python {
-    /// `None` where there is no Python with redis-py, unless it is required.
-    fn start(port: u16, key: &str) -> Option<Self> {
-        let interpreter = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
-            let found = Command::new(python)
-                .args(["-c", "import redis"])
-                .stderr(Stdio::null())
-                .status();
-            found.is_ok_and(|status| status.success())
-        });
-        let Some(interpreter) = interpreter else {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "CI must have python3-redis"
-            );
-            println!("skipped: no Python with redis-py");
-            return None;
-        };
-        let mut child = Command::new(interpreter)
-            .args(["-c", PROGRAM, &port.to_string(), key])
+impl Foreign {
+    fn start(mut program: Command, port: u16, key: &str) -> Self {
+        let mut child = program
+            .args([&port.to_string(), key])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("Python");
+            .expect("the program");
         let answers = BufReader::new(child.stdout.take().expect("piped"));
-        Some(Self { child, answers })
+        Self { child, answers }
     }
 
-    fn ask(&mut self, word: &str) -> String {
+    /// Whether it could do as it was told.
+    fn ask(&mut self, word: &str) -> bool {
         let stdin = self.child.stdin.as_mut().expect("piped");
-        writeln!(stdin, "{word}").expect("Python lives");
+        writeln!(stdin, "{word}").expect("it lives");
         let mut line = String::new();
-        self.answers.read_line(&mut line).expect("Python lives");
-        line.trim().to_owned()
+        self.answers.read_line(&mut line).expect("it lives");
+        line.trim().parse().expect("true or false")
     }
 }
 
-impl Drop for Python {
+impl Drop for Foreign {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-#[test]
-fn redis_py_and_this_library_exclude_each_other() {
+fn interop(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../interop")
+        .join(path)
+}
+
+/// Skips where `found` is not there, unless it must be.
+fn there<T>(peer: &str, found: Option<T>) -> Option<T> {
+    if found.is_none() {
+        testkit::skip(peer);
+    }
+    found
+}
+
+/// Both exclude each other on one key, and each leaves what is the other's alone.
+fn exclude_each_other(program: Command) {
     beside_others(async {
         let server = server();
         let name = name();
-        let Some(mut python) = Python::start(server.port(), &key(&name)) else {
-            return;
-        };
+        let mut foreign = Foreign::start(program, server.port(), &key(&name));
         let mutex = client(&server).await.mutex(&name);
 
         let guard = mutex.lock().await.unwrap();
-        assert_eq!(python.ask("acquire"), "False");
+        assert!(!foreign.ask("acquire"));
+        assert!(guard.check().is_ok() && exists(&server, &name));
         let _ = guard.release().await.unwrap();
-        assert_eq!(python.ask("acquire"), "True");
+        assert!(foreign.ask("acquire"));
         assert!(mutex.try_lock().await.unwrap().is_none());
-        let holder = mutex.holder().await.unwrap().expect("held by Python");
+        let holder = mutex.holder().await.unwrap().expect("held by the other");
         assert_eq!((holder.pid, holder.host), (None, None));
         assert!(holder.lease_left.is_some());
 
         // It does not publish: its release is found by looking.
+        let again = mutex.clone();
         let waiting =
-            tokio::spawn(async move { mutex.lock().await.map(|guard| (Instant::now(), guard)) });
+            tokio::spawn(async move { again.lock().await.map(|guard| (Instant::now(), guard)) });
         tokio::time::sleep(Duration::from_millis(300)).await;
         let released = Instant::now();
-        python.ask("release");
-        let (got, _guard) = waiting.await.unwrap().unwrap();
-        assert!(
-            got - released < Duration::from_millis(1200),
-            "{:?}",
-            got - released
-        );
+        assert!(foreign.ask("release"));
+        let (got, guard) = waiting.await.unwrap().unwrap();
+        let waited = got - released;
+        assert!(waited < Duration::from_millis(1200), "{waited:?}");
+
+        // What it lost to us it cannot release.
+        let _ = guard.release().await.unwrap();
+        assert!(foreign.ask("acquire"));
+        server.tell(&["DEL", &key(&name)]);
+        let guard = mutex.try_lock().await.unwrap().expect("it is free");
+        assert!(!foreign.ask("release"));
+        assert!(exists(&server, &name));
+        let _ = guard.release().await.unwrap();
     });
+}
+
+#[test]
+fn redis_py_and_this_library_exclude_each_other() {
+    let has_redis = |python: &&str| {
+        let found = Command::new(python)
+            .args(["-c", "import redis"])
+            .stderr(Stdio::null())
+            .status();
+        found.is_ok_and(|status| status.success())
+    };
+    let python = ["python3", "/usr/bin/python3"].into_iter().find(has_redis);
+    if let Some(python) = there("redis-py", python) {
+        let mut program = Command::new(python);
+        program.arg(interop("redis-py/lock.py"));
+        exclude_each_other(program);
+    }
+}
+
+#[test]
+fn redsync_and_this_library_exclude_each_other() {
+    let built = interop("redsync/target/redsync");
+    if let Some(built) = there("redsync", built.exists().then_some(built)) {
+        exclude_each_other(Command::new(built));
+    }
+}
+
+#[test]
+fn redlock_and_this_library_exclude_each_other() {
+    let installed = interop("redlock/node_modules/redlock").exists();
+    if there("redlock", installed.then_some(())).is_some() {
+        let mut program = Command::new("node");
+        program.arg(interop("redlock/lock.js"));
+        exclude_each_other(program);
+    }
 }

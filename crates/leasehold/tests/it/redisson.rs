@@ -2,6 +2,8 @@
 
 /// Where the wire format allows it, ours does better.
 mod better;
+/// Requests that go wrong.
+mod faults;
 /// Holding, waiting, crashing, on both sides.
 mod meeting;
 /// Readers, permits and latches.
@@ -18,7 +20,7 @@ use leasehold::{Client, Error, Guard, Loss, Release, Unfenced};
 use testkit::redisson::Fleet;
 use testkit::{Flavor, Redisson as Java, Server, Setup};
 
-use crate::support::PASSWORD;
+use crate::support::{PASSWORD, alone, making_way};
 
 /// The watchdog of both sides.
 pub(crate) const WATCHDOG: Duration = Duration::from_millis(1500);
@@ -28,9 +30,6 @@ pub(crate) const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// A wait that only fails when nothing comes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
-
-/// Locks that one holder has at a time.
-pub(crate) const EXCLUSIVE: [&str; 4] = ["lock", "fenced", "fair", "write"];
 
 /// The rule of `docs/interop.md` for a user that shares all objects.
 pub(crate) fn rule() -> String {
@@ -56,10 +55,26 @@ pub(crate) fn of(client: &Client) -> Ours {
     client.redisson().watchdog(WATCHDOG)
 }
 
-/// Runs `test` with the newest Redisson, or with all that were built.
+/// Runs a test that measures time with the newest Redisson, and nothing beside it.
+pub(crate) fn alone_with_newest(test: impl Fn(&str)) {
+    if let Some(newest) = Java::versions().first() {
+        alone(|| test(newest));
+    }
+}
+
+/// Runs a test with the newest Redisson, beside others.
 pub(crate) fn with_newest(test: impl Fn(&str)) {
     if let Some(newest) = Java::versions().first() {
+        let _shared = making_way();
         test(newest);
+    }
+}
+
+/// Runs a test with every Redisson that was built, beside others.
+pub(crate) fn with_every_version(test: impl Fn(&str)) {
+    for version in Java::versions() {
+        let _shared = making_way();
+        test(version);
     }
 }
 

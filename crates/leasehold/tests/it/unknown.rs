@@ -74,7 +74,7 @@ fn ten_thousand_faults_make_no_second_holder_and_no_orphan() {
 }
 
 /// One request in ten fails, each in one of the ways there are.
-fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
+pub(crate) fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
     let (seed, faults) = (AtomicU64::new(7), faults.clone());
     proxy.judge(move |request| {
         let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));

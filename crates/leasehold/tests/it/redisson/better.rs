@@ -6,59 +6,103 @@ use std::time::{Duration, Instant};
 use leasehold::{Loss, Release};
 use testkit::{Flavor, Fleet, Redisson as Java};
 
-use super::{AT_ONCE, LONG, client, enter, fleet, of, server, take_now, with_newest};
-use crate::support::{alone, eventually, run, url_at};
+use super::{
+    AT_ONCE, LONG, WATCHDOG, alone_with_newest, client, enter, fleet, of, server, take_now,
+    with_newest,
+};
+use crate::support::{eventually, run, url_at};
 
 /// Long enough for whoever was woken.
 const WHILE: Duration = Duration::from_millis(1500);
 
 #[test]
 fn those_behind_a_dead_waiter_do_not_spin() {
-    with_newest(|version| {
-        alone(|| {
-            let server = server(&Flavor::one());
-            let fleet = Fleet {
-                fair_wait: Duration::from_secs(4),
-                ..fleet(&server)
-            };
-            let java = Java::start(version, &fleet);
-            let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
-            run(async {
-                let ours = of(&client(&url_at(server.port())).await).fair_wait(fleet.fair_wait);
-                let mut costs = Vec::new();
-                for who in ["Java", "Rust"] {
-                    let held = take_now(&ours, "fair", "job").await;
-                    // One that is next in line, and dies.
-                    let mut doomed = Java::start(version, &fleet);
-                    doomed.tell("a", "lock fair/lock job");
-                    eventually(LONG, "the first waits", || waits() == 1).await;
-                    let other = client(&url_at(server.port())).await.redisson();
-                    let fair = other.fair_wait(fleet.fair_wait).fair_lock("job");
-                    let mut waiting = None;
-                    match who {
-                        "Java" => java.tell("a", "lock fair/lock job"),
-                        _ => waiting = Some(tokio::spawn(fair.lock().into_future())),
-                    }
-                    eventually(LONG, "the second waits", || waits() == 2).await;
-                    doomed.kill();
-                    held.give_back().await;
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    let before = server.info("total_commands_processed");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                    let commands = server.info("total_commands_processed") - before;
-                    println!("{who}: {commands} commands a second behind a dead waiter");
-                    costs.push(commands);
-                    // Both have it when the dead one is given up.
-                    match waiting {
-                        Some(waiting) => drop(waiting.await.unwrap().unwrap()),
-                        None => {
-                            assert_eq!(java.answer("a").text, "ok");
-                            assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
-                        }
+    alone_with_newest(|version| {
+        let server = server(&Flavor::one());
+        let fleet = Fleet {
+            fair_wait: Duration::from_secs(4),
+            ..fleet(&server)
+        };
+        let java = Java::start(version, &fleet);
+        let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
+        run(async {
+            let ours = of(&client(&url_at(server.port())).await).fair_wait(fleet.fair_wait);
+            let mut costs = Vec::new();
+            for who in ["Java", "Rust"] {
+                let held = take_now(&ours, "fair", "job").await;
+                // One that is next in line, and dies.
+                let mut doomed = Java::start(version, &fleet);
+                doomed.tell("a", "lock fair/lock job");
+                eventually(LONG, "the first waits", || waits() == 1).await;
+                let other = client(&url_at(server.port())).await.redisson();
+                let fair = other.fair_wait(fleet.fair_wait).fair_lock("job");
+                let mut waiting = None;
+                match who {
+                    "Java" => java.tell("a", "lock fair/lock job"),
+                    _ => waiting = Some(tokio::spawn(fair.lock().into_future())),
+                }
+                eventually(LONG, "the second waits", || waits() == 2).await;
+                doomed.kill();
+                held.give_back().await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let before = server.info("total_commands_processed");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let commands = server.info("total_commands_processed") - before;
+                println!("{who}: {commands} commands a second behind a dead waiter");
+                costs.push(commands);
+                // Both have it when the dead one is given up.
+                match waiting {
+                    Some(waiting) => drop(waiting.await.unwrap().unwrap()),
+                    None => {
+                        assert_eq!(java.answer("a").text, "ok");
+                        assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
                     }
                 }
-                assert!(costs[0] > 1000.0 && costs[1] < 100.0, "{costs:?}");
-            });
+            }
+            assert!(costs[0] > 1000.0 && costs[1] < 100.0, "{costs:?}");
+        });
+    });
+}
+
+#[test]
+fn a_living_waiter_keeps_its_place_however_long_others_hold() {
+    alone_with_newest(|version| {
+        let server = server(&Flavor::one());
+        let fleet = Fleet {
+            fair_wait: Duration::from_millis(500),
+            ..fleet(&server)
+        };
+        let java = Java::start(version, &fleet);
+        let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
+        run(async {
+            let holder = of(&client(&url_at(server.port())).await).fair_wait(fleet.fair_wait);
+            for first in ["Java", "Rust"] {
+                let held = take_now(&holder, "fair", "job").await;
+                let other = of(&client(&url_at(server.port())).await).fair_wait(fleet.fair_wait);
+                let take = move || tokio::spawn(other.fair_lock("job").lock().into_future());
+                let (mut waiting, mut take) = (None, Some(take));
+                if first == "Rust" {
+                    waiting = take.take().map(|take| take());
+                    eventually(LONG, "one waits", || waits() == 1).await;
+                }
+                java.tell("a", "lock fair/lock job");
+                if first == "Java" {
+                    eventually(LONG, "one waits", || waits() == 1).await;
+                    waiting = take.take().map(|take| take());
+                }
+                eventually(LONG, "both wait", || waits() == 2).await;
+                let head = || server.ask(&["LINDEX", "redisson_lock_queue:{job}", "0"]);
+                let at_first = head();
+                // Java's asks at the end of the lease and finds that it was given up, by itself.
+                tokio::time::sleep(WATCHDOG * 3).await;
+                let passed = head() != at_first;
+                assert_eq!(passed, first == "Java", "{first} was first");
+                held.give_back().await;
+                // Either way it is ours first, and then Java's.
+                drop(waiting.expect("it waits").await.unwrap().unwrap());
+                assert_eq!(java.answer("a").text, "ok");
+                assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
+            }
         });
     });
 }
@@ -97,7 +141,7 @@ fn a_message_that_never_comes_costs_a_second_and_not_for_ever() {
 
 #[test]
 fn a_downgrade_lets_waiting_readers_in() {
-    with_newest(|version| {
+    alone_with_newest(|version| {
         let server = server(&Flavor::one());
         let java = Java::start(version, &fleet(&server));
         run(async {

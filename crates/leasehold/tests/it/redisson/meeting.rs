@@ -9,8 +9,8 @@ use testkit::{Answer, Cluster, Flavor, Fleet, Redisson as Java, Setup};
 
 use super::sharing::{latch_opens, permits_expire, permits_pass, readers_and_writers, tokens_rise};
 use super::{
-    AT_ONCE, EXCLUSIVE, LONG, WATCHDOG, client, enter, fleet, force, is_refused, of, rule, server,
-    take, take_now, with_newest,
+    AT_ONCE, LONG, WATCHDOG, alone_with_newest, client, enter, fleet, force, is_refused, of, rule,
+    server, take, take_now, with_newest,
 };
 use crate::deployment::{cluster_url, old_and_new};
 use crate::support::{alone, eventually, name, run, url_at};
@@ -20,9 +20,22 @@ use crate::worker::Worker;
 struct Meeting<'a> {
     java: &'a Java,
     ours: &'a Ours,
+    /// What we take.
+    our_kind: &'a str,
+    /// What Java takes.
     kind: &'a str,
     name: String,
 }
+
+/// What we take and what Java takes that exclude each other.
+const PAIRS: [(&str, &str); 6] = [
+    ("lock", "lock"),
+    ("fenced", "fenced"),
+    ("fair", "fair"),
+    ("write", "write"),
+    ("read", "write"),
+    ("write", "read"),
+];
 
 impl Meeting<'_> {
     fn java(&self, thread: &str, method: &str) -> String {
@@ -35,6 +48,12 @@ impl Meeting<'_> {
 
     fn java_ends(&self, thread: &str) -> Said {
         self.java.answer(&self.thread(thread))
+    }
+
+    /// Takes away what is ours.
+    fn java_forces(&self) -> String {
+        let order = format!("lock {}/force {}", self.our_kind, self.name);
+        self.java.ask(&self.thread("b"), &order)
     }
 
     /// Threads of one meeting are not those of another.
@@ -50,7 +69,7 @@ impl Meeting<'_> {
     /// Each is refused while the other holds, and has the lock at once when it is released.
     async fn exclude_and_wake(&self) {
         for round in 0..4 {
-            let held = take_now(self.ours, self.kind, &self.name).await;
+            let held = take_now(self.ours, self.our_kind, &self.name).await;
             assert_eq!(self.java("a", "try"), "false");
             self.java_begins("a", "lock");
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -61,8 +80,12 @@ impl Meeting<'_> {
             assert_eq!(taken.text, "ok");
             self.is_quick(round, "Java", taken.at - released);
 
-            assert!(is_refused(self.ours, self.kind, &self.name).await);
-            let (ours, kind, name) = (self.ours.clone(), self.kind.to_owned(), self.name.clone());
+            assert!(is_refused(self.ours, self.our_kind, &self.name).await);
+            let (ours, kind, name) = (
+                self.ours.clone(),
+                self.our_kind.to_owned(),
+                self.name.clone(),
+            );
             let waiting = tokio::spawn(async move {
                 let held = take(&ours, &kind, &name, LONG).await.unwrap();
                 (Instant::now(), held)
@@ -78,7 +101,6 @@ impl Meeting<'_> {
 
     /// The first round loads classes and scripts.
     fn is_quick(&self, round: u32, who: &str, took: Duration) {
-        println!("{} {who} {took:?}", self.kind);
         assert!(round == 0 || took < AT_ONCE, "{} {who} {took:?}", self.kind);
     }
 
@@ -86,10 +108,12 @@ impl Meeting<'_> {
     async fn enter_again(&self, server: &impl Fn(&[&str]) -> Answer) {
         let count = || {
             let fields = server(&["HVALS", &self.name]);
-            let counts = fields.list().iter().filter(|value| value.text() != "write");
-            counts.map(Answer::int).collect::<Vec<_>>()
+            let counts = fields.list().iter().map(Answer::text);
+            counts
+                .filter_map(|count| count.parse::<u32>().ok())
+                .collect::<Vec<_>>()
         };
-        let first = enter(self.ours, self.kind, &self.name).await;
+        let first = enter(self.ours, self.our_kind, &self.name).await;
         let second = first.again().await;
         eventually(LONG, "entered twice", || count() == [2]).await;
         drop(second);
@@ -101,9 +125,9 @@ impl Meeting<'_> {
         assert_eq!(count(), [2]);
         assert_eq!(self.java("a", "unlock"), "ok");
         assert_eq!(count(), [1]);
-        assert!(is_refused(self.ours, self.kind, &self.name).await);
+        assert!(is_refused(self.ours, self.our_kind, &self.name).await);
         assert_eq!(self.java("a", "unlock"), "ok");
-        assert!(!is_refused(self.ours, self.kind, &self.name).await);
+        assert!(!is_refused(self.ours, self.our_kind, &self.name).await);
     }
 
     /// What one takes away, the other has lost.
@@ -111,18 +135,18 @@ impl Meeting<'_> {
         assert_eq!(self.java("a", "lock"), "ok");
         assert!(force(self.ours, self.kind, &self.name).await);
         assert_eq!(self.java("a", "held"), "false");
-        let held = take_now(self.ours, self.kind, &self.name).await;
-        assert_eq!(self.java("b", "force"), "true");
+        let held = take_now(self.ours, self.our_kind, &self.name).await;
+        assert_eq!(self.java_forces(), "true");
         let lost = tokio::time::timeout(WATCHDOG, held.lost()).await;
         assert_eq!(lost, Ok(Some(Loss::Taken)));
         assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
         assert!(!force(self.ours, self.kind, &self.name).await);
-        assert_eq!(self.java("b", "force"), "false");
+        assert_eq!(self.java_forces(), "false");
     }
 
     /// Each keeps its lock for three times as long as it would last by itself.
     async fn keep(&self) {
-        let held = take_now(self.ours, self.kind, &self.name).await;
+        let held = take_now(self.ours, self.our_kind, &self.name).await;
         let start = Instant::now();
         while start.elapsed() < 3 * WATCHDOG {
             assert_eq!(self.java("a", "try"), "false");
@@ -132,7 +156,7 @@ impl Meeting<'_> {
         assert_eq!(self.java("a", "lock"), "ok");
         let start = Instant::now();
         while start.elapsed() < 3 * WATCHDOG {
-            assert!(is_refused(self.ours, self.kind, &self.name).await);
+            assert!(is_refused(self.ours, self.our_kind, &self.name).await);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(self.java("a", "unlock"), "ok");
@@ -143,26 +167,27 @@ impl Meeting<'_> {
 fn meet(java: &Java, url: &str, test: impl AsyncFn(&Meeting<'_>) + Sync) {
     std::thread::scope(|scope| {
         let test = &test;
-        let meetings: Vec<_> = EXCLUSIVE
+        let meetings: Vec<_> = PAIRS
             .into_iter()
-            .map(|kind| {
+            .map(|(our_kind, kind)| {
                 let body = move || {
                     run(async {
                         let (ours, name) = (&of(&client(url).await), name());
                         let meeting = Meeting {
                             java,
                             ours,
+                            our_kind,
                             kind,
                             name,
                         };
                         test(&meeting).await;
                     });
                 };
-                (kind, scope.spawn(body))
+                (our_kind, kind, scope.spawn(body))
             })
             .collect();
-        for (kind, meeting) in meetings {
-            assert!(meeting.join().is_ok(), "failed with {kind}");
+        for (our_kind, kind, meeting) in meetings {
+            assert!(meeting.join().is_ok(), "failed with {our_kind} and {kind}");
         }
     });
 }
@@ -241,7 +266,7 @@ fn the_lock_of_one_that_crashed_ends_with_its_lease() {
         let url = url_at(server.port());
         meet(&java, &url, async |meeting| {
             let mut worker = Worker::start_at(&url, WATCHDOG);
-            let order = format!("hold-shared {} {}", meeting.kind, meeting.name);
+            let order = format!("hold-shared {} {}", meeting.our_kind, meeting.name);
             assert_eq!(worker.ask(&order), "held");
             meeting.java_begins("a", "lock");
             tokio::time::sleep(WATCHDOG * 2).await;
@@ -254,7 +279,7 @@ fn the_lock_of_one_that_crashed_ends_with_its_lease() {
             assert!(waited > WATCHDOG / 3 && waited < WATCHDOG * 2, "{waited:?}");
         });
         let mut doomed = Java::start(newest, &fleet(&server));
-        for kind in EXCLUSIVE {
+        for (_, kind) in PAIRS {
             let locked = doomed.ask("main", &format!("lock {kind}/lock doomed:{kind}"));
             assert_eq!(locked, "ok");
         }
@@ -263,8 +288,8 @@ fn the_lock_of_one_that_crashed_ends_with_its_lease() {
         let killed = Instant::now();
         run(async {
             let ours = of(&client(&url).await);
-            for kind in EXCLUSIVE {
-                let held = take(&ours, kind, &format!("doomed:{kind}"), LONG).await;
+            for (our_kind, kind) in PAIRS {
+                let held = take(&ours, our_kind, &format!("doomed:{kind}"), LONG).await;
                 let waited = killed.elapsed();
                 assert!(
                     waited < WATCHDOG + Duration::from_millis(1200),
@@ -272,6 +297,34 @@ fn the_lock_of_one_that_crashed_ends_with_its_lease() {
                 );
                 held.unwrap().give_back().await;
             }
+        });
+    });
+}
+
+/// It announces nothing.
+#[test]
+fn a_spin_lock_is_found_free_by_looking() {
+    with_newest(|version| {
+        let server = server(&Flavor::one());
+        let java = Java::start(version, &fleet(&server));
+        run(async {
+            let ours = of(&client(&url_at(server.port())).await);
+            assert_eq!(java.ask("a", "lock spin/lock job"), "ok");
+            let waiting = take(&ours, "lock", "job", LONG);
+            let mut waiting = std::pin::pin!(waiting);
+            let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+            assert!(early.is_err());
+            assert_eq!(java.ask("a", "lock spin/unlock job"), "ok");
+            let released = Instant::now();
+            let held = waiting.await.unwrap();
+            assert!(released.elapsed() < Duration::from_millis(1200));
+            java.tell("a", "lock spin/lock job");
+            assert!(
+                java.answer_within("a", Duration::from_millis(300))
+                    .is_none()
+            );
+            held.give_back().await;
+            assert_eq!(java.answer("a").text, "ok");
         });
     });
 }
@@ -296,30 +349,28 @@ fn readers_permits_and_latches_are_shared() {
 
 #[test]
 fn names_are_mapped_alike() {
-    with_newest(|version| {
-        alone(|| {
-            let server = server(&Flavor::one());
-            let prefix = "app:".to_owned();
-            let java = Java::start(
-                version,
-                &Fleet {
-                    prefix,
-                    ..fleet(&server)
-                },
-            );
-            run(async {
-                let ours = of(&client(&url_at(server.port())).await).prefix("app:");
-                for name in ["plain", "{tagged}:name"] {
-                    let held = take_now(&ours, "lock", name).await;
-                    assert_eq!(java.ask("a", &format!("lock lock/try {name}")), "false");
-                    java.tell("a", &format!("lock lock/lock {name}"));
-                    tokio::time::sleep(Duration::from_millis(200)).await;
-                    held.give_back().await;
-                    assert_eq!(java.answer("a").text, "ok");
-                    let key = format!("app:{name}");
-                    assert_eq!(server.ask(&["EXISTS", &key]).int(), 1);
-                }
-            });
+    alone_with_newest(|version| {
+        let server = server(&Flavor::one());
+        let prefix = "app:".to_owned();
+        let java = Java::start(
+            version,
+            &Fleet {
+                prefix,
+                ..fleet(&server)
+            },
+        );
+        run(async {
+            let ours = of(&client(&url_at(server.port())).await).prefix("app:");
+            for name in ["plain", "{tagged}:name"] {
+                let held = take_now(&ours, "lock", name).await;
+                assert_eq!(java.ask("a", &format!("lock lock/try {name}")), "false");
+                java.tell("a", &format!("lock lock/lock {name}"));
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                held.give_back().await;
+                assert_eq!(java.answer("a").text, "ok");
+                let key = format!("app:{name}");
+                assert_eq!(server.ask(&["EXISTS", &key]).int(), 1);
+            }
         });
     });
 }

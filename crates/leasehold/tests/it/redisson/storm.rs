@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use testkit::{Dice, Flavor, Fleet, Redisson as Java, Server};
 
-use super::{client, server, with_newest};
-use crate::support::{alone, run, scaled, url_at};
+use super::{alone_with_newest, client, server};
+use crate::support::{run, scaled, url_at};
 use crate::worker::Worker;
 
 /// Long enough that a busy machine loses no lease: Java would not notice.
@@ -107,48 +107,47 @@ fn rage(server: &Server, version: &str, kinds: &'static str, length: Duration, k
 
 #[test]
 fn a_storm_with_crashes_makes_no_second_holder_and_strands_nobody() {
-    with_newest(|version| {
-        alone(|| {
-            let server = server(&Flavor::one());
-            for number in 0..10 {
-                server.tell(&["SET", &format!("permits:{number}"), "3"]);
-            }
-            let length = Duration::from_secs(scaled(60));
-            rage(
-                &server,
-                version,
-                "lock,fenced,fair,read,write,permits",
-                length,
-                true,
-            );
+    alone_with_newest(|version| {
+        let server = server(&Flavor::one());
+        for number in 0..10 {
+            server.tell(&["SET", &format!("permits:{number}"), "3"]);
+        }
+        let length = Duration::from_secs(scaled(60));
+        rage(
+            &server,
+            version,
+            "lock,fenced,fair,read,write,permits",
+            length,
+            true,
+        );
 
-            // What is left is what Redisson leaves too.
-            std::thread::sleep(LEASE + Duration::from_secs(1));
-            let keys = server.ask(&["KEYS", "*"]);
-            for key in keys.list() {
-                let left_by_java_too = [
-                    "storm:",
-                    "redisson_lock_token:",
-                    "permits:",
-                    "{permits:",
-                    // Waiters that were killed, until somebody asks for the lock.
-                    "redisson_lock_queue:",
-                    "redisson_lock_timeout:",
-                ];
-                let known = left_by_java_too
-                    .iter()
-                    .any(|start| key.text().starts_with(start));
-                assert!(known, "{key:?} is left");
+        // What is left is what Redisson leaves too.
+        std::thread::sleep(LEASE + Duration::from_secs(1));
+        let keys = server.ask(&["KEYS", "*"]);
+        for key in keys.list() {
+            let left_by_java_too = [
+                "storm:",
+                "redisson_lock_token:",
+                "permits:",
+                "redisson_unlock_latch:",
+                "{permits:",
+                // Waiters that were killed, until somebody asks for the lock.
+                "redisson_lock_queue:",
+                "redisson_lock_timeout:",
+            ];
+            let known = left_by_java_too
+                .iter()
+                .any(|start| key.text().starts_with(start));
+            assert!(known, "{key:?} is left");
+        }
+        run(async {
+            let ours = client(&url_at(server.port())).await.redisson();
+            for number in 0..10 {
+                let semaphore = ours.permit_expirable_semaphore(&format!("permits:{number}"));
+                assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+                let fair = ours.fair_lock(&format!("fair:{number}"));
+                assert!(fair.try_lock().await.unwrap().is_some());
             }
-            run(async {
-                let ours = client(&url_at(server.port())).await.redisson();
-                for number in 0..10 {
-                    let semaphore = ours.permit_expirable_semaphore(&format!("permits:{number}"));
-                    assert_eq!(semaphore.available_permits().await.unwrap(), 3);
-                    let fair = ours.fair_lock(&format!("fair:{number}"));
-                    assert!(fair.try_lock().await.unwrap().is_some());
-                }
-            });
         });
     });
 }
@@ -156,25 +155,23 @@ fn a_storm_with_crashes_makes_no_second_holder_and_strands_nobody() {
 /// Whoever crashes with permits of a plain semaphore takes them along, in Java too: nobody does here.
 #[test]
 fn a_storm_on_plain_semaphores_keeps_the_number_of_permits() {
-    with_newest(|version| {
-        alone(|| {
-            let server = server(&Flavor::one());
-            let names: Vec<_> = (0..10)
-                .map(|number| format!("semaphore:{number}"))
-                .collect();
-            for name in &names {
-                server.tell(&["SET", name, "3"]);
-            }
-            rage(
-                &server,
-                version,
-                "semaphore",
-                Duration::from_secs(scaled(8)),
-                false,
-            );
-            for name in &names {
-                assert_eq!(server.ask(&["GET", name]).int(), 3, "{name}");
-            }
-        });
+    alone_with_newest(|version| {
+        let server = server(&Flavor::one());
+        let names: Vec<_> = (0..10)
+            .map(|number| format!("semaphore:{number}"))
+            .collect();
+        for name in &names {
+            server.tell(&["SET", name, "3"]);
+        }
+        rage(
+            &server,
+            version,
+            "semaphore",
+            Duration::from_secs(scaled(8)),
+            false,
+        );
+        for name in &names {
+            assert_eq!(server.ask(&["GET", name]).int(), 3, "{name}");
+        }
     });
 }

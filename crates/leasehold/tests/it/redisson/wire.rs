@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::redisson::Redisson as Ours;
 use testkit::{Answer, Connection, Flavor, Redisson as Java, Server};
 
-use super::{LONG, client, enter, fleet, force, server};
+use super::{LONG, client, enter, fleet, force, server, with_every_version};
 use crate::support::{eventually, run, url_at};
 
 /// The lease of both sides.
@@ -219,7 +219,7 @@ fn without_token(traces: Vec<Trace>) -> Vec<Trace> {
 
 #[test]
 fn locks_are_written_alike() {
-    for version in Java::versions() {
+    with_every_version(|version| {
         let server = server(&Flavor::one());
         let mut fleet = fleet(&server);
         fleet.watchdog = LEASE;
@@ -235,13 +235,13 @@ fn locks_are_written_alike() {
                 compare(kind, &STEPS, &without_token(ours), &without_token(java));
             }
         });
-    }
+    });
 }
 
 #[test]
 fn a_line_is_written_alike() {
     const STEPS: [&str; 3] = ["one waits", "one gave up", "the next has it"];
-    for version in Java::versions() {
+    with_every_version(|version| {
         let server = server(&Flavor::one());
         let java = Java::start(version, &fleet(&server));
         let lease = |thread: &str| java.ask(thread, "lock fair/lease job 20000");
@@ -284,12 +284,12 @@ fn a_line_is_written_alike() {
             compare("fair", &STEPS, &by_us, &by_java);
             drop(guard);
         });
-    }
+    });
 }
 
 #[test]
 fn semaphores_and_latches_are_written_alike() {
-    for version in Java::versions() {
+    with_every_version(|version| {
         let server = server(&Flavor::one());
         let java = Java::start(version, &fleet(&server));
         run(async {
@@ -313,7 +313,7 @@ fn semaphores_and_latches_are_written_alike() {
             ];
             compare("counts", &steps, &by_us, &by_java);
         });
-    }
+    });
 }
 
 fn java_counts(server: &Server, java: &Java) -> Vec<Trace> {

@@ -1,0 +1,31 @@
+// Holds and releases a lock of redsync on one server, a word at a time: "acquire" and "release" are answered "true" or
+// "false". Its arguments are the port and the key.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	adapter "github.com/go-redsync/redsync/v4/redis/redigo"
+	"github.com/gomodule/redigo/redis"
+)
+
+func main() {
+	address := "127.0.0.1:" + os.Args[1]
+	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address) }}
+	locks := redsync.New(adapter.NewPool(pool))
+	mutex := locks.NewMutex(os.Args[2], redsync.WithExpiry(30*time.Second), redsync.WithTries(1))
+	words := bufio.NewScanner(os.Stdin)
+	for words.Scan() {
+		switch words.Text() {
+		case "acquire":
+			fmt.Println(mutex.TryLock() == nil)
+		case "release":
+			released, err := mutex.Unlock()
+			fmt.Println(released && err == nil)
+		}
+	}
+}
