@@ -36,12 +36,13 @@
 //! | a lock that outlives a failover to any replica | [`replicas`](kinds::Lock::replicas) |
 //! | a lock that outlives the loss of any minority of servers | [`Quorum::mutex`] |
 //! | to wait until n things have happened (nobody holds anything) | [`Client::latch`] |
+//! | a lock that Java services hold with Redisson | [`Client::redisson`] |
 //! | to do something only if nobody else does | [`Mutex::try_lock`] |
 //! | a job once, on hosts whose clocks differ | [`at_least`](kinds::TryLock::at_least) |
 //! | a bound on a holder that hangs | [`at_most`](kinds::Lock::at_most) |
 //!
-//! All but the latch hand out leases: renewed, fenced by a token, and told when lost. A name is of one kind at
-//! a time; using it as another is [`Error::WrongType`].
+//! All but the latch hand out leases: renewed, told when lost, and fenced by a token except those of Redisson that
+//! have none. A name is of one kind at a time; using it as another is [`Error::WrongType`].
 //!
 //! # Cancel safety
 //!
@@ -88,3 +89,8 @@ pub use quorum::{Quorum, QuorumBuilder};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// Compiles what the page on other libraries shows.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/interop.md")]
+struct Interop;
