@@ -161,7 +161,9 @@ impl Turn<'_> {
     ) -> Result<(), Failure> {
         if self.handed.subscription.is_none() {
             let wake = self.gate.wake.clone();
-            let subscribing = engine.backend.subscribe(hints.channel(), slot, wake);
+            let subscribing = engine
+                .backend
+                .subscribe(hints.announced().channel(), slot, wake);
             if let Ok(subscribed) = tokio::time::timeout(engine.limits.request, subscribing).await {
                 self.handed.subscription = Some(subscribed?);
             }

@@ -10,6 +10,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use super::Keys;
 use crate::backend::Slot;
 use crate::error::Error;
 use crate::owner::Owner;
@@ -134,15 +135,21 @@ pub(crate) struct QueueKeys {
     grants: String,
 }
 
-impl QueueKeys {
-    pub(crate) fn name(&self) -> &str {
+impl Keys for QueueKeys {
+    fn name(&self) -> &str {
         self.keys.name()
     }
 
-    pub(crate) fn slot(&self) -> Slot {
-        self.keys.slot
+    fn key(&self) -> &[u8] {
+        self.keys.key()
     }
 
+    fn slot(&self) -> Slot {
+        self.keys.slot
+    }
+}
+
+impl QueueKeys {
     /// The lock's own key.
     pub(crate) fn lock(&self) -> &str {
         self.keys.lock()
@@ -179,12 +186,22 @@ pub(crate) struct LockKeys {
     pub(crate) slot: Slot,
 }
 
-impl LockKeys {
+impl Keys for LockKeys {
     /// The name as it was given.
-    pub(crate) fn name(&self) -> &str {
+    fn name(&self) -> &str {
         &self.channel[self.name_at..]
     }
 
+    fn key(&self) -> &[u8] {
+        self.lock().as_bytes()
+    }
+
+    fn slot(&self) -> Slot {
+        self.slot
+    }
+}
+
+impl LockKeys {
     /// The lock's own key.
     pub(crate) fn lock(&self) -> &str {
         &self.channel[self.lock_at..]

@@ -7,14 +7,29 @@ use crate::backend::{Capabilities, Channel, Slot};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
 
+/// What a lock is called, by people and by the server.
+pub(crate) trait Keys: Send + Sync {
+    fn name(&self) -> &str;
+    fn key(&self) -> &[u8];
+    fn slot(&self) -> Slot;
+}
+
 /// One lock, as the lease layer sees it.
 pub(crate) trait Kind: Send + Sync + 'static {
+    /// What it is called.
+    fn keys(&self) -> &dyn Keys;
     /// The lock's name, for people.
-    fn name(&self) -> &str;
+    fn name(&self) -> &str {
+        self.keys().name()
+    }
     /// Its own key on the server: what tells it from all other locks.
-    fn key(&self) -> &[u8];
+    fn key(&self) -> &[u8] {
+        self.keys().key()
+    }
     /// Where its requests are routed.
-    fn slot(&self) -> Slot;
+    fn slot(&self) -> Slot {
+        self.keys().slot()
+    }
     /// What stands on the server in the name of `owner`.
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark;
     /// Takes the lock if it can; with `look`, a busy answer says how long it stays so.
@@ -71,12 +86,39 @@ impl<'a> Waiting<'a> {
 
 /// What is waited for by hints: messages, and looks behind them.
 pub(crate) trait Hints: Send + Sync {
-    /// Where tasks of this process stand behind each other, as one waiter.
-    fn gate(&self) -> &[u8];
     /// Where it is announced that trying may be worth it.
-    fn channel(&self) -> Channel;
+    fn announced(&self) -> Announced<'_>;
+    /// Where tasks of this process stand behind each other, as one waiter.
+    fn gate(&self) -> &[u8] {
+        self.announced().name
+    }
     /// Looks whether it is.
     fn glance(&self) -> Call<Glance>;
+}
+
+/// A channel by its name.
+#[derive(Clone, Copy)]
+pub(crate) struct Announced<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) sharded: bool,
+}
+
+impl<'a> Announced<'a> {
+    /// In a sharded channel, as this library does.
+    pub(crate) fn sharded(name: &'a str) -> Self {
+        Self {
+            name: name.as_bytes(),
+            sharded: true,
+        }
+    }
+
+    pub(crate) fn channel(self) -> Channel {
+        let name = self.name.to_vec();
+        match self.sharded {
+            true => Channel::Sharded(name),
+            false => Channel::Classic(name),
+        }
+    }
 }
 
 /// What is waited for in a line on the server.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::call::first;
 use super::keys::LockKeys;
 use super::script::script;
-use super::{Call, Glance, Hints};
-use crate::backend::{Channel, Command, Failure, Refusal, Reply, Slot};
+use super::{Announced, Call, Glance, Hints, Keys};
+use crate::backend::{Command, Failure, Refusal, Reply, Slot};
 use crate::options::millis_up;
 
 script!(SET, "latch/set.lua");
@@ -32,11 +32,6 @@ impl Latched {
         self.keys.slot
     }
 
-    /// Where it is announced that it is open or gone.
-    fn announced(&self) -> &[u8] {
-        self.keys.channel().as_bytes()
-    }
-
     /// Makes it; false when there is one.
     pub(crate) fn set(&self, count: u32, life: Duration) -> Call<bool> {
         let (count, life) = (count.to_string(), millis_up(life).to_string());
@@ -46,7 +41,7 @@ impl Latched {
 
     /// Counts down; how many are still to come, or `None` when there is no latch.
     pub(crate) fn count_down(&self, caller: &str) -> Call<Option<u32>> {
-        let args = [caller.as_bytes(), self.announced()];
+        let args = [caller.as_bytes(), self.keys.channel().as_bytes()];
         Call::script(&COUNT_DOWN, &self.key(), &args, |replies| {
             match first("a count-down", replies)?.int() {
                 Some(-1) => Ok(None),
@@ -60,7 +55,12 @@ impl Latched {
 
     /// Deletes it; false when there was none.
     pub(crate) fn delete(&self) -> Call<bool> {
-        Call::script(&DELETE, &self.key(), &[self.announced()], read_done)
+        Call::script(
+            &DELETE,
+            &self.key(),
+            &[self.keys.channel().as_bytes()],
+            read_done,
+        )
     }
 
     /// How many are still to come, or `None` when there is no latch.
@@ -78,12 +78,8 @@ impl Latched {
 }
 
 impl Hints for Latched {
-    fn gate(&self) -> &[u8] {
-        self.announced()
-    }
-
-    fn channel(&self) -> Channel {
-        Channel::Sharded(self.announced().to_vec())
+    fn announced(&self) -> Announced<'_> {
+        Announced::sharded(self.keys.channel())
     }
 
     fn glance(&self) -> Call<Glance> {

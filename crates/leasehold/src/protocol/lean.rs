@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::call::first;
 use super::keys::LockKeys;
 use super::script::script;
-use super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
+use super::{Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting};
 use super::{record, token};
-use crate::backend::{Capabilities, Channel, Command, Failure, Reply, Slot};
+use crate::backend::{Capabilities, Command, Failure, Reply};
 use crate::holder::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -30,11 +30,6 @@ impl Lean {
         Self { keys }
     }
 
-    /// Where a release is announced.
-    fn announced(&self) -> &[u8] {
-        self.keys.channel().as_bytes()
-    }
-
     /// Leaves the lock to end by itself `left` from now, if it is ours.
     fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
         let left = millis_up(left).to_string();
@@ -45,16 +40,8 @@ impl Lean {
 
 /// A release is the cheapest compare-and-delete that the server has.
 impl Kind for Lean {
-    fn name(&self) -> &str {
-        self.keys.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.keys.lock().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.keys.slot
+    fn keys(&self) -> &dyn Keys {
+        &self.keys
     }
 
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
@@ -107,7 +94,12 @@ impl Kind for Lean {
             Command::new("DELIFEQ").arg(self.keys.lock()).arg(mark)
         } else {
             let keys = [self.keys.lock().as_bytes()];
-            return Call::script(&RELEASE, &keys, &[mark, self.announced()], read_release);
+            return Call::script(
+                &RELEASE,
+                &keys,
+                &[mark, self.keys.channel().as_bytes()],
+                read_release,
+            );
         };
         let publish = Command::new("SPUBLISH").arg(self.keys.channel()).arg("");
         Call::new(vec![compare_and_delete, publish], read_release)
@@ -136,12 +128,8 @@ impl Kind for Lean {
 }
 
 impl Hints for Lean {
-    fn gate(&self) -> &[u8] {
-        self.announced()
-    }
-
-    fn channel(&self) -> Channel {
-        Channel::Sharded(self.announced().to_vec())
+    fn announced(&self) -> Announced<'_> {
+        Announced::sharded(self.keys.channel())
     }
 
     fn glance(&self) -> Call<Glance> {

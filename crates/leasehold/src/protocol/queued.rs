@@ -10,9 +10,9 @@ use super::call::first;
 use super::keys::QueueKeys;
 use super::script::script;
 use super::{
-    Acquired, Call, Freed, Grant, Kind, Line, Mark, Renewed, Standing, Told, Waiting, record,
+    Acquired, Call, Freed, Grant, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting, record,
 };
-use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply, Slot};
+use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
 
@@ -102,16 +102,8 @@ impl Queued {
 }
 
 impl Kind for Queued {
-    fn name(&self) -> &str {
-        self.keys.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.keys.lock().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.keys.slot()
+    fn keys(&self) -> &dyn Keys {
+        &*self.keys
     }
 
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {

@@ -12,10 +12,10 @@ use std::time::Duration;
 use super::keys::LockKeys;
 use super::script::{digest, script};
 use super::tally::{self, Ballot, Hold, Verdict};
-use super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting, record};
-use crate::backend::{
-    Capabilities, Channel, Command, Failure, Refusal, RefusalKind, Reply, Slot, majority,
+use super::{
+    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, record,
 };
+use crate::backend::{Capabilities, Command, Failure, Refusal, RefusalKind, Reply, majority};
 use crate::holder::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -47,11 +47,6 @@ impl Voted {
         }
     }
 
-    /// Where a release is announced, by each node.
-    fn announced(&self) -> &[u8] {
-        self.keys.channel().as_bytes()
-    }
-
     /// Leaves the lock to end by itself `left` from now, wherever it is ours.
     fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
         let args = [mark, &digits(millis_up(left))];
@@ -74,16 +69,8 @@ impl Voted {
 
 /// Every call goes to all nodes.
 impl Kind for Voted {
-    fn name(&self) -> &str {
-        self.keys.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.keys.lock().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.keys.slot
+    fn keys(&self) -> &dyn Keys {
+        &self.keys
     }
 
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
@@ -140,7 +127,7 @@ impl Kind for Voted {
         }
         // What is published must not tell the owner, which is a secret.
         let which = digest(&String::from_utf8_lossy(mark));
-        let args = [mark, self.announced(), which.as_bytes()];
+        let args = [mark, self.keys.channel().as_bytes(), which.as_bytes()];
         Call::script(&RELEASE, &[self.key()], &args, |replies| {
             read_release(&replies)
         })
@@ -185,12 +172,8 @@ impl Kind for Voted {
 }
 
 impl Hints for Voted {
-    fn gate(&self) -> &[u8] {
-        self.announced()
-    }
-
-    fn channel(&self) -> Channel {
-        Channel::Sharded(self.announced().to_vec())
+    fn announced(&self) -> Announced<'_> {
+        Announced::sharded(self.keys.channel())
     }
 
     fn glance(&self) -> Call<Glance> {

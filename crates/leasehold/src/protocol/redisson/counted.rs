@@ -6,11 +6,13 @@
 use std::time::Duration;
 
 use super::super::script::script;
-use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
-use super::{NO_TOKEN, NOTED, Object, digits, freed, millis, read_done};
-use crate::backend::{Capabilities, Channel, Command, Failure, Reply, Slot};
+use super::super::{
+    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
+};
+use super::{NOTED, Object, digits, enough, freed, millis, read_done, taken};
+use crate::backend::{Capabilities, Command, Failure, Reply};
 use crate::holder::Holder;
-use crate::owner::{Owner, Token};
+use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/semaphore_acquire.lua");
 script!(RELEASE, "redisson/semaphore_release.lua");
@@ -81,16 +83,8 @@ impl Counted {
 
 /// There is nothing to renew: the permits are ours until they are given back.
 impl Kind for Counted {
-    fn name(&self) -> &str {
-        self.object.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.object.key().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.object.slot()
+    fn keys(&self) -> &dyn Keys {
+        &self.object
     }
 
     fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
@@ -101,14 +95,7 @@ impl Kind for Counted {
         let note = self.note(mark);
         let keys = [self.key(), note.as_bytes()];
         let args = [&digits(self.wanted.into())[..], &millis(NOTED)];
-        Call::script(&ACQUIRE, &keys, &args, read_done).map(|taken| match taken {
-            true => Acquired::Held {
-                token: Token::new(NO_TOKEN),
-            },
-            false => Acquired::Busy {
-                holder: Holder::default(),
-            },
-        })
+        Call::script(&ACQUIRE, &keys, &args, read_done).map(taken)
     }
 
     fn renew(&self, _mark: &[u8], _lease: Duration) -> Call<Renewed> {
@@ -134,20 +121,11 @@ impl Kind for Counted {
 }
 
 impl Hints for Counted {
-    fn gate(&self) -> &[u8] {
-        self.channel.as_bytes()
-    }
-
-    fn channel(&self) -> Channel {
-        self.object.channel(&self.channel)
+    fn announced(&self) -> Announced<'_> {
+        self.object.announced(&self.channel)
     }
 
     fn glance(&self) -> Call<Glance> {
-        let wanted = i64::from(self.wanted);
-        self.available()
-            .map(move |available| match available >= wanted {
-                true => Glance::Free,
-                false => Glance::Held { left: None },
-            })
+        enough(self.available(), self.wanted)
     }
 }

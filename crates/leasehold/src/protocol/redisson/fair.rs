@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use super::super::call::first;
 use super::super::script::script;
-use super::super::{Acquired, Call, Freed, Kind, Line, Mark, Renewed, Standing, Told, Waiting};
+use super::super::{
+    Acquired, Call, Freed, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting,
+};
 use super::{NO_TOKEN, Object, holder, holder_at, lock, millis, read_done, time_left};
-use crate::backend::{Capabilities, Failure, Reply, Slot};
+use crate::backend::{Capabilities, Failure, Reply};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
 
@@ -50,30 +52,22 @@ impl Fair {
 
     fn step(&self, mark: &[u8], lease: Duration, step: &'static [u8]) -> Call<Standing> {
         let args = [mark, &millis(self.wait), &millis(lease), step];
-        Call::script(&ENTER, &self.keys(), &args, read_standing)
+        Call::script(&ENTER, &self.own_keys(), &args, read_standing)
     }
 
-    fn keys(&self) -> [&[u8]; 3] {
+    fn own_keys(&self) -> [&[u8]; 3] {
         [self.key(), self.line.as_bytes(), self.timeouts.as_bytes()]
     }
 
     fn keys_and_channel(&self) -> [&[u8]; 4] {
-        let [lock, line, timeouts] = self.keys();
+        let [lock, line, timeouts] = self.own_keys();
         [lock, line, timeouts, self.channel.as_bytes()]
     }
 }
 
 impl Kind for Fair {
-    fn name(&self) -> &str {
-        self.object.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.object.key().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.object.slot()
+    fn keys(&self) -> &dyn Keys {
+        &self.object
     }
 
     fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
@@ -118,7 +112,7 @@ impl Kind for Fair {
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
-        holder_at(self.object.key())
+        holder_at(self.key())
     }
 
     fn waiting(&self) -> Waiting<'_> {
@@ -133,7 +127,7 @@ impl Line for Fair {
 
     fn told(&self, mark: &[u8]) -> Told<'_> {
         let name = format!("{}:{}", self.channel, String::from_utf8_lossy(mark));
-        Told::ByName(self.object.channel(&name))
+        Told::ByName(self.object.announced(&name).channel())
     }
 
     /// There are no tickets: one who lost its place has the last.

@@ -1,9 +1,9 @@
 //! Redisson's count-down latch: a number on the server that is gone when it has been counted down.
 
 use super::super::script::script;
-use super::super::{Call, Glance, Hints};
+use super::super::{Announced, Call, Glance, Hints, Keys};
 use super::{Counted, NOTED, Object, digits, millis, read_done, read_number};
-use crate::backend::{Channel, Slot};
+use crate::backend::Slot;
 use crate::owner::Owner;
 
 script!(SET, "redisson/latch_set.lua");
@@ -56,17 +56,13 @@ impl CountDown {
     }
 
     fn keys(&self) -> [&[u8]; 2] {
-        [self.object.key().as_bytes(), self.channel.as_bytes()]
+        [self.object.key(), self.channel.as_bytes()]
     }
 }
 
 impl Hints for CountDown {
-    fn gate(&self) -> &[u8] {
-        self.channel.as_bytes()
-    }
-
-    fn channel(&self) -> Channel {
-        self.object.channel(&self.channel)
+    fn announced(&self) -> Announced<'_> {
+        self.object.announced(&self.channel)
     }
 
     fn glance(&self) -> Call<Glance> {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::keys::{NAME_LIMIT, slot_of};
-use crate::backend::{Channel, Slot};
+use super::super::{Announced, Keys};
+use crate::backend::Slot;
 use crate::owner::Owner;
 
 /// How the clients of one fleet map names to keys, and announce.
@@ -84,20 +85,21 @@ pub(crate) struct Object {
     client: Arc<str>,
 }
 
-impl Object {
-    pub(crate) fn name(&self) -> &str {
+impl Keys for Object {
+    fn name(&self) -> &str {
         &self.key[self.name_at..]
     }
 
-    /// Its own key.
-    pub(crate) fn key(&self) -> &str {
-        &self.key
+    fn key(&self) -> &[u8] {
+        self.key.as_bytes()
     }
 
-    pub(crate) fn slot(&self) -> Slot {
+    fn slot(&self) -> Slot {
         self.slot
     }
+}
 
+impl Object {
     /// Another key or channel of it.
     pub(super) fn prefixed(&self, what: &str) -> String {
         match self.key.contains('{') {
@@ -132,11 +134,11 @@ impl Object {
         }
     }
 
-    pub(super) fn channel(&self, name: &str) -> Channel {
-        let name = name.as_bytes().to_vec();
-        match self.sharded {
-            true => Channel::Sharded(name),
-            false => Channel::Classic(name),
+    /// Where this fleet announces under `name`.
+    pub(super) fn announced<'a>(&self, name: &'a str) -> Announced<'a> {
+        Announced {
+            name: name.as_bytes(),
+            sharded: self.sharded,
         }
     }
 }
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn keys_are_those_of_redisson() {
         let plain = layout(false).object("job").unwrap();
-        assert_eq!(plain.key(), "job");
+        assert_eq!(plain.key(), b"job");
         assert_eq!(
             plain.prefixed("redisson_lock__channel"),
             "redisson_lock__channel:{job}"
@@ -182,7 +184,7 @@ mod tests {
         let mut app = layout(false);
         app.prefix = "app:".to_owned();
         let mapped = app.object("job").unwrap();
-        assert_eq!((mapped.key(), mapped.name()), ("app:job", "job"));
+        assert_eq!((mapped.key(), mapped.name()), (&b"app:job"[..], "job"));
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use super::super::call::first;
 use super::super::script::script;
-use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting, token};
+use super::super::{
+    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, token,
+};
 use super::{
     Object, digits, freed, glance_at, holder, holder_at, millis, read_acquired, read_done, renewed,
 };
-use crate::backend::{Capabilities, Channel, Failure, Reply, Slot};
+use crate::backend::{Capabilities, Failure, Reply};
 use crate::holder::Holder;
 use crate::owner::Owner;
 
@@ -63,16 +65,8 @@ pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<Renewed> 
 }
 
 impl Kind for Hashed {
-    fn name(&self) -> &str {
-        self.object.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.object.key().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.object.slot()
+    fn keys(&self) -> &dyn Keys {
+        &self.object
     }
 
     fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
@@ -109,7 +103,7 @@ impl Kind for Hashed {
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
-        holder_at(self.object.key())
+        holder_at(self.key())
     }
 
     fn waiting(&self) -> Waiting<'_> {
@@ -118,16 +112,12 @@ impl Kind for Hashed {
 }
 
 impl Hints for Hashed {
-    fn gate(&self) -> &[u8] {
-        self.channel.as_bytes()
-    }
-
-    fn channel(&self) -> Channel {
-        self.object.channel(&self.channel)
+    fn announced(&self) -> Announced<'_> {
+        self.object.announced(&self.channel)
     }
 
     fn glance(&self) -> Call<Glance> {
-        glance_at(self.object.key())
+        glance_at(self.key())
     }
 }
 

@@ -71,6 +71,26 @@ fn freed(done: bool) -> Freed {
     }
 }
 
+/// Permits do not tell who holds them.
+fn taken(done: bool) -> Acquired {
+    match done {
+        true => Acquired::Held {
+            token: Token::new(NO_TOKEN),
+        },
+        false => Acquired::Busy {
+            holder: Holder::default(),
+        },
+    }
+}
+
+/// Whether there are as many permits as are wanted.
+fn enough(available: Call<i64>, wanted: u32) -> Call<Glance> {
+    available.map(move |available| match available >= i64::from(wanted) {
+        true => Glance::Free,
+        false => Glance::Held { left: None },
+    })
+}
+
 /// 1 for ours, or the time left and fields of the hash.
 fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, Failure> {
     let reply = first("an acquire", replies)?;
@@ -104,7 +124,7 @@ fn time_left(millis: i64) -> Option<Duration> {
 }
 
 /// One of those who have a field in the hash at `key`.
-fn holder_at(key: &str) -> Call<Option<Holder>> {
+fn holder_at(key: &[u8]) -> Call<Option<Holder>> {
     let commands = vec![
         Command::new("HRANDFIELD").arg(key).arg("2"),
         Command::new("PTTL").arg(key),
@@ -119,7 +139,7 @@ fn holder_at(key: &str) -> Call<Option<Holder>> {
 }
 
 /// How long what is at `key` lasts still, for one who waits for its end.
-fn glance_at(key: &str) -> Call<Glance> {
+fn glance_at(key: &[u8]) -> Call<Glance> {
     let commands = vec![Command::new("PTTL").arg(key)];
     Call::new(commands, |replies| match read_number(replies)? {
         -2 => Ok(Glance::Free),

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::super::script::script;
-use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
-use super::{Counted, NO_TOKEN, Object, freed, millis, read_done, read_number, renewed};
-use crate::backend::{Capabilities, Channel, Slot};
+use super::super::{
+    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
+};
+use super::{Counted, Object, enough, freed, millis, read_done, read_number, renewed, taken};
+use crate::backend::Capabilities;
 use crate::holder::Holder;
-use crate::owner::{Owner, Token};
+use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/permits_acquire.lua");
 script!(RENEW, "redisson/permits_renew.lua");
@@ -43,7 +45,7 @@ impl Expiring {
 
     /// How many could be taken now.
     pub(crate) fn available(&self) -> Call<i64> {
-        Call::script(&LOOK, &self.keys(), &[], read_number)
+        Call::script(&LOOK, &self.own_keys(), &[], read_number)
     }
 
     /// Sets how many there are, if that was never done.
@@ -51,27 +53,19 @@ impl Expiring {
         Counted::new(self.object.clone()).set(permits)
     }
 
-    fn keys(&self) -> [&[u8]; 2] {
+    fn own_keys(&self) -> [&[u8]; 2] {
         [self.key(), self.held.as_bytes()]
     }
 
     fn keys_and_channel(&self) -> [&[u8]; 3] {
-        let [available, held] = self.keys();
+        let [available, held] = self.own_keys();
         [available, held, self.channel.as_bytes()]
     }
 }
 
 impl Kind for Expiring {
-    fn name(&self) -> &str {
-        self.object.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.object.key().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.object.slot()
+    fn keys(&self) -> &dyn Keys {
+        &self.object
     }
 
     /// The ids of all permits, 16 bytes each.
@@ -82,16 +76,7 @@ impl Kind for Expiring {
 
     fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
         let args = [&mark[..], &millis(lease), self.object.publish()];
-        Call::script(&ACQUIRE, &self.keys_and_channel(), &args, read_done).map(
-            |taken| match taken {
-                true => Acquired::Held {
-                    token: Token::new(NO_TOKEN),
-                },
-                false => Acquired::Busy {
-                    holder: Holder::default(),
-                },
-            },
-        )
+        Call::script(&ACQUIRE, &self.keys_and_channel(), &args, read_done).map(taken)
     }
 
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
@@ -119,20 +104,11 @@ impl Kind for Expiring {
 }
 
 impl Hints for Expiring {
-    fn gate(&self) -> &[u8] {
-        self.channel.as_bytes()
-    }
-
-    fn channel(&self) -> Channel {
-        self.object.channel(&self.channel)
+    fn announced(&self) -> Announced<'_> {
+        self.object.announced(&self.channel)
     }
 
     fn glance(&self) -> Call<Glance> {
-        let wanted = i64::from(self.wanted);
-        self.available()
-            .map(move |available| match available >= wanted {
-                true => Glance::Free,
-                false => Glance::Held { left: None },
-            })
+        enough(self.available(), self.wanted)
     }
 }

@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use super::super::script::script;
-use super::super::{Acquired, Call, Freed, Glance, Hints, Kind, Mark, Renewed, Waiting};
+use super::super::{
+    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
+};
 use super::{
     Object, digits, freed, glance_at, holder_at, millis, read_acquired, read_done, renewed,
 };
-use crate::backend::{Capabilities, Channel, Slot};
+use crate::backend::Capabilities;
 use crate::holder::Holder;
 use crate::owner::Owner;
 
@@ -68,12 +70,12 @@ impl ReadWrite {
         Call::script(&FORCE, &keys, &[mode, self.object.publish()], read_done)
     }
 
-    fn keys(&self) -> [&[u8]; 2] {
+    fn own_keys(&self) -> [&[u8]; 2] {
         [self.key(), self.stem.as_bytes()]
     }
 
     fn keys_and_channel(&self) -> [&[u8]; 3] {
-        let [lock, stem] = self.keys();
+        let [lock, stem] = self.own_keys();
         [lock, stem, self.channel.as_bytes()]
     }
 }
@@ -81,16 +83,8 @@ impl ReadWrite {
 /// The mark is the owner, also of a writer: who reads and who writes is told by the hash, since a writer can become
 /// a reader.
 impl Kind for ReadWrite {
-    fn name(&self) -> &str {
-        self.object.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.object.key().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.object.slot()
+    fn keys(&self) -> &dyn Keys {
+        &self.object
     }
 
     fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
@@ -115,7 +109,7 @@ impl Kind for ReadWrite {
     }
 
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        Call::script(&RENEW, &self.keys(), &[mark, &millis(lease)], read_done).map(renewed)
+        Call::script(&RENEW, &self.own_keys(), &[mark, &millis(lease)], read_done).map(renewed)
     }
 
     fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
@@ -129,7 +123,7 @@ impl Kind for ReadWrite {
 
     fn recount(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
         let args = [mark, &digits(entries.into())];
-        Some(Call::script(&RECOUNT, &self.keys(), &args, read_done).map(renewed))
+        Some(Call::script(&RECOUNT, &self.own_keys(), &args, read_done).map(renewed))
     }
 
     fn share(&self, mark: &[u8]) -> Option<Call<Renewed>> {
@@ -138,7 +132,7 @@ impl Kind for ReadWrite {
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
-        holder_at(self.object.key())
+        holder_at(self.key())
     }
 
     fn waiting(&self) -> Waiting<'_> {
@@ -147,15 +141,11 @@ impl Kind for ReadWrite {
 }
 
 impl Hints for ReadWrite {
-    fn gate(&self) -> &[u8] {
-        self.channel.as_bytes()
-    }
-
-    fn channel(&self) -> Channel {
-        self.object.channel(&self.channel)
+    fn announced(&self) -> Announced<'_> {
+        self.object.announced(&self.channel)
     }
 
     fn glance(&self) -> Call<Glance> {
-        glance_at(self.object.key())
+        glance_at(self.key())
     }
 }
