@@ -142,6 +142,13 @@ impl Meeting<'_> {
         assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
         assert!(!force(self.ours, self.kind, &self.name).await);
         assert_eq!(self.java_forces(), "false");
+        // One who does not know yet takes nothing from whoever has it now.
+        let held = take_now(self.ours, self.our_kind, &self.name).await;
+        assert_eq!(self.java_forces(), "true");
+        assert_eq!(self.java("b", "try"), "true");
+        assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
+        assert_eq!(self.java("b", "held"), "true");
+        assert_eq!(self.java("b", "unlock"), "ok");
     }
 
     /// Each keeps its lock for three times as long as it would last by itself.

@@ -1,6 +1,7 @@
 //! What both sides write for the same operation is the same: keys, types, fields, times and messages.
 
 use std::collections::BTreeMap;
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use leasehold::redisson::Redisson as Ours;
@@ -240,51 +241,67 @@ fn locks_are_written_alike() {
 
 #[test]
 fn a_line_is_written_alike() {
-    const STEPS: [&str; 3] = ["one waits", "one gave up", "the next has it"];
+    const STEPS: [&str; 3] = ["two wait", "the first has it", "one between gave up"];
     with_every_version(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &fleet(&server));
-        let lease = |thread: &str| java.ask(thread, "lock fair/lease job 20000");
-        let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
-        run(async {
-            let ours = client(&url_at(server.port())).await.redisson();
-            let fair = ours.fair_lock("job");
-
-            let mut witness = Witness::new(&server);
-            assert_eq!(lease("a"), "ok");
-            java.tell("b", "lock fair/lease job 20000");
-            eventually(LONG, "one waits", || waits() == 1).await;
-            let mut by_java = vec![witness.trace()];
-            assert_eq!(java.ask("c", "lock fair/wait job 400"), "false");
-            by_java.push(witness.trace());
-            assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
-            assert_eq!(java.answer("b").text, "ok");
-            by_java.push(witness.trace());
-
-            let mut witness = Witness::new(&server);
-            assert_eq!(lease("d"), "ok");
-            let waiting = fair.lock().lease(LEASE);
-            let waiting = tokio::spawn(async move { waiting.await });
-            eventually(LONG, "one waits", || waits() == 1).await;
-            let mut by_us = vec![witness.trace()];
-            let gave_up = client(&url_at(server.port())).await.redisson();
-            let gave_up = gave_up.fair_lock("job");
-            assert!(
-                gave_up
-                    .lock()
-                    .wait(Duration::from_millis(400))
-                    .await
-                    .is_err()
-            );
-            eventually(LONG, "one waits", || waits() == 1).await;
-            by_us.push(witness.trace());
-            assert_eq!(java.ask("d", "lock fair/unlock job"), "ok");
-            let guard = waiting.await.unwrap().unwrap();
-            by_us.push(witness.trace());
-            compare("fair", &STEPS, &by_us, &by_java);
-            drop(guard);
-        });
+        let by_java = run(a_line(&server, version, false));
+        let by_us = run(a_line(&server, version, true));
+        compare("fair", &STEPS, &by_us, &by_java);
     });
+}
+
+/// One holds and two wait; the first of them has it; one between two others gives up. Those two are ours, if so, and
+/// all others Java's.
+async fn a_line(server: &Server, version: &str, ours: bool) -> Vec<Trace> {
+    let java = Java::start(version, &fleet(server));
+    let fair = || async {
+        let redisson = client(&url_at(server.port())).await.redisson();
+        redisson.fair_lock("job")
+    };
+    let wait = |count: i64| async move {
+        let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
+        eventually(LONG, "so many wait", || waits() == count).await;
+    };
+    let lease = "lock fair/lease job 20000";
+    let mut witness = Witness::new(server);
+    assert_eq!(java.ask("holder", lease), "ok");
+    let mut first = None;
+    match ours {
+        true => first = Some(tokio::spawn(fair().await.lock().lease(LEASE).into_future())),
+        false => java.tell("first", lease),
+    }
+    wait(1).await;
+    java.tell("second", lease);
+    wait(2).await;
+    let mut traces = vec![witness.trace()];
+
+    assert_eq!(java.ask("holder", "lock fair/unlock job"), "ok");
+    let guard = match first {
+        Some(first) => Some(first.await.unwrap().unwrap()),
+        None => {
+            assert_eq!(java.answer("first").text, "ok");
+            None
+        }
+    };
+    traces.push(witness.trace());
+
+    let limit = Duration::from_millis(600);
+    let mut between = None;
+    match ours {
+        true => between = Some(tokio::spawn(fair().await.lock().wait(limit).into_future())),
+        false => java.tell("between", "lock fair/wait job 600"),
+    }
+    wait(2).await;
+    java.tell("last", lease);
+    wait(3).await;
+    match between {
+        Some(between) => assert!(between.await.unwrap().is_err()),
+        None => assert_eq!(java.answer("between").text, "false"),
+    }
+    wait(2).await;
+    traces.push(witness.trace());
+    drop(guard);
+    traces
 }
 
 #[test]
