@@ -25,19 +25,18 @@ fn a_hand_over_between_processes_takes_little_more_than_two_messages() {
         }
         handed.sort_unstable();
         bare.sort_unstable();
-        let compared = |of_thousand| {
-            let (ours, theirs) = (
-                percentile(&handed, of_thousand),
-                percentile(&bare, of_thousand),
-            );
+        let within = |of_thousand, times, slack| {
+            let ours = percentile(&handed, of_thousand);
+            let theirs = percentile(&bare, of_thousand);
             println!("{ours:?} against {theirs:?} for a message, at {of_thousand} of 1000");
-            ours.as_secs_f64() / theirs.as_secs_f64()
+            ours <= theirs * times + slack
         };
         let count = handed.len() as u64;
         assert!(count > scaled(150) * 4, "too few hand-overs: {count}");
-        // The message, and the request that takes the lock; the slowest belong to the machine.
-        assert!(compared(500) <= 3.0);
-        assert!(compared(990) <= 6.0);
+        // The message, and the request that takes the lock.
+        assert!(within(500, 3, Duration::ZERO));
+        // One in a hundred waits for a slice of the scheduler; of the bare messages not always one does.
+        assert!(within(990, 6, Duration::from_millis(4)));
     });
 }
 

@@ -10,6 +10,9 @@ use crate::lease::{Guard, Unfenced};
 use crate::protocol::redisson::Expiring;
 use crate::protocol::{Call, Kind};
 
+/// Each permit has an id that is sent along: more at once would hold up the server.
+const MOST: u32 = 1000;
+
 /// Redisson's semaphore whose permits expire, by its name. Not fair.
 ///
 /// Permits that are taken here are renewed until their guard is gone, which Redisson's own are not. Those whose
@@ -33,7 +36,7 @@ impl PermitExpirableSemaphore {
         self.handle.name()
     }
 
-    /// Acquires so many permits, waiting for them as long as need be.
+    /// Acquires so many permits, at most 1000, waiting for them as long as need be.
     pub fn acquire(&self, permits: u32) -> Lock<Guard<Unfenced>> {
         Lock::guarded_by(self.handle.ask_as(self.taking(permits)), Guard::unfenced)
     }
@@ -70,8 +73,8 @@ impl PermitExpirableSemaphore {
     }
 
     fn taking(&self, permits: u32) -> Result<Arc<Expiring>, Error> {
-        if permits == 0 {
-            return Err(Error::invalid("permits", "there must be at least one"));
+        if permits == 0 || permits > MOST {
+            return Err(Error::invalid("permits", format!("from 1 to {MOST}")));
         }
         Ok(Arc::new(self.handle.kind()?.taking(permits)))
     }

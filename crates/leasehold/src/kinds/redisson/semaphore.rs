@@ -18,7 +18,8 @@ use crate::protocol::{Call, Kind};
 /// Redisson's semaphore by its name. Not fair.
 ///
 /// The server does not know who holds its permits: those of a process that crashes are gone until somebody adds
-/// them again. Where that matters take [`PermitExpirableSemaphore`](super::PermitExpirableSemaphore).
+/// them again, and so are those whose answer was lost, where the server stays out of reach for 20 s after. Where
+/// that matters take [`PermitExpirableSemaphore`](super::PermitExpirableSemaphore).
 #[derive(Clone)]
 pub struct Semaphore {
     handle: Handle<Counted>,
