@@ -121,7 +121,9 @@ fn things_stay_where_they_are_at_home() {
 
 #[test]
 fn every_file_says_what_it_is_and_is_one_idea() {
-    for folder in ["src", "tests", "benches", "examples", "../testkit/src"] {
+    let bench = ["../../bench/src", "../../bench/peers/rust/src"];
+    let own = ["src", "tests", "examples", "../testkit/src"];
+    for folder in own.into_iter().chain(bench) {
         for path in files(&crate_root().join(folder), ".rs") {
             let text = read(&path);
             let introduced = text.starts_with("//!") || path.ends_with("src/lib.rs");

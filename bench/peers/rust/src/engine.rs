@@ -1,0 +1,117 @@
+//! The bare engine: the commands of a lock and its release, encoded beforehand, on a raw socket, answers only counted.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// Knows `pairs` only.
+pub(crate) fn serve(port: u16) {
+    let mut engine = Engine::connect(port);
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let line = line.expect("a pipe");
+        let words: Vec<_> = line.split(' ').collect();
+        let ["pairs", prefix, tasks, count] = words.as_slice() else {
+            panic!("the engine knows pairs only");
+        };
+        engine.pairs(prefix, super::number(tasks), super::number(count));
+        println!("done");
+    }
+}
+
+struct Engine {
+    stream: TcpStream,
+    release: Release,
+}
+
+/// How this server releases best, as Leasehold does.
+enum Release {
+    Delex,
+    Delifeq,
+    Script(String),
+}
+
+impl Engine {
+    fn connect(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("the server is up");
+        stream.set_nodelay(true).expect("a socket");
+        let mut engine = Self {
+            stream,
+            release: Release::Delex,
+        };
+        let script = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('DEL', KEYS[1]) \
+                      redis.call('SPUBLISH', ARGV[2], '') return 1";
+        engine.release = if engine.knows("DELEX") {
+            Release::Delex
+        } else if engine.knows("DELIFEQ") {
+            Release::Delifeq
+        } else {
+            let answer = engine.ask(&["SCRIPT", "LOAD", script]);
+            Release::Script(answer.lines().nth(1).expect("a digest").to_owned())
+        };
+        engine
+    }
+
+    fn knows(&mut self, command: &str) -> bool {
+        !self.ask(&["COMMAND", "INFO", command]).contains("-1")
+    }
+
+    fn ask(&mut self, words: &[&str]) -> String {
+        self.stream
+            .write_all(&encode(words))
+            .expect("the server is up");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let mut answer = vec![0; 64 * 1024];
+        let length = self.stream.read(&mut answer).expect("the server is up");
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    }
+
+    fn pairs(&mut self, prefix: &str, tasks: u64, count: u64) {
+        let (mut lock, mut unlock) = (Vec::new(), Vec::new());
+        for task in 0..tasks {
+            let name = format!("lock:{prefix}:{task}");
+            let channel = format!("leasehold:wake:{{0}}:{name}");
+            let value = "lh1 0123456789abcdef0123456789abcdef 1763000000000 4711 host ";
+            lock.extend(encode(&["SET", &name, value, "NX", "GET", "PX", "30000"]));
+            lock.extend(encode(&["INCR", "engine-counter"]));
+            match &self.release {
+                Release::Delex => unlock.extend(encode(&["DELEX", &name, "IFEQ", value])),
+                Release::Delifeq => unlock.extend(encode(&["DELIFEQ", &name, value])),
+                Release::Script(digest) => {
+                    unlock.extend(encode(&["EVALSHA", digest, "1", &name, value, &channel]));
+                }
+            }
+            if !matches!(self.release, Release::Script(_)) {
+                unlock.extend(encode(&["SPUBLISH", &channel, ""]));
+            }
+        }
+        let answers = match self.release {
+            Release::Script(_) => tasks,
+            _ => 2 * tasks,
+        };
+        for _ in 0..count / tasks {
+            self.exchange(&lock, 2 * tasks);
+            self.exchange(&unlock, answers);
+        }
+    }
+
+    /// Every answer is one line.
+    fn exchange(&mut self, pipeline: &[u8], answers: u64) {
+        self.stream.write_all(pipeline).expect("the server is up");
+        let (mut left, mut chunk) = (answers, [0; 64 * 1024]);
+        while left > 0 {
+            let length = self.stream.read(&mut chunk).expect("the server is up");
+            left -= chunk[..length]
+                .iter()
+                .filter(|byte| **byte == b'\n')
+                .count() as u64;
+        }
+    }
+}
+
+fn encode(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,146 @@
+//! The libraries, each used as its README advises.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Client, Guard, Unfenced};
+use redis::Script;
+use redis::aio::MultiplexedConnection;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// One way to lock.
+#[derive(Clone)]
+pub(crate) enum Library {
+    Leasehold(Client),
+    Fair(Client),
+    Shared(leasehold::redisson::Redisson),
+    /// `SET NX PX` and `DEL`, which is not even safe.
+    Unsafe(MultiplexedConnection),
+    /// `SET NX PX` and a script that compares and deletes: the least that is safe. Polls.
+    Driver(MultiplexedConnection, Arc<Script>),
+    Rslock(rslock::LockManager),
+    Rlock(Arc<rlock::async_lock::RLock>),
+}
+
+/// What is held.
+pub(crate) enum Held {
+    Guard(Guard),
+    Unfenced(Guard<Unfenced>),
+    Unsafe(MultiplexedConnection, String),
+    Driver(MultiplexedConnection, Arc<Script>, String),
+    Rslock(rslock::LockGuard),
+    Rlock(Box<rlock::async_lock::RLockGuard>),
+}
+
+impl Library {
+    pub(crate) async fn connect(name: &str, port: u16) -> Self {
+        let url = format!("redis://127.0.0.1:{port}/");
+        let client = || async { Client::connect(&url).await.expect("the server is up") };
+        let driver = || async {
+            let client = redis::Client::open(url.as_str()).expect("an address");
+            let connection = client.get_multiplexed_async_connection().await;
+            connection.expect("the server is up")
+        };
+        match name {
+            "leasehold" => Self::Leasehold(client().await),
+            "fair" => Self::Fair(client().await),
+            "shared" => Self::Shared(client().await.redisson()),
+            "unsafe" => Self::Unsafe(driver().await),
+            "driver" => {
+                let source = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end \
+                              return 0";
+                Self::Driver(driver().await, Arc::new(Script::new(source)))
+            }
+            "rslock" => {
+                let mut manager = rslock::LockManager::new(vec![url]);
+                manager.set_retry(u32::MAX, Duration::from_millis(200));
+                Self::Rslock(manager)
+            }
+            "rlock" => {
+                let lock = rlock::async_lock::RLock::new(url.as_str()).await;
+                Self::Rlock(Arc::new(lock.expect("the server is up")))
+            }
+            other => panic!("{other} is no library"),
+        }
+    }
+
+    /// Waits for the lock.
+    pub(crate) async fn hold(&self, name: &str) -> Held {
+        match self {
+            Self::Leasehold(client) => {
+                Held::Guard(client.mutex(name).lock().await.expect("the lock"))
+            }
+            Self::Fair(client) => {
+                Held::Guard(client.fair_mutex(name).lock().await.expect("the lock"))
+            }
+            Self::Shared(redisson) => {
+                Held::Unfenced(redisson.lock(name).lock().await.expect("the lock"))
+            }
+            Self::Unsafe(connection) => {
+                set(connection, name).await;
+                Held::Unsafe(connection.clone(), name.to_owned())
+            }
+            Self::Driver(connection, script) => {
+                set(connection, name).await;
+                Held::Driver(connection.clone(), script.clone(), name.to_owned())
+            }
+            Self::Rslock(manager) => {
+                Held::Rslock(manager.acquire(name, LEASE).await.expect("the lock"))
+            }
+            Self::Rlock(lock) => {
+                Held::Rlock(Box::new(lock.acquire_mutex(name).await.expect("the lock")))
+            }
+        }
+    }
+}
+
+/// What every recipe does: tries, and tries again after a while.
+async fn set(connection: &MultiplexedConnection, name: &str) {
+    loop {
+        let set: Option<String> = redis::cmd("SET")
+            .arg(name)
+            .arg("0123456789abcdef0123456789abcdef01234567")
+            .arg(&["NX", "PX", "30000"])
+            .query_async(&mut connection.clone())
+            .await
+            .expect("an answer");
+        if set.is_some() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl Held {
+    pub(crate) async fn release(self) {
+        match self {
+            Self::Guard(guard) => drop(guard.release().await.expect("released")),
+            Self::Unfenced(guard) => drop(guard.release().await.expect("released")),
+            Self::Unsafe(mut connection, name) => {
+                let deleted = redis::cmd("DEL")
+                    .arg(name)
+                    .query_async::<i64>(&mut connection)
+                    .await;
+                assert_eq!(deleted.expect("an answer"), 1);
+            }
+            Self::Driver(mut connection, script, name) => {
+                let mut call = script.key(name);
+                let call = call.arg("0123456789abcdef0123456789abcdef01234567");
+                let deleted = call.invoke_async::<i64>(&mut connection).await;
+                assert_eq!(deleted.expect("an answer"), 1);
+            }
+            Self::Rslock(guard) => guard.release().await,
+            Self::Rlock(mut guard) => guard.release().await.expect("released"),
+        }
+    }
+
+    /// Whether it is held still, as far as the library tells.
+    pub(crate) fn is_valid(&self) -> bool {
+        match self {
+            Self::Guard(guard) => guard.check().is_ok(),
+            Self::Unfenced(guard) => guard.check().is_ok(),
+            _ => true,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Leasehold, the bare driver, the bare engine and other crates, told what to do a line at a time; see `../README.md`.
+//!
+//! Beside the orders that all peers know: `hot NAME TASKS MILLISECONDS` (how often one lock was held by all tasks
+//! together), `hold PREFIX COUNT` (keeps so many locks), `latency PREFIX MILLISECONDS` (pairs one after the other: p50
+//! and p99 in nanoseconds), `drop` (gives all back), `self` (processor time in microseconds, memory in KiB).
+
+mod engine;
+mod library;
+
+use std::time::{Duration, Instant};
+
+use library::{Held, Library};
+
+#[tokio::main]
+async fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let port: u16 = arguments.next().expect("a port").parse().expect("a port");
+    let name = arguments.next().expect("a library");
+    if name == "engine" {
+        return engine::serve(port);
+    }
+    let library = Library::connect(&name, port).await;
+    println!("ready");
+    let mut kept = Vec::new();
+    for line in std::io::stdin().lines() {
+        let line = line.expect("a pipe");
+        let words: Vec<_> = line.split(' ').collect();
+        match words.as_slice() {
+            ["pairs", prefix, tasks, count] => {
+                pairs(&library, prefix, number(tasks), number(count)).await;
+            }
+            ["hand", name, count] => hand(&library, name, number(count)).await,
+            ["hot", name, tasks, millis] => {
+                let length = Duration::from_millis(number(millis));
+                println!("{}", hot(&library, name, number(tasks), length).await);
+            }
+            ["hold", prefix, count] => keep(&library, prefix, number(count), &mut kept).await,
+            ["latency", prefix, millis] => {
+                latency(&library, prefix, Duration::from_millis(number(millis))).await;
+            }
+            ["drop"] => kept.clear(),
+            ["self"] => itself(),
+            other => panic!("unknown order {other:?}"),
+        }
+        println!("done");
+    }
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().expect("a number")
+}
+
+async fn pairs(library: &Library, prefix: &str, tasks: u64, count: u64) {
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (library, name) = (library.clone(), format!("{prefix}:{task}"));
+            tokio::spawn(async move {
+                for _ in 0..count / tasks {
+                    library.hold(&name).await.release().await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+async fn hand(library: &Library, name: &str, count: u64) {
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let held = library.hold(name).await;
+        let taken = clock();
+        tokio::time::sleep(Duration::from_millis(4)).await;
+        times.push((taken, clock()));
+        held.release().await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for (taken, released) in times {
+        println!("{taken} {released}");
+    }
+}
+
+async fn hot(library: &Library, name: &str, tasks: u64, length: Duration) -> u64 {
+    let end = Instant::now() + length;
+    let tasks: Vec<_> = (0..tasks)
+        .map(|_| {
+            let (library, name) = (library.clone(), name.to_owned());
+            tokio::spawn(async move {
+                let mut held = 0;
+                while Instant::now() < end {
+                    library.hold(&name).await.release().await;
+                    held += 1;
+                }
+                held
+            })
+        })
+        .collect();
+    let mut held = 0;
+    for task in tasks {
+        held += task.await.expect("no panic");
+    }
+    held
+}
+
+async fn keep(library: &Library, prefix: &str, count: u64, kept: &mut Vec<Held>) {
+    const TASKS: u64 = 64;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (library, prefix) = (library.clone(), prefix.to_owned());
+            tokio::spawn(async move {
+                let mut held = Vec::new();
+                for number in (task..count).step_by(64) {
+                    held.push(library.hold(&format!("{prefix}:{number}")).await);
+                }
+                held
+            })
+        })
+        .collect();
+    for task in tasks {
+        kept.extend(task.await.expect("no panic"));
+    }
+    println!("{}", kept.iter().filter(|held| held.is_valid()).count());
+}
+
+async fn latency(library: &Library, prefix: &str, length: Duration) {
+    let end = Instant::now() + length;
+    let mut times = Vec::new();
+    while Instant::now() < end {
+        let start = Instant::now();
+        library
+            .hold(&format!("{prefix}:probe"))
+            .await
+            .release()
+            .await;
+        times.push(start.elapsed().as_nanos());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    times.sort_unstable();
+    println!(
+        "{} {}",
+        times[times.len() / 2],
+        times[times.len() * 99 / 100]
+    );
+}
+
+/// The clock that all processes share, in nanoseconds.
+fn clock() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+fn itself() {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
+    let fields: Vec<_> = stat
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_whitespace()
+        .collect();
+    let ticks = number(fields[11]) + number(fields[12]);
+    let pages = number(fields[21]);
+    println!("{} {}", ticks * 10_000, pages * 4);
+}
