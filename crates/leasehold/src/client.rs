@@ -21,8 +21,6 @@ use crate::protocol::{Counters, Keyspace};
 pub struct Client {
     engine: Arc<Engine>,
     keyspace: Arc<Keyspace>,
-    /// Whether slots belong to different nodes.
-    divided: bool,
     terms: Terms,
 }
 
@@ -92,8 +90,7 @@ impl Client {
 
     /// The objects of a fleet of Redisson clients on the same server: see [`redisson`](crate::redisson).
     pub fn redisson(&self) -> Redisson {
-        let (engine, client) = (self.engine.clone(), self.keyspace.client());
-        Redisson::new(engine, client, self.divided, &self.terms)
+        Redisson::new(self.engine.clone(), &self.keyspace, &self.terms)
     }
 
     /// Gives back every lock that is held, and refuses to take more. Returns whether all was given back
@@ -260,8 +257,7 @@ impl ClientBuilder {
         terms.acknowledged = self.acknowledged;
         terms.validate()?;
         let target = settings.target(&self.url)?;
-        let divided = target.divides_slots();
-        let counters = match divided {
+        let counters = match target.divides_slots() {
             true => Counters::PerSlot,
             false => Counters::one(),
         };
@@ -273,7 +269,6 @@ impl ClientBuilder {
         Ok(Client {
             engine,
             keyspace,
-            divided,
             terms,
         })
     }

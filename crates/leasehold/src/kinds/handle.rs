@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::Engine;
 use crate::options::Terms;
-use crate::protocol::Kind;
+use crate::protocol::{Call, Kind};
 
 /// Some kind of lock by its name. Costs nothing; makes no request until it is used.
 pub(super) struct Handle<K: ?Sized> {
@@ -84,10 +84,14 @@ impl<K: Kind + ?Sized> Handle<K> {
     }
 
     pub(super) async fn holder(&self) -> Result<Option<Holder>, Error> {
+        self.query(Kind::holder).await
+    }
+
+    /// Sends one call of this lock's.
+    pub(super) async fn query<R>(&self, call: impl FnOnce(&K) -> Call<R>) -> Result<R, Error> {
         let kind = self.kind()?;
-        self.engine
-            .ask(kind.slot(), kind.name(), kind.holder())
-            .await
+        let call = call(&kind);
+        self.engine.ask(kind.slot(), kind.name(), call).await
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::rw_lock::WriteGuard;
 use crate::error::Error;
-use crate::lease::{Engine, Guard, Lease, Reentry, Unfenced};
+use crate::lease::{Engine, Guard, Lease, Reentry};
 use crate::options::{Acknowledgement, Replicas, Terms};
 use crate::protocol::Kind;
 
@@ -88,27 +88,19 @@ pub trait Handed {
     fn view(lease: Lease) -> Self::Lease;
 }
 
-impl Handed for Guard {
-    type Lease = Lease;
+impl<F> Handed for Guard<F> {
+    type Lease = Lease<F>;
 
-    fn view(lease: Lease) -> Lease {
-        lease
+    fn view(lease: Lease) -> Lease<F> {
+        lease.seen_as()
     }
 }
 
-impl Handed for Guard<Unfenced> {
-    type Lease = Lease<Unfenced>;
+impl<F> Handed for WriteGuard<F> {
+    type Lease = Lease<F>;
 
-    fn view(lease: Lease) -> Lease<Unfenced> {
-        lease.unfenced()
-    }
-}
-
-impl Handed for WriteGuard {
-    type Lease = Lease;
-
-    fn view(lease: Lease) -> Lease {
-        lease
+    fn view(lease: Lease) -> Lease<F> {
+        lease.seen_as()
     }
 }
 

@@ -123,7 +123,7 @@ impl Mutex {
     /// A handle that can be entered again while it is held, by all who have a clone of it.
     #[must_use]
     pub fn reentrant(&self) -> Reentrant {
-        Reentrant::new(self.clone())
+        Reentrant::new(self.handle.clone(), |guard| guard)
     }
 
     /// Who holds the lock now; `None` when nobody does.

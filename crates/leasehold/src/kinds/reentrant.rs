@@ -4,50 +4,63 @@
 
 use std::sync::Arc;
 
+use super::handle::Handle;
 use super::lock::{Ask, Lock, TryLock};
-use super::mutex::Mutex;
-use crate::lease::Reentry;
+use crate::lease::{Guard, Reentry};
+use crate::protocol::Kind;
 
 /// A handle to a lock that can be entered again by whoever has a clone of it.
 ///
-/// The first guard acquires the lock, the last one to go gives it back; those in between do not reach
+/// The first guard acquires the lock, the last one to go gives it back; those in between do not ask
 /// the server. All share one lease and one token. The terms of the first acquisition stand.
-#[derive(Clone)]
-pub struct Reentrant {
-    mutex: Mutex,
+pub struct Reentrant<G = Guard> {
+    handle: Handle<dyn Kind>,
     reentry: Arc<Reentry>,
+    /// Makes the guard that this kind hands out.
+    wrap: fn(Guard) -> G,
 }
 
-impl Reentrant {
-    pub(super) fn new(mutex: Mutex) -> Self {
+impl<G> Reentrant<G> {
+    pub(super) fn new(handle: Handle<dyn Kind>, wrap: fn(Guard) -> G) -> Self {
         Self {
-            mutex,
+            handle,
             reentry: Arc::default(),
+            wrap,
         }
     }
 
     /// Acquires the lock, or enters it again at once when a guard of this handle holds it.
-    pub fn lock(&self) -> Lock {
-        Lock::new(self.ask())
+    pub fn lock(&self) -> Lock<G> {
+        Lock::guarded_by(self.ask(), self.wrap)
     }
 
     /// Acquires the lock if it is free or held by this handle.
-    pub fn try_lock(&self) -> TryLock {
-        TryLock::new(self.ask())
+    pub fn try_lock(&self) -> TryLock<G> {
+        TryLock::guarded_by(self.ask(), self.wrap)
     }
 
     fn ask(&self) -> Ask {
         Ask {
             reentry: Some(self.reentry.clone()),
-            ..self.mutex.ask()
+            ..self.handle.ask()
         }
     }
 }
 
-impl std::fmt::Debug for Reentrant {
+impl<G> Clone for Reentrant<G> {
+    fn clone(&self) -> Self {
+        Self {
+            handle: self.handle.clone(),
+            reentry: self.reentry.clone(),
+            wrap: self.wrap,
+        }
+    }
+}
+
+impl<G> std::fmt::Debug for Reentrant<G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Reentrant")
-            .field(&self.mutex.name())
+            .field(&self.handle.name())
             .finish()
     }
 }

@@ -7,7 +7,7 @@ use super::handle::Handle;
 use super::lock::{Lock, TryLock};
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::lease::{Engine, Guard, Release};
+use crate::lease::{Engine, Fenced, Guard, Release};
 use crate::options::Terms;
 use crate::protocol::{Keyspace, Queued, Share};
 
@@ -32,8 +32,8 @@ pub struct RwLock {
 /// A [`RwLock`] that is held for writing; a [`Guard`] that can be turned into a reader's.
 #[derive(Debug)]
 #[must_use = "the lock is given back as soon as the guard is dropped"]
-pub struct WriteGuard {
-    guard: Guard,
+pub struct WriteGuard<F = Fenced> {
+    guard: Guard<F>,
 }
 
 impl RwLock {
@@ -108,8 +108,8 @@ impl RwLock {
     }
 }
 
-impl WriteGuard {
-    fn new(guard: Guard) -> Self {
+impl<F> WriteGuard<F> {
+    pub(super) fn new(guard: Guard<F>) -> Self {
         Self { guard }
     }
 
@@ -124,7 +124,7 @@ impl WriteGuard {
     ///
     /// [`Error::Lost`] when the lock is not ours any more. After any other error it is given back in the
     /// background.
-    pub async fn downgrade(self) -> Result<Guard, Error> {
+    pub async fn downgrade(self) -> Result<Guard<F>, Error> {
         self.guard.share().await?;
         Ok(self.guard)
     }
@@ -143,16 +143,16 @@ impl WriteGuard {
     }
 }
 
-impl Deref for WriteGuard {
-    type Target = Guard;
+impl<F> Deref for WriteGuard<F> {
+    type Target = Guard<F>;
 
-    fn deref(&self) -> &Guard {
+    fn deref(&self) -> &Guard<F> {
         &self.guard
     }
 }
 
-impl From<WriteGuard> for Guard {
-    fn from(writing: WriteGuard) -> Self {
+impl<F> From<WriteGuard<F>> for Guard<F> {
+    fn from(writing: WriteGuard<F>) -> Self {
         writing.guard
     }
 }

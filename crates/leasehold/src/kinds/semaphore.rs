@@ -7,7 +7,7 @@ use super::lock::{Lock, TryLock};
 use crate::error::Error;
 use crate::lease::Engine;
 use crate::options::Terms;
-use crate::protocol::{Keyspace, Kind, Queued, Share};
+use crate::protocol::{Keyspace, Queued, Share};
 
 /// So many permits, of which each holder has some; who waits is served in the order in which they came.
 ///
@@ -105,8 +105,8 @@ impl Semaphore {
     /// When `permits` is 0 or the server cannot be asked. Setting it again is safe.
     pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
         let kind = self.taking(permits)?;
-        let call = kind.set_capacity(u64::from(permits));
-        self.handle.engine.ask(kind.slot(), kind.name(), call).await
+        let set = |_: &_| kind.set_capacity(u64::from(permits));
+        self.handle.query(set).await
     }
 
     /// How many permits there are, how many are held, and how many processes wait.
@@ -120,12 +120,7 @@ impl Semaphore {
     /// When the server cannot be asked.
     pub async fn permits(&self) -> Result<Permits, Error> {
         let kind = self.handle.kind()?;
-        let call = kind.census();
-        let census = self
-            .handle
-            .engine
-            .ask(kind.slot(), kind.name(), call)
-            .await?;
+        let census = self.handle.query(Queued::census).await?;
         let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(Permits {
             total: number(census.capacity.unwrap_or(kind.capacity())),

@@ -90,7 +90,7 @@ impl Guard {
     /// The same, of a lock that gives out no tokens.
     pub(crate) fn unfenced(self) -> Guard<Unfenced> {
         Guard {
-            lease: self.lease.unfenced(),
+            lease: self.lease.seen_as(),
             hold: self.hold,
             _entry: self._entry,
         }
@@ -238,8 +238,8 @@ impl Lease {
         self.held.token
     }
 
-    /// The same, of a lock that gives out no tokens.
-    pub(crate) fn unfenced(self) -> Lease<Unfenced> {
+    /// The same, as those see it who may know whether there is a token.
+    pub(crate) fn seen_as<F>(self) -> Lease<F> {
         Lease::of(self.held)
     }
 }

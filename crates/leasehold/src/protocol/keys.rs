@@ -63,6 +63,11 @@ impl Keyspace {
         })
     }
 
+    /// Whether slots belong to different nodes.
+    pub(crate) fn divides_slots(&self) -> bool {
+        matches!(self.counters, Counters::PerSlot)
+    }
+
     /// What tells this client from others: 32 random hex digits.
     pub(crate) fn client(&self) -> &str {
         &self.client

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::call::first;
+use super::expiry::{glance_at, time_left};
 use super::keys::LockKeys;
 use super::script::script;
 use super::{Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting};
@@ -133,14 +134,7 @@ impl Hints for Lean {
     }
 
     fn glance(&self) -> Call<Glance> {
-        let commands = vec![Command::new("PTTL").arg(self.keys.lock())];
-        Call::new(commands, |replies| match first("PTTL", replies)?.int() {
-            Some(-2) => Ok(Glance::Free),
-            Some(left) => Ok(Glance::Held {
-                left: time_left(left),
-            }),
-            None => Err(Failure::malformed("PTTL", &[])),
-        })
+        glance_at(self.key())
     }
 }
 
@@ -175,11 +169,6 @@ fn holder(value: &[u8], left: Option<&Reply>) -> Holder {
         lease_left: left,
         ..record::read(value)
     }
-}
-
-/// What `PTTL` answers, as a duration; negative numbers mean gone or without expiry.
-fn time_left(millis: i64) -> Option<Duration> {
-    u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! 4. Names reach the server only as arguments, never inside a script's text.
 
 mod call;
+mod expiry;
 mod keys;
 mod kind;
 mod latched;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::call::first;
 use super::keys::QueueKeys;
-use super::script::script;
+use super::script::{digits, script};
 use super::{
     Acquired, Call, Freed, Grant, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting, record,
 };
@@ -194,10 +194,6 @@ fn kept(standing: &Standing) -> Renewed {
         Standing::Holds { .. } => Renewed::Kept,
         Standing::Waits { .. } | Standing::Gone { .. } => Renewed::Gone,
     }
-}
-
-fn digits(number: u64) -> Vec<u8> {
-    number.to_string().into_bytes()
 }
 
 /// Whole microseconds, rounded up: the server never keeps anything shorter than was asked.

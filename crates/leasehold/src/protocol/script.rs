@@ -23,6 +23,11 @@ macro_rules! script {
 }
 pub(super) use script;
 
+/// A number as scripts take it.
+pub(super) fn digits(number: u64) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
 pub(super) fn digest(source: &str) -> String {
     sha1_smol::Sha1::from(source).digest().to_string()
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::keys::LockKeys;
-use super::script::{digest, script};
+use super::script::{digest, digits, script};
 use super::tally::{self, Ballot, Hold, Verdict};
 use super::{
     Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, record,
@@ -251,10 +251,6 @@ pub(crate) fn too_few(voting: usize, nodes: usize) -> Refusal {
         kind: RefusalKind::TooFewVote,
         message: format!("{voting} of {nodes} nodes can vote, {needed} are needed"),
     }
-}
-
-fn digits(number: u64) -> Vec<u8> {
-    number.to_string().into_bytes()
 }
 
 fn each<'a>(what: &str, replies: &'a [Reply]) -> Result<&'a [Option<Reply>], Failure> {

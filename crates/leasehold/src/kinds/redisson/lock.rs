@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::super::handle::Handle;
 use super::super::lock as acquisition;
-use super::super::lock::{Ask, Handed};
+use super::super::lock::Handed;
+use super::super::reentrant::Reentrant;
 use super::Redisson;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::lease::{Guard, Reentry, Unfenced};
+use crate::lease::{Guard, Unfenced};
 use crate::protocol::redisson::{Fair, Hashed, Layout, Object};
 use crate::protocol::{Call, Kind};
 
@@ -74,12 +75,12 @@ impl<G> Lock<G> {
     ///
     /// What Redisson's `lock()` and `tryLock(wait)` do. A note is not kept: the layout has no place for it.
     pub fn lock(&self) -> acquisition::Lock<G> {
-        acquisition::Lock::guarded_by(self.ask(), self.wrap)
+        acquisition::Lock::guarded_by(self.handle.ask(), self.wrap)
     }
 
     /// Acquires the lock if it is free; `Ok(None)` when somebody holds it.
     pub fn try_lock(&self) -> acquisition::TryLock<G> {
-        acquisition::TryLock::guarded_by(self.ask(), self.wrap)
+        acquisition::TryLock::guarded_by(self.handle.ask(), self.wrap)
     }
 
     /// Acquires the lock, does `work`, and gives the lock back on every way out; see
@@ -105,10 +106,7 @@ impl<G> Lock<G> {
     /// written to the server, where Java clients see it as the hold count.
     #[must_use]
     pub fn reentrant(&self) -> Reentrant<G> {
-        Reentrant {
-            lock: self.clone(),
-            reentry: Arc::default(),
-        }
+        Reentrant::new(self.handle.clone(), self.wrap)
     }
 
     /// Takes the lock away from whoever holds it; false when nobody does. Redisson's `forceUnlock`.
@@ -123,13 +121,10 @@ impl<G> Lock<G> {
     ///
     /// When the server cannot be asked. After [`Error::Unknown`] it may have been taken away.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        let kind = self.handle.kind()?;
         match (self.force)() {
-            Some(call) => {
-                let engine = &self.handle.engine;
-                engine.ask(kind.slot(), kind.name(), call).await
-            }
-            None => Ok(false),
+            Some(call) => self.handle.query(|_| call).await,
+            // The name cannot be one, and that is told.
+            None => self.handle.kind().map(|_| false),
         }
     }
 
@@ -144,10 +139,6 @@ impl<G> Lock<G> {
     /// When the server cannot be asked.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         self.handle.holder().await
-    }
-
-    fn ask(&self) -> Ask {
-        self.handle.ask()
     }
 }
 
@@ -164,48 +155,5 @@ impl<G> Clone for Lock<G> {
 impl<G> std::fmt::Debug for Lock<G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Lock").field(&self.name()).finish()
-    }
-}
-
-/// A handle to one of Redisson's locks that can be entered again by whoever has a clone of it.
-///
-/// The first guard acquires the lock, the last one to go gives it back. All share one lease. The terms of the
-/// first acquisition stand.
-pub struct Reentrant<G = Guard<Unfenced>> {
-    lock: Lock<G>,
-    reentry: Arc<Reentry>,
-}
-
-impl<G> Reentrant<G> {
-    /// Acquires the lock, or enters it again at once when a guard of this handle holds it.
-    pub fn lock(&self) -> acquisition::Lock<G> {
-        acquisition::Lock::guarded_by(self.ask(), self.lock.wrap)
-    }
-
-    /// Acquires the lock if it is free or held by this handle.
-    pub fn try_lock(&self) -> acquisition::TryLock<G> {
-        acquisition::TryLock::guarded_by(self.ask(), self.lock.wrap)
-    }
-
-    fn ask(&self) -> Ask {
-        Ask {
-            reentry: Some(self.reentry.clone()),
-            ..self.lock.ask()
-        }
-    }
-}
-
-impl<G> Clone for Reentrant<G> {
-    fn clone(&self) -> Self {
-        Self {
-            lock: self.lock.clone(),
-            reentry: self.reentry.clone(),
-        }
-    }
-}
-
-impl<G> std::fmt::Debug for Reentrant<G> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Reentrant").field(&self.lock.name()).finish()
     }
 }

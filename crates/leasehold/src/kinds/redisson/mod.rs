@@ -34,14 +34,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use count_down_latch::CountDownLatch;
-pub use lock::{Lock, Reentrant};
+pub use lock::Lock;
 pub use permit_expirable_semaphore::PermitExpirableSemaphore;
-pub use read_write_lock::{ReadWriteLock, WriteGuard};
+pub use read_write_lock::ReadWriteLock;
 pub use semaphore::{Acquire, Permits, Semaphore};
 
-use crate::lease::{Engine, Guard};
+use crate::lease::{Engine, Guard, Unfenced};
 use crate::options::Terms;
+use crate::protocol::Keyspace;
 use crate::protocol::redisson::Layout;
+
+/// A handle to one of these locks that can be entered again by whoever has a clone of it.
+pub type Reentrant<G = Guard<Unfenced>> = super::Reentrant<G>;
+
+/// A [`ReadWriteLock`] that is held for writing.
+pub type WriteGuard = super::WriteGuard<Unfenced>;
 
 /// What a Redisson of default settings waits for each that is before it in a fair lock's line.
 const FAIR_WAIT: Duration = Duration::from_secs(300);
@@ -74,12 +81,12 @@ pub enum Announcements {
 }
 
 impl Redisson {
-    pub(crate) fn new(engine: Arc<Engine>, client: &str, divided: bool, terms: &Terms) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, terms: &Terms) -> Self {
         let mut terms = terms.clone();
         terms.lease = WATCHDOG;
         Self {
             engine,
-            layout: Layout::new(client, divided, FAIR_WAIT),
+            layout: Layout::new(keyspace.client(), keyspace.divides_slots(), FAIR_WAIT),
             terms,
         }
     }

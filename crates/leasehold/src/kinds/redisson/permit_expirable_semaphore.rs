@@ -8,7 +8,6 @@ use super::Redisson;
 use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
 use crate::protocol::redisson::Expiring;
-use crate::protocol::{Call, Kind};
 
 /// Each permit has an id that is sent along: more at once would hold up the server.
 const MOST: u32 = 1000;
@@ -56,7 +55,7 @@ impl PermitExpirableSemaphore {
     ///
     /// When the server cannot be asked. After [`Error::Unknown`] they may have been set.
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
-        self.ask(|kind| kind.set(permits)).await
+        self.handle.query(|kind| kind.set(permits)).await
     }
 
     /// How many permits could be taken now; less than nothing when more were taken away than there were.
@@ -69,7 +68,7 @@ impl PermitExpirableSemaphore {
     ///
     /// When the server cannot be asked.
     pub async fn available_permits(&self) -> Result<i64, Error> {
-        self.ask(Expiring::available).await
+        self.handle.query(Expiring::available).await
     }
 
     fn taking(&self, permits: u32) -> Result<Arc<Expiring>, Error> {
@@ -77,12 +76,6 @@ impl PermitExpirableSemaphore {
             return Err(Error::invalid("permits", format!("from 1 to {MOST}")));
         }
         Ok(Arc::new(self.handle.kind()?.taking(permits)))
-    }
-
-    async fn ask<R>(&self, call: impl FnOnce(&Expiring) -> Call<R>) -> Result<R, Error> {
-        let kind = self.handle.kind()?;
-        let engine = &self.handle.engine;
-        engine.ask(kind.slot(), kind.name(), call(&kind)).await
     }
 }
 

@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
 use crate::options::{LONGEST, Terms};
 use crate::owner::Owner;
+use crate::protocol::Kind;
 use crate::protocol::redisson::Counted;
-use crate::protocol::{Call, Kind};
 
 /// Redisson's semaphore by its name. Not fair.
 ///
@@ -97,10 +97,11 @@ impl Semaphore {
     /// When the server cannot be asked. After [`Error::Unknown`] they may have been added.
     pub async fn add_permits(&self, permits: u32) -> Result<(), Error> {
         let kind = self.taking(permits)?;
-        let engine = &self.handle.engine;
         let mark = kind.mark(&Owner::random(), 0, "");
-        let given = kind.give(&mark, true);
-        engine.ask(kind.slot(), kind.name(), given).await.map(drop)
+        self.handle
+            .query(|_| kind.give(&mark, true))
+            .await
+            .map(drop)
     }
 
     /// Sets how many permits there are; false when that was done before.
@@ -113,7 +114,7 @@ impl Semaphore {
     ///
     /// When the server cannot be asked. After [`Error::Unknown`] they may have been set.
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
-        self.ask(|kind| kind.set(permits)).await
+        self.handle.query(|kind| kind.set(permits)).await
     }
 
     /// How many permits there are now.
@@ -126,7 +127,7 @@ impl Semaphore {
     ///
     /// When the server cannot be asked.
     pub async fn available_permits(&self) -> Result<i64, Error> {
-        self.ask(Counted::available).await
+        self.handle.query(Counted::available).await
     }
 
     fn taking(&self, permits: u32) -> Result<Arc<Counted>, Error> {
@@ -134,12 +135,6 @@ impl Semaphore {
             return Err(Error::invalid("permits", "there must be at least one"));
         }
         Ok(Arc::new(self.handle.kind()?.taking(permits)))
-    }
-
-    async fn ask<R>(&self, call: impl FnOnce(&Counted) -> Call<R>) -> Result<R, Error> {
-        let kind = self.handle.kind()?;
-        let engine = &self.handle.engine;
-        engine.ask(kind.slot(), kind.name(), call(&kind)).await
     }
 }
 

@@ -9,14 +9,13 @@ use super::super::script::script;
 use super::super::{
     Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
 };
-use super::{NOTED, Object, digits, enough, freed, millis, read_done, taken};
+use super::{NOTED, Object, digits, enough, freed, millis, read_done, set, taken};
 use crate::backend::{Capabilities, Command, Failure, Reply};
 use crate::holder::Holder;
 use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/semaphore_acquire.lua");
 script!(RELEASE, "redisson/semaphore_release.lua");
-script!(SET, "redisson/semaphore_set.lua");
 
 /// The calls of one semaphore, for those who take so many permits.
 #[derive(Clone, Debug)]
@@ -45,9 +44,12 @@ impl Counted {
 
     /// Sets how many there are, if that was never done.
     pub(crate) fn set(&self, permits: u32) -> Call<bool> {
-        let keys = [self.key(), self.channel.as_bytes()];
-        let args = [&digits(permits.into())[..], self.object.publish()];
-        Call::script(&SET, &keys, &args, read_done)
+        set(
+            &self.object,
+            &self.channel,
+            permits,
+            &digits(permits.into()),
+        )
     }
 
     /// How many there are.

@@ -2,13 +2,11 @@
 
 use super::super::script::script;
 use super::super::{Announced, Call, Glance, Hints, Keys};
-use super::{Counted, NOTED, Object, digits, millis, read_done, read_number};
+use super::{Counted, NOTED, Object, delete, millis, read_number, set};
 use crate::backend::Slot;
 use crate::owner::Owner;
 
-script!(SET, "redisson/latch_set.lua");
 script!(COUNT_DOWN, "redisson/latch_count_down.lua");
-script!(DELETE, "redisson/latch_delete.lua");
 
 /// The calls of one latch.
 #[derive(Debug)]
@@ -32,16 +30,14 @@ impl CountDown {
 
     /// Closes it, for so many to come; false when it is closed already.
     pub(crate) fn set(&self, count: u32) -> Call<bool> {
-        let args = [&digits(count.into())[..], self.object.publish()];
-        Call::script(&SET, &self.keys(), &args, read_done)
+        set(&self.object, &self.channel, count, b"1")
     }
 
     /// Counts down, once under one number; how many are still to come.
     pub(crate) fn count_down(&self, number: &Owner) -> Call<i64> {
         let note = self.object.note(&number.to_string());
-        let [latch, channel] = self.keys();
+        let keys = [self.object.key(), note.as_bytes(), self.channel.as_bytes()];
         let args = [&millis(NOTED)[..], self.object.publish()];
-        let keys = [latch, note.as_bytes(), channel];
         Call::script(&COUNT_DOWN, &keys, &args, read_number)
     }
 
@@ -52,11 +48,7 @@ impl CountDown {
 
     /// Deletes it; false when it was open.
     pub(crate) fn delete(&self) -> Call<bool> {
-        Call::script(&DELETE, &self.keys(), &[self.object.publish()], read_done)
-    }
-
-    fn keys(&self) -> [&[u8]; 2] {
-        [self.object.key(), self.channel.as_bytes()]
+        delete(&self.object, &self.channel)
     }
 }
 

@@ -8,7 +8,8 @@ use super::super::{
     Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, token,
 };
 use super::{
-    Object, digits, freed, glance_at, holder, holder_at, millis, read_acquired, read_done, renewed,
+    Object, delete, digits, freed, glance_at, holder, holder_at, millis, read_acquired, read_done,
+    renewed,
 };
 use crate::backend::{Capabilities, Failure, Reply};
 use crate::holder::Holder;
@@ -19,7 +20,6 @@ script!(ACQUIRE_FENCED, "redisson/fenced_acquire.lua");
 script!(RENEW, "redisson/lock_renew.lua");
 script!(RELEASE, "redisson/lock_release.lua");
 script!(RECOUNT, "redisson/lock_recount.lua");
-script!(FORCE, "redisson/lock_force.lua");
 
 /// The calls of one lock.
 #[derive(Debug)]
@@ -48,8 +48,7 @@ impl Hashed {
 
     /// Takes it away from whoever holds it; false when nobody does.
     pub(crate) fn force(&self) -> Call<bool> {
-        let keys = [self.key(), self.channel.as_bytes()];
-        Call::script(&FORCE, &keys, &[self.object.publish()], read_done)
+        delete(&self.object, &self.channel)
     }
 }
 

@@ -23,21 +23,22 @@ pub(crate) use read_write::{Mode, ReadWrite};
 use std::time::Duration;
 
 use super::call::first;
-use super::{Acquired, Call, Freed, Glance, Renewed};
+use super::expiry::{glance_at, time_left};
+use super::script::{digits, script};
+use super::{Acquired, Call, Freed, Glance, Keys, Renewed};
 use crate::backend::{Command, Failure, Reply};
 use crate::holder::Holder;
 use crate::options::millis_up;
 use crate::owner::Token;
+
+script!(SET, "redisson/set.lua");
+script!(DELETE, "redisson/delete.lua");
 
 /// What is held without a token; never shown.
 const NO_TOKEN: u64 = 0;
 
 /// How long it is noted that a step was done, for whoever asks again: longer than a request can be late.
 const NOTED: Duration = Duration::from_secs(20);
-
-fn digits(number: u64) -> Vec<u8> {
-    number.to_string().into_bytes()
-}
 
 fn millis(duration: Duration) -> Vec<u8> {
     digits(millis_up(duration))
@@ -91,6 +92,19 @@ fn enough(available: Call<i64>, wanted: u32) -> Call<Glance> {
     })
 }
 
+/// Sets the number at `key` if there is none, and announces it.
+fn set(object: &Object, channel: &str, number: u32, message: &[u8]) -> Call<bool> {
+    let keys = [object.key(), channel.as_bytes()];
+    let args = [&digits(number.into())[..], object.publish(), message];
+    Call::script(&SET, &keys, &args, read_done)
+}
+
+/// Deletes what is at the object's own key, and wakes those who wait; false when there was nothing.
+fn delete(object: &Object, channel: &str) -> Call<bool> {
+    let keys = [object.key(), channel.as_bytes()];
+    Call::script(&DELETE, &keys, &[object.publish()], read_done)
+}
+
 /// 1 for ours, or the time left and fields of the hash.
 fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, Failure> {
     let reply = first("an acquire", replies)?;
@@ -118,11 +132,6 @@ fn holder(left: &Reply, fields: &[Reply]) -> Holder {
     }
 }
 
-/// What `PTTL` answers, as a duration; negative numbers mean gone or without expiry.
-fn time_left(millis: i64) -> Option<Duration> {
-    u64::try_from(millis).ok().map(Duration::from_millis)
-}
-
 /// One of those who have a field in the hash at `key`.
 fn holder_at(key: &[u8]) -> Call<Option<Holder>> {
     let commands = vec![
@@ -135,16 +144,5 @@ fn holder_at(key: &[u8]) -> Call<Option<Holder>> {
         [Reply::List(fields), left] => Ok(Some(holder(left, fields))),
         [Reply::Nil, _] => Ok(None),
         _ => Err(Failure::malformed("HRANDFIELD", &replies)),
-    })
-}
-
-/// How long what is at `key` lasts still, for one who waits for its end.
-fn glance_at(key: &[u8]) -> Call<Glance> {
-    let commands = vec![Command::new("PTTL").arg(key)];
-    Call::new(commands, |replies| match read_number(replies)? {
-        -2 => Ok(Glance::Free),
-        left => Ok(Glance::Held {
-            left: time_left(left),
-        }),
     })
 }
