@@ -58,6 +58,8 @@ pub(crate) struct Terms {
     /// Whether a majority of several servers grants it.
     pub(crate) voted: bool,
     pub(crate) note: String,
+    /// Whether tasks of this process may leave the lock to each other.
+    pub(crate) hand_on: bool,
 }
 
 impl Terms {
@@ -72,7 +74,14 @@ impl Terms {
             acknowledged: None,
             voted: false,
             note: String::new(),
+            hand_on: true,
         }
+    }
+
+    /// Whether a lock on these terms may be left to another task: not where more was agreed than that it is held
+    /// until it is given back.
+    pub(crate) fn may_be_handed_on(&self) -> bool {
+        self.hand_on && self.renewed && self.at_most.is_none() && self.at_least.is_zero()
     }
 
     /// Refuses what the protocol must not see, before anything is sent.

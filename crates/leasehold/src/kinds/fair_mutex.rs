@@ -13,9 +13,9 @@ use crate::protocol::{Keyspace, Kind, Queued, Share};
 /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
 ///
 /// A release gives the lock to the first in line and tells it, so one process is woken however many wait;
-/// a waiter that has died is passed over within three seconds. The tasks of one client are one waiter: they
-/// take turns, one that was served goes to the end of the line, and one that gives up leaves its place to
-/// the next of them.
+/// a waiter that has died is passed over within three seconds. The tasks of one client are one waiter: the one
+/// that is served leaves the lock to the next of them for up to ten milliseconds, as with a [`Mutex`](crate::Mutex), then the
+/// client goes to the end of the line; one that gives up leaves its place to the next of them.
 ///
 /// Not promised: order across a loss of the server's data, and a place to one who was out of the server's
 /// reach for more than three seconds when the lock passed by. It gets back in where it was.
@@ -33,6 +33,7 @@ impl FairMutex {
             capacity: 1,
             weight: 1,
             shared: false,
+            handed_on: true,
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
         Self {

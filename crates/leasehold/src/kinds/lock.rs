@@ -168,6 +168,14 @@ macro_rules! terms {
                 self
             }
 
+            /// Whether tasks of this process that want the same lock may leave it to each other without asking the
+            /// server, each with a token of its own; they may unless this is set to false. See
+            /// [`Mutex`](crate::Mutex).
+            pub fn hand_on(mut self, allowed: bool) -> Self {
+                self.ask.terms.hand_on = allowed;
+                self
+            }
+
             /// Says what the lock is held for, for people who ask who holds it; at most 256 bytes.
             pub fn note(mut self, text: impl Into<String>) -> Self {
                 self.ask.terms.note = text.into();

@@ -17,6 +17,11 @@ use crate::protocol::{Keyspace, Kind, Lean, Roll, Voted};
 /// node-redlock on one node), so with the same key those exclude it and it excludes them. One of a
 /// [`Quorum`](crate::Quorum) is that key on several servers, held by whoever has a majority.
 ///
+/// Tasks of one client that wait for it are one waiter to the server. The one that is served leaves the lock to the next of
+/// them, for up to ten milliseconds, without asking: each has a token of its own and a guard that is lost as any other, and
+/// those who look see the first of them. It is so for leases that are renewed, without `at_least` and `at_most`, on the same
+/// terms; [`hand_on(false)`](crate::kinds::Lock::hand_on) has a lock asked for, and given back, each time.
+///
 /// A handle is a name and costs nothing; make one wherever it is needed.
 #[derive(Clone)]
 pub struct Mutex {

@@ -45,6 +45,7 @@ impl RwLock {
                 capacity: READERS,
                 weight,
                 shared,
+                handed_on: false,
             };
             let kind = keys.clone().map(|keys| Queued::new(keys, share));
             Handle::new(engine, name, kind, terms)

@@ -49,6 +49,7 @@ impl Semaphore {
             capacity: u64::from(permits),
             weight: 1,
             shared: false,
+            handed_on: false,
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
         Self {

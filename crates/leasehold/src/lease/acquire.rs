@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::give_back::Claim;
-use super::guard::Hold;
 use super::held::{Granted, Held, State, first_lease};
+use super::hold::Hold;
 use super::keeper::Keeper;
+use super::waiting::{Asking, Turn};
 use super::{Engine, error_of};
 use crate::backend::{Backoff, Failure, Link};
 use crate::clock::Moment;
@@ -107,31 +108,45 @@ impl Engine {
     ) -> Result<Hold, Failure> {
         // Where others of this process wait already, trying first would only cost the server.
         let gate = kind.waiting().gate();
-        if !gate.is_some_and(|gate| self.room.is_waited_for(gate)) {
+        let mut place = gate.and_then(|gate| self.room.join(gate));
+        if place.is_none() {
             match self.attempt(kind, terms, false).await {
                 Ok(Attempt::Taken(hold)) => return Ok(hold),
                 Ok(Attempt::Busy(holder)) => log.busy(holder),
                 Ok(Attempt::Split) => log.fine(),
                 Err(failure) => log.failed(failure)?,
             }
+            place = gate.map(|gate| self.room.enter(gate));
         }
+        let turn = match &place {
+            Some(place) => match place.turn(terms).await {
+                Turn::ToAsk(turn) => Some(turn),
+                Turn::ToHold(hold) => return Ok(hold),
+            },
+            None => None,
+        };
         tokio::select! {
             biased;
             () = self.closed() => Err(Failure::Closed),
-            // Boxed, since its state is large and most acquires never wait.
-            taken = Box::pin(self.wait(kind, terms, log)) => taken,
+            // Boxed, since its state is large and most acquires never get here.
+            taken = Box::pin(self.wait(kind, terms, turn, log)) => taken,
         }
     }
 
+    /// Waits for what the server has to give, with the turn to ask for it where those who wait have one.
     async fn wait(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
         terms: &Terms,
+        turn: Option<Asking<'_>>,
         log: &mut Log,
     ) -> Result<Hold, Failure> {
-        match kind.waiting() {
-            Waiting::ForHints(hints) => self.wait_for_hints(kind, hints, terms, log).await,
-            Waiting::InLine(line) => self.wait_in_line(kind, line, terms, log).await,
+        match (kind.waiting(), turn) {
+            (Waiting::ForHints(hints), Some(turn)) => {
+                self.wait_for_hints(kind, hints, terms, turn, log).await
+            }
+            (Waiting::InLine(line), turn) => self.wait_in_line(kind, line, terms, turn, log).await,
+            (Waiting::ForHints(_), None) => unreachable!("BUG: hints are for those at a gate"),
         }
     }
 
@@ -140,10 +155,9 @@ impl Engine {
         kind: &Arc<dyn Kind>,
         hints: &dyn Hints,
         terms: &Terms,
+        mut turn: Asking<'_>,
         log: &mut Log,
     ) -> Result<Hold, Failure> {
-        let place = self.room.enter(hints.gate());
-        let mut turn = place.turn().await;
         let mut pauses = split_pauses();
         loop {
             // Subscribed first, tried after: a release in between is not missed.
@@ -152,7 +166,10 @@ impl Engine {
                 Err(failure) => Err(failure),
             };
             match outcome {
-                Ok(Attempt::Taken(hold)) => return Ok(hold),
+                Ok(Attempt::Taken(hold)) => {
+                    turn.took(&hold, terms);
+                    return Ok(hold);
+                }
                 Ok(Attempt::Split) => {
                     log.fine();
                     tokio::time::sleep(pauses.pause()).await;

@@ -73,7 +73,10 @@ pub(super) async fn release(held: Arc<Held>, backend: Arc<dyn Backend>, patience
             let call = held.release_call(link.facts().capabilities).of_all();
             call.send(&*link, patience).await
         };
-        match released.await {
+        let released = released.await;
+        // Also where that is not certain: those who wait must see for themselves.
+        held.is_gone();
+        match released {
             Ok(_) => return,
             Err(failure) if failure.leaves_doubt() && Moment::now() < give_up => {
                 tokio::time::sleep(backoff.pause()).await;

@@ -10,13 +10,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::held::{Ending, Held, State};
+use super::hold::Hold;
 use super::{Engine, error_of};
 use crate::backend::Failure;
 use crate::clock::Moment;
 use crate::error::{Error, Loss};
 use crate::options::validate_lease;
 use crate::owner::Token;
-use crate::protocol::{Freed, Renewed};
+use crate::protocol::Renewed;
 
 /// A lock that is held. Dropping it gives the lock back in the background.
 ///
@@ -40,6 +41,9 @@ pub struct Guard<F = Fenced> {
 /// Cheap to clone; hand it to whatever does the protected work.
 pub struct Lease<F = Fenced> {
     held: Arc<Held>,
+    /// Which holder it is a view of, of those who left the lock to each other.
+    tenure: u64,
+    token: Token,
     fencing: PhantomData<fn() -> F>,
 }
 
@@ -81,7 +85,7 @@ impl Guard {
 
     fn of(hold: Arc<Hold>, entry: Option<Entry>) -> Self {
         Self {
-            lease: Lease::of(hold.held.clone()),
+            lease: hold.lease(),
             hold,
             _entry: entry,
         }
@@ -184,7 +188,7 @@ impl<F> Guard<F> {
         W: Future,
     {
         let lease = self.lease.clone();
-        let outcome = until_lost(work(lease.clone()), lease.held.ended()).await;
+        let outcome = until_lost(work(lease.clone()), lease.held.ended(lease.tenure)).await;
         let in_time = lease.check();
         if let Err(error) = self.release().await {
             tracing::warn!(lock = lease.name(), %error, "release goes on in the background");
@@ -235,19 +239,21 @@ impl Lease {
     /// The fencing token: larger than that of every earlier holder of this lock.
     #[must_use]
     pub fn token(&self) -> Token {
-        self.held.token
+        self.token
     }
 
     /// The same, as those see it who may know whether there is a token.
     pub(crate) fn seen_as<F>(self) -> Lease<F> {
-        Lease::of(self.held)
+        Lease::new(self.held, self.tenure, self.token)
     }
 }
 
 impl<F> Lease<F> {
-    fn of(held: Arc<Held>) -> Self {
+    pub(super) fn new(held: Arc<Held>, tenure: u64, token: Token) -> Self {
         Self {
             held,
+            tenure,
+            token,
             fencing: PhantomData,
         }
     }
@@ -270,7 +276,7 @@ impl<F> Lease<F> {
     /// How long the lock is certainly held still; zero when the lease has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        match self.held.state() {
+        match self.held.state_of(self.tenure) {
             State::Valid { deadline } => deadline.since(Moment::now()),
             State::Ended(_) => Duration::ZERO,
         }
@@ -284,7 +290,7 @@ impl<F> Lease<F> {
     /// [`Error::Lost`] once the lease was lost, for ever. A lease that was given back by its own guard
     /// counts as lost to those who still have a view of it.
     pub fn check(&self) -> Result<(), Error> {
-        match self.held.state() {
+        match self.held.state_of(self.tenure) {
             State::Valid { .. } => Ok(()),
             State::Ended(Ending::Lost(loss)) => Err(self.error(loss)),
             State::Ended(Ending::Released) => Err(self.error(Loss::Expired)),
@@ -300,14 +306,14 @@ impl<F> Lease<F> {
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> Option<Loss> {
-        match self.held.ended().await {
+        match self.held.ended(self.tenure).await {
             Ending::Lost(loss) => Some(loss),
             Ending::Released => None,
         }
     }
 
     fn loss(&self) -> Option<Loss> {
-        match self.held.state() {
+        match self.held.state_of(self.tenure) {
             State::Ended(Ending::Lost(loss)) => Some(loss),
             _ => None,
         }
@@ -321,7 +327,7 @@ impl<F> Lease<F> {
 
 impl<F> Clone for Lease<F> {
     fn clone(&self) -> Self {
-        Self::of(self.held.clone())
+        Self::new(self.held.clone(), self.tenure, self.token)
     }
 }
 
@@ -329,83 +335,8 @@ impl<F> fmt::Debug for Lease<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("name", &self.name())
-            .field("state", &self.held.state())
+            .field("state", &self.held.state_of(self.tenure))
             .finish_non_exhaustive()
-    }
-}
-
-/// The right to give one acquisition back, shared by all guards of a reentrant handle.
-pub(crate) struct Hold {
-    held: Arc<Held>,
-    engine: Arc<Engine>,
-    progress: Progress,
-}
-
-/// How far giving back has come; the drop of a [`Hold`] does the rest.
-#[derive(PartialEq, Eq)]
-enum Progress {
-    Holding,
-    Releasing,
-    Done,
-}
-
-impl Hold {
-    /// Takes charge of `held` and has the keeper look after it.
-    pub(super) fn new(held: Arc<Held>, engine: Arc<Engine>) -> Self {
-        engine.keeper.keep(held.clone());
-        Self {
-            held,
-            engine,
-            progress: Progress::Holding,
-        }
-    }
-
-    pub(crate) fn is_valid(&self) -> bool {
-        matches!(self.held.state(), State::Valid { .. })
-    }
-
-    async fn give_back(mut self) -> Result<Release, Error> {
-        if !self.held.end(Ending::Released) {
-            self.progress = Progress::Done;
-            return Ok(match self.held.state() {
-                State::Ended(Ending::Lost(loss)) => Release::WasLost { loss },
-                _ => Release::Released,
-            });
-        }
-        self.progress = Progress::Releasing;
-        let (freed, repeated) = match self.send_release().await {
-            // Releasing is idempotent, so a connection that broke unnoticed costs one more try.
-            Err(failure) if failure.is_passing() => (self.send_release().await, true),
-            freed => (freed, false),
-        };
-        let freed = freed.map_err(|failure| error_of(failure, self.held.kind.name()))?;
-        self.progress = Progress::Done;
-        Ok(match freed {
-            Freed::Freed => Release::Released,
-            // It was the first try that freed it, unless the lease was tampered with.
-            Freed::NotOurs if repeated => Release::Released,
-            Freed::NotOurs => Release::WasLost { loss: Loss::Taken },
-        })
-    }
-
-    async fn send_release(&self) -> Result<Freed, Failure> {
-        let slot = self.held.kind.slot();
-        let link = self.engine.link(slot).await?;
-        let call = self.held.release_call(link.facts().capabilities);
-        call.send(&*link, self.engine.limits.request).await
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let pending = match self.progress {
-            Progress::Holding => self.held.end(Ending::Released),
-            Progress::Releasing => true,
-            Progress::Done => false,
-        };
-        if pending {
-            self.engine.keeper.give_back(self.held.clone());
-        }
     }
 }
 

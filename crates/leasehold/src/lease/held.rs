@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::waiting::{LockGate, Place};
 use crate::backend::Capabilities;
 use crate::clock::Moment;
 use crate::error::Loss;
@@ -34,6 +36,10 @@ pub(super) struct Held {
     limit: Option<Moment>,
     /// Until when others are kept out even after a release, by `at_least`.
     keep_until: Moment,
+    /// How it came to this process; nothing when those who wait are not concerned with it.
+    passage: Mutex<Option<Box<Passage>>>,
+    /// Counts those who left it to each other.
+    tenure: AtomicU64,
     /// The deadline in nanoseconds, or an [`Ending`] below [`FIRST_MOMENT`].
     state: AtomicU64,
     /// Whether `limit` is what set the deadline. Written before the deadline it belongs to.
@@ -42,6 +48,17 @@ pub(super) struct Held {
     /// How many guards of a reentrant handle there are.
     entries: AtomicU32,
 }
+
+/// How a lock came to a task that waited for it, for the sake of those who wait behind it.
+pub(super) struct Passage {
+    place: Place,
+    since: Moment,
+    note: Box<str>,
+}
+
+/// A lock that goes from task to task of this process goes back to the server after this: others may wait, and
+/// only the server knows. See `docs/decisions/`.
+const ROUND: Duration = Duration::from_millis(10);
 
 /// What a server granted, counted from a moment before it did so at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +119,8 @@ impl Held {
             first_renewal: next,
             limit: terms.at_most.map(|at_most| start + at_most),
             keep_until: Moment::now() + terms.at_least,
+            passage: Mutex::default(),
+            tenure: AtomicU64::new(0),
             state: AtomicU64::new(deadline(start, lease).as_nanos()),
             capped: AtomicBool::new(terms.at_most.is_some_and(|at_most| at_most <= lease)),
             ended: Notify::new(),
@@ -133,6 +152,14 @@ impl Held {
                 }
                 state => return state,
             }
+        }
+    }
+
+    /// The state now, for one of those who left it to each other.
+    pub(super) fn state_of(&self, tenure: u64) -> State {
+        match self.tenure.load(Ordering::Acquire) == tenure {
+            true => self.state(),
+            false => State::Ended(Ending::Released),
         }
     }
 
@@ -172,12 +199,12 @@ impl Held {
         self.end(Ending::Lost(self.loss_by_time()))
     }
 
-    /// Waits until the lease has ended.
-    pub(super) async fn ended(&self) -> Ending {
+    /// Waits until the lease has ended, for one of those who left it to each other.
+    pub(super) async fn ended(&self, tenure: u64) -> Ending {
         loop {
             let mut notified = std::pin::pin!(self.ended.notified());
             notified.as_mut().enable();
-            if let State::Ended(ending) = self.state() {
+            if let State::Ended(ending) = self.state_of(tenure) {
                 return ending;
             }
             notified.await;
@@ -204,6 +231,61 @@ impl Held {
         self.kind.release(&self.mark, keep, server)
     }
 
+    /// Notes that others of this process wait behind `place`, where this one came from.
+    pub(super) fn came_by(&self, place: Place, terms: &Terms) {
+        let (since, note) = (Moment::now(), terms.note.as_str().into());
+        *self.passage.lock() = Some(Box::new(Passage { place, since, note }));
+        // What was lost before this line could tell nobody.
+        if let State::Ended(Ending::Lost(_)) = self.state() {
+            self.is_gone();
+        }
+    }
+
+    /// Whether it is what one would get who asks on `terms`.
+    pub(super) fn suits(&self, terms: &Terms) -> bool {
+        let passage = self.passage.lock();
+        terms.may_be_handed_on()
+            && (terms.lease, terms.acknowledged) == (self.lease, self.acknowledged)
+            && passage
+                .as_ref()
+                .is_some_and(|passage| *passage.note == *terms.note)
+    }
+
+    /// Where it can be left to the next task of this process, if it may.
+    pub(super) fn way_on(&self) -> Option<Arc<LockGate>> {
+        let State::Valid { deadline } = self.state() else {
+            return None;
+        };
+        let now = Moment::now();
+        let passage = self.passage.lock();
+        let passage = passage.as_ref()?;
+        // Whoever has extended the lease has done so for itself.
+        let usual = deadline.since(now) <= self.lease;
+        (usual && now.since(passage.since) < ROUND).then(|| passage.place.gate().clone())
+    }
+
+    /// How many tasks of this process wait for it, about.
+    pub(super) fn behind(&self) -> u64 {
+        let passage = self.passage.lock();
+        passage
+            .as_ref()
+            .map_or(0, |passage| passage.place.gate().waiting())
+    }
+
+    /// Ends one holder's time and begins the next one's.
+    pub(super) fn pass(&self) -> u64 {
+        let next = self.tenure.fetch_add(1, Ordering::AcqRel) + 1;
+        self.ended.notify_waiters();
+        next
+    }
+
+    /// Tells those who wait here that the lock is with this process no longer; only once is there anybody to tell.
+    pub(super) fn is_gone(&self) {
+        if let Some(passage) = self.passage.lock().take() {
+            passage.place.gate().lock_is_gone();
+        }
+    }
+
     fn loss_by_time(&self) -> Loss {
         if self.capped.load(Ordering::Acquire) {
             Loss::AtMost
@@ -219,6 +301,10 @@ impl Held {
             .is_ok();
         if swapped && new < FIRST_MOMENT {
             self.ended.notify_waiters();
+            // What was given back is gone only when the server has it.
+            if let State::Ended(Ending::Lost(_)) = decode(new) {
+                self.is_gone();
+            }
         }
         swapped
     }

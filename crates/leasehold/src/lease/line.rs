@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 use super::Engine;
 use super::acquire::{Armed, Log};
-use super::guard::Hold;
 use super::held::{Granted, first_lease};
-use super::waiting::Turn;
+use super::hold::Hold;
+use super::waiting::Asking;
 use crate::backend::{Channel, Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
 use crate::holder::Holder;
@@ -126,7 +126,7 @@ impl Drop for Ear<'_> {
 /// What is known while one waits: for the place when it is lost, and for the error at the end.
 struct Notes<'a> {
     /// Of one who stands behind others of this process: the place is that of all of them.
-    turn: Option<Turn<'a>>,
+    turn: Option<Asking<'a>>,
     /// Of one who stands alone.
     ticket: Option<u64>,
     log: &'a mut Log,
@@ -166,19 +166,18 @@ impl Engine {
         kind: &Arc<dyn Kind>,
         line: &dyn Line,
         terms: &Terms,
+        turn: Option<Asking<'_>>,
         log: &mut Log,
     ) -> Result<Hold, Failure> {
-        let gate = line.gate().map(|gate| self.room.enter(gate));
-        let turn = match &gate {
-            Some(gate) => Some(gate.turn().await),
-            None => None,
-        };
         let ticket = None;
         let mut notes = Notes { ticket, turn, log };
         loop {
             match self.stand(kind, line, terms, &mut notes).await {
                 Ok(Some(hold)) => {
                     *notes.ticket() = None;
+                    if let Some(turn) = notes.turn {
+                        turn.took(&hold, terms);
+                    }
                     return Ok(hold);
                 }
                 // The place is lost, and asked for again.

@@ -30,6 +30,7 @@ fn kind() -> Arc<dyn Kind> {
         capacity: 1,
         weight: 1,
         shared: false,
+        handed_on: true,
     };
     Arc::new(Queued::new(keys.queue("job").unwrap(), share))
 }

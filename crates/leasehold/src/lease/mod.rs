@@ -30,9 +30,11 @@
 mod acquire;
 mod admission;
 mod agenda;
+mod gate;
 mod give_back;
 mod guard;
 mod held;
+mod hold;
 mod keeper;
 mod line;
 #[cfg(test)]
@@ -66,7 +68,7 @@ use waiting::WaitingRoom;
 pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
     keeper: Keeper,
-    room: WaitingRoom,
+    room: Arc<WaitingRoom>,
     grants: Arc<Grants>,
     limits: Limits,
     closed: watch::Sender<bool>,
@@ -86,7 +88,7 @@ impl Engine {
         Self {
             backend,
             keeper,
-            room: WaitingRoom::default(),
+            room: Arc::default(),
             grants: Arc::default(),
             limits,
             closed: watch::Sender::new(false),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::Engine;
-use super::guard::Hold;
+use super::hold::Hold;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Terms;

@@ -9,14 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{MutexGuard, Notify};
+use tokio::sync::Notify;
 
 use super::acquire::Log;
+use super::gate::{self, Gate};
+use super::hold::Hold;
 use super::{Engine, error_of};
 use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
+use crate::options::Terms;
 use crate::protocol::{Glance, Hints};
 
 /// A lost message costs at most this.
@@ -25,36 +28,39 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 /// While nothing happens, looks are at least this far apart: two commands a second.
 const SHORTEST_LOOK: Duration = Duration::from_millis(550);
 
-/// All locks that tasks of this process wait for.
+/// All locks that tasks of this process wait for, or have from one who waited.
 #[derive(Default)]
 pub(super) struct WaitingRoom {
-    gates: Mutex<HashMap<Vec<u8>, Queue>>,
+    entrances: Mutex<HashMap<Arc<[u8]>, Visited>>,
 }
 
-struct Queue {
-    gate: Arc<Gate>,
-    /// How many tasks have a place here; the queue is removed with the last.
+struct Visited {
+    entrance: Arc<Entrance>,
+    /// How many have a place here; it is removed with the last.
     places: usize,
 }
 
-/// Where the tasks of this process that want one lock stand in line, first come first served.
-struct Gate {
-    /// Held by the task that talks to the server; what it has passes on with the turn.
-    turn: tokio::sync::Mutex<Handed>,
+/// Where tasks stand behind each other.
+pub(super) type LockGate = Gate<Papers, Hold>;
+
+/// Where the tasks of this process come that want one lock.
+struct Entrance {
+    name: Arc<[u8]>,
+    gate: Arc<LockGate>,
     wake: Arc<Wake>,
-    /// Who held the lock when the task whose turn it is last tried, and when that was.
+    /// Who held the lock when the task at the desk last tried, and when that was.
     seen: Mutex<Option<(Moment, Seen)>>,
 }
 
-/// What one task leaves to the next.
+/// What one task at the desk leaves to the next.
 #[derive(Default)]
-struct Handed {
+pub(super) struct Papers {
     subscription: Option<Subscription>,
     /// What the place in the server's line goes by, of one who gave up without being served.
     ticket: Option<u64>,
 }
 
-/// What the task whose turn it is last saw of the lock.
+/// What the task at the desk last saw of the lock.
 #[derive(Clone)]
 pub(super) struct Seen {
     pub(super) holder: Holder,
@@ -62,7 +68,7 @@ pub(super) struct Seen {
     pub(super) ahead: Option<u64>,
 }
 
-/// Set by the connection's task, awaited by the task whose turn it is.
+/// Set by the connection's task, awaited by the task at the desk.
 #[derive(Default)]
 struct Wake(Notify);
 
@@ -74,33 +80,34 @@ impl Listener for Wake {
 }
 
 impl WaitingRoom {
-    pub(super) fn is_waited_for(&self, gate: &[u8]) -> bool {
-        self.gates.lock().contains_key(gate)
+    /// Takes a place at `gate` if somebody has one there.
+    pub(super) fn join(self: &Arc<Self>, gate: &[u8]) -> Option<Place> {
+        let mut entrances = self.entrances.lock();
+        let visited = entrances.get_mut(gate)?;
+        Some(visited.place(self))
     }
 
-    /// Gets in line at `gate`.
-    pub(super) fn enter(&self, gate: &[u8]) -> Place<'_> {
-        let mut gates = self.gates.lock();
-        let queue = gates.entry(gate.to_vec()).or_insert_with(|| Queue {
-            gate: Arc::new(Gate {
-                turn: tokio::sync::Mutex::default(),
-                wake: Arc::default(),
-                seen: Mutex::default(),
-            }),
-            places: 0,
-        });
-        queue.places += 1;
-        Place {
-            room: self,
-            name: gate.to_vec(),
-            gate: queue.gate.clone(),
-        }
+    /// Takes a place at `gate`.
+    pub(super) fn enter(self: &Arc<Self>, gate: &[u8]) -> Place {
+        let mut entrances = self.entrances.lock();
+        let visited = entrances
+            .entry(gate.into())
+            .or_insert_with_key(|name| Visited {
+                entrance: Arc::new(Entrance {
+                    name: name.clone(),
+                    gate: Arc::new(Gate::new(Papers::default())),
+                    wake: Arc::default(),
+                    seen: Mutex::default(),
+                }),
+                places: 0,
+            });
+        visited.place(self)
     }
 
     /// How the lock stood when somebody of this process last tried.
     pub(super) fn last_seen(&self, gate: &[u8]) -> Option<Seen> {
-        let gate = self.gates.lock().get(gate)?.gate.clone();
-        let (when, mut seen) = gate.seen.lock().clone()?;
+        let entrance = self.entrances.lock().get(gate)?.entrance.clone();
+        let (when, mut seen) = entrance.seen.lock().clone()?;
         let passed = Moment::now().since(when);
         let left = seen.holder.lease_left;
         seen.holder.lease_left = left.map(|left| left.saturating_sub(passed));
@@ -109,49 +116,113 @@ impl WaitingRoom {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.gates.lock().is_empty()
+        self.entrances.lock().is_empty()
     }
 }
 
-/// A place in line; left when dropped.
-pub(super) struct Place<'a> {
-    room: &'a WaitingRoom,
-    name: Vec<u8>,
-    gate: Arc<Gate>,
-}
-
-impl Place<'_> {
-    /// Waits for this task's turn to talk to the server.
-    pub(super) async fn turn(&self) -> Turn<'_> {
-        Turn {
-            gate: &self.gate,
-            handed: self.gate.turn.lock().await,
-            looked: None,
+impl Visited {
+    fn place(&mut self, room: &Arc<WaitingRoom>) -> Place {
+        self.places += 1;
+        Place {
+            room: room.clone(),
+            entrance: self.entrance.clone(),
         }
     }
 }
 
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        let mut gates = self.room.gates.lock();
-        if let Some(queue) = gates.get_mut(&self.name) {
-            queue.places -= 1;
-            if queue.places == 0 {
-                gates.remove(&self.name);
+/// A place of one who waits for a lock, or has it from one who waited; given up when dropped.
+pub(super) struct Place {
+    room: Arc<WaitingRoom>,
+    entrance: Arc<Entrance>,
+}
+
+impl Place {
+    /// Waits for this task's turn: to talk to the server, or to hold what another task has left to it.
+    pub(super) async fn turn(&self, terms: &Terms) -> Turn<'_> {
+        let mut standing = self.entrance.gate.enter();
+        loop {
+            match standing.called().await {
+                gate::Turn::Desk(papers) => return Turn::ToAsk(self.asking(papers)),
+                gate::Turn::Lock(hold) => match hold.take_over(terms).await {
+                    Ok(hold) => return Turn::ToHold(hold),
+                    Err(of_no_use) => {
+                        standing = self.entrance.gate.enter_again();
+                        // After this one is in line again: it is called as soon as the lock has gone back.
+                        drop(of_no_use);
+                    }
+                },
             }
         }
     }
+
+    /// Waits for the turn to talk to the server, of one who wants nothing to hold.
+    async fn turn_to_ask(&self) -> Asking<'_> {
+        loop {
+            if let gate::Turn::Desk(papers) = self.entrance.gate.enter().called().await {
+                return self.asking(papers);
+            }
+        }
+    }
+
+    fn asking(&self, papers: gate::Desk<Papers, Hold>) -> Asking<'_> {
+        Asking {
+            place: self,
+            papers,
+            looked: None,
+        }
+    }
+
+    pub(super) fn gate(&self) -> &Arc<LockGate> {
+        &self.entrance.gate
+    }
+
+    fn saw(&self, holder: Holder, ahead: Option<u64>) {
+        *self.entrance.seen.lock() = Some((Moment::now(), Seen { holder, ahead }));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut entrances = self.room.entrances.lock();
+        let mut last = None;
+        if let Some(visited) = entrances.get_mut(&self.entrance.name) {
+            visited.places -= 1;
+            if visited.places == 0 {
+                last = entrances.remove(&self.entrance.name);
+            }
+        }
+        // What it owns may be dropped only when nothing is locked.
+        drop(entrances);
+        drop(last);
+    }
+}
+
+/// What it is a task's turn for.
+pub(super) enum Turn<'a> {
+    ToAsk(Asking<'a>),
+    ToHold(Hold),
 }
 
 /// The right to talk to the server for all who wait here.
-pub(super) struct Turn<'a> {
-    gate: &'a Gate,
-    handed: MutexGuard<'a, Handed>,
+pub(super) struct Asking<'a> {
+    place: &'a Place,
+    papers: gate::Desk<Papers, Hold>,
     /// When this turn last looked.
     looked: Option<Moment>,
 }
 
-impl Turn<'_> {
+impl Asking<'_> {
+    /// Ends the turn with the lock in hand: where it may be handed on, others need not ask for it.
+    pub(super) fn took(self, hold: &Hold, terms: &Terms) {
+        let Some(holder) = hold.to_be_handed_on(terms) else {
+            return;
+        };
+        self.place.saw(holder, None);
+        let place = self.place.room.enter(&self.place.entrance.name);
+        self.papers.has_the_lock();
+        hold.came_by(place, terms);
+    }
+
     /// Makes sure that releases are heard; where that takes too long, goes on without for now.
     pub(super) async fn listen(
         &mut self,
@@ -159,13 +230,13 @@ impl Turn<'_> {
         hints: &dyn Hints,
         slot: Slot,
     ) -> Result<(), Failure> {
-        if self.handed.subscription.is_none() {
-            let wake = self.gate.wake.clone();
+        if self.papers.subscription.is_none() {
+            let wake = self.place.entrance.wake.clone();
             let subscribing = engine
                 .backend
                 .subscribe(hints.announced().channel(), slot, wake);
             if let Ok(subscribed) = tokio::time::timeout(engine.limits.request, subscribing).await {
-                self.handed.subscription = Some(subscribed?);
+                self.papers.subscription = Some(subscribed?);
             }
         }
         Ok(())
@@ -173,13 +244,12 @@ impl Turn<'_> {
 
     /// The place in the server's line that this process has, or had.
     pub(super) fn ticket(&mut self) -> &mut Option<u64> {
-        &mut self.handed.ticket
+        &mut self.papers.ticket
     }
 
     /// Notes how the lock stands, for those who wait behind this task.
     pub(super) fn saw(&self, holder: &Holder, ahead: Option<u64>) {
-        let holder = holder.clone();
-        *self.gate.seen.lock() = Some((Moment::now(), Seen { holder, ahead }));
+        self.place.saw(holder.clone(), ahead);
     }
 
     /// Waits for a wake-up, or until a look says that the lock is free. `left` is how long the holder
@@ -195,7 +265,7 @@ impl Turn<'_> {
             let pause = self.next_look(left);
             tokio::select! {
                 biased;
-                () = self.gate.wake.0.notified() => return,
+                () = self.place.entrance.wake.0.notified() => return,
                 () = tokio::time::sleep(pause) => {}
             }
             self.looked = Some(Moment::now());
@@ -254,7 +324,7 @@ impl Engine {
         log: &mut Log,
     ) -> Result<(), Failure> {
         let place = self.room.enter(hints.gate());
-        let mut turn = place.turn().await;
+        let mut turn = place.turn_to_ask().await;
         loop {
             let seen = match turn.listen(self, hints, slot).await {
                 Ok(()) => glance(self, hints, slot).await,

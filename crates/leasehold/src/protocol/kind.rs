@@ -60,10 +60,23 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn fill_in(&self, _mark: &[u8], _left: Duration, _token: Token) -> Option<Call<()>> {
         None
     }
+    /// How tasks of one process leave it to each other; `None` where they cannot.
+    fn hand_on(&self) -> Option<&dyn HandOn> {
+        None
+    }
     /// Asks who holds it.
     fn holder(&self) -> Call<Option<Holder>>;
     /// How it is waited for.
     fn waiting(&self) -> Waiting<'_>;
+}
+
+/// What tasks of one process can leave to each other without asking the server.
+pub(crate) trait HandOn: Send + Sync {
+    /// Takes so many more tokens while it is ours, for those it is left to: the first of them, or nothing when it is
+    /// not ours any more.
+    fn more_tokens(&self, mark: &[u8], count: u64) -> Call<Option<Token>>;
+    /// Who holds it, as others see it.
+    fn shown(&self, mark: &[u8]) -> Holder;
 }
 
 /// The two ways of waiting.

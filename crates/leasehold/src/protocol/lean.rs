@@ -8,8 +8,10 @@ use std::time::Duration;
 use super::call::first;
 use super::expiry::{glance_at, time_left};
 use super::keys::LockKeys;
-use super::script::script;
-use super::{Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting};
+use super::script::{digits, script};
+use super::{
+    Acquired, Announced, Call, Freed, Glance, HandOn, Hints, Keys, Kind, Mark, Renewed, Waiting,
+};
 use super::{record, token};
 use crate::backend::{Capabilities, Command, Failure, Reply};
 use crate::holder::Holder;
@@ -19,6 +21,7 @@ use crate::owner::{Owner, Token};
 script!(RENEW, "lean/renew.lua");
 script!(RELEASE, "lean/release.lua");
 script!(KEEP, "lean/keep.lua");
+script!(TOKENS, "lean/tokens.lua");
 
 /// The calls of one lock of this family.
 #[derive(Debug)]
@@ -123,8 +126,23 @@ impl Kind for Lean {
         })
     }
 
+    fn hand_on(&self) -> Option<&dyn HandOn> {
+        Some(self)
+    }
+
     fn waiting(&self) -> Waiting<'_> {
         Waiting::ForHints(self)
+    }
+}
+
+impl HandOn for Lean {
+    fn more_tokens(&self, mark: &[u8], count: u64) -> Call<Option<Token>> {
+        let keys = [self.key(), self.keys.counter.as_bytes()];
+        Call::script(&TOKENS, &keys, &[mark, &digits(count)], token::read_first)
+    }
+
+    fn shown(&self, mark: &[u8]) -> Holder {
+        record::read(mark)
     }
 }
 

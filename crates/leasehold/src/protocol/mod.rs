@@ -31,7 +31,7 @@ use std::time::Duration;
 
 pub(crate) use call::Call;
 pub(crate) use keys::{Counters, Keyspace};
-pub(crate) use kind::{Announced, Hints, Keys, Kind, Line, Told, Waiting};
+pub(crate) use kind::{Announced, HandOn, Hints, Keys, Kind, Line, Told, Waiting};
 pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};

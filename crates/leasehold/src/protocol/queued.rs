@@ -10,7 +10,8 @@ use super::call::first;
 use super::keys::QueueKeys;
 use super::script::{digits, script};
 use super::{
-    Acquired, Call, Freed, Grant, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting, record,
+    Acquired, Call, Freed, Grant, HandOn, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting,
+    record, token,
 };
 use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply};
 use crate::holder::Holder;
@@ -22,6 +23,7 @@ script!(RELEASE, "queue/line.lua", "queue/release.lua");
 script!(SHRINK, "queue/line.lua", "queue/shrink.lua");
 script!(CAPACITY, "queue/line.lua", "queue/capacity.lua");
 script!(LOOK, "queue/line.lua", "queue/look.lua");
+script!(TOKENS, "queue/line.lua", "queue/tokens.lua");
 
 /// How long a capacity that was set is remembered after the lock was last used.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -42,6 +44,8 @@ pub(crate) struct Share {
     pub(crate) weight: u64,
     /// Whether those who hold it together have one token.
     pub(crate) shared: bool,
+    /// Whether tasks of one process may leave it to each other.
+    pub(crate) handed_on: bool,
 }
 
 /// How a lock of this family stands.
@@ -145,8 +149,23 @@ impl Kind for Queued {
         self.census().map(|census| census.holder)
     }
 
+    fn hand_on(&self) -> Option<&dyn HandOn> {
+        self.share.handed_on.then_some(self)
+    }
+
     fn waiting(&self) -> Waiting<'_> {
         Waiting::InLine(self)
+    }
+}
+
+impl HandOn for Queued {
+    fn more_tokens(&self, mark: &[u8], count: u64) -> Call<Option<Token>> {
+        let args = [record::owner(mark), &digits(count)];
+        Call::script(&TOKENS, &self.keys.all(), &args, token::read_first)
+    }
+
+    fn shown(&self, mark: &[u8]) -> Holder {
+        record::read(mark)
     }
 }
 

@@ -19,6 +19,12 @@ pub(super) fn raise(counter: &str, floor: u64) -> Call<Token> {
     )
 }
 
+/// The first of several, or nothing for 0.
+pub(super) fn read_first(replies: Vec<Reply>) -> Result<Option<Token>, Failure> {
+    let token = read(&first("tokens", replies)?)?;
+    Ok((token.as_u64() > 0).then_some(token))
+}
+
 pub(super) fn read(reply: &Reply) -> Result<Token, Failure> {
     reply
         .int()

@@ -22,6 +22,8 @@ mod connections;
 mod failover;
 /// Sharing a key with other libraries.
 mod foreign;
+/// Tasks of one process leave a lock to each other.
+mod hand_on;
 /// A latch is counted once per caller and opened for all.
 mod latch;
 /// A full server, and clients that live long.

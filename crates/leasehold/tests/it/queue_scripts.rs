@@ -8,6 +8,7 @@ const RENEW: &str = include_str!("../../lua/queue/renew.lua");
 const RELEASE: &str = include_str!("../../lua/queue/release.lua");
 const SHRINK: &str = include_str!("../../lua/queue/shrink.lua");
 const CAPACITY: &str = include_str!("../../lua/queue/capacity.lua");
+const TOKENS: &str = include_str!("../../lua/queue/tokens.lua");
 const LOOK: &str = include_str!("../../lua/queue/look.lua");
 
 const KEYS: [&str; 5] = ["lock", "holders", "line", "alive", "counter"];
@@ -125,6 +126,30 @@ fn renew_lengthens_and_makes_nothing() {
     assert_eq!(numbers(&eval(&server, RENEW, &["e", MINUTE]))[0], 0);
     assert_eq!(members(&server, "holders").len(), 2);
     assert_eq!(members(&server, "line").len(), 2);
+}
+
+#[test]
+fn tokens_are_given_to_holders_and_to_nobody_else() {
+    let server = full();
+    let before = server
+        .ask(&["GET", "counter"])
+        .text()
+        .parse::<i64>()
+        .unwrap();
+    let first = eval(&server, TOKENS, &["a", "16"]).int();
+    assert!(first > before, "{first} {before}");
+    let counter = || server.ask(&["GET", "counter"]).text().to_owned();
+    assert_eq!(counter(), (first + 15).to_string());
+    for (owner, count) in [("c", "16"), ("nobody", "16")] {
+        assert_eq!(eval(&server, TOKENS, &[owner, count]), Answer::Int(0));
+    }
+    for count in ["0", "-1", "1.5", "x"] {
+        assert!(is_error(&eval(&server, TOKENS, &["a", count]), "LEASEHOLD"));
+    }
+    assert_eq!(counter(), (first + 15).to_string(), "nothing was changed");
+    // Whoever is served next has a larger one.
+    eval(&server, RELEASE, &["a", "0"]);
+    assert!(enter(&server, "c", MINUTE)[1] > first + 15);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use testkit::{Answer, Flavor, Server};
 const RENEW: &str = include_str!("../../lua/lean/renew.lua");
 const RELEASE: &str = include_str!("../../lua/lean/release.lua");
 const KEEP: &str = include_str!("../../lua/lean/keep.lua");
+const TOKENS: &str = include_str!("../../lua/lean/tokens.lua");
 const RAISE: &str = include_str!("../../lua/token/raise.lua");
 
 fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Answer {
@@ -40,6 +41,26 @@ fn renew_lengthens_ours_and_never_shortens_it() {
     assert!(left(&server) > 19_000, "shortened");
     let again = server.info("rdb_changes_since_last_save");
     assert!(again > written, "nothing that replicas could acknowledge");
+}
+
+#[test]
+fn tokens_are_given_to_the_holder_and_to_nobody_else() {
+    let server = held();
+    let take =
+        |mark: &str, count: &str| server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count]);
+    server.tell(&["SET", "counter", "1794752174808353"]);
+    assert_eq!(take("me", "16"), Answer::Int(1_794_752_174_808_354));
+    assert_eq!(server.ask(&["GET", "counter"]).text(), "1794752174808369");
+    assert_eq!(take("me", "1"), Answer::Int(1_794_752_174_808_370));
+    assert_eq!(
+        server.ask(&["INCR", "counter"]).int(),
+        1_794_752_174_808_371
+    );
+    assert_eq!(take("you", "16"), Answer::Int(0));
+    for count in ["0", "-1", "1.5", "x"] {
+        assert!(is_error(&take("me", count), "LEASEHOLD"), "{count}");
+    }
+    assert_eq!(server.ask(&["GET", "counter"]).text(), "1794752174808371");
 }
 
 #[test]

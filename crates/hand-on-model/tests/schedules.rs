@@ -1,0 +1,291 @@
+//! The library's own gate, with its locks replaced by ones that a random scheduler can interrupt.
+//!
+//! What stands around it is a model of `lease/hold.rs` and `lease/held.rs` in small: a lock that hands itself on when it is
+//! dropped, a server that one lease at a time has, and somebody who takes leases away. A task that waits for ever is
+//! found by the scheduler, which then has nobody left to run.
+
+#![allow(clippy::unwrap_used)]
+
+// What the gate calls `parking_lot` is this file: its `Mutex` is below.
+extern crate self as parking_lot;
+
+#[allow(dead_code, unreachable_pub, missing_docs, clippy::duplicate_mod)]
+#[path = "../../leasehold/src/lease/gate.rs"]
+mod gate;
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use gate::{Desk, Gate, Turn};
+use shuttle::future::{block_on, spawn, yield_now};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A mutex without poisoning, at which the scheduler may switch.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    /// As `parking_lot` does.
+    pub fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    /// As `parking_lot` does.
+    pub fn lock(&self) -> shuttle::sync::MutexGuard<'_, T> {
+        self.0.lock().unwrap()
+    }
+}
+
+type LockGate = Gate<Paper, Lock>;
+
+/// There is one: whoever has it may ask the server.
+struct Paper;
+
+/// How often a lock is left to another before it goes back.
+const ROUND: u64 = 3;
+
+/// One holding on the server, shared by those who leave it to each other.
+struct Lease {
+    ended: AtomicBool,
+    tenure: AtomicU64,
+    passage: Mutex<Option<Arc<LockGate>>>,
+}
+
+#[derive(Default)]
+struct World {
+    server: Mutex<Option<Arc<Lease>>>,
+    /// Who entered last.
+    inside: Mutex<Option<(Arc<Lease>, u64)>>,
+    entered: AtomicU64,
+}
+
+struct Lock {
+    lease: Arc<Lease>,
+    tenure: u64,
+    world: Arc<World>,
+    /// Whether it may be left to another.
+    wanted: bool,
+}
+
+impl Lease {
+    fn is_valid(&self, tenure: u64) -> bool {
+        !self.ended.load(Ordering::SeqCst) && self.tenure.load(Ordering::SeqCst) == tenure
+    }
+
+    /// False when it had ended before.
+    fn end(&self) -> bool {
+        !self.ended.swap(true, Ordering::SeqCst)
+    }
+
+    fn is_gone(&self) {
+        let gate = self.passage.lock().take();
+        if let Some(gate) = gate {
+            gate.lock_is_gone();
+        }
+    }
+}
+
+impl World {
+    /// Asks until the server gives it.
+    async fn acquire(self: &Arc<Self>) -> Lock {
+        loop {
+            if let Some(lock) = self.try_acquire() {
+                return lock;
+            }
+            yield_now().await;
+        }
+    }
+
+    fn try_acquire(self: &Arc<Self>) -> Option<Lock> {
+        let mut server = self.server.lock();
+        if server.is_some() {
+            return None;
+        }
+        let lease = Arc::new(Lease {
+            ended: AtomicBool::new(false),
+            tenure: AtomicU64::new(0),
+            passage: Mutex::new(None),
+        });
+        *server = Some(lease.clone());
+        Some(Lock {
+            lease,
+            tenure: 0,
+            world: self.clone(),
+            wanted: true,
+        })
+    }
+
+    fn free(&self, lease: &Arc<Lease>) {
+        let mut server = self.server.lock();
+        if server.as_ref().is_some_and(|held| Arc::ptr_eq(held, lease)) {
+            *server = None;
+        }
+    }
+
+    /// Takes the lock away from whoever has it.
+    fn take_away(&self) {
+        let Some(lease) = self.server.lock().clone() else {
+            return;
+        };
+        if lease.end() {
+            lease.is_gone();
+            self.free(&lease);
+        }
+    }
+
+    /// Asserts that nobody else is inside.
+    fn enter(&self, lock: &Lock) {
+        let mut inside = self.inside.lock();
+        if let Some((lease, tenure)) = &*inside {
+            let still = lease.is_valid(*tenure) && lock.lease.is_valid(lock.tenure);
+            assert!(!still, "two holders");
+        }
+        *inside = Some((lock.lease.clone(), lock.tenure));
+        self.entered.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Lock {
+    fn hand_on(&mut self) -> bool {
+        if self.lease.ended.load(Ordering::SeqCst) || self.tenure >= ROUND {
+            return false;
+        }
+        let gate = self.lease.passage.lock().clone();
+        let Some(gate) = gate else {
+            return false;
+        };
+        let next = Self {
+            lease: self.lease.clone(),
+            tenure: self.lease.tenure.fetch_add(1, Ordering::SeqCst) + 1,
+            world: self.world.clone(),
+            wanted: true,
+        };
+        match gate.hand_on(next) {
+            Ok(()) => true,
+            Err(mut not_needed) => {
+                // Its drop ends the lease, which is what follows anyway.
+                not_needed.wanted = false;
+                false
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.wanted && self.hand_on() {
+            return;
+        }
+        if self.lease.end() {
+            self.world.free(&self.lease);
+            self.lease.is_gone();
+        }
+    }
+}
+
+fn took(desk: Desk<Paper, Lock>, lock: &Lock, gate: &Arc<LockGate>) {
+    desk.has_the_lock();
+    *lock.lease.passage.lock() = Some(gate.clone());
+    if lock.lease.ended.load(Ordering::SeqCst) {
+        lock.lease.is_gone();
+    }
+}
+
+async fn wait(world: &Arc<World>, gate: &Arc<LockGate>, picky: bool) -> Lock {
+    let mut standing = gate.enter();
+    loop {
+        match standing.called().await {
+            Turn::Desk(desk) => {
+                let lock = world.acquire().await;
+                took(desk, &lock, gate);
+                return lock;
+            }
+            Turn::Lock(mut lock) => {
+                // As one does who asks for more tokens.
+                yield_now().await;
+                if !picky && lock.lease.is_valid(lock.tenure) {
+                    return lock;
+                }
+                lock.wanted = false;
+                standing = gate.enter_again();
+                drop(lock);
+            }
+        }
+    }
+}
+
+async fn hold(world: Arc<World>, gate: Arc<LockGate>, picky: bool) {
+    for _ in 0..2 {
+        let lock = wait(&world, &gate, picky).await;
+        world.enter(&lock);
+        yield_now().await;
+    }
+}
+
+/// Drops `work` after so many steps.
+async fn at_most(steps: u32, work: impl Future<Output = ()>) {
+    let mut work = pin!(work);
+    let mut left = steps;
+    poll_fn(|context| {
+        left = left.saturating_sub(1);
+        match left {
+            0 => Poll::Ready(()),
+            _ => work.as_mut().poll(context),
+        }
+    })
+    .await;
+}
+
+fn story() {
+    let world = Arc::new(World::default());
+    let gate = Arc::new(Gate::new(Paper));
+    let mut tasks = Vec::new();
+    for number in 0..4 {
+        let work = hold(world.clone(), gate.clone(), number == 2);
+        // One who goes away at any moment, even while it is called.
+        let steps = if number == 1 {
+            thread_rng().gen_range(1..12)
+        } else {
+            u32::MAX
+        };
+        tasks.push(spawn(at_most(steps, work)));
+    }
+    let nemesis = world.clone();
+    tasks.push(spawn(async move {
+        for _ in 0..thread_rng().gen_range(0..3) {
+            yield_now().await;
+            nemesis.take_away();
+        }
+    }));
+    block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    assert!(world.entered.load(Ordering::SeqCst) >= 6, "all were served");
+    assert!(world.server.lock().is_none(), "a lock is left");
+    let free = gate.enter();
+    assert!(
+        matches!(free, gate::Standing::Called(Turn::Desk(_))),
+        "a desk is left"
+    );
+}
+
+/// `LEASEHOLD_SCALE` times as many as in CI.
+fn schedules() -> usize {
+    let scale = std::env::var("LEASEHOLD_SCALE").map_or(1, |scale| scale.parse().unwrap());
+    20_000 * scale
+}
+
+#[test]
+fn nobody_is_forgotten_and_two_never_hold_it() {
+    shuttle::check_random(story, schedules());
+}
+
+#[test]
+fn nor_under_schedules_that_hold_one_task_up_for_long() {
+    shuttle::check_pct(story, schedules(), 4);
+}

@@ -1,0 +1,215 @@
+//! The right to give one acquisition back, or to leave it to another task of this process.
+//!
+//! A lock that is left to another goes on as it is on the server: same owner, same lease, same renewals. The next
+//! holder has a token of its own, from a block that is taken while the lock is certainly ours, and views of the
+//! one before say that it was given back.
+
+use std::sync::Arc;
+
+use super::guard::{Lease, Release};
+use super::held::{Ending, Held, State};
+use super::waiting::Place;
+use super::{Engine, error_of};
+use crate::backend::Failure;
+use crate::error::{Error, Loss};
+use crate::holder::Holder;
+use crate::options::Terms;
+use crate::owner::Token;
+use crate::protocol::{Freed, HandOn};
+
+/// Tokens are taken in blocks of this many or more.
+const SMALLEST_BLOCK: u64 = 16;
+
+/// And of this many or fewer: what is left of a block is lost when the lock goes back.
+const LARGEST_BLOCK: u64 = 1024;
+
+/// Shared by all guards of a reentrant handle.
+pub(crate) struct Hold {
+    pub(super) held: Arc<Held>,
+    pub(super) engine: Arc<Engine>,
+    /// Which holder this is, of those who left it to each other.
+    tenure: u64,
+    tokens: Tokens,
+    progress: Progress,
+}
+
+/// The holder's token, and those of the holders to come.
+#[derive(Clone, Copy)]
+struct Tokens {
+    own: Token,
+    /// How many that follow it are ours.
+    spare: u64,
+    /// How many were taken at once when last they were.
+    block: u64,
+}
+
+/// How far giving back has come; the drop of a [`Hold`] does the rest.
+#[derive(PartialEq, Eq)]
+enum Progress {
+    Holding,
+    /// Nobody of this process can use it.
+    Unwanted,
+    Releasing,
+    Done,
+}
+
+impl Hold {
+    /// Takes charge of `held` and has the keeper look after it.
+    pub(super) fn new(held: Arc<Held>, engine: Arc<Engine>) -> Self {
+        engine.keeper.keep(held.clone());
+        let tokens = Tokens {
+            own: held.token,
+            spare: 0,
+            block: 0,
+        };
+        Self {
+            held,
+            engine,
+            tenure: 0,
+            tokens,
+            progress: Progress::Holding,
+        }
+    }
+
+    /// A view of this holder's lease.
+    pub(super) fn lease<F>(&self) -> Lease<F> {
+        Lease::new(self.held.clone(), self.tenure, self.tokens.own)
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        matches!(self.held.state(), State::Valid { .. })
+    }
+
+    /// Who holds it, where it may be left to other tasks of this process.
+    pub(super) fn to_be_handed_on(&self, terms: &Terms) -> Option<Holder> {
+        let kind = self.held.kind.hand_on()?;
+        let holder = Holder {
+            lease_left: Some(self.held.lease),
+            ..kind.shown(&self.held.mark)
+        };
+        terms.may_be_handed_on().then_some(holder)
+    }
+
+    /// Makes it the own of one who asked for it on `terms`; `Err` when it is of no use to that one.
+    ///
+    /// Dropping the future leaves it to the next.
+    pub(super) async fn take_over(mut self, terms: &Terms) -> Result<Self, Self> {
+        let fits = self.held.suits(terms) && self.next_token().await.is_some() && self.is_valid();
+        if fits {
+            return Ok(self);
+        }
+        self.progress = Progress::Unwanted;
+        Err(self)
+    }
+
+    /// Gives this holder a token that nobody had before.
+    async fn next_token(&mut self) -> Option<()> {
+        let Tokens { own, spare, block } = self.tokens;
+        self.tokens = match spare {
+            0 => {
+                // Ever larger blocks while it goes around, and at once a large one where many wait.
+                let block = (8 * block).max(4 * self.held.behind());
+                let block = block.clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
+                Tokens {
+                    own: self.more_tokens(self.held.kind.hand_on()?, block).await?,
+                    spare: block - 1,
+                    block,
+                }
+            }
+            _ => Tokens {
+                own: Token::new(own.as_u64() + 1),
+                spare: spare - 1,
+                block,
+            },
+        };
+        Some(())
+    }
+
+    /// While the lock is ours on the server nobody else gets tokens of it: these are larger than all before.
+    async fn more_tokens(&self, kind: &dyn HandOn, count: u64) -> Option<Token> {
+        let link = self.engine.link(self.held.kind.slot()).await.ok()?;
+        let call = kind.more_tokens(&self.held.mark, count);
+        let first = call.send(&*link, self.engine.limits.request).await;
+        first.ok()?
+    }
+
+    /// Leaves it to the next task of this process that waits; false when it must go back to the server.
+    fn hand_on(&mut self) -> bool {
+        let Some(gate) = self.held.way_on() else {
+            return false;
+        };
+        let next = Self {
+            held: self.held.clone(),
+            engine: self.engine.clone(),
+            tenure: self.held.pass(),
+            tokens: self.tokens,
+            progress: Progress::Holding,
+        };
+        match gate.hand_on(next) {
+            Ok(()) => {
+                self.progress = Progress::Done;
+                true
+            }
+            Err(mut not_needed) => {
+                not_needed.progress = Progress::Done;
+                false
+            }
+        }
+    }
+
+    /// Notes that others of this process wait behind `place`, where this holder came from.
+    pub(super) fn came_by(&self, place: Place, terms: &Terms) {
+        self.held.came_by(place, terms);
+    }
+
+    pub(super) async fn give_back(mut self) -> Result<Release, Error> {
+        if self.hand_on() {
+            return Ok(Release::Released);
+        }
+        if !self.held.end(Ending::Released) {
+            self.progress = Progress::Done;
+            return Ok(match self.held.state() {
+                State::Ended(Ending::Lost(loss)) => Release::WasLost { loss },
+                _ => Release::Released,
+            });
+        }
+        self.progress = Progress::Releasing;
+        let (freed, repeated) = match self.send_release().await {
+            // Releasing is idempotent, so a connection that broke unnoticed costs one more try.
+            Err(failure) if failure.is_passing() => (self.send_release().await, true),
+            freed => (freed, false),
+        };
+        let freed = freed.map_err(|failure| error_of(failure, self.held.kind.name()))?;
+        self.progress = Progress::Done;
+        self.held.is_gone();
+        Ok(match freed {
+            Freed::Freed => Release::Released,
+            // It was the first try that freed it, unless the lease was tampered with.
+            Freed::NotOurs if repeated => Release::Released,
+            Freed::NotOurs => Release::WasLost { loss: Loss::Taken },
+        })
+    }
+
+    async fn send_release(&self) -> Result<Freed, Failure> {
+        let slot = self.held.kind.slot();
+        let link = self.engine.link(slot).await?;
+        let call = self.held.release_call(link.facts().capabilities);
+        call.send(&*link, self.engine.limits.request).await
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.progress == Progress::Holding && self.hand_on() {
+            return;
+        }
+        let pending = match self.progress {
+            Progress::Holding | Progress::Unwanted => self.held.end(Ending::Released),
+            Progress::Releasing => true,
+            Progress::Done => false,
+        };
+        if pending {
+            self.engine.keeper.give_back(self.held.clone());
+        }
+    }
+}
