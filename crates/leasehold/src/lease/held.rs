@@ -10,6 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::renewal::first_beat;
 use super::waiting::{LockGate, Place};
 use crate::backend::Capabilities;
 use crate::clock::Moment;
@@ -102,7 +103,7 @@ impl Held {
         // What was granted by a server that does not know of `at_most` may last longer.
         let lease = lease.min(first_lease(terms));
         let next = if terms.renewed {
-            start + lease / 3
+            first_beat(&mark, start, lease)
         } else if lease < first_lease(terms) {
             start
         } else {

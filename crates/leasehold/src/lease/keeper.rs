@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::agenda::{Agenda, EARLY, What};
 use super::give_back::{self, Claim};
 use super::held::{Ending, Held, State};
-use super::renewal::{self, Due, Outcome};
+use super::renewal::{self, Due, Outcome, next_beat};
 use crate::backend::Backend;
 use crate::clock::Moment;
 use crate::error::Loss;
@@ -303,7 +303,7 @@ impl Worker {
                     }
                     if held.renewed {
                         let next = What::Renew { failures: 0 };
-                        self.agenda.push(sent + lease / 3, held, next);
+                        self.agenda.push(next_beat(sent, lease), held, next);
                     }
                 }
                 Ok(Renewed::Gone) => {

@@ -9,6 +9,29 @@ use crate::backend::{Backend, Failure, Lane};
 use crate::clock::Moment;
 use crate::protocol::{Call, Renewed};
 
+/// Renewals are due at moments of which there are so many in a period, so that those of many leases leave together.
+const BEATS: u32 = 256;
+
+/// When a lease is renewed again that was last renewed at `sent`: after a third of it, so that two renewals may fail.
+pub(super) fn next_beat(sent: Moment, lease: Duration) -> Moment {
+    let beat = u64::try_from((lease / 3 / BEATS).as_nanos())
+        .unwrap_or(u64::MAX)
+        .max(1);
+    let due = (sent + lease / 3).as_nanos();
+    Moment::from_nanos(due - due % beat)
+}
+
+/// When a lease is first renewed: somewhere in the second half of a period. Leases that were taken together are so spread,
+/// and stay so; their renewals do not leave as a burst.
+pub(super) fn first_beat(mark: &[u8], start: Moment, lease: Duration) -> Moment {
+    // The owner in it is random.
+    let place = mark.iter().fold(0_u32, |sum, byte| {
+        sum.wrapping_mul(31).wrapping_add(u32::from(*byte))
+    });
+    let early = lease / 6 / BEATS * (place % BEATS);
+    next_beat(start.before(early), lease)
+}
+
 /// One lease that is due, and what to ask for.
 pub(super) struct Due {
     pub(super) held: Arc<Held>,
@@ -124,4 +147,43 @@ fn all_failed(batch: Vec<Due>) -> Vec<Outcome> {
         renewed: Err(Failure::Unknown("the batch was not answered".into())),
     };
     batch.into_iter().map(failed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn leases_that_were_taken_together_are_renewed_apart_and_in_groups() {
+        let start = Moment::from_nanos(3_600_000_000_000);
+        let mark = |number: u32| format!("lh1 {number:032x} 1794752174808 17 host ").into_bytes();
+        let mut first: Vec<_> = (0..10_000)
+            .map(|number| first_beat(&mark(number), start, LEASE))
+            .collect();
+        first.sort();
+        for moment in &first {
+            let after = moment.since(start);
+            assert!(after >= LEASE / 6 - LEASE / 3 / BEATS, "{after:?}");
+            assert!(after <= LEASE / 3, "{after:?}");
+        }
+        let (early, late) = (first[100], first[9900]);
+        assert!(late.since(early) > LEASE / 8, "they are spread");
+        first.dedup();
+        assert!(first.len() <= 1 + BEATS as usize / 2, "{}", first.len());
+    }
+
+    #[test]
+    fn the_next_renewal_is_a_third_of_the_lease_later_and_no_more() {
+        for lease in [Duration::from_millis(20), LEASE, LEASE * 1_000_000] {
+            let sent = Moment::from_nanos(3_600_123_456_789);
+            let after = next_beat(sent, lease).since(sent);
+            assert!(after <= lease / 3, "{lease:?} {after:?}");
+            assert!(
+                after >= lease / 3 - lease / 3 / BEATS * 2,
+                "{lease:?} {after:?}"
+            );
+        }
+    }
 }
