@@ -128,7 +128,7 @@ impl Acknowledged {
             .number(u64::from(self.replicas))
             .number(timeout.max(1));
         let batch = batch.followed_by(wait);
-        let mut replies = self.link.exchange(&batch, patience + self.timeout).await?;
+        let mut replies = self.link.exchange(batch, patience + self.timeout).await?;
         match replies.pop() {
             Some(Reply::Int(count)) => {
                 let acknowledged = u32::try_from(count).unwrap_or(0);

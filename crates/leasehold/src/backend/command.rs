@@ -5,6 +5,7 @@ use std::fmt;
 use redis::{Arg, Cmd, Pipeline};
 
 /// One command: its name and arguments as bytes.
+#[derive(Clone)]
 pub(crate) struct Command {
     sent: Cmd,
     /// The script that it names by its digest, for a server that does not know it yet.
@@ -40,46 +41,37 @@ impl Command {
 }
 
 /// Commands that are sent together, and answered in the same order.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Batch {
-    pipeline: Pipeline,
-    /// Which of them run a script, and its source.
-    sources: Vec<(usize, &'static str)>,
+    commands: Vec<Command>,
     /// Whether every node is to be heard, where several are asked.
     pub(super) of_all: bool,
 }
 
 impl Batch {
     pub(crate) fn new(commands: Vec<Command>, of_all: bool) -> Self {
-        let mut batch: Self = commands.into_iter().collect();
-        batch.of_all = of_all;
-        batch
+        Self { commands, of_all }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.pipeline.len()
+        self.commands.len()
     }
 
     /// The arguments of the command at `index`, its name first.
     pub(crate) fn args(&self, index: usize) -> impl Iterator<Item = &[u8]> {
-        let command = self.pipeline.cmd_iter().nth(index);
-        command
-            .into_iter()
-            .flat_map(Cmd::args_iter)
-            .map(|arg| match arg {
-                Arg::Simple(bytes) => bytes,
-                _ => &[],
-            })
-    }
-
-    pub(super) fn pipeline(&self) -> &Pipeline {
-        &self.pipeline
+        let command = self.commands.get(index);
+        command.into_iter().flat_map(|command| args(&command.sent))
     }
 
     /// These and one more.
     pub(super) fn followed_by(mut self, command: Command) -> Self {
-        self.pipeline.add_command(command.sent);
+        self.commands.push(command);
         self
+    }
+
+    /// These and all of `others`.
+    pub(super) fn append(&mut self, others: Self) {
+        self.commands.extend(others.commands);
     }
 
     /// The commands at `indices` alone.
@@ -91,35 +83,69 @@ impl Batch {
     }
 
     pub(super) fn command(&self, index: usize) -> Option<Command> {
-        let sent = self.pipeline.cmd_iter().nth(index)?.clone();
-        let source = self.sources.iter().find(|(at, _)| *at == index);
-        let source = source.map(|(_, source)| *source);
-        Some(Command { sent, source })
+        self.commands.get(index).cloned()
     }
 
     /// The script at `index` as `EVAL`, which also teaches it to the server.
     pub(super) fn with_source(&self, index: usize) -> Option<Command> {
-        let (_, source) = self.sources.iter().find(|(at, _)| *at == index)?;
-        let rest = self.args(index).skip(2);
-        Some(rest.fold(Command::new("EVAL").arg(source), Command::arg))
+        let command = self.commands.get(index)?;
+        Some(eval(&command.sent, command.source?))
     }
 }
 
 impl FromIterator<Command> for Batch {
     fn from_iter<I: IntoIterator<Item = Command>>(commands: I) -> Self {
-        let commands = commands.into_iter();
-        let mut pipeline = Pipeline::with_capacity(commands.size_hint().0);
-        let mut sources = Vec::new();
-        for (index, command) in commands.enumerate() {
-            pipeline.add_command(command.sent);
-            sources.extend(command.source.map(|source| (index, source)));
-        }
-        Self {
-            pipeline,
-            sources,
-            of_all: false,
-        }
+        Self::new(commands.into_iter().collect(), false)
     }
+}
+
+impl Extend<Command> for Batch {
+    fn extend<I: IntoIterator<Item = Command>>(&mut self, commands: I) {
+        self.commands.extend(commands);
+    }
+}
+
+/// A batch in the form in which the driver sends it.
+pub(super) struct Outgoing {
+    pipeline: Pipeline,
+    sources: Vec<Option<&'static str>>,
+}
+
+impl Outgoing {
+    pub(super) fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// The script at `index` as `EVAL`.
+    pub(super) fn with_source(&self, index: usize) -> Option<Command> {
+        let source = (*self.sources.get(index)?)?;
+        Some(eval(self.pipeline.cmd_iter().nth(index)?, source))
+    }
+}
+
+impl From<Batch> for Outgoing {
+    fn from(batch: Batch) -> Self {
+        let mut pipeline = Pipeline::with_capacity(batch.len());
+        let mut sources = Vec::with_capacity(batch.len());
+        for command in batch.commands {
+            pipeline.add_command(command.sent);
+            sources.push(command.source);
+        }
+        Self { pipeline, sources }
+    }
+}
+
+fn args(command: &Cmd) -> impl Iterator<Item = &[u8]> {
+    command.args_iter().map(|arg| match arg {
+        Arg::Simple(bytes) => bytes,
+        _ => &[],
+    })
+}
+
+/// A call by digest as one by source.
+fn eval(by_digest: &Cmd, source: &str) -> Command {
+    let rest = args(by_digest).skip(2);
+    rest.fold(Command::new("EVAL").arg(source), Command::arg)
 }
 
 impl fmt::Debug for Batch {

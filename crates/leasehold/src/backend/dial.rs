@@ -8,7 +8,8 @@ use redis::{
     IntoConnectionInfo, ProtocolVersion, PushInfo, TlsCertificates,
 };
 
-use super::link::{failure_of, reply_of};
+use super::answer::{failure_of, reply_of};
+use super::command::Outgoing;
 use super::reply::{Cause, Failure, Refusal, RefusalKind, Reply};
 use super::{Batch, Capabilities, Command, Facts};
 use crate::clock::Moment;
@@ -225,9 +226,10 @@ async fn interview(
             }),
         Command::new("CLIENT").arg("SETNAME").arg(name),
     ];
-    let questions: Batch = questions.into_iter().collect();
+    let questions = Outgoing::from(questions.into_iter().collect::<Batch>());
+    let pipeline = questions.pipeline();
     let values = connection
-        .send_packed_commands(questions.pipeline(), 0, questions.len())
+        .send_packed_commands(pipeline, 0, pipeline.len())
         .await
         .map_err(|error| failure_of(&error))?;
     let read_at = Moment::now();

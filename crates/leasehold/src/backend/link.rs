@@ -1,15 +1,16 @@
-//! One live connection: sends pipelines, and notices when the server has fallen silent.
+//! One live connection: sends requests, and notices when the server has fallen silent.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, RedisError, Value};
+use redis::{PushInfo, PushKind};
 use tokio::sync::Notify;
 
 use super::origin::Origin;
-use super::reply::{Failure, Refusal, RefusalKind, Reply};
+use super::outbox::Outbox;
+use super::reply::{Failure, Reply};
 use super::{Batch, BoxFuture, Command, Facts, Link};
 use crate::clock::Moment;
 
@@ -19,6 +20,7 @@ pub(super) struct LiveLink {
     /// The server at the other end.
     server: String,
     connection: MultiplexedConnection,
+    outbox: Outbox,
     facts: Arc<Facts>,
     /// When the last answer came in; any task that asks writes it.
     heard: AtomicU64,
@@ -53,6 +55,7 @@ impl LiveLink {
         let link = Arc::new(Self {
             number,
             server: format!("{endpoint:?}"),
+            outbox: Outbox::new(connection.clone()),
             connection,
             heard: AtomicU64::new(facts.read_at.as_nanos()),
             facts: Arc::new(facts),
@@ -96,25 +99,38 @@ impl LiveLink {
         self.connection.clone()
     }
 
-    /// Asks by digest; a script that the server does not know is sent again with its source.
+    /// Sends `batch` with whatever else waits to be sent, and waits for its own answers.
     pub(super) async fn exchange(
         &self,
-        batch: &Batch,
+        batch: Batch,
         patience: Duration,
     ) -> Result<Vec<Reply>, Failure> {
-        let mut replies = self.send(batch, patience).await?;
-        let (unknown, sources): (Vec<_>, Vec<_>) = (0..)
-            .zip(&replies)
-            .filter(|(_, reply)| reply.is_refused(RefusalKind::NoScript))
-            .filter_map(|(index, _)| Some((index, batch.with_source(index)?)))
-            .unzip();
-        if !unknown.is_empty() {
-            let again = self.send(&sources.into_iter().collect(), patience).await?;
-            for (index, reply) in unknown.into_iter().zip(again) {
-                replies[index] = reply;
+        let sent = Moment::now();
+        let answered = self.outbox.post(batch, patience);
+        match tokio::time::timeout(patience, answered).await {
+            Ok(Ok(Ok(replies))) => {
+                self.heard
+                    .fetch_max(Moment::now().as_nanos(), Ordering::Relaxed);
+                if replies.iter().any(is_demoted) {
+                    self.close();
+                }
+                Ok(replies)
+            }
+            Ok(Ok(Err(failure))) => {
+                self.close();
+                Err(failure)
+            }
+            // Not in time, or given up by its carrier.
+            Err(_) | Ok(Err(_)) => {
+                // Others were answered meanwhile: only this request is slow, not the connection.
+                if self.heard.load(Ordering::Relaxed) < sent.as_nanos() {
+                    self.close();
+                }
+                Err(Failure::Unknown(
+                    format!("no answer within {patience:?}").into(),
+                ))
             }
         }
-        Ok(replies)
     }
 
     /// Asks one question about the server itself.
@@ -126,50 +142,10 @@ impl LiveLink {
         let command = Command::new(words[0]);
         let command = words[1..].iter().fold(command, Command::arg);
         let batch = [command].into_iter().collect();
-        match self.exchange(&batch, patience).await?.pop() {
+        match self.exchange(batch, patience).await?.pop() {
             Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
             Some(reply) => Ok(reply),
             None => Err(Failure::malformed(words[0], &[])),
-        }
-    }
-
-    async fn send(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
-        let mut connection = self.connection.clone();
-        let sent = Moment::now();
-        let exchange = connection.send_packed_commands(batch.pipeline(), 0, batch.len());
-        match tokio::time::timeout(patience, exchange).await {
-            // A push in place of an answer: from here on answers and requests are out of step.
-            Ok(Ok(values))
-                if values
-                    .iter()
-                    .any(|value| matches!(value, Value::Push { .. })) =>
-            {
-                self.close();
-                let why = "an answer that belongs to no request";
-                Err(Failure::Unknown(why.into()))
-            }
-            Ok(Ok(values)) => {
-                self.heard
-                    .fetch_max(Moment::now().as_nanos(), Ordering::Relaxed);
-                let replies: Vec<_> = values.into_iter().map(reply_of).collect();
-                if replies.iter().any(is_demoted) {
-                    self.close();
-                }
-                Ok(replies)
-            }
-            Ok(Err(error)) => {
-                self.close();
-                Err(failure_of(&error))
-            }
-            Err(_) => {
-                // Others were answered meanwhile: only this request is slow, not the connection.
-                if self.heard.load(Ordering::Relaxed) < sent.as_nanos() {
-                    self.close();
-                }
-                Err(Failure::Unknown(
-                    format!("no answer within {patience:?}").into(),
-                ))
-            }
         }
     }
 }
@@ -184,49 +160,11 @@ impl Link for LiveLink {
     }
 
     fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
-        Box::pin(async move { self.exchange(&batch, patience).await })
+        Box::pin(self.exchange(batch, patience))
     }
 }
 
 /// Whether the server has become a replica under us: where it is now is to be asked anew.
 fn is_demoted(reply: &Reply) -> bool {
     matches!(reply, Reply::Refused(refusal) if refusal.message.contains("READONLY"))
-}
-
-pub(super) fn reply_of(value: Value) -> Reply {
-    match value {
-        Value::Nil => Reply::Nil,
-        Value::Int(number) => Reply::Int(number),
-        Value::Boolean(truth) => Reply::Int(i64::from(truth)),
-        Value::BulkString(bytes) => Reply::Bytes(bytes),
-        Value::SimpleString(text) => Reply::Bytes(text.into_bytes()),
-        Value::VerbatimString { text, .. } => Reply::Bytes(text.into_bytes()),
-        Value::Okay => Reply::Bytes(b"OK".to_vec()),
-        Value::Array(items) | Value::Set(items) => {
-            Reply::List(items.into_iter().map(reply_of).collect())
-        }
-        Value::Map(pairs) => Reply::List(
-            pairs
-                .into_iter()
-                .flat_map(|(key, value)| [reply_of(key), reply_of(value)])
-                .collect(),
-        ),
-        Value::ServerError(error) => Reply::Refused(Refusal::new(
-            error.code(),
-            error.details().unwrap_or_default(),
-        )),
-        other => Reply::Bytes(format!("{other:?}").into_bytes()),
-    }
-}
-
-/// Only an error with a server's code proves that the server answered.
-pub(super) fn failure_of(error: &RedisError) -> Failure {
-    match (error.kind(), error.code()) {
-        (redis::ErrorKind::AuthenticationFailed, _) => Failure::Refused(Refusal::new(
-            "WRONGPASS",
-            error.detail().unwrap_or("the credentials were refused"),
-        )),
-        (_, Some(code)) => Failure::Refused(Refusal::new(code, error.detail().unwrap_or_default())),
-        _ => Failure::Unknown(error.to_string().into()),
-    }
 }

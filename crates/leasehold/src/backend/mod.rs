@@ -16,6 +16,7 @@
 
 mod acknowledged;
 mod address;
+mod answer;
 mod assembly;
 mod backoff;
 mod cluster;
@@ -25,6 +26,7 @@ mod homes;
 mod lanes;
 mod link;
 mod origin;
+mod outbox;
 mod reply;
 mod requests;
 mod route;

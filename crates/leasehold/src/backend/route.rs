@@ -42,7 +42,7 @@ impl Route {
     async fn follow(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
         let end = Moment::now() + patience;
         let mut pauses = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-        let mut replies = self.current().exchange(batch, patience).await?;
+        let mut replies = self.current().exchange(batch.clone(), patience).await?;
         for hop in 0.. {
             let errands = self.errands(&replies);
             let left = end.since(Moment::now());
@@ -60,7 +60,7 @@ impl Route {
                 let left = end.since(Moment::now());
                 let answers = match errand {
                     Errand::Ask(_) => asking(&link, batch, &indices, left).await?,
-                    _ => link.exchange(&batch.part(&indices), left).await?,
+                    _ => link.exchange(batch.part(&indices), left).await?,
                 };
                 for (index, answer) in indices.into_iter().zip(answers) {
                     replies[index] = answer;
@@ -123,7 +123,7 @@ async fn asking(
         [Some(Command::new("ASKING")), command]
     });
     let commands: Batch = commands.flatten().collect();
-    let replies = link.exchange(&commands, patience).await?;
+    let replies = link.exchange(commands, patience).await?;
     Ok(replies.into_iter().skip(1).step_by(2).collect())
 }
 

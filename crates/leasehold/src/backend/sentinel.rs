@@ -11,8 +11,8 @@ use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::Mutex;
 
 use super::address::Hosts;
+use super::answer::{failure_of, reply_of};
 use super::dial::{Endpoint, Tls};
-use super::link::{failure_of, reply_of};
 use super::reply::{Cause, Failure, Reply};
 
 /// The sentinels of one group of servers.

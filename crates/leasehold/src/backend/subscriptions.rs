@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::answer::{failure_of, reply_of};
 use super::backoff::Backoff;
-use super::link::{LiveLink, failure_of, reply_of};
+use super::link::LiveLink;
 use super::origin::Origin;
 use super::reply::{Failure, Refusal, Reply};
 use super::{Channel, Link, Listener, News};
