@@ -31,7 +31,7 @@ struct Tally {
 fn a_failover_that_loses_writes_grants_twice_unless_replicas_acknowledged() {
     let _making_way = making_way();
     let mut tally = Tally::default();
-    for (round, flavor) in (0..scaled(10)).zip(old_and_new().iter().cycle()) {
+    for (round, flavor) in (0..scaled(6)).zip(old_and_new().iter().cycle()) {
         run(fail_over(round, flavor, &mut tally));
     }
     let Tally {

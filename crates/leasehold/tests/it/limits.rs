@@ -59,7 +59,7 @@ fn nothing_grows_over_many_cycles() {
         // Warms up caches, buffers and the allocator.
         worker.ask(&format!("churn {} {}", scaled(40_000), scaled(40_000)));
         let before: Vec<f64> = numbers(&worker.ask("self"));
-        let answer = worker.ask(&format!("churn {} {}", scaled(400_000), scaled(40_000)));
+        let answer = worker.ask(&format!("churn {} {}", scaled(200_000), scaled(40_000)));
         println!("{answer}");
         // What was kept in mind for longer than a tick is forgotten after a lease.
         let after = numbers(&worker.ask("self"));

@@ -327,7 +327,7 @@ fn nodes_that_restart_without_data_make_no_second_holder_and_no_token_twice() {
         .map(|_| Worker::start_at(&urls, lease))
         .collect();
     for (seed, worker) in workers.iter_mut().enumerate() {
-        worker.tell(&format!("vote-many 64 {} {seed}", scaled(20_000) / WORKERS));
+        worker.tell(&format!("vote-many 64 {} {seed}", scaled(10_000) / WORKERS));
     }
     let start = Instant::now();
     let reading: Vec<_> = workers

@@ -14,7 +14,7 @@ fn tokens_rise_over_loss_of_data_and_crashes() {
     beside_others(async {
         let mut server = server();
         let names: Vec<_> = (0..4).map(|_| name()).collect();
-        let count = scaled(200_000) / WORKERS;
+        let count = scaled(100_000) / WORKERS;
         let lease = Duration::from_secs(2);
         let mut workers: Vec<_> = (0..WORKERS)
             .map(|_| Worker::start(server.port(), lease))
