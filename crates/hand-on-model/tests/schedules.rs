@@ -83,7 +83,7 @@ impl Lease {
     fn is_gone(&self) {
         let gate = self.passage.lock().take();
         if let Some(gate) = gate {
-            gate.lock_is_gone();
+            gate.lock_is_gone(|_| ());
         }
     }
 }

@@ -8,7 +8,7 @@
 -- ARGV[2]  channel  string; where waiters listen
 --
 -- Returns
---   1  deleted
+--   n  deleted; one more than the connections that were told
 --   0  it was not ours; nothing was changed
 
 local lock = KEYS[1]
@@ -18,5 +18,4 @@ if redis.call('GET', lock) ~= mark then
   return 0
 end
 redis.call('DEL', lock)
-redis.call('SPUBLISH', channel, '')
-return 1
+return redis.call('SPUBLISH', channel, '') + 1

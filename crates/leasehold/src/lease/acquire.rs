@@ -160,6 +160,7 @@ impl Engine {
     ) -> Result<Hold, Failure> {
         let mut pauses = split_pauses();
         loop {
+            turn.let_others_go_first().await;
             // Subscribed first, tried after: a release in between is not missed.
             let outcome = match turn.listen(self, hints, kind.slot()).await {
                 Ok(()) => self.attempt(kind, terms, true).await,

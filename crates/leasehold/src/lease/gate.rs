@@ -109,12 +109,15 @@ impl<P, L> Gate<P, L> {
         }
     }
 
-    /// Says that the lock is no longer with this process: the next in line has the desk. To be said once for every
-    /// [`Desk::has_the_lock`].
-    pub(crate) fn lock_is_gone(self: &Arc<Self>) {
+    /// Says that the lock is no longer with this process: the next in line has the desk, with what `note` adds to the
+    /// papers. To be said once for every [`Desk::has_the_lock`].
+    pub(crate) fn lock_is_gone(self: &Arc<Self>, note: impl FnOnce(&mut P)) {
         let mut line = self.line.lock();
         match mem::replace(&mut line.papers, Papers::AtDesk) {
-            Papers::PutAside(papers) => self.call_to_the_desk(&mut line, papers),
+            Papers::PutAside(mut papers) => {
+                note(&mut papers);
+                self.call_to_the_desk(&mut line, papers);
+            }
             elsewhere => line.papers = elsewhere,
         }
     }

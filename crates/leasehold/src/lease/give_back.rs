@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::held::Held;
 use crate::backend::{Backend, Backoff, Failure, Lane, Link, Slot};
 use crate::clock::Moment;
-use crate::protocol::{Kind, Mark};
+use crate::protocol::{Freed, Kind, Mark};
 
 /// How long a request that was on its way when its connection broke may still reach the server: it
 /// sits in a buffer of the server, or of something in between. See `docs/decisions/`.
@@ -75,7 +75,10 @@ pub(super) async fn release(held: Arc<Held>, backend: Arc<dyn Backend>, patience
         };
         let released = released.await;
         // Also where that is not certain: those who wait must see for themselves.
-        held.is_gone();
+        held.is_gone(match &released {
+            Ok(Freed::Freed { told }) => *told,
+            _ => 0,
+        });
         match released {
             Ok(_) => return,
             Err(failure) if failure.leaves_doubt() && Moment::now() < give_up => {

@@ -238,7 +238,7 @@ impl Held {
         *self.passage.lock() = Some(Box::new(Passage { place, since, note }));
         // What was lost before this line could tell nobody.
         if let State::Ended(Ending::Lost(_)) = self.state() {
-            self.is_gone();
+            self.is_gone(0);
         }
     }
 
@@ -280,11 +280,15 @@ impl Held {
         next
     }
 
-    /// Tells those who wait here that the lock is with this process no longer; only once is there anybody to tell.
-    pub(super) fn is_gone(&self) {
-        if let Some(passage) = self.passage.lock().take() {
-            passage.place.gate().lock_is_gone();
-        }
+    /// Tells those who wait here that the lock is with this process no longer, and that the server has told so many of
+    /// it. Only once is there anybody to tell.
+    pub(super) fn is_gone(&self, told: u64) {
+        let Some(passage) = self.passage.lock().take() else {
+            return;
+        };
+        let whole_round = Moment::now().since(passage.since) >= ROUND;
+        // One of those who were told is this process.
+        passage.place.lock_is_gone(whole_round && told > 1);
     }
 
     fn loss_by_time(&self) -> Loss {
@@ -304,7 +308,7 @@ impl Held {
             self.ended.notify_waiters();
             // What was given back is gone only when the server has it.
             if let State::Ended(Ending::Lost(_)) = decode(new) {
-                self.is_gone();
+                self.is_gone(0);
             }
         }
         swapped

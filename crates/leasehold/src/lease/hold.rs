@@ -181,13 +181,14 @@ impl Hold {
         };
         let freed = freed.map_err(|failure| error_of(failure, self.held.kind.name()))?;
         self.progress = Progress::Done;
-        self.held.is_gone();
-        Ok(match freed {
-            Freed::Freed => Release::Released,
+        let (release, told) = match freed {
+            Freed::Freed { told } => (Release::Released, told),
             // It was the first try that freed it, unless the lease was tampered with.
-            Freed::NotOurs if repeated => Release::Released,
-            Freed::NotOurs => Release::WasLost { loss: Loss::Taken },
-        })
+            Freed::NotOurs if repeated => (Release::Released, 0),
+            Freed::NotOurs => (Release::WasLost { loss: Loss::Taken }, 0),
+        };
+        self.held.is_gone(told);
+        Ok(release)
     }
 
     async fn send_release(&self) -> Result<Freed, Failure> {

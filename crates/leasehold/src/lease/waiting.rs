@@ -28,6 +28,9 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 /// While nothing happens, looks are at least this far apart: two commands a second.
 const SHORTEST_LOOK: Duration = Duration::from_millis(550);
 
+/// How long a process waits with its next try that has just had the lock for a whole round.
+const COURTESY: Duration = Duration::from_millis(1);
+
 /// All locks that tasks of this process wait for, or have from one who waited.
 #[derive(Default)]
 pub(super) struct WaitingRoom {
@@ -58,6 +61,8 @@ pub(super) struct Papers {
     subscription: Option<Subscription>,
     /// What the place in the server's line goes by, of one who gave up without being served.
     ticket: Option<u64>,
+    /// Whether this process has just had the lock for a whole round, and others wait for it.
+    let_others: bool,
 }
 
 /// What the task at the desk last saw of the lock.
@@ -164,12 +169,19 @@ impl Place {
         }
     }
 
-    fn asking(&self, papers: gate::Desk<Papers, Hold>) -> Asking<'_> {
+    fn asking(&self, mut papers: gate::Desk<Papers, Hold>) -> Asking<'_> {
         Asking {
+            courtesy: std::mem::take(&mut papers.let_others).then_some(COURTESY),
             place: self,
             papers,
             looked: None,
         }
+    }
+
+    /// Says that this process has the lock no longer; with `let_others`, because others are to have it first.
+    pub(super) fn lock_is_gone(&self, let_others: bool) {
+        let note = |papers: &mut Papers| papers.let_others = let_others;
+        self.entrance.gate.lock_is_gone(note);
     }
 
     pub(super) fn gate(&self) -> &Arc<LockGate> {
@@ -209,6 +221,8 @@ pub(super) struct Asking<'a> {
     papers: gate::Desk<Papers, Hold>,
     /// When this turn last looked.
     looked: Option<Moment>,
+    /// How long it waits before it tries.
+    courtesy: Option<Duration>,
 }
 
 impl Asking<'_> {
@@ -221,6 +235,15 @@ impl Asking<'_> {
         let place = self.place.room.enter(&self.place.entrance.name);
         self.papers.has_the_lock();
         hold.came_by(place, terms);
+    }
+
+    /// Lets those go first who have waited longer: whoever has just had the lock for a whole round waits longest
+    /// before it tries, and half as long after every time that another has had it.
+    pub(super) async fn let_others_go_first(&mut self) {
+        if let Some(pause) = self.courtesy {
+            tokio::time::sleep(pause).await;
+            self.courtesy = Some(pause / 2).filter(|pause| *pause > COURTESY / 16);
+        }
     }
 
     /// Makes sure that releases are heard; where that takes too long, goes on without for now.

@@ -173,9 +173,13 @@ fn read_acquire(mark: &[u8], replies: &[Reply]) -> Result<Acquired, Failure> {
     }
 }
 
+/// One command that says whether it was ours and one that says how many were told; or a script that says both.
 fn read_release(replies: Vec<Reply>) -> Result<Freed, Failure> {
+    let told = replies.get(1).and_then(Reply::int);
     match first("a release", replies)?.int() {
-        Some(1) => Ok(Freed::Freed),
+        Some(freed @ 1..) => Ok(Freed::Freed {
+            told: told.unwrap_or(freed - 1).unsigned_abs(),
+        }),
         Some(0 | -1) => Ok(Freed::NotOurs),
         _ => Err(Failure::malformed("a release", &[])),
     }

@@ -71,8 +71,9 @@ pub(crate) enum Renewed {
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// It was ours and is free, or will be at the end of the time it was to be kept.
-    Freed,
+    /// It was ours and is free, or will be at the end of the time it was to be kept. So many connections were told,
+    /// as far as the server says.
+    Freed { told: u64 },
     /// It was not ours; nothing was changed.
     NotOurs,
 }

@@ -132,7 +132,9 @@ impl Kind for Queued {
         let args = [record::owner(mark), &micros(keep.unwrap_or_default())];
         Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
             match first("a release", replies)? {
-                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => Ok(Freed::Freed),
+                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
+                    Ok(Freed::Freed { told: 0 })
+                }
                 Reply::List(_) => Ok(Freed::NotOurs),
                 reply => Err(Failure::malformed("a release", &[reply])),
             }

@@ -304,7 +304,7 @@ fn seat(reply: &Option<Reply>) -> Seat {
 
 fn read_release(replies: &[Reply]) -> Result<Freed, Failure> {
     match tally::freed(&numbers("a release", replies)?) {
-        Some(true) => Ok(Freed::Freed),
+        Some(true) => Ok(Freed::Freed { told: 0 }),
         Some(false) => Ok(Freed::NotOurs),
         None => Err(Failure::Unknown("too few nodes have answered".into())),
     }

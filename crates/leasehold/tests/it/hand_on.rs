@@ -118,6 +118,45 @@ fn another_process_is_not_kept_waiting() {
 }
 
 #[test]
+fn crowds_of_several_processes_share_it() {
+    alone(|| {
+        run(async {
+            const CROWDS: usize = 3;
+            let server = server();
+            for kind in KINDS {
+                let name = name();
+                let held: Arc<[AtomicU64; CROWDS]> = Arc::default();
+                let mut tasks = Vec::new();
+                for crowd in 0..CROWDS {
+                    // A client of its own is a process of its own to the server.
+                    let client = client(&server).await;
+                    for _ in 0..8 {
+                        let (client, name, held) = (client.clone(), name.clone(), held.clone());
+                        tasks.push(tokio::spawn(async move {
+                            loop {
+                                let guard = lock(&client, kind, &name).await.unwrap();
+                                held[crowd].fetch_add(1, Ordering::Relaxed);
+                                tokio::task::yield_now().await;
+                                let _ = guard.release().await.unwrap();
+                            }
+                        }));
+                    }
+                }
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                let held = held.each_ref().map(|count| count.load(Ordering::Relaxed));
+                for task in tasks {
+                    task.abort();
+                }
+                println!("{kind}: {held:?}");
+                let least = *held.iter().min().unwrap() as f64;
+                let even = held.iter().sum::<u64>() as f64 / CROWDS as f64;
+                assert!(least > even * 0.4, "{kind}: {held:?}");
+            }
+        });
+    });
+}
+
+#[test]
 fn one_who_asks_for_the_same_gets_it_from_the_one_before() {
     beside_others(async {
         let server = server();

@@ -98,7 +98,8 @@ fn release_deletes_ours_and_tells_the_channel() {
     assert_eq!(subscribed.list()[0].text(), "ssubscribe");
     assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Answer::Int(0));
     assert_eq!(server.ask(&["GET", "k"]).text(), "me");
-    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(1));
+    // One was told.
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(2));
     assert_eq!(server.ask(&["EXISTS", "k"]), Answer::Int(0));
     assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(0));
     let message = listener.receive().unwrap();

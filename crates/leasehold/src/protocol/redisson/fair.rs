@@ -100,7 +100,7 @@ impl Kind for Fair {
             &self.keys_and_channel(),
             &args,
             |replies| match first("a release", replies)?.int() {
-                Some(1) => Ok(Freed::Freed),
+                Some(1) => Ok(Freed::Freed { told: 0 }),
                 Some(0 | 2) => Ok(Freed::NotOurs),
                 _ => Err(Failure::malformed("a release", &[])),
             },

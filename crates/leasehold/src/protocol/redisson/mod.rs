@@ -67,7 +67,7 @@ fn renewed(done: bool) -> Renewed {
 
 fn freed(done: bool) -> Freed {
     match done {
-        true => Freed::Freed,
+        true => Freed::Freed { told: 0 },
         false => Freed::NotOurs,
     }
 }
