@@ -1,7 +1,7 @@
 //! What locks cost, beside everything a user could pick instead.
 //!
 //! `cargo run --release` in this folder measures all scenarios on one server and writes tables, JSON and plots to `out`;
-//! names of scenarios as arguments measure only those, `--short` a small part of each, and `--page` writes what was measured
+//! names of scenarios as arguments measure only those, `--short` a small part of each, and `--page` measures more and writes it
 //! into `docs/benchmarks.md` too. Rounds are interleaved, and ratios are made within a round: what is shown is their
 //! median, with the smallest and largest. The server's cost is its own processor time and its own count of commands.
 
@@ -26,8 +26,10 @@ fn main() {
     let server = Server::start(&Flavor::one());
     println!("# {}\n", server.name());
     let mut tables = Vec::new();
-    for (name, scenario) in scenarios::ALL {
-        if wanted.is_empty() || wanted.iter().any(|word| *word == name) {
+    let page = arguments.iter().any(|word| word == "--page");
+    for (name, scenario) in scenarios::ALL.into_iter().chain([scenarios::LONG]) {
+        let by_default = wanted.is_empty() && (page || name != scenarios::LONG.0);
+        if by_default || wanted.iter().any(|word| *word == name) {
             for table in scenario(&server, short) {
                 println!("{}", table.markdown());
                 table.save(&folder);
@@ -35,7 +37,10 @@ fn main() {
             }
         }
     }
-    if arguments.iter().any(|word| word == "--page") {
+    if page {
+        for flavor in ["redis-8.6", "valkey-9.1"] {
+            tables.extend(scenarios::elsewhere(&Server::start(&Flavor::named(flavor))));
+        }
         page::write(server.name(), &tables);
     }
 }

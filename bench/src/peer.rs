@@ -13,6 +13,8 @@ pub(crate) struct Contestant {
     library: &'static str,
     /// Whether it only sends commands, and waits for no lock.
     pub(crate) bare: bool,
+    /// Whether its runtime has one thread, where it has one at all.
+    one_thread: bool,
 }
 
 const fn contestant(name: &'static str, folder: &'static str, library: &'static str) -> Contestant {
@@ -21,19 +23,30 @@ const fn contestant(name: &'static str, folder: &'static str, library: &'static 
         folder,
         library,
         bare: false,
+        one_thread: false,
     }
 }
 
 /// What all are compared with.
 pub(crate) const OURS: Contestant = contestant("leasehold Mutex", "rust", "leasehold");
 pub(crate) const FAIR: Contestant = contestant("leasehold FairMutex", "rust", "fair");
+const ONE_THREAD: Contestant = Contestant {
+    one_thread: true,
+    ..contestant("leasehold Mutex, one thread", "rust", "leasehold")
+};
+/// The same with hand-on turned off.
+pub(crate) const OURS_ALONE: Contestant =
+    contestant("leasehold Mutex, no hand-on", "rust", "leasehold-off");
+pub(crate) const FAIR_ALONE: Contestant =
+    contestant("leasehold FairMutex, no hand-on", "rust", "fair-off");
 pub(crate) const ENGINE: Contestant = Contestant {
     bare: true,
     ..contestant("bare engine", "rust", "engine")
 };
 
-const ALL: [Contestant; 13] = [
+const ALL: [Contestant; 14] = [
     OURS,
+    ONE_THREAD,
     FAIR,
     contestant("leasehold, Redisson's lock", "rust", "shared"),
     ENGINE,
@@ -99,6 +112,9 @@ impl Contestant {
             _ => with_program(PYTHON, "python/peer.py"),
         };
         command.args([&port.to_string(), self.library]);
+        if self.one_thread {
+            command.env("TOKIO_WORKER_THREADS", "1");
+        }
         command
     }
 

@@ -12,8 +12,9 @@ const LEASE: Duration = Duration::from_secs(30);
 /// One way to lock.
 #[derive(Clone)]
 pub(crate) enum Library {
-    Leasehold(Client),
-    Fair(Client),
+    /// With or without hand-on.
+    Leasehold(Client, bool),
+    Fair(Client, bool),
     Shared(leasehold::redisson::Redisson),
     /// `SET NX PX` and `DEL`, which is not even safe.
     Unsafe(MultiplexedConnection),
@@ -43,8 +44,10 @@ impl Library {
             connection.expect("the server is up")
         };
         match name {
-            "leasehold" => Self::Leasehold(client().await),
-            "fair" => Self::Fair(client().await),
+            "leasehold" => Self::Leasehold(client().await, true),
+            "leasehold-off" => Self::Leasehold(client().await, false),
+            "fair" => Self::Fair(client().await, true),
+            "fair-off" => Self::Fair(client().await, false),
             "shared" => Self::Shared(client().await.redisson()),
             "unsafe" => Self::Unsafe(driver().await),
             "driver" => {
@@ -68,11 +71,13 @@ impl Library {
     /// Waits for the lock.
     pub(crate) async fn hold(&self, name: &str) -> Held {
         match self {
-            Self::Leasehold(client) => {
-                Held::Guard(client.mutex(name).lock().await.expect("the lock"))
+            Self::Leasehold(client, hand_on) => {
+                let lock = client.mutex(name).lock().hand_on(*hand_on);
+                Held::Guard(lock.await.expect("the lock"))
             }
-            Self::Fair(client) => {
-                Held::Guard(client.fair_mutex(name).lock().await.expect("the lock"))
+            Self::Fair(client, hand_on) => {
+                let lock = client.fair_mutex(name).lock().hand_on(*hand_on);
+                Held::Guard(lock.await.expect("the lock"))
             }
             Self::Shared(redisson) => {
                 Held::Unfenced(redisson.lock(name).lock().await.expect("the lock"))

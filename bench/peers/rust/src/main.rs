@@ -1,7 +1,7 @@
 //! Leasehold, the bare driver, the bare engine and other crates, told what to do a line at a time; see `../README.md`.
 //!
 //! Beside the orders that all peers know: `hot NAME TASKS MILLISECONDS` (how often one lock was held by all tasks
-//! together), `hold PREFIX COUNT` (keeps so many locks), `latency PREFIX MILLISECONDS` (pairs one after the other: p50
+//! together), `once NAME` (holds it once), `hold PREFIX COUNT` (keeps so many locks), `valid` (how many of them are held still), `latency PREFIX MILLISECONDS` (pairs one after the other: p50
 //! and p99 in nanoseconds), `drop` (gives all back), `self` (processor time in microseconds, memory in KiB).
 
 mod engine;
@@ -38,6 +38,8 @@ async fn main() {
             ["latency", prefix, millis] => {
                 latency(&library, prefix, Duration::from_millis(number(millis))).await;
             }
+            ["once", name] => library.hold(name).await.release().await,
+            ["valid"] => println!("{}", valid(&kept)),
             ["drop"] => kept.clear(),
             ["self"] => itself(),
             other => panic!("unknown order {other:?}"),
@@ -120,7 +122,12 @@ async fn keep(library: &Library, prefix: &str, count: u64, kept: &mut Vec<Held>)
     for task in tasks {
         kept.extend(task.await.expect("no panic"));
     }
-    println!("{}", kept.iter().filter(|held| held.is_valid()).count());
+    println!("{}", valid(kept));
+}
+
+/// How many are held still, as far as the library tells.
+fn valid(kept: &[Held]) -> usize {
+    kept.iter().filter(|held| held.is_valid()).count()
 }
 
 async fn latency(library: &Library, prefix: &str, length: Duration) {

@@ -1,0 +1,73 @@
+//! Different locks at the same time, over one connection.
+
+use std::time::Instant;
+
+use testkit::Server;
+
+use super::{position, rows, spent, warm};
+use crate::peer::{Contestant, ENGINE, OURS};
+use crate::report::Table;
+
+/// Different locks at the same time.
+pub(super) fn many(server: &Server, short: bool) -> Vec<Table> {
+    match short {
+        true => many_at_a_time(server, 2, &[64], 2048),
+        false => many_at_a_time(server, 5, &[1, 16, 64, 256], 16_384),
+    }
+}
+
+/// The server's own cost shows where its pipelines are full: one at a time, it is mostly reading and writing.
+pub(super) fn many_at_a_time(
+    server: &Server,
+    rounds: u32,
+    sizes: &[u32],
+    pairs: u32,
+) -> Vec<Table> {
+    let mut contestants = warm(server, Contestant::all());
+    let (engine, ours) = (position(&contestants, ENGINE), position(&contestants, OURS));
+    let mut tables = Vec::new();
+    for tasks in sizes {
+        let (mut speed, mut cost) = (rows(&contestants), rows(&contestants));
+        let mut together = rows(&contestants);
+        for _ in 0..rounds {
+            for (at, (contestant, peer)) in contestants.iter_mut().enumerate() {
+                let quick = contestant.name.starts_with("leasehold") || contestant.bare;
+                let count = if quick { pairs } else { pairs / 8 };
+                let reads = server.info("total_reads_processed");
+                let (before, start) = (spent(server), Instant::now());
+                peer.ask(&format!("pairs many {tasks} {count}"));
+                let took = start.elapsed().as_secs_f64();
+                speed[at].rounds.push(f64::from(count) / took);
+                let after = spent(server);
+                cost[at]
+                    .rounds
+                    .push((after.0 - before.0) / f64::from(count));
+                let reads = server.info("total_reads_processed") - reads;
+                together[at].rounds.push((after.1 - before.1) / reads);
+            }
+        }
+        tables.push(Table {
+            name: format!("many-{tasks}"),
+            title: format!("Different locks, {tasks} at a time: pairs a second"),
+            baseline: engine,
+            rows: speed,
+        });
+        tables.push(Table {
+            name: format!("many-{tasks}-server"),
+            title: format!(
+                "Different locks, {tasks} at a time: the server's processor time a pair, µs"
+            ),
+            baseline: ours,
+            rows: cost,
+        });
+        tables.push(Table {
+            name: format!("many-{tasks}-together"),
+            title: format!(
+                "Different locks, {tasks} at a time: commands that the server executes after reading once"
+            ),
+            baseline: None,
+            rows: together,
+        });
+    }
+    tables
+}

@@ -1,0 +1,52 @@
+//! An uncontended lock and release: what it costs the server, and how long it takes.
+
+use std::time::Instant;
+
+use testkit::Server;
+
+use super::{position, rows, spent, warm};
+use crate::peer::{Contestant, OURS};
+use crate::report::Table;
+
+/// An uncontended lock and release, one at a time.
+pub(super) fn pair(server: &Server, short: bool) -> Vec<Table> {
+    let (rounds, count) = if short { (3, 300) } else { (9, 2000) };
+    let mut contestants = warm(server, Contestant::all());
+    let baseline = position(&contestants, OURS);
+    let table = |name: &str, title: &str| Table {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        baseline,
+        rows: rows(&contestants),
+    };
+    let mut tables = [
+        table(
+            "pair-server",
+            "Uncontended pair: the server's processor time, µs",
+        ),
+        table(
+            "pair-commands",
+            "Uncontended pair: commands that the server executes",
+        ),
+        table(
+            "pair-latency",
+            "Uncontended pair: time until it is released, µs",
+        ),
+    ];
+    for _ in 0..rounds {
+        for (at, (_, peer)) in contestants.iter_mut().enumerate() {
+            let (before, start) = (spent(server), Instant::now());
+            peer.ask(&format!("pairs pair 1 {count}"));
+            let (took, after) = (start.elapsed(), spent(server));
+            let pairs = f64::from(count);
+            tables[0].rows[at].rounds.push((after.0 - before.0) / pairs);
+            tables[1].rows[at]
+                .rounds
+                .push((after.1 - before.1 - 4.0) / pairs);
+            tables[2].rows[at]
+                .rounds
+                .push(took.as_secs_f64() * 1e6 / pairs);
+        }
+    }
+    tables.into()
+}

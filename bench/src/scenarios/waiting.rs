@@ -1,0 +1,124 @@
+//! One lock that many processes wait for.
+
+use std::time::{Duration, Instant};
+
+use testkit::Server;
+
+use super::{row, spent};
+use crate::peer::{FAIR, OURS};
+use crate::report::{Row, Table};
+
+/// One lock that many processes wait for: what each time costs that it is handed over.
+pub(super) fn waiting(server: &Server, short: bool) -> Vec<Table> {
+    let (rounds, sizes): (_, &[usize]) = if short {
+        (1, &[10])
+    } else {
+        (3, &[10, 100, 500])
+    };
+    let most = sizes[sizes.len() - 1];
+    let mut holder = FAIR.start(server.port());
+    let mut peers: Vec<_> = (0..most).map(|_| FAIR.start(server.port())).collect();
+    let named = |size: &usize| row(format!("{size} processes waiting"));
+    let mut requests: Vec<Row> = sizes.iter().map(named).collect();
+    let mut times = requests.clone();
+    for _ in 0..rounds {
+        for (at, size) in sizes.iter().enumerate() {
+            holder.ask("hold line 1");
+            for peer in &mut peers[..*size] {
+                peer.tell("once line:0");
+            }
+            while in_line(server) < *size {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let (before, start) = (scripts_called(server), Instant::now());
+            holder.ask("drop");
+            for peer in &mut peers[..*size] {
+                peer.answer();
+            }
+            let (took, handed) = (start.elapsed(), *size as f64);
+            requests[at]
+                .rounds
+                .push((scripts_called(server) - before) / handed);
+            times[at].rounds.push(took.as_secs_f64() * 1e6 / handed);
+        }
+    }
+    drop(peers);
+    let burden = burden(server, most, if short { 1 } else { 10 });
+    let table = |name: &str, title: &str, rows| Table {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        baseline: None,
+        rows,
+    };
+    vec![
+        table(
+            "waiting-requests",
+            "A FairMutex that many processes wait for: requests for each hand-over, heartbeats included",
+            requests,
+        ),
+        table(
+            "waiting-time",
+            "The same: time from one holder to the next, µs",
+            times,
+        ),
+        table(
+            "waiting-burden",
+            &format!("What {most} processes that only wait cost the server"),
+            burden,
+        ),
+    ]
+}
+
+/// What a process costs the server that does nothing but wait.
+fn burden(server: &Server, processes: usize, seconds: u32) -> Vec<Row> {
+    let mut all = Vec::new();
+    for kind in [OURS, FAIR] {
+        let mut holder = kind.start(server.port());
+        holder.ask("hold burden 1");
+        let memory = server.info("used_memory");
+        let mut peers: Vec<_> = (0..processes).map(|_| kind.start(server.port())).collect();
+        for peer in &mut peers {
+            peer.tell("once burden:0");
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        let (waiting, before) = (server.info("used_memory"), spent(server));
+        std::thread::sleep(Duration::from_secs(seconds.into()));
+        let after = spent(server);
+        let each = |total: f64| total / processes as f64;
+        let figures = [
+            ("bytes", each(waiting - memory)),
+            (
+                "µs of its processor each second",
+                each(after.0 - before.0) / f64::from(seconds),
+            ),
+        ];
+        for (what, figure) in figures {
+            let mut row = row(format!("{}, a process: {what}", kind.name));
+            row.rounds.push(figure);
+            all.push(row);
+        }
+        holder.ask("drop");
+        for peer in &mut peers {
+            peer.answer();
+        }
+    }
+    all
+}
+
+/// How many stand in lines on the server.
+fn in_line(server: &Server) -> usize {
+    let keys = server.ask(&["KEYS", "leasehold:line:*"]);
+    let length = |key: &testkit::Answer| server.ask(&["ZCARD", key.text()]).int();
+    let lengths = keys.list().iter().map(length);
+    usize::try_from(lengths.sum::<i64>()).expect("a length")
+}
+
+/// Every request for a lock with a line is a script.
+fn scripts_called(server: &Server) -> f64 {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let called = stats.text().lines().filter_map(|line| {
+        let rest = line.strip_prefix("cmdstat_evalsha:calls=")?;
+        rest.split(',').next()?.parse::<f64>().ok()
+    });
+    called.sum()
+}
