@@ -1,4 +1,5 @@
-//! The page of results: `page.md` with each line `@TABLE` replaced by that table and its plot.
+//! The page of results: `page.md` with each line `@TABLE` replaced by that table and its plot, and each line `=TABLE` by the
+//! table alone, whose rows are of different units.
 
 use std::path::Path;
 
@@ -15,10 +16,14 @@ pub(crate) fn write(server: &str, tables: &[Table]) {
     let plots = docs.join("benchmarks");
     std::fs::create_dir_all(&plots).expect("a folder for the plots");
     let template = std::fs::read_to_string(here.join("page.md")).expect("the page");
-    let filled = template.lines().map(|line| match line.strip_prefix('@') {
-        Some(name) => {
-            let table = tables.iter().find(|table| table.name == name);
-            let table = table.unwrap_or_else(|| panic!("{name} was not measured"));
+    let find = |name: &str| {
+        let table = tables.iter().find(|table| table.name == name);
+        table.unwrap_or_else(|| panic!("{name} was not measured"))
+    };
+    let filled = template.lines().map(|line| match line.split_at_checked(1) {
+        Some(("=", name)) => find(name).markdown(),
+        Some(("@", name)) => {
+            let table = find(name);
             table
                 .plot(&plots.join(format!("{name}.svg")))
                 .expect("drawn");
@@ -28,7 +33,7 @@ pub(crate) fn write(server: &str, tables: &[Table]) {
                 table.title
             )
         }
-        None => line.replace("SERVER", server),
+        _ => line.replace("SERVER", server),
     });
     let page = filled.collect::<Vec<_>>().join("\n") + "\n";
     std::fs::write(docs.join("benchmarks.md"), page).expect("written");

@@ -136,6 +136,7 @@ impl Table {
             .configure_mesh()
             .disable_y_mesh()
             .x_desc(axis)
+            .x_labels(6)
             .y_labels(self.rows.len())
             .y_label_formatter(&|at| match at {
                 SegmentValue::CenterOf(at) => {
