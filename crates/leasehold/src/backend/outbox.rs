@@ -74,23 +74,31 @@ impl Outbox {
         });
         if !mem::replace(&mut posted.carried, true) {
             drop(posted);
-            tokio::spawn(Carrier(self.shared.clone()).carry());
+            let carrier = Carrier {
+                shared: self.shared.clone(),
+                is_relieved: false,
+            };
+            tokio::spawn(carrier.carry());
         }
         answered
     }
 }
 
 /// Carries what is posted to the driver; see invariant 3 for its end.
-struct Carrier(Arc<Shared>);
+struct Carrier {
+    shared: Arc<Shared>,
+    /// Set when there was nothing left: from then on whoever posts has another carrier.
+    is_relieved: bool,
+}
 
 impl Carrier {
-    async fn carry(self) {
+    async fn carry(mut self) {
         loop {
             // All who are ready to ask do so first.
             tokio::task::yield_now().await;
-            let parcels = mem::take(&mut self.0.posted.lock().parcels);
+            let parcels = mem::take(&mut self.shared.posted.lock().parcels);
             if !parcels.is_empty() {
-                let mut exchange = Box::pin(exchange(self.0.connection.clone(), parcels));
+                let mut exchange = Box::pin(exchange(self.shared.connection.clone(), parcels));
                 // Begun here, for the sake of order, and waited for elsewhere (invariants 1 and 2).
                 if !is_over_at_once(exchange.as_mut()).await {
                     tokio::spawn(exchange);
@@ -101,17 +109,20 @@ impl Carrier {
         }
     }
 
-    fn has_nothing_left(&self) -> bool {
-        let mut posted = self.0.posted.lock();
+    fn has_nothing_left(&mut self) -> bool {
+        let mut posted = self.shared.posted.lock();
         posted.carried = !posted.parcels.is_empty();
-        !posted.carried
+        self.is_relieved = !posted.carried;
+        self.is_relieved
     }
 }
 
 impl Drop for Carrier {
     fn drop(&mut self) {
-        let left = mem::take(&mut *self.0.posted.lock());
-        drop(left);
+        if !self.is_relieved {
+            let left = mem::take(&mut *self.shared.posted.lock());
+            drop(left);
+        }
     }
 }
 

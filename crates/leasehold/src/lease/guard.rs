@@ -60,7 +60,8 @@ pub enum Unfenced {}
 #[must_use]
 #[non_exhaustive]
 pub enum Release {
-    /// It was held to the end and is free now, or when its `at_least` is over.
+    /// It was held to the end. It is free now, or when its `at_least` is over; or another task of this process that
+    /// waited for it has it.
     Released,
     /// Another guard of the same reentrant handle still holds it.
     StillHeld,

@@ -181,3 +181,25 @@ fn waits_beside_a_dead_node_leave_nothing_behind() {
         assert!(after[1] <= after[0] + 10, "{after:?} tasks");
     });
 }
+
+/// A carrier of requests that had just ended took with it what was posted to the next one.
+#[test]
+fn what_is_posted_while_a_carrier_ends_is_carried() {
+    beside_others(async {
+        let server = server();
+        let client = client(&server).await;
+        let tasks: Vec<_> = (0..4)
+            .map(|task| {
+                let mutex = client.mutex(&format!("{} {task}", name()));
+                tokio::spawn(async move {
+                    for _ in 0..60_000 {
+                        assert_eq!(mutex.holder().await.unwrap(), None);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+}
