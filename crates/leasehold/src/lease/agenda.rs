@@ -1,7 +1,6 @@
 //! What the keeper has to do when: one structure for all leases that are held.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,21 +14,16 @@ const TICK: Duration = Duration::from_millis(250);
 /// A lease is ended this much before its deadline, since timers fire up to a millisecond late.
 pub(super) const EARLY: Duration = Duration::from_millis(1);
 
+/// Things are due at moments of which there are so many in a third of a lease: those of many leases are then due
+/// together, and there are few moments to keep in order.
+pub(super) const BEATS: u32 = 256;
+
 /// What is to be done when, for all leases held: one entry each for renewing and for expiring.
 ///
 /// Entries of leases that have ended are dropped when their time comes.
 #[derive(Default)]
 pub(super) struct Agenda {
-    entries: BinaryHeap<Reverse<Entry>>,
-    /// Breaks ties, so that entries need no order of their own.
-    number: u64,
-}
-
-struct Entry {
-    due: Moment,
-    number: u64,
-    held: Arc<Held>,
-    what: What,
+    entries: BTreeMap<Moment, Vec<(Arc<Held>, What)>>,
 }
 
 /// What an entry is for.
@@ -39,6 +33,13 @@ pub(super) enum What {
     Renew { failures: u32 },
     /// Looking whether the deadline is here.
     Expire,
+}
+
+/// The last moment up to `moment` that is shared by leases of this length.
+pub(super) fn shared(moment: Moment, lease: Duration) -> Moment {
+    let beat = u64::try_from((lease / 3 / BEATS).as_nanos()).unwrap_or(u64::MAX);
+    let nanos = moment.as_nanos();
+    Moment::from_nanos(nanos - nanos % beat.max(1))
 }
 
 impl Agenda {
@@ -51,62 +52,45 @@ impl Agenda {
             let first = What::Renew { failures: 0 };
             self.push(held.first_renewal, held.clone(), first);
         }
-        self.push(deadline.before(EARLY), held, What::Expire);
+        self.watch(deadline, held);
+    }
+
+    /// Has a deadline looked at: shortly before it, when most have moved on, and then when it is here.
+    pub(super) fn watch(&mut self, deadline: Moment, held: Arc<Held>) {
+        let here = deadline.before(EARLY);
+        let before = shared(here, held.lease);
+        let due = if before > Moment::now() { before } else { here };
+        self.push(due, held, What::Expire);
     }
 
     pub(super) fn push(&mut self, due: Moment, held: Arc<Held>, what: What) {
-        self.number += 1;
-        let number = self.number;
-        self.entries.push(Reverse(Entry {
-            due,
-            number,
-            held,
-            what,
-        }));
+        self.entries.entry(due).or_default().push((held, what));
     }
 
-    pub(super) fn pop_due(&mut self, now: Moment) -> Option<(Arc<Held>, What)> {
-        if self.entries.peek()?.0.due > now {
-            return None;
+    /// Takes out all that is due.
+    pub(super) fn take_due(&mut self, now: Moment) -> Vec<(Arc<Held>, What)> {
+        let mut due = Vec::new();
+        while let Some(first) = self.entries.first_entry()
+            && *first.key() <= now
+        {
+            due.append(&mut first.remove());
         }
-        let Reverse(entry) = self.entries.pop()?;
-        Some((entry.held, entry.what))
+        due
     }
 
     /// When to look again: when the first entry is due, and every [`TICK`] while there is any.
     pub(super) fn next(&self) -> Moment {
-        match self.entries.peek() {
-            Some(Reverse(entry)) => entry.due.min(Moment::now() + TICK),
+        match self.entries.first_key_value() {
+            Some((due, _)) => (*due).min(Moment::now() + TICK),
             None => Moment::NEVER,
         }
     }
 
     /// Forgets everything; every lease once.
     pub(super) fn clear(&mut self) -> Vec<Arc<Held>> {
-        self.entries
-            .drain()
-            .filter(|Reverse(entry)| entry.what == What::Expire)
-            .map(|Reverse(entry)| entry.held)
+        let all = std::mem::take(&mut self.entries).into_values().flatten();
+        all.filter(|(_, what)| *what == What::Expire)
+            .map(|(held, _)| held)
             .collect()
     }
 }
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.due, self.number).cmp(&(other.due, other.number))
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Entry {}

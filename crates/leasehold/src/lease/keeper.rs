@@ -238,7 +238,7 @@ impl Worker {
     fn do_what_is_due(&mut self) {
         let now = Moment::now();
         let mut batches: BTreeMap<_, Vec<Due>> = BTreeMap::new();
-        while let Some((held, what)) = self.agenda.pop_due(now) {
+        for (held, what) in self.agenda.take_due(now) {
             match what {
                 What::Expire => self.look_at_deadline(held, now),
                 What::Renew { failures } => {
@@ -265,7 +265,7 @@ impl Worker {
     fn look_at_deadline(&mut self, held: Arc<Held>, now: Moment) {
         match held.state() {
             State::Valid { deadline } if deadline.before(EARLY) > now => {
-                self.agenda.push(deadline.before(EARLY), held, What::Expire);
+                self.agenda.watch(deadline, held);
             }
             State::Valid { .. } if held.expire() => self.lose(held),
             // Whoever checked it first has ended it.

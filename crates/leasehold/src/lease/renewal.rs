@@ -3,22 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::agenda::{BEATS, shared};
 use super::give_back::link_after;
 use super::held::{Held, State};
 use crate::backend::{Backend, Failure, Lane};
 use crate::clock::Moment;
 use crate::protocol::{Call, Renewed};
 
-/// Renewals are due at moments of which there are so many in a period, so that those of many leases leave together.
-const BEATS: u32 = 256;
-
 /// When a lease is renewed again that was last renewed at `sent`: after a third of it, so that two renewals may fail.
 pub(super) fn next_beat(sent: Moment, lease: Duration) -> Moment {
-    let beat = u64::try_from((lease / 3 / BEATS).as_nanos())
-        .unwrap_or(u64::MAX)
-        .max(1);
-    let due = (sent + lease / 3).as_nanos();
-    Moment::from_nanos(due - due % beat)
+    shared(sent + lease / 3, lease)
 }
 
 /// When a lease is first renewed: somewhere in the second half of a period. Leases that were taken together are so spread,
