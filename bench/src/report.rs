@@ -45,6 +45,20 @@ impl Spread {
 }
 
 impl Table {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        baseline: Option<usize>,
+        rows: Vec<Row>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            title: title.into(),
+            baseline,
+            rows,
+        }
+    }
+
     /// Each round's figure divided by the baseline's in the same round.
     fn ratios(&self, row: &Row) -> Option<Spread> {
         let baseline = &self.rows[self.baseline?].rounds;

@@ -18,12 +18,7 @@ pub(super) fn hand(server: &Server, short: bool) -> Vec<Table> {
         .map(|(contestant, _)| contestant.start(server.port()))
         .collect();
     let baseline = position(&sides, OURS);
-    let table = |name: &str, title: &str| Table {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        baseline,
-        rows: rows(&sides),
-    };
+    let table = |name: &str, title: &str| Table::new(name, title, baseline, rows(&sides));
     let mut tables = [
         table("hand-p50", "Hand-over between processes, p50, µs"),
         table("hand-p99", "Hand-over between processes, p99, µs"),

@@ -29,12 +29,8 @@ fn hot_of(server: &Server, short: bool, word: &str, kinds: [Contestant; 2]) -> V
             least[at].rounds.push(fewest / (all / 8.0));
         }
     }
-    let table = |name: &str, title: &str, rows| Table {
-        name: format!("{word}-{name}"),
-        title: title.to_owned(),
-        baseline: Some(0),
-        rows,
-    };
+    let table =
+        |name: &str, title: &str, rows| Table::new(format!("{word}-{name}"), title, Some(0), rows);
     vec![
         table(
             "1x256",

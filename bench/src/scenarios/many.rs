@@ -46,28 +46,21 @@ pub(super) fn many_at_a_time(
                 together[at].rounds.push((after.1 - before.1) / reads);
             }
         }
-        tables.push(Table {
-            name: format!("many-{tasks}"),
-            title: format!("Different locks, {tasks} at a time: pairs a second"),
-            baseline: engine,
-            rows: speed,
-        });
-        tables.push(Table {
-            name: format!("many-{tasks}-server"),
-            title: format!(
-                "Different locks, {tasks} at a time: the server's processor time a pair, µs"
-            ),
-            baseline: ours,
-            rows: cost,
-        });
-        tables.push(Table {
-            name: format!("many-{tasks}-together"),
-            title: format!(
+        tables.push(Table::new(
+            format!("many-{tasks}"),
+            format!("Different locks, {tasks} at a time: pairs a second"),
+            engine,
+            speed,
+        ));
+        tables.push(Table::new(
+            format!("many-{tasks}-server"),
+            format!("Different locks, {tasks} at a time: the server's processor time a pair, µs"),
+            ours,
+            cost,
+        ));
+        tables.push(Table::new(format!("many-{tasks}-together"), format!(
                 "Different locks, {tasks} at a time: commands that the server executes after reading once"
-            ),
-            baseline: None,
-            rows: together,
-        });
+            ), None, together));
     }
     tables
 }

@@ -13,12 +13,7 @@ pub(super) fn pair(server: &Server, short: bool) -> Vec<Table> {
     let (rounds, count) = if short { (3, 300) } else { (9, 2000) };
     let mut contestants = warm(server, Contestant::all());
     let baseline = position(&contestants, OURS);
-    let table = |name: &str, title: &str| Table {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        baseline,
-        rows: rows(&contestants),
-    };
+    let table = |name: &str, title: &str| Table::new(name, title, baseline, rows(&contestants));
     let mut tables = [
         table(
             "pair-server",

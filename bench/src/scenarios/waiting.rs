@@ -44,12 +44,7 @@ pub(super) fn waiting(server: &Server, short: bool) -> Vec<Table> {
     }
     drop(peers);
     let burden = burden(server, most, if short { 1 } else { 10 });
-    let table = |name: &str, title: &str, rows| Table {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        baseline: None,
-        rows,
-    };
+    let table = |name: &str, title: &str, rows| Table::new(name, title, None, rows);
     vec![
         table(
             "waiting-requests",

@@ -99,12 +99,6 @@ impl FromIterator<Command> for Batch {
     }
 }
 
-impl Extend<Command> for Batch {
-    fn extend<I: IntoIterator<Item = Command>>(&mut self, commands: I) {
-        self.commands.extend(commands);
-    }
-}
-
 /// A batch in the form in which the driver sends it.
 pub(super) struct Outgoing {
     pipeline: Pipeline,

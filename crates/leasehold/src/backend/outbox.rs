@@ -168,13 +168,13 @@ async fn ask(
     outgoing: Outgoing,
 ) -> RedisResult<Vec<Reply>> {
     let mut replies = send(connection, &outgoing).await?;
-    let (unknown, sources): (Vec<_>, Batch) = (0..)
+    let (unknown, sources): (Vec<_>, Vec<_>) = (0..)
         .zip(&replies)
         .filter(|(_, reply)| reply.is_refused(RefusalKind::NoScript))
         .filter_map(|(index, _)| Some((index, outgoing.with_source(index)?)))
         .unzip();
     if !unknown.is_empty() {
-        let again = send(connection, &sources.into()).await?;
+        let again = send(connection, &Batch::from_iter(sources).into()).await?;
         for (index, reply) in unknown.into_iter().zip(again) {
             replies[index] = reply;
         }

@@ -169,8 +169,8 @@ macro_rules! terms {
             }
 
             /// Whether tasks of this process that want the same lock may leave it to each other without asking the
-            /// server, each with a token of its own; they may unless this is set to false. See
-            /// [`Mutex`](crate::Mutex).
+            /// server, each with a token of its own; they may unless this is set to false. Only
+            /// a [`Mutex`](crate::Mutex) or [`FairMutex`](crate::FairMutex) that was waited for is left to others.
             pub fn hand_on(mut self, allowed: bool) -> Self {
                 self.ask.terms.hand_on = allowed;
                 self

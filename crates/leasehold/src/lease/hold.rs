@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::guard::{Lease, Release};
 use super::held::{Ending, Held, State};
-use super::waiting::Place;
 use super::{Engine, error_of};
 use crate::backend::Failure;
 use crate::error::{Error, Loss};
@@ -155,11 +154,6 @@ impl Hold {
                 false
             }
         }
-    }
-
-    /// Notes that others of this process wait behind `place`, where this holder came from.
-    pub(super) fn came_by(&self, place: Place, terms: &Terms) {
-        self.held.came_by(place, terms);
     }
 
     pub(super) async fn give_back(mut self) -> Result<Release, Error> {

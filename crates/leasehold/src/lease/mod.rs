@@ -26,6 +26,8 @@
 //!    the two; where the connection has changed since, it is confirmed first.
 //! 10. Where replicas must acknowledge, a holding begins with a renewal that they acknowledged, and only such
 //!     renewals move its deadline.
+//! 11. A lock that one task leaves to another stays one owner's lease; it is valid for one holder at a time, each
+//!     with a larger token than the one before.
 
 mod acquire;
 mod admission;

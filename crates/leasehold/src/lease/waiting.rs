@@ -234,7 +234,7 @@ impl Asking<'_> {
         self.place.saw(holder, None);
         let place = self.place.room.enter(&self.place.entrance.name);
         self.papers.has_the_lock();
-        hold.came_by(place, terms);
+        hold.held.came_by(place, terms);
     }
 
     /// Lets those go first who have waited longer: whoever has just had the lock for a whole round waits longest
