@@ -274,10 +274,8 @@ fn story() {
     );
 }
 
-/// `LEASEHOLD_SCALE` times as many as in CI.
 fn schedules() -> usize {
-    let scale = std::env::var("LEASEHOLD_SCALE").map_or(1, |scale| scale.parse().unwrap());
-    20_000 * scale
+    usize::try_from(testkit::scaled(20_000)).unwrap()
 }
 
 #[test]

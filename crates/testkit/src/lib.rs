@@ -53,3 +53,12 @@ impl Dice {
         (self.0 >> 11) % limit
     }
 }
+
+/// `default` repetitions, or as many as `LEASEHOLD_SCALE` times that.
+#[must_use]
+pub fn scaled(default: u64) -> u64 {
+    let scale = std::env::var("LEASEHOLD_SCALE")
+        .ok()
+        .and_then(|scale| scale.parse::<f64>().ok());
+    scale.map_or(default, |scale| ((default as f64) * scale).ceil() as u64)
+}

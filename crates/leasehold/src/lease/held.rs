@@ -156,7 +156,7 @@ impl Held {
         }
     }
 
-    /// The state now, for one of those who left it to each other.
+    /// The state now, for one of those who left it to each other (invariant 11).
     pub(super) fn state_of(&self, tenure: u64) -> State {
         match self.tenure.load(Ordering::Acquire) == tenure {
             true => self.state(),

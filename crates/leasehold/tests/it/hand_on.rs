@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold::kinds::Lock;
 use leasehold::{Client, Error, Guard, Loss, Release};
 use testkit::{Connection, Dice, Server};
+use tokio::task::JoinHandle;
 
 use crate::support::{
     alone, beside_others, builder_at, client, eventually, exists, key, name, nothing_is_left, run,
@@ -63,6 +64,28 @@ async fn crowd(server: &Server, kind: &'static str, on: bool, tasks: u64, count:
     commands / order.len() as f64
 }
 
+/// So many tasks that hold the lock again and again, until they are aborted.
+fn endlessly(
+    tasks: usize,
+    client: &Client,
+    kind: &'static str,
+    name: &str,
+    held: &Arc<AtomicU64>,
+) -> Vec<JoinHandle<()>> {
+    let endless = || {
+        let (client, name, held) = (client.clone(), name.to_owned(), held.clone());
+        tokio::spawn(async move {
+            loop {
+                let guard = lock(&client, kind, &name).await.unwrap();
+                held.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                let _ = guard.release().await.unwrap();
+            }
+        })
+    };
+    (0..tasks).map(|_| endless()).collect()
+}
+
 #[test]
 fn each_has_its_own_token_and_the_server_is_hardly_asked() {
     alone(|| {
@@ -86,18 +109,7 @@ fn another_process_is_not_kept_waiting() {
             for kind in KINDS {
                 let name = name();
                 let crowd = client(&server).await;
-                let tasks: Vec<_> = (0..16)
-                    .map(|_| {
-                        let (client, name) = (crowd.clone(), name.clone());
-                        tokio::spawn(async move {
-                            loop {
-                                let guard = lock(&client, kind, &name).await.unwrap();
-                                tokio::task::yield_now().await;
-                                let _ = guard.release().await.unwrap();
-                            }
-                        })
-                    })
-                    .collect();
+                let tasks = endlessly(16, &crowd, kind, &name, &Arc::default());
                 // A client of its own is a process of its own to the server.
                 let other = client(&server).await;
                 let mut longest = Duration::ZERO;
@@ -125,22 +137,12 @@ fn crowds_of_several_processes_share_it() {
             let server = server();
             for kind in KINDS {
                 let name = name();
-                let held: Arc<[AtomicU64; CROWDS]> = Arc::default();
+                let held: [Arc<AtomicU64>; CROWDS] = Default::default();
                 let mut tasks = Vec::new();
-                for crowd in 0..CROWDS {
+                for held in &held {
                     // A client of its own is a process of its own to the server.
                     let client = client(&server).await;
-                    for _ in 0..8 {
-                        let (client, name, held) = (client.clone(), name.clone(), held.clone());
-                        tasks.push(tokio::spawn(async move {
-                            loop {
-                                let guard = lock(&client, kind, &name).await.unwrap();
-                                held[crowd].fetch_add(1, Ordering::Relaxed);
-                                tokio::task::yield_now().await;
-                                let _ = guard.release().await.unwrap();
-                            }
-                        }));
-                    }
+                    tasks.extend(endlessly(8, &client, kind, &name, held));
                 }
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 let held = held.each_ref().map(|count| count.load(Ordering::Relaxed));

@@ -161,13 +161,7 @@ pub(crate) fn clock() -> u64 {
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("a clock after boot")
 }
 
-/// `default` repetitions, or as many as `LEASEHOLD_SCALE` times that.
-pub(crate) fn scaled(default: u64) -> u64 {
-    let scale = std::env::var("LEASEHOLD_SCALE")
-        .ok()
-        .and_then(|scale| scale.parse::<f64>().ok());
-    scale.map_or(default, |scale| ((default as f64) * scale).ceil() as u64)
-}
+pub(crate) use testkit::scaled;
 
 pub(crate) fn percentile(sorted: &[Duration], of_thousand: usize) -> Duration {
     sorted[(sorted.len() * of_thousand / 1000).min(sorted.len() - 1)]
