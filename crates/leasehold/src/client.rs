@@ -19,8 +19,8 @@ use crate::protocol::{Counters, Keyspace};
 /// locks that were only just dropped may stay until their lease ends.
 #[derive(Clone)]
 pub struct Client {
-    engine: Arc<Engine>,
-    keyspace: Arc<Keyspace>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) keyspace: Arc<Keyspace>,
     terms: Terms,
 }
 

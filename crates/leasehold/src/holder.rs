@@ -20,6 +20,9 @@ pub struct Holder {
     pub note: Option<String>,
     /// How a client of Redisson calls itself: its id and a thread's, as in `UUID:THREAD`.
     pub redisson: Option<String>,
+    /// Whether the process is connected to the server now; `None` when that was not asked or cannot be known. One that
+    /// is not will not renew.
+    pub alive: Option<bool>,
     /// How long the lease still lasts unless it is renewed; `None` when it does not expire or was
     /// not asked for.
     pub lease_left: Option<Duration>,
@@ -62,6 +65,7 @@ mod tests {
             since: SystemTime::now().checked_sub(Duration::from_secs(90)),
             note: Some("nightly import".to_owned()),
             redisson: None,
+            alive: None,
             lease_left: Some(Duration::from_millis(12_300)),
         };
         assert_eq!(

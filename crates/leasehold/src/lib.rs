@@ -40,6 +40,7 @@
 //! | to do something only if nobody else does | [`Mutex::try_lock`] |
 //! | a job once, on hosts whose clocks differ | [`at_least`](kinds::TryLock::at_least) |
 //! | a bound on a holder that hangs | [`at_most`](kinds::Lock::at_most) |
+//! | to see who holds what, and who waits | [`Client::look`], [`Client::scan`] |
 //!
 //! All but the latch hand out leases: renewed, told when lost, and fenced by a token except those of Redisson that
 //! have none. A name is of one kind at a time; using it as another is [`Error::WrongType`].
@@ -51,7 +52,7 @@
 //!
 //! # Layout
 //!
-//! Four layers, each naming only those below it, and `client` and `quorum` which put them together:
+//! Four layers, each naming only those below it, and `client`, `quorum`, `inspect` and `examine` which put them together:
 //!
 //! - [`kinds`]: what a user names, as the calls that make up its life.
 //! - `lease`: when a lock is taken, waited for, kept, given back or lost.
@@ -62,9 +63,11 @@ mod backend;
 mod client;
 mod clock;
 mod error;
+mod examine;
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 mod holder;
+mod inspect;
 pub mod kinds;
 mod lease;
 mod options;
@@ -74,7 +77,9 @@ mod quorum;
 
 pub use client::{Client, ClientBuilder};
 pub use error::{BoxError, Error, Loss};
+pub use examine::Server;
 pub use holder::Holder;
+pub use inspect::{Scan, Seen, SeenKind, Waiter};
 pub use kinds::redisson;
 pub use kinds::{
     FairMutex, Latch, LatchState, MultiGuard, MultiLock, Mutex, Permits, RwLock, Semaphore,

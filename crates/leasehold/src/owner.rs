@@ -2,17 +2,29 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::LazyLock;
 
 /// A random 128-bit id, new for every acquisition: the capability to renew and to release.
 ///
-/// It is written to the server and compared there. It never appears in `Debug`, logs or errors.
+/// Its second half is this process's: whoever finds it on the server can tell the process something. It is written
+/// to the server and compared there. It never appears in `Debug`, logs or errors.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u128);
+
+/// The second half of all owners of this process.
+static PROCESS: LazyLock<u64> = LazyLock::new(|| POOL.with_borrow_mut(Pool::draw));
 
 impl Owner {
     /// A new owner from the system's random source.
     pub(crate) fn random() -> Self {
-        Self(POOL.with_borrow_mut(Pool::draw))
+        let process = *PROCESS;
+        let own = POOL.with_borrow_mut(Pool::draw);
+        Self(u128::from(own) << 64 | u128::from(process))
+    }
+
+    /// What all owners of this process end with: 16 hex digits.
+    pub(crate) fn process() -> String {
+        format!("{:016x}", *PROCESS)
     }
 
     /// It as a number of 63 bits, for where threads are numbered.
@@ -42,17 +54,17 @@ impl Pool {
         used: 512,
     };
 
-    fn draw(&mut self) -> u128 {
+    fn draw(&mut self) -> u64 {
         if self.used == self.bytes.len() {
             getrandom::fill(&mut self.bytes).expect("BUG: the system has no random source");
             self.used = 0;
         }
-        let drawn = &mut self.bytes[self.used..self.used + 16];
-        self.used += 16;
-        let mut owner = [0; 16];
+        let drawn = &mut self.bytes[self.used..self.used + 8];
+        self.used += 8;
+        let mut random = [0; 8];
         // What was given out does not stay in memory.
-        owner.swap_with_slice(drawn);
-        u128::from_ne_bytes(owner)
+        random.swap_with_slice(drawn);
+        u64::from_ne_bytes(random)
     }
 }
 

@@ -298,7 +298,7 @@ fn paths_in_documents_exist() {
         for span in read(&document).split('`').skip(1).step_by(2) {
             let path = span.trim_end_matches('/');
             let is_path = path.contains('/')
-                && !path.contains([' ', ':', '*', '<', '{', '"'])
+                && !path.contains([' ', ':', '*', '<', '{', '"', '$', '~'])
                 && !path.starts_with('/');
             if !is_path {
                 continue;

@@ -47,6 +47,8 @@ pub struct Proxy {
 struct Shared {
     upstream: u16,
     judge: Mutex<Arc<Judge>>,
+    /// How long what is sent at once is on its way.
+    distance: Mutex<Duration>,
     /// What passes in neither direction, though nothing is closed.
     black_hole: watch::Sender<BlackHole>,
     connections: AtomicU64,
@@ -76,6 +78,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream,
             judge: Mutex::new(Arc::new(|_: &[Vec<u8>]| Fault::None)),
+            distance: Mutex::default(),
             black_hole: watch::Sender::new(BlackHole::default()),
             connections: AtomicU64::new(0),
             refuse: AtomicBool::new(false),
@@ -158,6 +161,15 @@ impl Proxy {
         self.shared.refuse.store(on, Ordering::SeqCst);
     }
 
+    /// Moves the server away: whatever is sent at once takes so long to arrive.
+    ///
+    /// # Panics
+    ///
+    /// Never, unless another thread has.
+    pub fn distance(&self, distance: Duration) {
+        *self.shared.distance.lock().expect("no panic") = distance;
+    }
+
     /// How many requests have come in.
     #[must_use]
     pub fn requests(&self) -> u64 {
@@ -231,7 +243,15 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) {
 
 async fn carry_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut buffer = Vec::new();
-    while let Some(frame) = next_frame(&mut from, &mut buffer).await {
+    loop {
+        let begins = buffer.is_empty();
+        let Some(frame) = next_frame(&mut from, &mut buffer).await else {
+            break;
+        };
+        if begins {
+            let distance = *pair.shared.distance.lock().expect("no panic");
+            tokio::time::sleep(distance).await;
+        }
         pair.shared.requests.fetch_add(1, Ordering::SeqCst);
         let args = arguments(&frame);
         let judge = pair.shared.judge.lock().expect("no panic").clone();

@@ -4,7 +4,7 @@
 //! slot is asked once a second, at once when something has moved, and learnt from every redirection. The
 //! driver's own cluster client is not used: it repeats requests whose outcome is unknown.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -249,6 +249,20 @@ impl Nodes {
     }
 }
 
+impl Nodes {
+    /// The first slot of each node that has any.
+    fn first_slots(&self) -> Vec<Slot> {
+        let map = self.map.read();
+        let mut seen = HashSet::new();
+        let owners = (0..).zip(&map.owners);
+        let first = owners.filter_map(|(slot, owner)| {
+            let owner = owner.as_ref()?;
+            seen.insert(owner.number).then_some(slot)
+        });
+        first.collect()
+    }
+}
+
 impl Backend for Cluster {
     fn open_link(&self, lane: Lane, slot: Slot) -> Option<Arc<dyn Link>> {
         let link = self.nodes.owner(slot)?.lanes.open_link(lane)?;
@@ -288,6 +302,13 @@ impl Backend for Cluster {
         self.nodes
             .owner(slot)
             .map_or(usize::MAX, |node| node.number)
+    }
+
+    fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, Failure>> {
+        Box::pin(async {
+            self.nodes.find_owner(0).await?;
+            Ok(self.nodes.first_slots())
+        })
     }
 
     fn subscribe(

@@ -127,6 +127,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Which node serves `slot`; requests to one node may share a pipeline.
     fn node(&self, slot: Slot) -> usize;
 
+    /// A slot of each node that has any, to ask all of them for something.
+    fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, Failure>> {
+        Box::pin(async { Ok(vec![0]) })
+    }
+
     /// Hears `channel`, which lies in `slot`, until the subscription is dropped; returns when the server
     /// has confirmed.
     ///

@@ -78,6 +78,33 @@ impl Agenda {
         due
     }
 
+    /// Has the lease renewed now that stands on the server as `mark`; false when that cannot be said yet because it is
+    /// being renewed.
+    pub(super) fn hurry(&mut self, mark: &[u8], now: Moment) -> bool {
+        let its = |held: &Held| *held.mark == *mark;
+        let found = self.entries.iter().find_map(|(due, entries)| {
+            let is_its = |(held, what): &(Arc<Held>, What)| *what != What::Expire && its(held);
+            Some((*due, entries.iter().position(is_its)?))
+        });
+        if let Some((due, at)) = found
+            && let Some(entries) = self.entries.get_mut(&due)
+        {
+            let (held, what) = entries.swap_remove(at);
+            self.push(now, held, what);
+            return true;
+        }
+        let mut all = self.entries.values().flatten();
+        match all.find(|(held, _)| its(held)) {
+            Some((held, _)) if held.renewed => false,
+            // Of a fixed lease only the end is noted.
+            Some((held, _)) => {
+                self.push(now, held.clone(), What::Renew { failures: 0 });
+                true
+            }
+            None => true,
+        }
+    }
+
     /// When to look again: when the first entry is due, and every [`TICK`] while there is any.
     pub(super) fn next(&self) -> Moment {
         match self.entries.first_key_value() {

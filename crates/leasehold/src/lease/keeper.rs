@@ -1,12 +1,12 @@
 //! The keeper: one thread per client that does what must happen whether or not the application is well.
 //!
 //! It renews leases, ends those whose deadline is here, cancels acquires of unknown outcome and gives
-//! back what was dropped. Callers leave it orders in an [`Inbox`]; it is woken only when an order
+//! back what was dropped, and looks after a lease at once when this process is told that it may be gone. Callers leave it orders in an [`Inbox`]; it is woken only when an order
 //! cannot wait until it would wake by itself, so a lock that is taken and released at once costs it
 //! nothing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,11 +17,12 @@ use super::agenda::{Agenda, EARLY, What};
 use super::give_back::{self, Claim};
 use super::held::{Ending, Held, State};
 use super::renewal::{self, Due, Outcome, next_beat};
-use crate::backend::Backend;
+use crate::backend::{Backend, Channel, Listener, News};
 use crate::clock::Moment;
 use crate::error::Loss;
 use crate::options::margin;
-use crate::protocol::Renewed;
+use crate::owner::Owner;
+use crate::protocol::{Renewed, process_channel};
 
 /// How many renewals one pipeline carries.
 const BATCH: usize = 500;
@@ -40,6 +41,8 @@ enum Order {
     GiveBack(Arc<Held>),
     Cancel(Claim),
     Recount(Arc<Held>),
+    /// Renew what stands on the server as this mark: it may be gone.
+    Doubt(Vec<u8>),
     Shutdown(oneshot::Sender<()>),
 }
 
@@ -83,15 +86,43 @@ impl Keeper {
 
     /// The keeper's work, for whoever runs it; ends some time after [`close`](Self::close).
     pub(crate) async fn work(self, backend: Arc<dyn Backend>, patience: Duration) {
+        let told = be_told(self.inbox.clone(), backend.clone());
         let worker = Worker {
             inbox: self.inbox,
             backend,
+            doubted: Vec::new(),
             patience,
             agenda: Agenda::default(),
             jobs: JoinSet::new(),
             shutting_down: Vec::new(),
         };
-        worker.run().await;
+        tokio::select! {
+            () = worker.run() => {}
+            () = told => {}
+        }
+    }
+}
+
+/// Hears what this process is told by those who take its locks by force. What they say is only a reason to look.
+async fn be_told(inbox: Arc<Inbox>, backend: Arc<dyn Backend>) {
+    let (channel, slot) = process_channel(&Owner::process());
+    let channel = Channel::Sharded(channel.into_bytes());
+    let ear = Arc::new(Ear(Arc::downgrade(&inbox)));
+    let subscribed = backend.subscribe(channel, slot, ear).await;
+    if let Err(failure) = &subscribed {
+        tracing::warn!(%failure, "locks taken by force are noticed at the next renewal only");
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Owns nothing: whoever lets go of it must not find itself ending leases.
+struct Ear(Weak<Inbox>);
+
+impl Listener for Ear {
+    fn heard(&self, news: News<'_>) {
+        if let (News::Message { text, .. }, Some(inbox)) = (news, self.0.upgrade()) {
+            inbox.post(Order::Doubt(text.to_vec()), Moment::now());
+        }
     }
 }
 
@@ -153,6 +184,8 @@ struct Worker {
     backend: Arc<dyn Backend>,
     patience: Duration,
     agenda: Agenda,
+    /// Marks of leases that may be gone, and are yet to be looked after.
+    doubted: Vec<Vec<u8>>,
     /// Requests under way. Renewals report back; the others report to nobody.
     jobs: JoinSet<Vec<Outcome>>,
     /// Who waits for everything to be given back; not empty from the first shutdown on.
@@ -166,6 +199,7 @@ impl Worker {
             for order in self.inbox.take() {
                 self.accept(order);
             }
+            self.look_after_doubted();
             self.do_what_is_due();
             if self.jobs.is_empty() {
                 self.tell_that_all_is_given_back();
@@ -208,6 +242,7 @@ impl Worker {
                 let job = renewal::recount(held, self.backend.clone(), self.patience);
                 self.jobs.spawn(report_nothing(job));
             }
+            Order::Doubt(mark) => self.doubted.push(mark),
             Order::Shutdown(done) => {
                 self.shutting_down.push(Some(done));
                 for held in self.agenda.clear() {
@@ -215,6 +250,13 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Has them renewed now: the server then says that they are gone. One that is being renewed has its turn after that.
+    fn look_after_doubted(&mut self) {
+        let now = Moment::now();
+        let agenda = &mut self.agenda;
+        self.doubted.retain(|mark| !agenda.hurry(mark, now));
     }
 
     fn end_for_shutdown(&mut self, held: Arc<Held>) {

@@ -32,6 +32,7 @@
 mod acquire;
 mod admission;
 mod agenda;
+mod by_force;
 mod gate;
 mod give_back;
 mod guard;
@@ -47,6 +48,7 @@ mod renewal;
 mod tests;
 mod waiting;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +60,7 @@ pub use guard::{Fenced, Guard, Lease, Release, Unfenced};
 pub(crate) use keeper::Keeper;
 pub(crate) use reentry::Reentry;
 
-use crate::backend::{Backend, Failure, Lane, Link, RefusalKind, Slot};
+use crate::backend::{Backend, Facts, Failure, Lane, Link, RefusalKind, Slot};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::options::Acknowledgement;
@@ -107,6 +109,47 @@ impl Engine {
             call.send(&*link, self.limits.request).await
         };
         asked.await.map_err(|failure| error_of(failure, name))
+    }
+
+    /// Sends many calls, those to one node as one pipeline; each outcome stands for itself.
+    pub(crate) async fn ask_all<R>(
+        &self,
+        calls: Vec<(Slot, Call<R>)>,
+    ) -> Result<Vec<Result<R, Error>>, Error> {
+        let mut nodes: BTreeMap<usize, (Slot, Vec<_>)> = BTreeMap::new();
+        let count = calls.len();
+        for (at, (slot, call)) in calls.into_iter().enumerate() {
+            let node = nodes.entry(self.backend.node(slot));
+            node.or_insert_with(|| (slot, Vec::new()))
+                .1
+                .push((at, call));
+        }
+        let mut outcomes: Vec<_> = std::iter::repeat_with(|| None).take(count).collect();
+        for (slot, calls) in nodes.into_values() {
+            let (places, calls): (Vec<_>, _) = calls.into_iter().unzip();
+            let answered = async {
+                let link = self.link(slot).await?;
+                Call::send_all(calls, &*link, self.limits.request).await
+            };
+            let answers = answered.await.map_err(|failure| error_of(failure, ""))?;
+            for (at, answer) in places.into_iter().zip(answers) {
+                outcomes[at] = Some(answer.map_err(|failure| error_of(failure, "")));
+            }
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    /// A slot of each node that has any.
+    pub(crate) async fn shards(&self) -> Result<Vec<Slot>, Error> {
+        let shards = self.backend.shards().await;
+        shards.map_err(|failure| error_of(failure, ""))
+    }
+
+    /// What the server of `slot` said of itself.
+    pub(crate) async fn facts(&self, slot: Slot) -> Result<Arc<Facts>, Error> {
+        let link = self.link(slot).await;
+        link.map(|link| link.facts())
+            .map_err(|failure| error_of(failure, ""))
     }
 
     /// How many are served before the task of this process that waits at `gate`, when last heard of.

@@ -78,6 +78,31 @@ impl Keyspace {
         format!("{RESERVED}standing:{{{}}}:{}", tag_of(0), self.prefix)
     }
 
+    /// What is kept below the prefix, as a server's `SCAN` wants it, of which the name matches `pattern`.
+    pub(crate) fn pattern(&self, pattern: &str) -> String {
+        let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-');
+        let mut escaped = String::new();
+        for c in self.prefix.chars() {
+            if special(c) {
+                escaped.push('\\');
+            }
+            escaped.push(c);
+        }
+        escaped + pattern
+    }
+
+    /// The name of the lock whose key this is; `None` when it cannot be a lock's.
+    pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
+        let key = std::str::from_utf8(key).ok()?;
+        let name = key.strip_prefix(&self.prefix)?;
+        self.lock(name).is_ok().then_some(name)
+    }
+
+    /// What stands before every name.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
     /// The keys of the lock `name`, or why it cannot be a name.
     pub(crate) fn lock(&self, name: &str) -> Result<LockKeys, String> {
         if name.is_empty() {
@@ -109,6 +134,12 @@ impl Keyspace {
             slot,
         })
     }
+}
+
+/// Where a process hears that one of its leases may be gone: the channel and its slot.
+pub(crate) fn process_channel(process: &str) -> (String, Slot) {
+    let channel = format!("{RESERVED}process:{{{process}}}");
+    (channel, slot_of(process.as_bytes(), b""))
 }
 
 impl Keyspace {
@@ -158,6 +189,11 @@ impl QueueKeys {
     /// The lock's own key.
     pub(crate) fn lock(&self) -> &str {
         self.keys.lock()
+    }
+
+    /// Where its release is announced if it is a mutex.
+    pub(super) fn wake(&self) -> &str {
+        self.keys.channel()
     }
 
     /// Where this client is told that the lock is its own.
@@ -319,6 +355,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_name_is_found_in_its_key_and_a_prefix_matches_only_itself() {
+        let keyspace = keyspace("a[b]*:");
+        assert_eq!(keyspace.pattern("x*"), "a\\[b\\]\\*:x*");
+        assert_eq!(keyspace.name_of(b"a[b]*:job"), Some("job"));
+        for other in [&b"lock:job"[..], b"a[b]*:", b"a[b]*:\xff"] {
+            assert_eq!(keyspace.name_of(other), None);
+        }
+    }
+
+    #[test]
+    fn the_channel_of_a_process_lies_in_its_slot() {
+        let (channel, slot) = process_channel(&Owner::process());
+        assert_eq!(slot_of(channel.as_bytes(), b""), slot);
     }
 
     #[test]

@@ -21,7 +21,9 @@ mod lean;
 mod queued;
 mod record;
 pub(crate) mod redisson;
+mod report;
 mod script;
+mod sight;
 mod tally;
 mod token;
 mod voted;
@@ -30,11 +32,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use call::Call;
-pub(crate) use keys::{Counters, Keyspace};
+pub(crate) use keys::{Counters, Keyspace, QueueKeys, process_channel};
 pub(crate) use kind::{Announced, HandOn, Hints, Keys, Kind, Line, Told, Waiting};
 pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};
+pub(crate) use report::{Report, clock, report};
+pub(crate) use sight::{First, Sight, Stands, Stood, is_connected, page};
 pub(crate) use voted::{Roll, Seat, Voted, too_few};
 
 use crate::backend::Refusal;

@@ -48,6 +48,17 @@ pub(crate) struct Share {
     pub(crate) handed_on: bool,
 }
 
+impl Share {
+    /// For one who takes nothing of the lock.
+    pub(crate) const NOTHING: Self = Self {
+        kind: "",
+        capacity: 0,
+        weight: 0,
+        shared: false,
+        handed_on: false,
+    };
+}
+
 /// How a lock of this family stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Census {
@@ -289,19 +300,29 @@ fn read_census(reply: &Reply) -> Option<Census> {
     })
 }
 
-/// Who stands in an entry: `WEIGHT SHARED FIRST TOKEN SINCE CHANNEL RECORD`, or nobody.
+/// Who stands in an entry, or nobody.
 fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
+    stood(entry, end, now).map(|(_, holder)| holder)
+}
+
+/// The mark in an entry, `WEIGHT SHARED FIRST TOKEN SINCE CHANNEL RECORD`, and whose it is.
+pub(super) fn stood(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holder)> {
     let Reply::Bytes(entry) = entry else {
         return None;
     };
     let mut parts = entry.splitn(7, |byte| *byte == b' ');
-    let since = parts.nth(4).and_then(|since| {
-        let since = std::str::from_utf8(since).ok()?.parse().ok()?;
-        std::time::UNIX_EPOCH.checked_add(Duration::from_micros(since))
+    let held_since = parts.nth(4).and_then(|since| {
+        let since: u64 = std::str::from_utf8(since).ok()?.parse().ok()?;
+        let since = Duration::from_micros((since > 0).then_some(since)?);
+        std::time::UNIX_EPOCH.checked_add(since)
     });
-    Some(Holder {
-        since,
+    let mark = parts.nth(1).unwrap_or_default();
+    let asked = record::read(mark);
+    let holder = Holder {
+        // Of one who waits: since when it does.
+        since: held_since.or(asked.since),
         lease_left: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
-        ..record::read(parts.nth(1).unwrap_or_default())
-    })
+        ..asked
+    };
+    Some((mark.to_vec(), holder))
 }

@@ -23,6 +23,14 @@ pub(super) fn owner(mark: &[u8]) -> &[u8] {
     mark.get(start..start + 32).unwrap_or_default()
 }
 
+/// The process that made `value`, by what its owners end with; `None` when it is not of this layout.
+pub(super) fn process(value: &[u8]) -> Option<&str> {
+    let rest = value.strip_prefix(VERSION.as_bytes())?;
+    let owner = std::str::from_utf8(rest.get(1..33)?).ok()?;
+    let is_owner = owner.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_owner.then(|| &owner[16..])
+}
+
 /// Who wrote `value`; a holder without particulars when it is not of this layout.
 pub(super) fn read(value: &[u8]) -> Holder {
     std::str::from_utf8(value)
@@ -81,6 +89,15 @@ mod tests {
             UNIX_EPOCH.checked_add(Duration::from_millis(1_763_000_000_123))
         );
         assert!(!format!("{holder:?}").contains(&owner.to_string()));
+    }
+
+    #[test]
+    fn the_process_is_found_in_what_it_wrote() {
+        let value = write(&Owner::random(), 0, "");
+        assert_eq!(process(&value), Some(Owner::process().as_str()));
+        for foreign in [&b"lh1 0123"[..], b"lh1 \xff", b"0b2c9f", b""] {
+            assert_eq!(process(foreign), None);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use testkit::{Cluster, Dice, Flavor, Setup};
 
 use crate::contract::{KINDS, any_lock};
 use crate::deployment::{Deployment, cluster, cluster_url, old_and_new};
-use crate::support::{LEASE, PASSWORD, beside_others, eventually, key, name, scaled};
+use crate::support::{LEASE, PASSWORD, beside_others, channels, eventually, key, name, scaled};
 use crate::worker::Worker;
 
 /// A name whose key the master at `index` has.
@@ -70,10 +70,7 @@ fn a_waiter_is_woken_after_its_slot_has_moved() {
                 let next = tokio::spawn(any_lock(&other, &name, kind).into_future());
                 tokio::time::sleep(LEASE / 3).await;
                 cluster.move_slot(slot, 0, 1);
-                let listens = || {
-                    let channels = cluster.server(1).ask(&["PUBSUB", "SHARDCHANNELS"]);
-                    !channels.list().is_empty()
-                };
+                let listens = || !channels(cluster.server(1)).is_empty();
                 eventually(Duration::from_secs(3), "subscribed anew", listens).await;
                 assert!(cluster.server(1).exists(&name), "the lock has moved");
                 tokio::time::sleep(LEASE * 2).await;

@@ -6,7 +6,7 @@ use leasehold::{Client, Error, Release};
 use testkit::{Flavor, Proxy, Server, Setup};
 
 use crate::support::{
-    LEASE, PASSWORD, beside_others, builder_at, client, eventually, exists, key, name,
+    LEASE, PASSWORD, beside_others, builder_at, channels, client, eventually, exists, key, name,
     on_every_server, server, url_at,
 };
 
@@ -76,15 +76,14 @@ fn a_cluster_would_put_all_of_one_lock_in_one_slot() {
             let _guard = client.mutex(name).lock().await.unwrap();
             let waiting =
                 tokio::spawn(self::client(&server).await.mutex(name).lock().into_future());
-            let channels = || server.ask(&["PUBSUB", "SHARDCHANNELS"]).list().to_vec();
             eventually(Duration::from_secs(2), "subscribed", || {
-                !channels().is_empty()
+                !channels(&server).is_empty()
             })
             .await;
-            assert_eq!(slot(channels()[0].text()), slot(&key(name)), "{name}");
+            assert_eq!(slot(&channels(&server)[0]), slot(&key(name)), "{name}");
             waiting.abort();
             eventually(Duration::from_secs(2), "unsubscribed", || {
-                channels().is_empty()
+                channels(&server).is_empty()
             })
             .await;
         }

@@ -24,6 +24,8 @@ mod failover;
 mod foreign;
 /// Tasks of one process leave a lock to each other.
 mod hand_on;
+/// Who holds what, and locks taken by force.
+mod inspect;
 /// A latch is counted once per caller and opened for all.
 mod latch;
 /// A full server, and clients that live long.

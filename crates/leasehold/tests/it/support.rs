@@ -81,6 +81,17 @@ pub(crate) fn exists(server: &Server, name: &str) -> bool {
     server.ask(&["EXISTS", &key(name)]).int() == 1
 }
 
+/// The channels in which somebody hears of locks; that in which a process hears of itself is no lock's.
+pub(crate) fn channels(server: &Server) -> Vec<String> {
+    let channels = server.ask(&["PUBSUB", "SHARDCHANNELS"]);
+    let channels = channels
+        .list()
+        .iter()
+        .map(|channel| channel.text().to_owned());
+    let of_locks = |channel: &String| !channel.starts_with("leasehold:process:");
+    channels.filter(of_locks).collect()
+}
+
 /// Whether the server has nothing but token counters.
 pub(crate) fn nothing_is_left(server: &Server) -> bool {
     let keys = server.ask(&["KEYS", "*"]);

@@ -7,7 +7,7 @@ use testkit::{Fault, Proxy};
 
 use crate::hand_over::{hand_overs, messages};
 use crate::support::{
-    alone, beside_others, builder_at, client, key, name, percentile, run, scaled, server,
+    alone, beside_others, builder_at, channels, client, key, name, percentile, run, scaled, server,
 };
 use crate::worker::Worker;
 
@@ -206,8 +206,7 @@ fn a_flood_of_forged_messages_grants_nothing() {
         let mutex = client(&server).await.mutex(&name);
         let waiting = tokio::spawn(mutex.lock().into_future());
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let channels = server.ask(&["PUBSUB", "SHARDCHANNELS"]);
-        let channel = channels.list()[0].text().to_owned();
+        let channel = channels(&server).remove(0);
         let mut forger = server.connect();
         for _ in 0..10_000 {
             assert_eq!(forger.ask(&["SPUBLISH", &channel, "0"]).unwrap().int(), 1);

@@ -1,0 +1,432 @@
+//! Looking at locks from outside: who holds which, who waits, who is still there; and taking one away by force.
+//!
+//! Looking changes nothing and never keeps the server busy: it reads what every client of the same prefix has written,
+//! a page at a time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::backend::Slot;
+use crate::client::Client;
+use crate::error::Error;
+use crate::holder::Holder;
+use crate::lease::Engine;
+use crate::protocol::{
+    First, Hints, Keys, Kind, Lean, QueueKeys, Queued, Share, Sight, Stands, Stood, is_connected,
+    page,
+};
+
+/// Of how many holders and how many waiters the particulars are told.
+const MOST: u64 = 1000;
+
+/// How many keys a server looks at for one page; far below a millisecond of its time.
+const PAGE: u64 = 500;
+
+/// How often one who waits until a lock is free looks, where nobody tells it.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A lock as anybody sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Seen {
+    /// The name, without the prefix.
+    pub name: String,
+    /// What it is.
+    pub kind: SeenKind,
+    /// Who holds it: up to 1,000, the first only in a [`Scan`].
+    pub holders: Vec<Holder>,
+    /// How many hold it.
+    pub holding: u64,
+    /// Who waits, in the order of service: up to 1,000, the first only in a [`Scan`]. Those who wait for a mutex, or
+    /// for a lock of Redisson's that is not fair, are nowhere noted.
+    pub waiters: Vec<Waiter>,
+    /// How many wait; of a mutex, how many processes. `None` where that cannot be known.
+    pub waiting: Option<u64>,
+}
+
+/// What was found under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SeenKind {
+    /// A [`Mutex`](crate::Mutex), of one server or of this node of a [`Quorum`](crate::Quorum).
+    Mutex,
+    /// A [`FairMutex`](crate::FairMutex).
+    FairMutex,
+    /// A [`Semaphore`](crate::Semaphore).
+    Semaphore {
+        /// How many permits are taken.
+        used: u64,
+        /// How many there are.
+        permits: u64,
+    },
+    /// An [`RwLock`](crate::RwLock).
+    RwLock,
+    /// A [`Latch`](crate::Latch), which nobody holds.
+    Latch {
+        /// How many count-downs are still to come.
+        left: u64,
+    },
+    /// A lock of Redisson's, plain or fenced; or a fair one for which nobody waits.
+    RedissonLock,
+    /// A fair lock of Redisson's.
+    RedissonFairLock,
+    /// A read-write lock of Redisson's.
+    RedissonReadWriteLock,
+    /// A string that is not of this library: the lock of another one, or no lock at all.
+    Foreign,
+}
+
+impl fmt::Display for SeenKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mutex => "mutex",
+            Self::FairMutex => "fair",
+            Self::Semaphore { used, permits } => return write!(f, "semaphore {used}/{permits}"),
+            Self::RwLock => "rw",
+            Self::Latch { left } => return write!(f, "latch {left} left"),
+            Self::RedissonLock => "redisson",
+            Self::RedissonFairLock => "redisson fair",
+            Self::RedissonReadWriteLock => "redisson rw",
+            Self::Foreign => "foreign",
+        })
+    }
+}
+
+/// One who waits for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiter {
+    /// The host name of the machine that waits.
+    pub host: Option<String>,
+    /// The process on that machine.
+    pub pid: Option<u32>,
+    /// Since when, by the server's clock.
+    pub since: Option<SystemTime>,
+    /// What it wrote about itself.
+    pub note: Option<String>,
+    /// How a client of Redisson calls itself.
+    pub redisson: Option<String>,
+    /// Whether the process is connected to the server now; `None` where that cannot be known.
+    pub alive: Option<bool>,
+}
+
+impl Client {
+    /// What is under `name`: which kind of lock, who holds it and who waits. `None` when nobody does.
+    ///
+    /// Needs the rights to `GETRANGE`, and to `PUBSUB SHARDNUMSUB` to know who is there; for locks of Redisson's also to
+    /// `HSCAN`, `LLEN` and `LRANGE`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// if let Some(lock) = client.look("nightly-import").await? {
+    ///     for holder in &lock.holders {
+    ///         println!("{}: held by {holder}, there: {:?}", lock.name, holder.alive);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongType`] when what is there is no lock; or the server cannot be asked.
+    pub async fn look(&self, name: &str) -> Result<Option<Seen>, Error> {
+        let Some(mut sight) = self.sight(name).await? else {
+            return Ok(None);
+        };
+        know_who_is_there(&self.engine, std::slice::from_mut(&mut sight)).await?;
+        Ok(Some(Seen::new(name, sight)))
+    }
+
+    /// All locks of this client's prefix whose names match `pattern`, a glob of `*`, `?` and `[…]`; page by page, on
+    /// every node of a cluster.
+    ///
+    /// What is taken or released meanwhile may be seen or not, and a name may be seen twice. Needs the right to `SCAN`
+    /// besides those of [`look`](Self::look).
+    ///
+    /// ```no_run
+    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// let mut scan = client.scan("coupon:*");
+    /// while let Some(page) = scan.next().await? {
+    ///     for lock in page {
+    ///         println!("{} is held by {}", lock.name, lock.holding);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn scan(&self, pattern: &str) -> Scan {
+        Scan {
+            client: self.clone(),
+            pattern: pattern.to_owned(),
+            nodes: None,
+            cursor: 0,
+        }
+    }
+
+    /// Waits until nobody holds what is under `name`, for at most `limit`. It may be taken again at once: who needs
+    /// the lock takes it.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] when the limit is over; otherwise those of [`look`](Self::look).
+    pub async fn until_free(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
+        let keys = self.keyspace.lock(name);
+        let mutex = Lean::new(keys.map_err(|why| Error::invalid("name", why))?);
+        let start = std::time::Instant::now();
+        loop {
+            let holder = match self.look(name).await? {
+                Some(seen) if seen.holding > 0 => seen.holders.into_iter().next(),
+                _ => return Ok(()),
+            };
+            let waited = start.elapsed();
+            let left = limit.map_or(LOOK, |limit| limit.saturating_sub(waited).min(LOOK));
+            if left.is_zero() {
+                return Err(Error::Timeout {
+                    name: name.to_owned(),
+                    waited,
+                    holder: holder.map(Box::new),
+                    position: None,
+                });
+            }
+            // A mutex is announced; of others the end is seen by looking.
+            let hints: &dyn Hints = &mutex;
+            match self
+                .engine
+                .watch(hints, mutex.slot(), name, Some(left))
+                .await
+            {
+                Ok(()) | Err(Error::Timeout { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes the lock away from all who hold it now, whatever they are doing, and tells them at once: their
+    /// [`lost`](crate::Lease::lost) fires. Those who held it are returned; none when it was free.
+    ///
+    /// **Two may then work at the same time**: the one who lost it until it has stopped, and the next. Only what
+    /// refuses old [tokens](crate::Token) is safe from that. Holders of other libraries are not told.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the lock taken away or not, and the holders told or not; those who were not find out
+    /// at their next renewal.
+    ///
+    /// # Errors
+    ///
+    /// As for [`look`](Self::look), and [`Error::Invalid`] for a latch. After [`Error::Unknown`] it may have happened.
+    pub async fn force_release(&self, name: &str) -> Result<Vec<Holder>, Error> {
+        let Some(sight) = self.sight(name).await? else {
+            return Ok(Vec::new());
+        };
+        let kind: Box<dyn Kind> = match sight.stands {
+            Stands::Mutex | Stands::Foreign => {
+                let keys = self.keyspace.lock(name);
+                Box::new(Lean::new(keys.map_err(|why| Error::invalid("name", why))?))
+            }
+            Stands::Fair | Stands::Semaphore { .. } | Stands::ReadWrite => {
+                Box::new(Queued::new(self.keys(name)?, Share::NOTHING))
+            }
+            Stands::RedissonLock | Stands::RedissonFair | Stands::RedissonReadWrite => {
+                return self.force_redisson(name, sight).await;
+            }
+            Stands::Latch { .. } => {
+                return Err(Error::invalid("name", "a latch is held by nobody"));
+            }
+        };
+        let mut freed = Vec::new();
+        for stood in sight.holders {
+            if self.engine.take_away(&*kind, &stood).await? {
+                freed.push(stood.holder);
+            }
+        }
+        Ok(freed)
+    }
+
+    async fn force_redisson(&self, name: &str, sight: Sight) -> Result<Vec<Holder>, Error> {
+        let redisson = self.redisson().prefix("");
+        let key = format!("{}{name}", self.keyspace.prefix());
+        let done = match sight.stands {
+            Stands::RedissonFair => redisson.fair_lock(&key).force_unlock().await?,
+            Stands::RedissonReadWrite => {
+                let lock = redisson.read_write_lock(&key);
+                lock.read_lock().force_unlock().await?
+            }
+            _ => redisson.lock(&key).force_unlock().await?,
+        };
+        let holders = sight.holders.into_iter().map(|stood| stood.holder);
+        Ok(holders.filter(|_| done).collect())
+    }
+
+    fn keys(&self, name: &str) -> Result<Arc<QueueKeys>, Error> {
+        let keys = self.keyspace.queue(name);
+        keys.map_err(|why| Error::invalid("name", why))
+    }
+
+    async fn sight(&self, name: &str) -> Result<Option<Sight>, Error> {
+        let keys = self.keys(name)?;
+        let ask = |call| self.engine.ask(keys.slot(), name, call);
+        let seen = match ask(First::look(&keys)).await? {
+            First::Hash { left } => ask(First::look_again(&keys, left, MOST)).await?,
+            seen => seen,
+        };
+        match seen {
+            First::Nothing => Ok(None),
+            First::Lock(sight) => Ok(Some(sight)),
+            First::Hash { .. } | First::Data => Err(Error::WrongType {
+                name: name.to_owned(),
+            }),
+        }
+    }
+}
+
+/// A walk through all locks, from [`Client::scan`].
+#[must_use = "nothing is looked at until `next` is called"]
+pub struct Scan {
+    client: Client,
+    pattern: String,
+    /// Slots of the nodes still to be walked through, the one at hand last.
+    nodes: Option<Vec<Slot>>,
+    cursor: u64,
+}
+
+impl Scan {
+    /// The next page, which may be empty; `None` at the end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing: the same page is read again.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked; calling again goes on from the same page.
+    pub async fn next(&mut self) -> Result<Option<Vec<Seen>>, Error> {
+        let engine = self.client.engine.clone();
+        let nodes = match &mut self.nodes {
+            Some(nodes) => nodes,
+            none => none.insert(engine.shards().await?),
+        };
+        let Some(node) = nodes.last().copied() else {
+            return Ok(None);
+        };
+        let scan = page(&self.client.keyspace, &self.pattern, self.cursor, PAGE);
+        let (cursor, names) = engine.ask(node, &self.pattern, scan).await?;
+        let seen = self.client.look_at_all(names).await?;
+        self.cursor = cursor;
+        if cursor == 0 {
+            nodes.pop();
+        }
+        Ok(Some(seen))
+    }
+}
+
+impl fmt::Debug for Scan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Scan").field(&self.pattern).finish()
+    }
+}
+
+impl Client {
+    /// What is under each of `names`, where it is a lock.
+    async fn look_at_all(&self, names: Vec<String>) -> Result<Vec<Seen>, Error> {
+        let mut found = Vec::new();
+        for name in names {
+            let keys = self.keys(&name)?;
+            found.push((name, keys));
+        }
+        let looks = found.iter();
+        let looks = looks.map(|(_, keys)| (keys.slot(), First::look(keys)));
+        let first = self.engine.ask_all(looks.collect()).await?;
+        let (mut seen, mut hashes, mut again) = (Vec::new(), Vec::new(), Vec::new());
+        for ((name, keys), first) in found.into_iter().zip(first) {
+            match first? {
+                First::Lock(sight) => seen.push((name, sight)),
+                First::Hash { left } => {
+                    again.push((keys.slot(), First::look_again(&keys, left, 1)));
+                    hashes.push(name);
+                }
+                First::Nothing | First::Data => {}
+            }
+        }
+        let second = self.engine.ask_all(again).await?;
+        for (name, second) in hashes.into_iter().zip(second) {
+            if let First::Lock(sight) = second? {
+                seen.push((name, sight));
+            }
+        }
+        let (names, mut sights): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+        know_who_is_there(&self.engine, &mut sights).await?;
+        let seen = names.into_iter().zip(sights);
+        Ok(seen.map(|(name, sight)| Seen::new(&name, sight)).collect())
+    }
+}
+
+/// Asks of every process in `sights` whether it is connected.
+async fn know_who_is_there(engine: &Engine, sights: &mut [Sight]) -> Result<(), Error> {
+    let everybody = sights
+        .iter()
+        .flat_map(|sight| sight.holders.iter().chain(&sight.waiters));
+    let mut processes: BTreeMap<String, Option<bool>> = BTreeMap::new();
+    for process in everybody.filter_map(Stood::process) {
+        processes.insert(process.to_owned(), None);
+    }
+    let calls = processes.keys().map(|process| is_connected(process));
+    let answers = engine.ask_all(calls.collect()).await?;
+    for (alive, answer) in processes.values_mut().zip(answers) {
+        *alive = answer?;
+    }
+    for sight in sights {
+        for stood in sight.holders.iter_mut().chain(&mut sight.waiters) {
+            let alive = stood.process().and_then(|process| processes.get(process));
+            stood.holder.alive = alive.copied().flatten();
+        }
+    }
+    Ok(())
+}
+
+impl Seen {
+    fn new(name: &str, sight: Sight) -> Self {
+        let people = |stood: Vec<Stood>| stood.into_iter().map(|stood| stood.holder);
+        Self {
+            name: name.to_owned(),
+            kind: match sight.stands {
+                Stands::Mutex => SeenKind::Mutex,
+                Stands::Fair => SeenKind::FairMutex,
+                Stands::Semaphore { used, permits } => SeenKind::Semaphore { used, permits },
+                Stands::ReadWrite => SeenKind::RwLock,
+                Stands::Latch { left } => SeenKind::Latch { left },
+                Stands::RedissonLock => SeenKind::RedissonLock,
+                Stands::RedissonFair => SeenKind::RedissonFairLock,
+                Stands::RedissonReadWrite => SeenKind::RedissonReadWriteLock,
+                Stands::Foreign => SeenKind::Foreign,
+            },
+            holders: people(sight.holders).collect(),
+            holding: sight.holding,
+            waiters: people(sight.waiters).map(Waiter::from).collect(),
+            waiting: sight.waiting,
+        }
+    }
+}
+
+impl From<Holder> for Waiter {
+    /// One who waits stands on the server as a holder does.
+    fn from(stood: Holder) -> Self {
+        Self {
+            host: stood.host,
+            pid: stood.pid,
+            since: stood.since,
+            note: stood.note,
+            redisson: stood.redisson,
+            alive: stood.alive,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a server says of itself to one who examines it: `INFO`, settings, its clock.
+
+use super::Call;
+use crate::backend::{Command, Reply};
+
+/// Answers by name, as far as they may be asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report {
+    /// Lines of `INFO`, as `name:value`.
+    info: String,
+    /// Names and values of settings.
+    settings: Vec<(String, String)>,
+}
+
+impl Report {
+    /// A line of `INFO`.
+    pub(crate) fn info(&self, name: &str) -> Option<&str> {
+        self.info.lines().find_map(|line| {
+            let (at, value) = line.split_once(':')?;
+            (at == name).then(|| value.trim())
+        })
+    }
+
+    /// A setting.
+    pub(crate) fn setting(&self, name: &str) -> Option<&str> {
+        let found = self.settings.iter().find(|(at, _)| at == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+/// Asks for all of it; what may not be asked for is left out.
+pub(crate) fn report() -> Call<Report> {
+    let settings = ["min-replicas-to-write", "save", "appendonly", "appendfsync"];
+    let settings = settings.map(|name| Command::new("CONFIG").arg("GET").arg(name));
+    let info = Command::new("INFO");
+    let commands = std::iter::once(info).chain(settings).collect();
+    Call::new(commands, |replies| {
+        let mut replies = replies.iter();
+        let info = replies.next().and_then(Reply::text);
+        let pair = |reply: &Reply| match reply.list()? {
+            [name, value] => Some((name.text()?.to_owned(), value.text()?.to_owned())),
+            _ => None,
+        };
+        Ok(Report {
+            info: info.unwrap_or_default().to_owned(),
+            settings: replies.filter_map(pair).collect(),
+        })
+    })
+}
+
+/// The server's clock, in microseconds since 1970.
+pub(crate) fn clock() -> Call<Option<u64>> {
+    Call::new(vec![Command::new("TIME")], |replies| {
+        let time = || {
+            let [seconds, micros] = replies.first()?.list()? else {
+                return None;
+            };
+            let (seconds, micros) = (seconds.int()?, micros.int()?);
+            u64::try_from(seconds.checked_mul(1_000_000)?.checked_add(micros)?).ok()
+        };
+        Ok(time())
+    })
+}

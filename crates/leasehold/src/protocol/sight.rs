@@ -1,0 +1,362 @@
+//! What anybody can see of a lock without knowing its kind: who holds it, who waits, whether they are there.
+//!
+//! Only reads. A string is looked at by one pipeline, a hash by a second one. What a user may not ask for is unknown,
+//! except the key itself.
+
+use std::time::Duration;
+
+use super::call::first;
+use super::expiry::time_left;
+use super::keys::QueueKeys;
+use super::script::{digits, script};
+use super::{Call, Keyspace, process_channel, queued, record};
+use crate::backend::{Command, Failure, RefusalKind, Reply, Slot};
+use crate::holder::Holder;
+
+script!(LIST, "queue/line.lua", "queue/list.lua");
+
+/// How much of a string is read: more than any value of ours has.
+const VALUE: u64 = 2047;
+
+/// How many fields of a hash that is not ours are read, to see whether it is Redisson's.
+const FIELDS: u64 = 100;
+
+/// What stands at a lock's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sight {
+    pub(crate) stands: Stands,
+    /// As many as were asked for, of `holding`.
+    pub(crate) holders: Vec<Stood>,
+    pub(crate) holding: u64,
+    /// In order, as many as were asked for, of `waiting`.
+    pub(crate) waiters: Vec<Stood>,
+    /// How many processes wait, where that can be known.
+    pub(crate) waiting: Option<u64>,
+}
+
+/// One who holds or waits.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Stood {
+    /// What stands on the server in its name.
+    pub(crate) mark: Vec<u8>,
+    pub(crate) holder: Holder,
+}
+
+impl std::fmt::Debug for Stood {
+    /// Leaves out the mark: it holds the owner.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.holder.fmt(f)
+    }
+}
+
+/// What kind of thing it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stands {
+    Mutex,
+    Fair,
+    Semaphore {
+        used: u64,
+        permits: u64,
+    },
+    ReadWrite,
+    Latch {
+        left: u64,
+    },
+    RedissonLock,
+    RedissonFair,
+    RedissonReadWrite,
+    /// A string that is not of this library.
+    Foreign,
+}
+
+/// What the first look sees.
+pub(crate) enum First {
+    Nothing,
+    Lock(Sight),
+    /// A second look is needed.
+    Hash {
+        left: Option<Duration>,
+    },
+    /// Nothing that could be a lock.
+    Data,
+}
+
+impl First {
+    /// Looks at the lock of `keys`.
+    pub(crate) fn look(keys: &QueueKeys) -> Call<Self> {
+        let commands = vec![
+            Command::new("GETRANGE")
+                .arg(keys.lock())
+                .number(0)
+                .number(VALUE),
+            Command::new("PTTL").arg(keys.lock()),
+            subscribers(keys.wake()),
+        ];
+        Call::new(commands, |replies| match replies.as_slice() {
+            [Reply::Refused(refusal), left, _] if refusal.kind == RefusalKind::WrongType => {
+                let left = left.int().and_then(time_left);
+                Ok(Self::Hash { left })
+            }
+            [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+            [Reply::Bytes(value), left, _] if value.is_empty() && left.int() == Some(-2) => {
+                Ok(Self::Nothing)
+            }
+            [Reply::Bytes(value), left, heard] => {
+                let left = left.int().and_then(time_left);
+                Ok(Self::Lock(one_holder(value, left, heard)))
+            }
+            _ => Err(Failure::malformed("GETRANGE", &replies)),
+        })
+    }
+
+    /// Looks again at a hash: of ours, of Redisson's or of neither. The particulars of at most so many are read.
+    pub(crate) fn look_again(keys: &QueueKeys, left: Option<Duration>, most: u64) -> Call<Self> {
+        let key = keys.lock();
+        let line = format!("redisson_lock_queue:{{{key}}}");
+        let commands = vec![
+            LIST.call(&keys.all(), &[&digits(most)]),
+            Command::new("HSCAN")
+                .arg(key)
+                .number(0)
+                .arg("COUNT")
+                .number(FIELDS),
+            Command::new("LLEN").arg(&line),
+            Command::new("LRANGE").arg(&line).number(0).number(most - 1),
+        ];
+        Call::new(commands, move |replies| match replies.as_slice() {
+            [Reply::Refused(refusal), ..] if refusal.kind == RefusalKind::WrongType => {
+                Ok(Self::Data)
+            }
+            [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+            [list, fields, waiting, line] => Ok(ours(list)
+                .or_else(|| redissons(fields, left, waiting, line))
+                .map_or(Self::Data, Self::Lock)),
+            _ => Err(Failure::malformed("a second look", &replies)),
+        })
+    }
+}
+
+/// Keys from a cursor on, and the cursor to go on from; zero at the end.
+pub(crate) fn page(
+    keyspace: &Keyspace,
+    pattern: &str,
+    cursor: u64,
+    count: u64,
+) -> Call<(u64, Vec<String>)> {
+    let scan = Command::new("SCAN")
+        .number(cursor)
+        .arg("MATCH")
+        .arg(keyspace.pattern(pattern))
+        .arg("COUNT")
+        .number(count);
+    let keyspace = keyspace.clone();
+    Call::new(vec![scan], move |replies| {
+        let reply = first("SCAN", replies)?;
+        let read = || {
+            let [cursor, keys] = reply.list()? else {
+                return None;
+            };
+            let name = |key: &Reply| match key {
+                Reply::Bytes(key) => keyspace.name_of(key).map(str::to_owned),
+                _ => None,
+            };
+            let names = keys.list()?.iter().filter_map(name).collect();
+            Some((cursor.text()?.parse().ok()?, names))
+        };
+        read().ok_or_else(|| Failure::malformed("SCAN", std::slice::from_ref(&reply)))
+    })
+}
+
+impl Stood {
+    /// The process that holds or waits; `None` when it is not one of this library.
+    pub(crate) fn process(&self) -> Option<&str> {
+        record::process(&self.mark)
+    }
+
+    /// Tells that process to look after it; whether anybody heard it.
+    pub(crate) fn tell(&self) -> Option<(Slot, Call<bool>)> {
+        let (channel, slot) = process_channel(self.process()?);
+        let publish = Command::new("SPUBLISH").arg(channel).arg(&self.mark);
+        let call = Call::new(vec![publish], |replies| {
+            let heard = first("SPUBLISH", replies)?.int();
+            Ok(heard.is_some_and(|heard| heard > 0))
+        });
+        Some((slot, call))
+    }
+}
+
+/// Asks whether a process is connected; `None` where that may not be asked.
+pub(crate) fn is_connected(process: &str) -> (Slot, Call<Option<bool>>) {
+    let (channel, slot) = process_channel(process);
+    let call = Call::new(vec![subscribers(&channel)], |replies| {
+        Ok(replies.first().and_then(heard_by).map(|count| count > 0))
+    });
+    (slot, call)
+}
+
+fn subscribers(channel: &str) -> Command {
+    Command::new("PUBSUB").arg("SHARDNUMSUB").arg(channel)
+}
+
+/// How many hear a channel: the answer is its name and a number.
+fn heard_by(reply: &Reply) -> Option<u64> {
+    u64::try_from(reply.list()?.get(1)?.int()?).ok()
+}
+
+/// A lock that is one string.
+fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Sight {
+    let ours = record::process(value).is_some();
+    let holder = Stood {
+        mark: value.to_vec(),
+        holder: Holder {
+            lease_left: left,
+            ..record::read(value)
+        },
+    };
+    Sight {
+        stands: if ours { Stands::Mutex } else { Stands::Foreign },
+        holders: vec![holder],
+        holding: 1,
+        waiters: Vec::new(),
+        waiting: heard_by(heard),
+    }
+}
+
+/// A lock with a line, or a latch: what `queue/list.lua` answers.
+fn ours(reply: &Reply) -> Option<Sight> {
+    let (people, state) = reply.list()?.split_last()?;
+    let people = people.list()?;
+    if state.len() != 7 {
+        return None;
+    }
+    let number = |at: usize| u64::try_from(state[at].int()?).ok();
+    let (used, permits, now) = (number(1)?, number(2)?, number(3)?);
+    let stands = match state[0].text()? {
+        "fair" => Stands::Fair,
+        "semaphore" => Stands::Semaphore { used, permits },
+        "rw" => Stands::ReadWrite,
+        "latch" => Stands::Latch { left: number(6)? },
+        _ => return None,
+    };
+    let of_part = |wanted: i64| {
+        let mut found = Vec::new();
+        for person in people.chunks_exact(3) {
+            if person[0].int() == Some(wanted) {
+                let end = u64::try_from(person[2].int()?).ok()?;
+                let (mark, holder) = queued::stood(&person[1], end, now)?;
+                found.push(Stood { mark, holder });
+            }
+        }
+        Some(found)
+    };
+    Some(Sight {
+        stands,
+        holders: of_part(1)?,
+        holding: number(4)?,
+        waiters: of_part(2)?,
+        waiting: number(5),
+    })
+}
+
+/// A lock of Redisson's: a hash of how often each of `UUID:THREAD` has entered, and `mode` where there are readers.
+fn redissons(
+    fields: &Reply,
+    left: Option<Duration>,
+    waiting: &Reply,
+    line: &Reply,
+) -> Option<Sight> {
+    let [_, fields] = fields.list()? else {
+        return None;
+    };
+    let names = fields.list()?.iter().step_by(2).map(Reply::text);
+    let names: Vec<&str> = names.collect::<Option<_>>()?;
+    let (mode, owners): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| *name == "mode");
+    let holders: Option<Vec<_>> = owners.iter().map(|owner| redisson(owner, left)).collect();
+    let holders = holders.filter(|holders| !holders.is_empty())?;
+    let waiters = line.list().unwrap_or_default().iter();
+    let waiters: Vec<_> = waiters
+        .filter_map(|waiter| redisson(waiter.text()?, None))
+        .collect();
+    Some(Sight {
+        stands: match (mode.is_empty(), waiters.is_empty()) {
+            (false, _) => Stands::RedissonReadWrite,
+            (true, false) => Stands::RedissonFair,
+            (true, true) => Stands::RedissonLock,
+        },
+        holding: holders.len() as u64,
+        holders,
+        waiting: match waiters.is_empty() {
+            // Those who wait for a lock without a line cannot be told from others who hear its channel.
+            true => None,
+            false => waiting.int().and_then(|count| u64::try_from(count).ok()),
+        },
+        waiters,
+    })
+}
+
+/// One of Redisson's, if `owner` is `UUID:THREAD` or, of one who writes, `UUID:THREAD:write`.
+fn redisson(owner: &str, left: Option<Duration>) -> Option<Stood> {
+    let (id, thread) = owner.trim_end_matches(":write").split_once(':')?;
+    let is_id = id.len() == 36
+        && id.bytes().enumerate().all(|(at, byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        });
+    let is_thread = !thread.is_empty() && thread.bytes().all(|byte| byte.is_ascii_digit());
+    (is_id && is_thread).then(|| Stood {
+        mark: Vec::new(),
+        holder: Holder {
+            redisson: Some(format!("{id}:{thread}")),
+            lease_left: left,
+            ..Holder::default()
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Reply {
+        Reply::Bytes(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn redissons_owners_are_told_from_other_fields() {
+        let id = "a2b1f3c4-0000-4000-8000-123456789abc";
+        for (owner, is_one) in [
+            (format!("{id}:1"), true),
+            (format!("{id}:77:write"), true),
+            (format!("{id}:"), false),
+            (id.to_owned(), false),
+            ("name:1".to_owned(), false),
+            (format!("{}:1", id.replace('-', "0")), false),
+        ] {
+            assert_eq!(redisson(&owner, None).is_some(), is_one, "{owner}");
+        }
+    }
+
+    #[test]
+    fn a_hash_of_data_is_no_lock() {
+        let fields = Reply::List(vec![
+            bytes("0"),
+            Reply::List(vec![bytes("name"), bytes("value")]),
+        ]);
+        let list = Reply::List(vec![bytes("")]);
+        assert_eq!(ours(&list), None);
+        assert_eq!(
+            redissons(&fields, None, &Reply::Int(0), &Reply::List(vec![])),
+            None
+        );
+    }
+
+    #[test]
+    fn a_string_of_ours_is_told_from_others() {
+        let value = record::write(&crate::owner::Owner::random(), 1_000_000, "x");
+        let heard = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
+        let sight = one_holder(&value, None, &heard);
+        assert_eq!((sight.stands, sight.waiting), (Stands::Mutex, Some(2)));
+        let foreign = one_holder(b"token", None, &Reply::Nil);
+        assert_eq!((foreign.stands, foreign.waiting), (Stands::Foreign, None));
+    }
+}
