@@ -1,0 +1,216 @@
+//! `ls`, `show` and `queue`: who holds what, who waits, who is still there.
+
+use std::io::{BufWriter, IsTerminal, Write, stdout};
+
+use leasehold::{Holder, Seen, SeenKind, Waiter};
+
+use crate::args::{LsArgs, NameArgs, ServerArgs};
+use crate::say::{Trouble, colours, say};
+use crate::settings::Settings;
+use crate::table::{Cell, Row, Table};
+use crate::{data, exit, span};
+
+const LOCKS: [&str; 8] = [
+    "NAME", "KIND", "HOLDER", "FOR", "LEASE", "THERE", "WAIT", "NOTE",
+];
+
+/// Lists locks as they are found: a page at a time, whatever their number.
+pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, Trouble> {
+    let settings = Settings::read(server)?;
+    let client = settings.connect(None).await?;
+    let everything = settings.has_no_prefix();
+    let mut out = BufWriter::new(stdout());
+    let mut table = Table::new(&LOCKS, colours(&stdout()));
+    let mut scan = client.scan(&args.pattern);
+    while let Some(page) = scan.next().await? {
+        let shown = page.iter().filter(|seen| {
+            let is_lock = !everything || seen.kind != SeenKind::Foreign;
+            let waited_for = seen.waiting.is_some_and(|waiting| waiting > 0);
+            is_lock && (waited_for || !args.waited_for)
+        });
+        let written = match args.data.json {
+            true => shown
+                .map(|seen| data::line(&data::Lock::from(seen)))
+                .try_for_each(|line| writeln!(out, "{line}")),
+            false => table.write(shown.map(row).collect(), &mut out),
+        };
+        if written.and_then(|()| out.flush()).is_err() {
+            // Whoever read it has seen enough.
+            return Ok(exit::OK);
+        }
+    }
+    if table.is_empty() && stdout().is_terminal() {
+        say("no locks are held");
+    }
+    Ok(exit::OK)
+}
+
+/// One lock in full.
+pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, Trouble> {
+    let Some(seen) = find(server, args).await? else {
+        return Ok(free(args));
+    };
+    let mut out = stdout().lock();
+    let text = match args.data.json {
+        true => data::line(&data::Lock::from(&seen)) + "\n",
+        false => in_full(&seen, colours(&stdout())),
+    };
+    let _ = out.write_all(text.as_bytes());
+    Ok(exit::OK)
+}
+
+/// Those who wait for one lock.
+pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Trouble> {
+    let Some(seen) = find(server, args).await? else {
+        return Ok(free(args));
+    };
+    let mut out = stdout().lock();
+    if args.data.json {
+        let waiters: Vec<_> = seen.waiters.iter().map(data::Person::from).collect();
+        let _ = writeln!(out, "{}", data::line(&waiters));
+        return Ok(exit::OK);
+    }
+    match (seen.waiters.is_empty(), seen.waiting) {
+        (true, Some(0)) => say(format!("nobody waits for `{}`", args.name)),
+        (true, None) => say(format!("who waits for `{}` cannot be seen", args.name)),
+        (true, Some(count)) => say(format!(
+            "{count} wait for `{}`, in no order: a {} has no line",
+            args.name, seen.kind
+        )),
+        (false, _) => {
+            let _ = write!(out, "{}", waiters(&seen, colours(&stdout())));
+        }
+    }
+    Ok(exit::OK)
+}
+
+async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<Seen>, Trouble> {
+    let client = Settings::read(server)?.connect(None).await?;
+    Ok(client.look(&args.name).await?)
+}
+
+fn free(args: &NameArgs) -> u8 {
+    match args.data.json {
+        true => println!("null"),
+        false => say(format!("nobody holds `{}`", args.name)),
+    }
+    exit::NO
+}
+
+/// One line of a list.
+pub(crate) fn row(seen: &Seen) -> Row {
+    let holder = seen.holders.first();
+    let more = match seen.holding {
+        2.. => format!(" +{}", seen.holding - 1),
+        _ => String::new(),
+    };
+    let who = holder.map_or_else(String::new, |holder| {
+        who(&holder.host, holder.pid, &holder.redisson) + &more
+    });
+    let waiting = seen.waiting;
+    vec![
+        Cell::bold(printable(&seen.name)),
+        Cell::plain(seen.kind),
+        Cell::plain(who),
+        Cell::right(age(holder.and_then(|holder| holder.since))),
+        Cell::right(left(holder)),
+        there(holder.and_then(|holder| holder.alive)),
+        match waiting {
+            None => Cell::right("?").dim(),
+            Some(0) => Cell::right("0").dim(),
+            Some(count) => Cell::right(count),
+        },
+        Cell::plain(
+            holder
+                .and_then(|at| at.note.as_deref())
+                .map_or_else(String::new, printable),
+        ),
+    ]
+}
+
+fn in_full(seen: &Seen, colours: bool) -> String {
+    let mut text = format!("{}  {}", printable(&seen.name), seen.kind);
+    match seen.kind {
+        SeenKind::Latch { .. } => text.push('\n'),
+        _ => text += &format!(", held by {}\n", seen.holding),
+    }
+    let holders = seen.holders.iter().map(|holder| {
+        vec![
+            Cell::bold(who(&holder.host, holder.pid, &holder.redisson)),
+            Cell::right(age(holder.since)),
+            Cell::right(left(Some(holder))),
+            there(holder.alive),
+            Cell::plain(holder.note.as_deref().map_or_else(String::new, printable)),
+        ]
+    });
+    let columns = ["HOLDER", "FOR", "LEASE", "THERE", "NOTE"];
+    text += &Table::new(&columns, colours).text(holders.collect());
+    match (seen.waiters.len(), seen.waiting) {
+        (0, None) => text += "who waits cannot be seen\n",
+        (0, Some(0)) => text += "nobody waits\n",
+        (0, Some(1)) => text += "one process waits\n",
+        (0, Some(count)) => text += &format!("{count} processes wait\n"),
+        _ => {
+            text.push('\n');
+            text += &waiters(seen, colours);
+        }
+    }
+    text
+}
+
+pub(crate) fn waiters(seen: &Seen, colours: bool) -> String {
+    let columns = ["", "WAITER", "FOR", "THERE", "NOTE"];
+    let mut text = Table::new(&columns, colours).text(waiter_rows(&seen.waiters));
+    let shown = seen.waiters.len() as u64;
+    if let Some(waiting) = seen.waiting.filter(|waiting| *waiting > shown) {
+        text += &format!("and {} more\n", waiting - shown);
+    }
+    text
+}
+
+pub(crate) fn waiter_rows(waiters: &[Waiter]) -> Vec<Row> {
+    let row = |(at, waiter): (usize, &Waiter)| {
+        vec![
+            Cell::right(at + 1).dim(),
+            Cell::bold(who(&waiter.host, waiter.pid, &waiter.redisson)),
+            Cell::right(age(waiter.since)),
+            there(waiter.alive),
+            Cell::plain(waiter.note.as_deref().map_or_else(String::new, printable)),
+        ]
+    };
+    waiters.iter().enumerate().map(row).collect()
+}
+
+fn who(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
+    match (host, pid, redisson) {
+        (Some(host), Some(pid), _) => format!("{}:{pid}", printable(host)),
+        (_, _, Some(owner)) => owner.clone(),
+        _ => "another library".to_owned(),
+    }
+}
+
+fn age(since: Option<std::time::SystemTime>) -> String {
+    since.map_or_else(|| "?".to_owned(), |since| span::show(span::ago(since)))
+}
+
+fn left(holder: Option<&Holder>) -> String {
+    match holder.map(|holder| holder.lease_left) {
+        None => String::new(),
+        Some(None) => "none".to_owned(),
+        Some(Some(left)) => span::show(left),
+    }
+}
+
+fn there(alive: Option<bool>) -> Cell {
+    match alive {
+        Some(true) => Cell::plain("yes").green(),
+        Some(false) => Cell::plain("GONE").red(),
+        None => Cell::plain("?").dim(),
+    }
+}
+
+/// Names and notes are anybody's: nothing in them may speak to the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(harmless).collect()
+}

@@ -1,0 +1,92 @@
+//! The command `leasehold`: holds a lock around any program, and shows who holds what.
+//!
+//! Built on the library's public interface alone. [`args`] is the command line, [`exit`] every exit code; each verb has a
+//! file of its own. Standard output belongs to the program that is run or to the data asked for, everything else is
+//! said on standard error by [`say`].
+
+mod args;
+mod data;
+mod doctor;
+mod exit;
+mod look;
+mod manual;
+mod run;
+mod say;
+mod settings;
+mod span;
+mod table;
+mod top;
+mod verbs;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use say::Trouble;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    if let Command::Shim { parent, command } = &cli.command {
+        return run::become_program(*parent, command).into();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let code = match runtime {
+        Ok(runtime) => runtime.block_on(carry_out(cli)),
+        Err(error) => Err(Trouble::new(
+            exit::UNREACHABLE,
+            format!("cannot start: {error}"),
+        )),
+    };
+    code.unwrap_or_else(|trouble| trouble.tell()).into()
+}
+
+async fn carry_out(cli: Cli) -> Result<u8, Trouble> {
+    let server = &cli.server;
+    match cli.command {
+        Command::Run(args) => run::run(server, args, false).await,
+        Command::Steal(args) => run::run(server, args, true).await,
+        Command::Ls(args) => look::ls(server, &args).await,
+        Command::Show(args) => look::show(server, &args).await,
+        Command::Queue(args) => look::queue(server, &args).await,
+        Command::Top(args) => top::top(server, &args).await,
+        Command::Release(args) => verbs::release(server, &args).await,
+        Command::Wait(args) => verbs::wait(server, &args).await,
+        Command::Semaphore { verb } => verbs::semaphore(server, &verb).await,
+        Command::Latch { verb } => verbs::latch(server, &verb).await,
+        Command::Quorum { verb } => verbs::quorum(server, &verb).await,
+        Command::Doctor(args) => doctor::doctor(server, &args).await,
+        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Man { folder } => manual::pages(&folder),
+        Command::Shim { .. } => unreachable!("BUG: it was carried out before"),
+    }
+}
+
+/// Help and version are what was asked for; anything else is a mistake, with the code for it.
+fn usage(error: &clap::Error) -> ExitCode {
+    let code = if error.use_stderr() {
+        exit::USAGE
+    } else {
+        exit::OK
+    };
+    match code {
+        exit::OK => drop(error.print()),
+        _ => {
+            let text = error.render().to_string();
+            say::say(text.trim_start_matches("error: ").trim_end());
+        }
+    }
+    code.into()
+}
+
+/// This process as others see it: HOST:PID.
+fn me() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = host.to_string_lossy().replace(char::is_whitespace, "_");
+    format!("{host}:{}", std::process::id())
+}

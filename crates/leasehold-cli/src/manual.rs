@@ -1,0 +1,26 @@
+//! Completions for shells, and manual pages: made from the command line's own definition.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::exit;
+use crate::say::Trouble;
+
+pub(crate) fn completions(shell: clap_complete::Shell) -> u8 {
+    let mut out = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut out);
+    print!("{}", String::from_utf8_lossy(&out));
+    exit::OK
+}
+
+pub(crate) fn pages(folder: &Path) -> Result<u8, Trouble> {
+    let failed = |error: std::io::Error| {
+        let text = format!("cannot write to {}: {error}", folder.display());
+        Trouble::new(exit::USAGE, text)
+    };
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,219 @@
+//! The program and everything it starts: one process group, and those who have left it.
+//!
+//! On Linux this process adopts what the program leaves behind, so that having no children any more means that nothing
+//! of the program is left, wherever it has hidden. Elsewhere only the process group is seen.
+
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::SHIM;
+use super::terminal::Terminal;
+use crate::exit;
+use crate::say::{Trouble, say};
+
+/// How often to look where no signal tells that somebody has ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A program that was started.
+pub(super) struct Group {
+    leader: Pid,
+    code: Option<u8>,
+    gone: bool,
+    ended: tokio::signal::unix::Signal,
+    terminal: Option<Terminal>,
+    /// How often it was asked to end by somebody.
+    asked: Cell<u32>,
+}
+
+/// What is left of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Runs,
+    /// It has ended, and others that it started have not.
+    LeftBehind,
+    Gone,
+}
+
+impl Group {
+    pub(super) fn start(
+        command: &[OsString],
+        environment: &[(&str, String)],
+    ) -> Result<Self, Trouble> {
+        let failed = |error: std::io::Error| {
+            Trouble::new(exit::NOT_RUNNABLE, format!("cannot start: {error}"))
+        };
+        adopt_orphans();
+        let ended = signal(SignalKind::child()).map_err(failed)?;
+        let terminal = Terminal::ours();
+        let own = std::env::current_exe().map_err(failed)?;
+        let child = std::process::Command::new(own)
+            .arg(SHIM)
+            .arg(std::process::id().to_string())
+            .args(command)
+            .envs(environment.iter().cloned())
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let leader = Pid::from_raw(child.id().cast_signed());
+        if let Some(terminal) = &terminal {
+            terminal.give(leader);
+            // It may have been stopped for reading before the terminal was its own.
+            let _ = killpg(leader, Signal::SIGCONT);
+        }
+        Ok(Self {
+            leader,
+            code: None,
+            gone: false,
+            ended,
+            terminal,
+            asked: Cell::new(0),
+        })
+    }
+
+    /// Waits until somebody may have ended.
+    pub(super) async fn changed(&mut self) {
+        // Without adoption nobody tells of those who were left behind.
+        tokio::select! {
+            _ = self.ended.recv() => {}
+            () = tokio::time::sleep(LOOK), if self.code.is_some() => {}
+        }
+    }
+
+    /// What is left, now.
+    pub(super) fn life(&mut self) -> Life {
+        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
+        while !self.gone {
+            match waitpid(None, Some(flags)) {
+                Ok(WaitStatus::Exited(pid, code)) if pid == self.leader => {
+                    self.leader_ended(u8::try_from(code).unwrap_or(255));
+                }
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.leader => {
+                    self.leader_ended(exit::by_signal(signal as i32));
+                }
+                Ok(WaitStatus::Stopped(pid, _)) if pid == self.leader => self.go_on(),
+                Ok(WaitStatus::StillAlive) => break,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => self.gone = killpg(self.leader, None) == Err(Errno::ESRCH),
+            }
+        }
+        match (self.gone, self.code) {
+            (true, _) => Life::Gone,
+            (false, Some(_)) => Life::LeftBehind,
+            (false, None) => Life::Runs,
+        }
+    }
+
+    fn leader_ended(&mut self, code: u8) {
+        self.code = Some(code);
+        self.terminal = None;
+    }
+
+    /// A program that stands still with a lock is what locks are there against: it cannot be stopped.
+    fn go_on(&self) {
+        if self.terminal.is_some() {
+            say("a program that holds a lock cannot be suspended; it goes on");
+        }
+        let _ = killpg(self.leader, Signal::SIGCONT);
+    }
+
+    /// Passes a signal on; whoever asks again and again for an end gets it by other means.
+    pub(super) fn pass_on(&self, signal: Signal) {
+        let ends = matches!(
+            signal,
+            Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP
+        );
+        if ends {
+            self.asked.set(self.asked.get() + 1);
+        }
+        match self.asked.get() {
+            3.. if ends => self.stop(Signal::SIGKILL),
+            2 if signal == Signal::SIGINT => self.stop(Signal::SIGTERM),
+            _ => {
+                let _ = killpg(self.leader, signal);
+            }
+        }
+    }
+
+    /// Sends a signal to all there is, also to those who left the group.
+    pub(super) fn stop(&self, signal: Signal) {
+        let _ = killpg(self.leader, signal);
+        for pid in descendants() {
+            let _ = kill(pid, signal);
+        }
+        // One that is stopped takes no notice of anything but KILL.
+        let _ = killpg(self.leader, Signal::SIGCONT);
+    }
+
+    /// The program's own code.
+    pub(super) fn code(&self) -> u8 {
+        self.code.unwrap_or(exit::NOT_RUNNABLE)
+    }
+
+    pub(super) fn left_behind(&self) -> String {
+        let pids: Vec<_> = descendants().iter().map(Pid::to_string).collect();
+        match pids.is_empty() {
+            true => "the program has ended, others of its group have not".to_owned(),
+            false => format!(
+                "the program has ended, what it started has not: process {}",
+                pids.join(", ")
+            ),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn adopt_orphans() {
+    // Where it fails, the process group is seen still.
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn adopt_orphans() {}
+
+/// Has the system kill this process when `parent` ends.
+#[cfg(target_os = "linux")]
+pub(super) fn end_with_parent(parent: i32) {
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    // It may have ended before that.
+    if nix::unistd::getppid() != Pid::from_raw(parent) {
+        let _ = nix::sys::signal::raise(Signal::SIGKILL);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn end_with_parent(_parent: i32) {}
+
+/// All processes that descend from this one.
+fn descendants() -> Vec<Pid> {
+    let Ok(folder) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let parent = |pid: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything.
+        let rest = stat.rsplit_once(')')?.1;
+        rest.split_whitespace().nth(1)?.parse::<i32>().ok()
+    };
+    let pids = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let parents: Vec<(i32, i32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![std::process::id().cast_signed()];
+    let mut next = 0;
+    while let Some(at) = found.get(next).copied() {
+        found.extend(
+            parents
+                .iter()
+                .filter(|(_, of)| *of == at)
+                .map(|(pid, _)| *pid),
+        );
+        next += 1;
+    }
+    found.into_iter().skip(1).map(Pid::from_raw).collect()
+}

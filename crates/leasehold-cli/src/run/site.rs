@@ -1,0 +1,103 @@
+//! Where a lock is taken: on one server or cluster, or on several servers at once.
+
+use std::time::Duration;
+
+use leasehold::kinds::Lock;
+use leasehold::{Client, Quorum, Replicas, Seen};
+
+use crate::args::RunArgs;
+use crate::say::{Trouble, hint, say};
+use crate::settings::Settings;
+
+/// How long replicas may take to confirm.
+const CONFIRMATION: Duration = Duration::from_secs(1);
+
+pub(super) enum Site {
+    One(Client),
+    Several(Quorum),
+}
+
+impl Site {
+    pub(super) async fn connect(settings: &Settings, args: &RunArgs) -> Result<Self, Trouble> {
+        match args.quorum.as_slice() {
+            [] => settings.connect(args.lease).await.map(Self::One),
+            urls => {
+                let builder = settings.builder_of_all(urls, args.lease);
+                Ok(Self::Several(builder.connect().await?))
+            }
+        }
+    }
+
+    /// The acquisition that was asked for.
+    pub(super) fn lock(&self, args: &RunArgs) -> Result<Lock, Trouble> {
+        let name = &args.name;
+        let mut lock = match self {
+            Self::Several(quorum) => quorum.mutex(name).lock(),
+            Self::One(client) if args.shared => client.rw_lock(name).read(),
+            Self::One(client) if args.exclusive => client.rw_lock(name).write().into(),
+            Self::One(client) if args.fair => client.fair_mutex(name).lock(),
+            Self::One(client) => match args.permits {
+                Some(permits) => client.semaphore(name, permits).acquire(),
+                None => client.mutex(name).lock(),
+            },
+        };
+        let wait = args.wait.or(args.nonblock.then_some(Duration::ZERO));
+        if let Some(limit) = wait {
+            lock = lock.wait(limit);
+        }
+        if let Some(length) = args.at_least {
+            lock = lock.at_least(length);
+        }
+        if let Some(replicas) = &args.replicas {
+            lock = lock.replicas(count(replicas)?, CONFIRMATION);
+        }
+        Ok(lock.note(note(args)))
+    }
+
+    /// Takes the lock away from whoever has it.
+    pub(super) async fn steal(&self, name: &str) -> Result<(), Trouble> {
+        let Self::One(client) = self else {
+            return Err(Trouble::usage("a lock of a quorum cannot be taken away")
+                .with_hint("it is free when its lease ends"));
+        };
+        for holder in client.force_release(name).await? {
+            say(format!("took `{name}` away from {holder}"));
+            hint("it was told, and may go on until it has stopped");
+        }
+        Ok(())
+    }
+
+    /// What is to be seen of the lock; nothing where several servers would have to be asked.
+    pub(super) async fn look(&self, name: &str) -> Option<Seen> {
+        match self {
+            Self::One(client) => client.look(name).await.ok().flatten(),
+            Self::Several(_) => None,
+        }
+    }
+
+    pub(super) async fn shutdown(&self, limit: Duration) {
+        // What is not given back in time ends with its lease.
+        let _ = match self {
+            Self::One(client) => client.shutdown(limit).await,
+            Self::Several(quorum) => quorum.shutdown(limit).await,
+        };
+    }
+}
+
+fn count(text: &str) -> Result<Replicas, Trouble> {
+    match text {
+        "all" => Ok(Replicas::All),
+        number => number
+            .parse()
+            .map(Replicas::AtLeast)
+            .map_err(|_| Trouble::usage(format!("--replicas {text}: neither a number nor `all`"))),
+    }
+}
+
+/// What others see: only the program's name, since its arguments may hold secrets.
+fn note(args: &RunArgs) -> String {
+    let program = args.command.first().map(std::path::Path::new);
+    let name = program.and_then(std::path::Path::file_name);
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    args.note.clone().or(name).unwrap_or_default()
+}

@@ -1,0 +1,97 @@
+//! The line that says what is being waited for: who holds the lock, since when, and how many are before us.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+use leasehold::{Holder, Seen};
+
+use super::site::Site;
+use crate::args::RunArgs;
+use crate::say::say;
+use crate::{me, span};
+
+/// A lock that is had at once is not worth a word.
+const AT_ONCE: Duration = Duration::from_millis(300);
+
+/// How often the line is drawn, and how often it is looked at who holds the lock.
+const DRAW: Duration = Duration::from_secs(1);
+
+/// Shows it until dropped: on a terminal live, elsewhere once and only if asked to.
+pub(super) async fn show(site: &Site, args: &RunArgs) {
+    let start = Instant::now();
+    tokio::time::sleep(AT_ONCE).await;
+    if !stderr().is_terminal() {
+        if args.verbose {
+            say(line(
+                args,
+                start.elapsed(),
+                site.look(&args.name).await.as_ref(),
+            ));
+        }
+        return std::future::pending().await;
+    }
+    loop {
+        let seen = site.look(&args.name).await;
+        let text = line(args, start.elapsed(), seen.as_ref());
+        // Cut off by the terminal rather than wrapped, or it could not be drawn over.
+        let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
+        let _ = stderr().flush();
+        tokio::time::sleep(DRAW).await;
+    }
+}
+
+/// Leaves nothing of it behind.
+pub(super) fn clear() {
+    if stderr().is_terminal() {
+        let _ = write!(stderr(), "\r\x1b[K");
+    }
+}
+
+fn line(args: &RunArgs, waited: Duration, seen: Option<&Seen>) -> String {
+    let mut text = format!("waiting for `{}`, {}", args.name, span::show(waited));
+    let Some(seen) = seen else {
+        return text;
+    };
+    if let Some(holder) = seen.holders.first() {
+        text += &format!(" · held by {}", who(holder));
+        if seen.holding > 1 {
+            text += &format!(" and {} more", seen.holding - 1);
+        }
+    }
+    match (place(seen), seen.waiting) {
+        (Some(place), Some(waiting)) => text += &format!(" · number {place} of {waiting} in line"),
+        (None, Some(waiting)) if waiting > 1 => text += &format!(" · {waiting} wait"),
+        _ => {}
+    }
+    text
+}
+
+fn who(holder: &Holder) -> String {
+    let mut text = match (&holder.host, holder.pid, &holder.redisson) {
+        (Some(host), Some(pid), _) => format!("{host}:{pid}"),
+        (_, _, Some(owner)) => format!("Redisson {owner}"),
+        _ => "another library".to_owned(),
+    };
+    if let Some(note) = &holder.note {
+        text += &format!(" ({note})");
+    }
+    if let Some(since) = holder.since {
+        text += &format!(" for {}", span::show(span::ago(since)));
+    }
+    if holder.alive == Some(false) {
+        let left = holder.lease_left.map(span::show);
+        text += " which is gone";
+        text += &left.map_or_else(String::new, |left| format!(", free in {left}"));
+    }
+    text
+}
+
+/// Our own place in line, from 1.
+fn place(seen: &Seen) -> Option<usize> {
+    let own = me();
+    let is_own = |at: &leasehold::Waiter| match (&at.host, at.pid) {
+        (Some(host), Some(pid)) => format!("{host}:{pid}") == own,
+        _ => false,
+    };
+    seen.waiters.iter().position(is_own).map(|at| at + 1)
+}

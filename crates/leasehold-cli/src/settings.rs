@@ -1,0 +1,151 @@
+//! Where the locks are: from the command line, the environment or a file, in this order; and connecting there.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold::{Client, ClientBuilder, Quorum, QuorumBuilder};
+use serde::Deserialize;
+
+use crate::args::ServerArgs;
+use crate::exit;
+use crate::say::Trouble;
+use crate::span;
+
+/// What a file can say.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+struct File {
+    url: Option<String>,
+    prefix: Option<String>,
+    /// As in `30s`.
+    lease: Option<String>,
+    /// PEM files, for TLS.
+    root_certificate: Option<PathBuf>,
+    client_certificate: Option<PathBuf>,
+    client_key: Option<PathBuf>,
+}
+
+/// What is in force.
+pub(crate) struct Settings {
+    /// Nothing where none is given: a lock on the wrong server is worse than none.
+    url: Option<String>,
+    prefix: Option<String>,
+    pub(crate) lease: Option<Duration>,
+    root_certificate: Option<Vec<u8>>,
+    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Settings {
+    pub(crate) fn read(args: &ServerArgs) -> Result<Self, Trouble> {
+        let file = match file_named(args) {
+            Some(path) => parse(&path)?,
+            None => File::default(),
+        };
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let lease = file.lease.as_deref().map(span::parse).transpose();
+        let identity = match (&file.client_certificate, &file.client_key) {
+            (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
+            (None, None) => None,
+            _ => {
+                let text = "`client_certificate` and `client_key` must be given together";
+                return Err(Trouble::usage(text));
+            }
+        };
+        Ok(Self {
+            url: args.url.clone().or(variable("LEASEHOLD_URL")).or(file.url),
+            prefix: args.prefix.clone().or(file.prefix),
+            lease: lease.map_err(|why| Trouble::usage(format!("`lease`: {why}")))?,
+            root_certificate: file.root_certificate.as_deref().map(pem).transpose()?,
+            client_certificate: identity,
+        })
+    }
+
+    /// Connects to the one server that is named.
+    pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Trouble> {
+        Ok(self.builder(lease)?.connect().await?)
+    }
+
+    /// What was set for the one server that is named.
+    pub(crate) fn builder(&self, lease: Option<Duration>) -> Result<ClientBuilder, Trouble> {
+        let url = self.url.as_ref().ok_or_else(|| {
+            Trouble::usage("no server is named")
+                .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or give --url")
+        })?;
+        let mut builder = Client::builder(url);
+        if let Some(prefix) = &self.prefix {
+            builder = builder.prefix(prefix);
+        }
+        if let Some(lease) = lease.or(self.lease) {
+            builder = builder.lease(lease);
+        }
+        if let Some(certificate) = &self.root_certificate {
+            builder = builder.root_certificate(certificate.clone());
+        }
+        if let Some((certificate, key)) = &self.client_certificate {
+            builder = builder.client_certificate(certificate.clone(), key.clone());
+        }
+        Ok(builder)
+    }
+
+    /// Whether names are whole keys, so that what is found may be anything.
+    pub(crate) fn has_no_prefix(&self) -> bool {
+        self.prefix.as_deref() == Some("")
+    }
+
+    /// What was set, for several servers that are asked as one.
+    pub(crate) fn builder_of_all(&self, urls: &[String], lease: Option<Duration>) -> QuorumBuilder {
+        let mut builder = Quorum::builder(urls.iter().cloned());
+        if let Some(prefix) = &self.prefix {
+            builder = builder.prefix(prefix);
+        }
+        if let Some(lease) = lease.or(self.lease) {
+            builder = builder.lease(lease);
+        }
+        if let Some(certificate) = &self.root_certificate {
+            builder = builder.root_certificate(certificate.clone());
+        }
+        if let Some((certificate, key)) = &self.client_certificate {
+            builder = builder.client_certificate(certificate.clone(), key.clone());
+        }
+        builder
+    }
+}
+
+fn file_named(args: &ServerArgs) -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(path) = &args.config {
+        return Some(path.clone());
+    }
+    if let Some(path) = variable("LEASEHOLD_CONFIG") {
+        return Some(path.into());
+    }
+    let own = match variable("XDG_CONFIG_HOME") {
+        Some(folder) => Some(PathBuf::from(folder)),
+        None => variable("HOME").map(|home| Path::new(&home).join(".config")),
+    };
+    let own = own.map(|folder| folder.join("leasehold.toml"));
+    let places = own
+        .into_iter()
+        .chain([PathBuf::from("/etc/leasehold.toml")]);
+    places.into_iter().find(|path| path.exists())
+}
+
+fn parse(path: &Path) -> Result<File, Trouble> {
+    let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
+    toml::from_str(&text).map_err(|error| {
+        Trouble::usage(format!("{}: {}", path.display(), error.message())).with_hint(
+            "it may have url, prefix, lease, root_certificate, client_certificate and client_key",
+        )
+    })
+}
+
+fn pem(path: &Path) -> Result<Vec<u8>, Trouble> {
+    std::fs::read(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Trouble {
+    Trouble::new(
+        exit::USAGE,
+        format!("cannot read {}: {error}", path.display()),
+    )
+}

@@ -1,0 +1,251 @@
+//! An operator asks who holds what, at three in the morning.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use testkit::{Flavor, Setup, scaled};
+
+use crate::stage::{LEASEHOLD, Stage, eventually, within};
+
+#[test]
+fn who_holds_it_since_when_who_waits_and_is_the_holder_there() {
+    let stage = Stage::set();
+    let holder = stage
+        .leasehold("run --fair --note import job")
+        .playing("sleep 30")
+        .start();
+    stage.until_held("job");
+    let waiter = stage
+        .leasehold("run --fair --note second job")
+        .playing("true")
+        .start();
+    let queue = || stage.leasehold("queue job").play().out;
+    eventually("it waits", || queue().contains("second"));
+    let shown = stage.leasehold("show job").play().with_code(0).out;
+    for text in [
+        "fair, held by 1",
+        "import",
+        "yes",
+        &holder.pid().to_string(),
+        "second",
+    ] {
+        assert!(shown.contains(text), "no {text} in\n{shown}");
+    }
+    holder.gets(Signal::SIGKILL);
+    let gone = || stage.leasehold("show job").play().out.contains("GONE");
+    eventually("it is seen that the holder is gone", gone);
+    let listed = stage.leasehold("ls j*").play().with_code(0).out;
+    assert!(listed.contains("GONE"), "{listed}");
+    // The lock is given to the next without waiting for the lease.
+    stage.leasehold("release --force job").play().with_code(0);
+    waiter.ends().with_code(0);
+    eventually("all is over", || stage.is_free("job"));
+    stage
+        .leasehold("show job")
+        .play()
+        .with_code(1)
+        .saying("nobody holds `job`");
+    assert_eq!(stage.leasehold("show --json job").play().out, "null\n");
+    assert_eq!(stage.leasehold("ls").play().with_code(0).out, "");
+}
+
+#[test]
+fn on_the_screen_a_lock_is_taken_away_only_when_that_is_allowed_and_confirmed() {
+    let stage = Stage::set();
+    let holder = stage
+        .leasehold("run --note import job")
+        .playing("sleep 30")
+        .start();
+    stage.until_held("job");
+    let screen = |words: &str, keys: &[&str]| {
+        let mut watching = Command::new("script")
+            .args([
+                "-qefc",
+                &format!("stty rows 20 cols 100; {LEASEHOLD} top {words}"),
+                "/dev/null",
+            ])
+            .env("LEASEHOLD_URL", stage.url())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut typing = watching.stdin.take().unwrap();
+        for key in keys {
+            std::thread::sleep(Duration::from_millis(500));
+            typing.write_all(key.as_bytes()).unwrap();
+        }
+        let shown = watching.wait_with_output().unwrap();
+        assert_eq!(shown.status.code(), Some(0));
+        String::from_utf8_lossy(&shown.stdout).into_owned()
+    };
+    let shown = screen("", &["r", "y", "q"]);
+    assert!(
+        shown.contains("import") && shown.contains("--allow-release"),
+        "{shown}"
+    );
+    let shown = screen("--allow-release", &["r", "n", "q"]);
+    assert!(shown.contains("stopped:"), "{shown}");
+    assert!(!stage.is_free("job"));
+    screen("--allow-release", &["r", "y", "q"]);
+    holder.ends().with_code(76);
+    assert!(stage.is_free("job"));
+}
+
+#[test]
+fn a_lock_is_waited_for_until_it_is_free() {
+    let stage = Stage::set();
+    stage.leasehold("wait job").play().with_code(0);
+    let holder = stage.leasehold("run job").playing("sleep 1").start();
+    stage.until_held("job");
+    let impatient = stage.leasehold("wait -w 200ms job").play();
+    impatient.with_code(75).saying("held by process");
+    stage.leasehold("wait job").play().with_code(0);
+    holder.ends().with_code(0);
+}
+
+#[test]
+fn a_lock_can_be_stolen() {
+    let stage = Stage::set();
+    let holder = stage.leasehold("run job").playing("sleep 30").start();
+    stage.until_held("job");
+    let thief = stage
+        .leasehold("steal -w 5s job")
+        .playing("echo mine")
+        .play();
+    assert_eq!(
+        thief
+            .with_code(0)
+            .saying("took `job` away from process")
+            .out,
+        "mine\n"
+    );
+    holder.ends().with_code(76);
+}
+
+#[test]
+fn semaphores_and_latches_are_managed() {
+    let stage = Stage::set();
+    stage.leasehold("semaphore set gate 1").play().with_code(0);
+    let one = stage
+        .leasehold("run --permits 5 gate")
+        .playing("sleep 1")
+        .start();
+    stage.until_held("gate");
+    within(Duration::from_secs(5), "one is in", || {
+        stage
+            .leasehold("show gate")
+            .play()
+            .out
+            .contains("semaphore 1/1")
+    });
+    stage
+        .leasehold("run -n --permits 5 gate")
+        .playing("true")
+        .play()
+        .with_code(75);
+    stage.leasehold("semaphore set gate 2").play().with_code(0);
+    stage
+        .leasehold("run -n --permits 5 gate")
+        .playing("true")
+        .play()
+        .with_code(0);
+    one.ends().with_code(0);
+
+    stage.leasehold("latch set ready 2").play().with_code(0);
+    stage.leasehold("latch set ready 2").play().with_code(1);
+    let waiter = stage.leasehold("latch wait ready").start();
+    stage
+        .leasehold("latch wait -w 100ms ready")
+        .play()
+        .with_code(75);
+    for shard in ["one", "one", "two"] {
+        stage
+            .leasehold(&format!("latch count-down ready --by {shard}"))
+            .play()
+            .with_code(0);
+    }
+    waiter.ends().with_code(0);
+    stage.leasehold("latch delete ready").play().with_code(0);
+    stage
+        .leasehold("latch wait ready")
+        .play()
+        .with_code(1)
+        .saying("there is no latch `ready`");
+}
+
+#[test]
+fn readers_share_and_a_writer_is_alone() {
+    let stage = Stage::set();
+    let reader = stage.leasehold("run -s data").playing("sleep 1").start();
+    stage.until_held("data");
+    stage
+        .leasehold("run -n -s data")
+        .playing("true")
+        .play()
+        .with_code(0);
+    stage
+        .leasehold("run -n -x data")
+        .playing("true")
+        .play()
+        .with_code(75);
+    reader.ends().with_code(0);
+    stage
+        .leasehold("run -n -x data")
+        .playing("true")
+        .play()
+        .with_code(0);
+}
+
+#[test]
+fn a_million_locks_are_listed_from_the_first_second_on() {
+    let count = scaled(100_000);
+    let setup = Setup::default().option("slowlog-log-slower-than", "5000");
+    let stage = Stage::with(setup.start(&Flavor::one()));
+    fill(&stage, count);
+    stage.server.tell(&["SLOWLOG", "RESET"]);
+    let start = Instant::now();
+    let mut list = stage.leasehold("ls").start();
+    let out = list.take_out();
+    let (mut lines, mut first, mut most) = (0, None, 0);
+    for line in BufReader::new(out).lines() {
+        line.unwrap();
+        first.get_or_insert_with(|| start.elapsed());
+        lines += 1;
+        if lines % 10_000 == 0 {
+            most = most.max(list.memory());
+        }
+    }
+    let took = start.elapsed();
+    list.ends().with_code(0);
+    let slow = stage.server.ask(&["SLOWLOG", "LEN"]).int();
+    let first = first.unwrap();
+    println!(
+        "{lines} lines in {took:?}, the first after {first:?}; {most} KiB at most, {slow} slow calls"
+    );
+    assert_eq!(lines, count + 1);
+    assert!(first < Duration::from_secs(1), "{first:?}");
+    assert!(most < 40_000, "{most} KiB");
+    // A busy machine may take the processor away from the server in any call: one in ten thousand, not more.
+    let calls = stage.server.info("total_commands_processed");
+    assert!(
+        slow as f64 <= 1.0 + calls / 10_000.0,
+        "{slow} of {calls}: {:?}",
+        stage.server.ask(&["SLOWLOG", "GET", "10"])
+    );
+}
+
+/// Locks as the library would have taken them.
+fn fill(stage: &Stage, count: u64) {
+    const MAKE: &str = "for n = ARGV[1], ARGV[2] do redis.call('SET', 'lock:job:' .. n, \
+                        string.format('lh1 %032x 1763000000000 %d web-%d nightly', n, n % 30000, n % 100), 'PX', 3600000) end";
+    let mut from = 1;
+    while from <= count {
+        let to = (from + 9_999).min(count);
+        stage
+            .server
+            .tell(&["EVAL", MAKE, "0", &from.to_string(), &to.to_string()]);
+        from = to + 1;
+    }
+}

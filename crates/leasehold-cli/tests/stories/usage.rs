@@ -1,0 +1,233 @@
+//! Settings, exit codes, help, and what a server is told by `doctor`.
+
+use std::time::{Duration, Instant};
+
+use testkit::{Flavor, Proxy, Setup};
+
+use crate::stage::Stage;
+
+#[test]
+fn without_a_server_nothing_is_run() {
+    let stage = Stage::set();
+    let nowhere = stage.leasehold_at("", "run job").playing("echo ran").play();
+    let nowhere = nowhere
+        .with_code(64)
+        .saying("no server is named")
+        .saying("hint: set LEASEHOLD_URL");
+    assert_eq!(nowhere.out, "");
+    let closed = stage
+        .leasehold_at("redis://127.0.0.1:1", "run job")
+        .playing("echo ran")
+        .play();
+    let closed = closed
+        .with_code(69)
+        .saying("leasehold: the server cannot be reached");
+    assert_eq!(closed.out, "");
+    stage
+        .leasehold("run --nonsense job")
+        .playing("true")
+        .play()
+        .with_code(64)
+        .saying("leasehold: ");
+    stage.leasehold("run job").play().with_code(64);
+    stage
+        .leasehold("run --lease 3s --grace 2s job")
+        .playing("true")
+        .play()
+        .with_code(64);
+    stage
+        .leasehold("run --wait nonsense job")
+        .playing("true")
+        .play()
+        .with_code(64);
+}
+
+#[test]
+fn a_wrong_password_is_told_from_a_server_that_is_down() {
+    let stage = Stage::set();
+    let url = format!("redis://nobody:secret@127.0.0.1:{}", stage.server.port());
+    let denied = stage.leasehold_at(&url, "run job").playing("true").play();
+    let denied = denied.with_code(77);
+    assert!(!denied.said.contains("secret"), "{denied:?}");
+}
+
+#[test]
+fn settings_come_from_the_command_line_the_environment_or_a_file() {
+    let stage = Stage::set();
+    let file = format!(
+        "url = \"{}\"\nprefix = \"batch:\"\nlease = \"5s\"\n",
+        stage.url()
+    );
+    std::fs::write(stage.path("leasehold.toml"), file).unwrap();
+    let script = "echo up > up; sleep 1";
+    let run = stage.leasehold_at("", "run job").playing(script).start();
+    stage.left("up");
+    let key = stage.server.ask(&["PTTL", "batch:job"]).int();
+    assert!((1..=5000).contains(&key), "{key}");
+    stage
+        .leasehold("run -n --prefix other: job")
+        .playing("true")
+        .play()
+        .with_code(0);
+    run.ends().with_code(0);
+    std::fs::write(stage.path("wrong.toml"), "adress = \"x\"\n").unwrap();
+    let wrong = stage.leasehold("--config wrong.toml ls").play();
+    wrong.with_code(64).saying("wrong.toml");
+}
+
+#[test]
+fn a_busy_lock_has_the_code_that_was_asked_for() {
+    let stage = Stage::set();
+    let holder = stage.leasehold("run job").playing("sleep 2").start();
+    stage.until_held("job");
+    let busy = |words: &str| stage.leasehold(words).playing("true").play();
+    busy("run -n job")
+        .with_code(75)
+        .saying("leasehold: `job` is held by process");
+    busy("run -w 100ms job").with_code(75).saying("waited 0.1s");
+    busy("run -n -E 3 job").with_code(3);
+    busy("run -n --skip-ok job").with_code(0).saying_nothing();
+    holder.ends().with_code(0);
+}
+
+#[test]
+fn a_lock_of_another_kind_is_told_with_a_hint() {
+    let stage = Stage::set();
+    let holder = stage.leasehold("run job").playing("sleep 1").start();
+    stage.until_held("job");
+    let other = stage.leasehold("run -n --fair job").playing("true").play();
+    other.with_code(64).saying("hint:");
+    holder.ends().with_code(0);
+}
+
+#[test]
+fn help_names_every_exit_code_and_manuals_can_be_made() {
+    let stage = Stage::set();
+    let help = stage.leasehold("run --help").play().with_code(0).out;
+    for text in [
+        "75  busy",
+        "76  the lock was lost",
+        "LEASEHOLD_TOKEN",
+        "--at-least",
+    ] {
+        assert!(help.contains(text), "no {text} in\n{help}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stage.leasehold(&format!("completions {shell}")).play();
+        assert!(script.with_code(0).out.contains("leasehold"), "{shell}");
+    }
+    stage.leasehold("man pages").play().with_code(0);
+    assert!(stage.has("pages/leasehold.1") && stage.has("pages/leasehold-run.1"));
+}
+
+#[test]
+fn a_doctor_finds_what_is_wrong_and_says_what_to_do() {
+    let healthy = Stage::set();
+    let found = healthy.leasehold("doctor").play().with_code(0).out;
+    for text in [
+        "never thrown away",
+        "locks of all kinds",
+        "was told within",
+        "round trip",
+    ] {
+        assert!(found.contains(text), "no {text} in\n{found}");
+    }
+    assert!(
+        found.is_ascii() || !found.contains('\x1b'),
+        "colours without a terminal"
+    );
+
+    let evicting = Setup::default()
+        .option("maxmemory", "100mb")
+        .option("maxmemory-policy", "allkeys-lru")
+        .user("poor on nopass ~* &* +@all -eval -evalsha");
+    let ill = Stage::with(evicting.start(&Flavor::one()));
+    let found = ill.leasehold("doctor").play().with_code(1).out;
+    for text in ["BAD", "allkeys-lru", "set maxmemory-policy noeviction"] {
+        assert!(found.contains(text), "no {text} in\n{found}");
+    }
+    let poor = format!("redis://poor:x@127.0.0.1:{}", ill.server.port());
+    let found = ill
+        .leasehold_at(&poor, "doctor --json")
+        .play()
+        .with_code(1)
+        .out;
+    assert!(
+        found.contains(r#""what":"rights","verdict":"bad""#),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_quorum_is_founded_once_and_outlives_one_of_three() {
+    let mut stages = [Stage::set(), Stage::set(), Stage::set()];
+    let urls = stages.each_ref().map(Stage::url);
+    let run = format!("run -n --quorum {} job", urls.join(","));
+    let early = stages[0].leasehold_at("", &run).playing("true").play();
+    early.with_code(69).saying("hint: `leasehold quorum found`");
+    let found = format!("quorum found {}", urls.join(" "));
+    stages[0].leasehold_at("", &found).play().with_code(0);
+    stages[1].server.kill();
+    let held = stages[0]
+        .leasehold_at("", &run)
+        .playing("echo held; sleep 0.5")
+        .start();
+    stages[0].until_held("job");
+    stages[2]
+        .leasehold_at("", &run)
+        .playing("true")
+        .play()
+        .with_code(75);
+    assert_eq!(held.ends().with_code(0).out, "held\n");
+}
+
+#[test]
+fn a_lock_that_replicas_must_have_is_not_held_without_them() {
+    let stage = Stage::set();
+    let run = "run -n --replicas 1 job";
+    let alone = stage.leasehold(run).playing("echo ran").play();
+    let alone = alone.with_code(69).saying("hint: is a replica down?");
+    assert_eq!(alone.out, "");
+    let master = format!("127.0.0.1 {}", stage.server.port());
+    let replica = Setup::default()
+        .option("replicaof", &master)
+        .start(&Flavor::one());
+    let up = || {
+        replica
+            .ask(&["INFO", "replication"])
+            .text()
+            .contains("master_link_status:up")
+    };
+    crate::stage::eventually("the replica follows", up);
+    stage.leasehold(run).playing("true").play().with_code(0);
+    stage
+        .leasehold("run -n --replicas some job")
+        .playing("true")
+        .play()
+        .with_code(64);
+}
+
+#[test]
+fn an_uncontended_lock_is_had_within_three_round_trips() {
+    const DISTANCE: Duration = Duration::from_millis(200);
+    let stage = Stage::set();
+    let network = Proxy::start(stage.server.port());
+    let far = format!("redis://127.0.0.1:{}", network.port());
+    let held_after = |url: &str| {
+        let start = Instant::now();
+        let run = stage
+            .leasehold_at(url, "run job")
+            .playing("sleep 0.5")
+            .start();
+        stage.until_held("job");
+        let took = start.elapsed();
+        run.ends().with_code(0);
+        took
+    };
+    let near = (0..5).map(|_| held_after(&stage.url())).min().unwrap();
+    network.distance(DISTANCE);
+    let far = held_after(&far);
+    println!("held after {near:?}, and after {far:?} at {DISTANCE:?}");
+    assert!(near < Duration::from_millis(30), "{near:?}");
+    assert!(far < DISTANCE * 3 + near + DISTANCE / 4, "{far:?}");
+}
