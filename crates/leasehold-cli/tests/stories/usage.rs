@@ -183,7 +183,8 @@ fn a_quorum_is_founded_once_and_outlives_one_of_three() {
 
 #[test]
 fn a_lock_that_replicas_must_have_is_not_held_without_them() {
-    let stage = Stage::set();
+    let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
+    let stage = Stage::with(at_once.start(&Flavor::one()));
     let run = "run -n --replicas 1 job";
     let alone = stage.leasehold(run).playing("echo ran").play();
     let alone = alone.with_code(69).saying("hint: is a replica down?");
