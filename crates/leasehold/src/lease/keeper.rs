@@ -97,6 +97,7 @@ impl Keeper {
             shutting_down: Vec::new(),
         };
         tokio::select! {
+            biased;
             () = worker.run() => {}
             () = told => {}
         }
@@ -163,8 +164,10 @@ impl Inbox {
         }
     }
 
-    fn take(&self) -> Vec<Order> {
-        std::mem::take(&mut self.state.lock().orders)
+    /// All orders, and whether these were the last: known together, or one that comes in between is forgotten.
+    fn take(&self) -> (Vec<Order>, bool) {
+        let mut state = self.state.lock();
+        (std::mem::take(&mut state.orders), state.closed)
     }
 
     /// Notes that the keeper will sleep until `moment`; false when there are orders to take first.
@@ -172,10 +175,6 @@ impl Inbox {
         let mut state = self.state.lock();
         state.sleeps_until = moment;
         state.orders.is_empty()
-    }
-
-    fn is_closed(&self) -> bool {
-        self.state.lock().closed
     }
 }
 
@@ -196,7 +195,8 @@ impl Worker {
     async fn run(mut self) {
         let mut give_up = Moment::NEVER;
         loop {
-            for order in self.inbox.take() {
+            let (orders, closed) = self.inbox.take();
+            for order in orders {
                 self.accept(order);
             }
             self.look_after_doubted();
@@ -204,7 +204,6 @@ impl Worker {
             if self.jobs.is_empty() {
                 self.tell_that_all_is_given_back();
             }
-            let closed = self.inbox.is_closed();
             if closed && give_up == Moment::NEVER {
                 give_up = Moment::now() + FAREWELL;
             }
@@ -220,12 +219,13 @@ impl Worker {
 
     async fn sleep_until(&mut self, next: Moment) {
         tokio::select! {
-            () = self.inbox.wake.notified() => {}
-            () = tokio::time::sleep_until(next.as_timer()) => {}
+            biased;
             Some(finished) = self.jobs.join_next() => match finished {
                 Ok(outcomes) => self.take_in(outcomes),
                 Err(error) => tracing::error!(%error, "BUG: a job of the keeper failed"),
             },
+            () = self.inbox.wake.notified() => {}
+            () = tokio::time::sleep_until(next.as_timer()) => {}
         }
     }
 

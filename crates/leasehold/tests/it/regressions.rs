@@ -6,7 +6,10 @@ use leasehold::{Error, MultiLock, Release};
 use testkit::{Fault, Flavor, Proxy};
 
 use crate::deployment::{Deployment, Five};
-use crate::support::{LEASE, beside_others, builder_at, client, eventually, exists, name, server};
+use crate::support::{
+    LEASE, beside_others, builder_at, client, eventually, exists, name, nothing_is_left, scaled,
+    server,
+};
 
 /// The limit of a clone counted only from when the other clone had got the lock.
 #[test]
@@ -201,5 +204,25 @@ fn what_is_posted_while_a_carrier_ends_is_carried() {
         for task in tasks {
             task.await.unwrap();
         }
+    });
+}
+
+/// An order that came in between the keeper's look for orders and its look whether it was still needed was forgotten:
+/// the lock stayed until its lease ended.
+#[test]
+fn what_is_dropped_together_with_the_last_client_is_given_back() {
+    beside_others(async {
+        let server = server();
+        let clients = scaled(1500);
+        for _ in 0..clients {
+            let client = builder_at(server.port()).lease(LEASE * 100);
+            let client = client.connect().await.unwrap();
+            let guard = client.mutex(&name()).try_lock().await.unwrap();
+            // The keeper is awake when its client goes.
+            drop(client.mutex(&name()).try_lock().await.unwrap());
+            drop(guard);
+        }
+        let given_back = || nothing_is_left(&server);
+        eventually(Duration::from_secs(5), "all is given back", given_back).await;
     });
 }
