@@ -64,10 +64,24 @@ fn nanos() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
+#[cfg(test)]
+thread_local! {
+    static BEGUN: std::cell::Cell<Option<std::time::Instant>> = const { std::cell::Cell::new(None) };
+}
+
+/// On this thread the clock starts anew, so that what is done twice is done at the same moments.
+#[cfg(test)]
+pub(crate) fn begin() {
+    BEGUN.set(Some(tokio::time::Instant::now().into_std()));
+}
+
 #[cfg(any(test, not(target_os = "linux")))]
 fn nanos() -> u64 {
     use std::sync::LazyLock;
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+    #[cfg(test)]
+    let start = BEGUN.get().unwrap_or(*START);
+    #[cfg(not(test))]
     let start = *START;
     let now = tokio::time::Instant::now().into_std();
     // An hour ahead, so that a moment before the start can still be named.

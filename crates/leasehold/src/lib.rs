@@ -60,6 +60,7 @@
 //! - `backend`: where it is said: connections, subscriptions, reconnection.
 
 mod backend;
+mod chance;
 mod client;
 mod clock;
 mod error;

@@ -1,8 +1,9 @@
 //! Who holds: the owner of one acquisition, and the fencing token of one holding.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::LazyLock;
+
+use crate::chance;
 
 /// A random 128-bit id, new for every acquisition: the capability to renew and to release.
 ///
@@ -12,14 +13,13 @@ use std::sync::LazyLock;
 pub(crate) struct Owner(u128);
 
 /// The second half of all owners of this process.
-static PROCESS: LazyLock<u64> = LazyLock::new(|| POOL.with_borrow_mut(Pool::draw));
+static PROCESS: LazyLock<u64> = LazyLock::new(chance::bits);
 
 impl Owner {
     /// A new owner from the system's random source.
     pub(crate) fn random() -> Self {
         let process = *PROCESS;
-        let own = POOL.with_borrow_mut(Pool::draw);
-        Self(u128::from(own) << 64 | u128::from(process))
+        Self(u128::from(chance::bits()) << 64 | u128::from(process))
     }
 
     /// What all owners of this process end with: 16 hex digits.
@@ -35,36 +35,6 @@ impl Owner {
     /// One of several ids that it has, told apart by `number`.
     pub(crate) fn id(&self, number: u128) -> [u8; 16] {
         self.0.wrapping_add(number).to_be_bytes()
-    }
-}
-
-thread_local! {
-    static POOL: RefCell<Pool> = const { RefCell::new(Pool::EMPTY) };
-}
-
-/// Random bytes fetched ahead: one system call for many owners. Each is given out once.
-struct Pool {
-    bytes: [u8; 512],
-    used: usize,
-}
-
-impl Pool {
-    const EMPTY: Self = Self {
-        bytes: [0; 512],
-        used: 512,
-    };
-
-    fn draw(&mut self) -> u64 {
-        if self.used == self.bytes.len() {
-            getrandom::fill(&mut self.bytes).expect("BUG: the system has no random source");
-            self.used = 0;
-        }
-        let drawn = &mut self.bytes[self.used..self.used + 8];
-        self.used += 8;
-        let mut random = [0; 8];
-        // What was given out does not stay in memory.
-        random.swap_with_slice(drawn);
-        u64::from_ne_bytes(random)
     }
 }
 

@@ -79,7 +79,8 @@ fn code(path: &Path) -> String {
 
 fn is_test(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_string_lossy();
-    name.ends_with("tests.rs") || name == "scripted.rs"
+    let worlds = ["scripted.rs", "simulated.rs", "simulation.rs"];
+    name.ends_with("tests.rs") || worlds.contains(&&*name)
 }
 
 #[test]
@@ -123,7 +124,8 @@ fn things_stay_where_they_are_at_home() {
 fn every_file_says_what_it_is_and_is_one_idea() {
     let bench = ["../../bench/src", "../../bench/peers/rust/src"];
     let own = ["src", "tests", "examples", "../testkit/src"];
-    for folder in own.into_iter().chain(bench) {
+    let command = ["../leasehold-cli/src", "../leasehold-cli/tests"];
+    for folder in own.into_iter().chain(command).chain(bench) {
         for path in files(&crate_root().join(folder), ".rs") {
             let text = read(&path);
             let introduced = text.starts_with("//!") || path.ends_with("src/lib.rs");

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::chance;
+
 /// A pause that doubles from `first` to `most`; each is jittered down to half at the least.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
@@ -23,18 +25,13 @@ impl Backoff {
     pub(crate) fn pause(&mut self) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(self.most);
-        whole / 2 + (whole / 2).mul_f64(random_fraction())
+        whole / 2 + (whole / 2).mul_f64(chance::fraction())
     }
 
     /// Starts over: what failed has succeeded.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
-}
-
-fn random_fraction() -> f64 {
-    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
-    f64::from(random) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

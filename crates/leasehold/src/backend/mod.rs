@@ -33,6 +33,8 @@ mod route;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sentinel;
+#[cfg(test)]
+pub(crate) mod simulated;
 mod slots;
 mod standalone;
 mod subscriptions;

@@ -103,7 +103,7 @@ impl Held {
         // What was granted by a server that does not know of `at_most` may last longer.
         let lease = lease.min(first_lease(terms));
         let next = if terms.renewed {
-            first_beat(&mark, start, lease)
+            first_beat(start, lease)
         } else if lease < first_lease(terms) {
             start
         } else {

@@ -45,6 +45,8 @@ mod line_tests;
 mod reentry;
 mod renewal;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 mod waiting;
 

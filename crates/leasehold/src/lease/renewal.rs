@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::agenda::{BEATS, shared};
+use super::agenda::shared;
 use super::give_back::link_after;
 use super::held::{Held, State};
 use crate::backend::{Backend, Failure, Lane};
+use crate::chance;
 use crate::clock::Moment;
 use crate::protocol::{Call, Renewed};
 
@@ -17,12 +18,8 @@ pub(super) fn next_beat(sent: Moment, lease: Duration) -> Moment {
 
 /// When a lease is first renewed: somewhere in the second half of a period. Leases that were taken together are so spread,
 /// and stay so; their renewals do not leave as a burst.
-pub(super) fn first_beat(mark: &[u8], start: Moment, lease: Duration) -> Moment {
-    // The owner in it is random.
-    let place = mark.iter().fold(0_u32, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(u32::from(*byte))
-    });
-    let early = lease / 6 / BEATS * (place % BEATS);
+pub(super) fn first_beat(start: Moment, lease: Duration) -> Moment {
+    let early = (lease / 6).mul_f64(chance::fraction());
     next_beat(start.before(early), lease)
 }
 
@@ -145,6 +142,7 @@ fn all_failed(batch: Vec<Due>) -> Vec<Outcome> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::agenda::BEATS;
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -152,10 +150,7 @@ mod tests {
     #[test]
     fn leases_that_were_taken_together_are_renewed_apart_and_in_groups() {
         let start = Moment::from_nanos(3_600_000_000_000);
-        let mark = |number: u32| format!("lh1 {number:032x} 1794752174808 17 host ").into_bytes();
-        let mut first: Vec<_> = (0..10_000)
-            .map(|number| first_beat(&mark(number), start, LEASE))
-            .collect();
+        let mut first: Vec<_> = (0..10_000).map(|_| first_beat(start, LEASE)).collect();
         first.sort();
         for moment in &first {
             let after = moment.since(start);

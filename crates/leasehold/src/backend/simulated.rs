@@ -1,0 +1,356 @@
+//! A server in memory behind a network drawn from a seed, on tokio's clock: for running the layers above through more
+//! schedules than any machine has time for.
+//!
+//! It has the commands that a mutex uses. Requests of one link are executed in order; otherwise they may be executed late,
+//! refused or lost, their answers too, and links may break with requests still on their way, as long as
+//! [`World::calm_down`] was not called. Nothing is executed twice: connections do not do that.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use testkit::Dice;
+use tokio::sync::oneshot;
+
+use super::subscriptions::{Subscription, Unsubscribe};
+use super::{
+    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Failure, Lane, Link, Listener, News,
+    Refusal, Reply, Slot,
+};
+use crate::clock::Moment;
+use crate::options::Acknowledgement;
+
+/// How long a request may be on its way on a link that has broken: less than what the lease layer reckons with.
+pub(crate) const LATE: Duration = Duration::from_secs(14);
+
+/// The server, and the network in front of it.
+pub(crate) struct World {
+    server: Mutex<Server>,
+    dice: Mutex<Dice>,
+    calm: AtomicBool,
+    links: AtomicU64,
+}
+
+/// What the server has.
+#[derive(Default)]
+struct Server {
+    keys: HashMap<Vec<u8>, (Vec<u8>, Moment)>,
+    counter: i64,
+    listeners: HashMap<Channel, Vec<Numbered>>,
+}
+
+/// A listener and its number.
+type Numbered = (u64, Arc<dyn Listener>);
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            server: Mutex::default(),
+            dice: Mutex::new(Dice::new(seed)),
+            calm: AtomicBool::new(false),
+            links: AtomicU64::new(1),
+        })
+    }
+
+    /// From now on nothing fails.
+    pub(crate) fn calm_down(&self) {
+        self.calm.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        let now = Moment::now();
+        let server = self.server.lock();
+        server.keys.values().all(|(_, ends)| *ends <= now)
+    }
+
+    /// A way for one process to talk to it.
+    pub(crate) fn connect(self: &Arc<Self>) -> Arc<Simulated> {
+        let open = || Mutex::new(Arc::new(Wire::new(self)));
+        Arc::new(Simulated {
+            world: self.clone(),
+            requests: open(),
+            keeper: open(),
+        })
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn below(&self, limit: u64) -> u64 {
+        self.dice.lock().below(limit)
+    }
+
+    /// True about `of_thousand` times in a thousand, never in calm.
+    fn happens(&self, of_thousand: u64) -> bool {
+        !self.calm.load(Ordering::SeqCst) && self.below(1000) < of_thousand
+    }
+
+    /// How long something is on its way: mostly short, sometimes longer than anybody waits.
+    fn delay(&self) -> Duration {
+        if self.happens(20) {
+            return Duration::from_millis(self.below(4000));
+        }
+        Duration::from_micros(200 + self.below(3000))
+    }
+
+    fn execute(self: &Arc<Self>, batch: &Batch) -> Vec<Reply> {
+        if self.happens(10) {
+            let refused = Reply::Refused(Refusal::new("LOADING", "not yet"));
+            return vec![refused; batch.len()];
+        }
+        let command = |index| {
+            let words: Vec<_> = batch.args(index).collect();
+            self.execute_one(&words)
+        };
+        (0..batch.len()).map(command).collect()
+    }
+
+    fn execute_one(self: &Arc<Self>, words: &[&[u8]]) -> Reply {
+        let mut server = self.server.lock();
+        let now = Moment::now();
+        server.keys.retain(|_, (_, ends)| *ends > now);
+        match words {
+            [b"SET", key, mark, b"NX", b"GET", b"PX", lease] => match server.keys.get(*key) {
+                Some((value, _)) => Reply::Bytes(value.clone()),
+                None => {
+                    let held = (mark.to_vec(), now + millis(lease));
+                    server.keys.insert(key.to_vec(), held);
+                    Reply::Nil
+                }
+            },
+            [b"INCR", _] => {
+                server.counter += 1;
+                Reply::Int(server.counter)
+            }
+            [b"PTTL", key] => Reply::Int(match server.keys.get(*key) {
+                Some((_, ends)) => i64::try_from(ends.since(now).as_millis()).unwrap_or(i64::MAX),
+                None => -2,
+            }),
+            [b"DELEX", key, b"IFEQ", mark] => {
+                let ours = server.keys.get(*key).is_some_and(|(at, _)| at == mark);
+                if ours {
+                    server.keys.remove(*key);
+                }
+                Reply::Int(i64::from(ours))
+            }
+            [b"SPUBLISH", channel, text] => {
+                let channel = Channel::Sharded(channel.to_vec());
+                let listeners = server.listeners.get(&channel).cloned().unwrap_or_default();
+                drop(server);
+                Reply::Int(self.publish(&listeners, text))
+            }
+            // Renewal is the only script with one key, tokens that with two.
+            [b"EVALSHA", _, b"1", key, mark, lease] => match server.keys.get_mut(*key) {
+                Some((value, ends)) if value == mark => {
+                    *ends = (*ends).max(now + millis(lease));
+                    Reply::Int(1)
+                }
+                _ => Reply::Int(0),
+            },
+            [b"EVALSHA", _, b"2", key, _, mark, count] => {
+                let first = server.counter + 1;
+                match server.keys.get(*key).is_some_and(|(at, _)| at == mark) {
+                    true => {
+                        server.counter += number(count);
+                        Reply::Int(first)
+                    }
+                    false => Reply::Int(0),
+                }
+            }
+            other => panic!("BUG: no such command: {other:?}"),
+        }
+    }
+
+    fn publish(self: &Arc<Self>, listeners: &[Numbered], text: &[u8]) -> i64 {
+        for (_, listener) in listeners {
+            if self.happens(50) {
+                continue;
+            }
+            let (listener, text, after) = (listener.clone(), text.to_vec(), self.delay());
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                listener.heard(News::Message {
+                    text: &text,
+                    link: 0,
+                });
+            });
+        }
+        i64::try_from(listeners.len()).unwrap_or(i64::MAX)
+    }
+}
+
+fn number(digits: &[u8]) -> i64 {
+    let text = std::str::from_utf8(digits).unwrap_or_default();
+    text.parse().expect("BUG: a number")
+}
+
+fn millis(digits: &[u8]) -> Duration {
+    Duration::from_millis(number(digits).unsigned_abs())
+}
+
+/// One process's connections.
+pub(crate) struct Simulated {
+    world: Arc<World>,
+    requests: Mutex<Arc<Wire>>,
+    keeper: Mutex<Arc<Wire>>,
+}
+
+impl Backend for Simulated {
+    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        let link = self.open_link(lane, slot);
+        Box::pin(async move { link.ok_or(Failure::Closed) })
+    }
+
+    fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
+        let wire = match lane {
+            Lane::Requests => &self.requests,
+            Lane::Keeper => &self.keeper,
+        };
+        let mut wire = wire.lock();
+        if wire.is_broken() {
+            *wire = Arc::new(Wire::new(&self.world));
+        }
+        Some(wire.clone())
+    }
+
+    fn acknowledged(
+        &self,
+        lane: Lane,
+        slot: Slot,
+        _wanted: Acknowledgement,
+    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        self.link(lane, slot)
+    }
+
+    fn node(&self, _slot: Slot) -> usize {
+        0
+    }
+
+    fn subscribe(
+        &self,
+        channel: Channel,
+        _slot: Slot,
+        listener: Arc<dyn Listener>,
+    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+        Box::pin(async move {
+            tokio::time::sleep(self.world.delay()).await;
+            let id = self.world.links.fetch_add(1, Ordering::SeqCst);
+            let world = self.world.clone();
+            let mut server = world.server.lock();
+            let listeners = server.listeners.entry(channel.clone());
+            listeners.or_default().push((id, listener));
+            drop(server);
+            Ok(Subscription::new(Box::new(Hearing { world, channel, id })))
+        })
+    }
+}
+
+struct Hearing {
+    world: Arc<World>,
+    channel: Channel,
+    id: u64,
+}
+
+impl Unsubscribe for Hearing {}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        let mut server = self.world.server.lock();
+        let listeners = server.listeners.get_mut(&self.channel);
+        let gone = listeners.and_then(|listeners| {
+            let at = listeners.iter().position(|(id, _)| *id == self.id)?;
+            Some(listeners.swap_remove(at))
+        });
+        // Whoever listened may end other subscriptions when it goes.
+        drop(server);
+        drop(gone);
+    }
+}
+
+/// One connection.
+struct Wire {
+    world: Arc<World>,
+    number: u64,
+    broken: AtomicBool,
+    /// When the last request on it is executed.
+    last: Mutex<Moment>,
+}
+
+impl Wire {
+    fn new(world: &Arc<World>) -> Self {
+        Self {
+            world: world.clone(),
+            number: world.links.fetch_add(1, Ordering::SeqCst),
+            broken: AtomicBool::new(false),
+            last: Mutex::new(Moment::now()),
+        }
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    /// When a request that is sent now is executed: after those before it.
+    fn execution(&self, breaks: bool) -> Moment {
+        let on_its_way = match breaks {
+            true => Duration::from_millis(self.world.below(LATE.as_millis() as u64)),
+            false => self.world.delay(),
+        };
+        let mut last = self.last.lock();
+        *last = (*last).max(Moment::now() + on_its_way);
+        *last
+    }
+}
+
+impl Link for Wire {
+    fn facts(&self) -> Arc<Facts> {
+        Arc::new(Facts {
+            server_time: 0,
+            read_at: Moment::now(),
+            version: "simulated 1".to_owned(),
+            capabilities: Capabilities {
+                delex: true,
+                ..Capabilities::default()
+            },
+        })
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+        let world = self.world.clone();
+        if self.is_broken() {
+            return Box::pin(async { Err(Failure::Unreachable("it has broken".into())) });
+        }
+        let breaks = world.happens(15);
+        let (at, lost) = (self.execution(breaks), world.happens(10));
+        let (tell, told) = oneshot::channel();
+        tokio::spawn(async move {
+            tokio::time::sleep_until(at.as_timer()).await;
+            if lost {
+                return;
+            }
+            let replies = world.execute(&batch);
+            if !world.happens(20) {
+                tokio::time::sleep(world.delay()).await;
+                let _ = tell.send(replies);
+            } else {
+                // Nobody is told, and nobody is told that nobody is.
+                tokio::time::sleep(LATE).await;
+            }
+        });
+        self.broken.fetch_or(breaks || lost, Ordering::SeqCst);
+        Box::pin(async move {
+            if breaks {
+                return Err(Failure::Unknown("it broke".into()));
+            }
+            match tokio::time::timeout(patience, told).await {
+                Ok(Ok(replies)) => Ok(replies),
+                _ => Err(Failure::Unknown("no answer".into())),
+            }
+        })
+    }
+}
