@@ -92,13 +92,6 @@ pub(crate) enum Command {
         /// Where to
         folder: PathBuf,
     },
-    /// Becomes a program that ends when its parent does
-    #[command(hide = true, name = crate::run::SHIM)]
-    Shim {
-        parent: i32,
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-        command: Vec<OsString>,
-    },
 }
 
 const RUN_HELP: &str = "\

@@ -26,13 +26,13 @@ use args::{Cli, Command};
 use say::Trouble;
 
 fn main() -> ExitCode {
+    if let Some(code) = run::become_program() {
+        return code.into();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    if let Command::Shim { parent, command } = &cli.command {
-        return run::become_program(*parent, command).into();
-    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -63,7 +63,6 @@ async fn carry_out(cli: Cli) -> Result<u8, Trouble> {
         Command::Doctor(args) => doctor::doctor(server, &args).await,
         Command::Completions { shell } => Ok(manual::completions(shell)),
         Command::Man { folder } => manual::pages(&folder),
-        Command::Shim { .. } => unreachable!("BUG: it was carried out before"),
     }
 }
 

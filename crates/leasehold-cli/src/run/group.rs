@@ -101,7 +101,10 @@ impl Group {
                 Ok(WaitStatus::Stopped(pid, _)) if pid == self.leader => self.go_on(),
                 Ok(WaitStatus::StillAlive) => break,
                 Ok(_) | Err(Errno::EINTR) => {}
-                Err(_) => self.gone = killpg(self.leader, None) == Err(Errno::ESRCH),
+                Err(_) => {
+                    self.gone = killpg(self.leader, None) == Err(Errno::ESRCH);
+                    break;
+                }
             }
         }
         match (self.gone, self.code) {

@@ -13,7 +13,6 @@ mod site;
 mod terminal;
 mod waiting;
 
-use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, SystemTime};
@@ -30,8 +29,8 @@ use group::{Group, Life};
 use signals::Signals;
 use site::Site;
 
-/// The hidden command that becomes the program.
-pub(crate) const SHIM: &str = "exec-with-parent";
+/// The first word for a process that is to become the program; no verb of the command line.
+const SHIM: &str = "exec-with-parent";
 
 /// What the library does unless told otherwise.
 const LEASE: Duration = Duration::from_secs(30);
@@ -336,20 +335,21 @@ async fn at(moment: Option<Instant>) {
     }
 }
 
-/// Becomes `command`, which the system ends when `parent` does (invariant 3); returns only if that fails.
-pub(crate) fn become_program(parent: i32, command: &[OsString]) -> u8 {
+/// Where this process was started to become a program: becomes it, and has the system end it with its parent
+/// (invariant 3). Returns only if that fails, or is not what it was started for.
+pub(crate) fn become_program() -> Option<u8> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != SHIM {
+        return None;
+    }
+    let parent = words.next()?.to_str()?.parse().ok()?;
+    let program = words.next()?;
     group::end_with_parent(parent);
-    let Some((program, arguments)) = command.split_first() else {
-        return exit::USAGE;
-    };
-    let error = std::process::Command::new(program).args(arguments).exec();
+    let error = std::process::Command::new(&program).args(words).exec();
     let code = match error.kind() {
         std::io::ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::NOT_RUNNABLE,
     };
-    Trouble::new(
-        code,
-        format!("cannot run {}: {error}", program.to_string_lossy()),
-    )
-    .tell()
+    let text = format!("cannot run {}: {error}", program.to_string_lossy());
+    Some(Trouble::new(code, text).tell())
 }

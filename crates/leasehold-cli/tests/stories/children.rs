@@ -21,6 +21,11 @@ fn a_program_s_exit_code_is_the_command_s() {
         .saying("leasehold: cannot run no-such-program");
     std::fs::write(stage.path("data"), "no program").unwrap();
     stage.leasehold("run job -- ./data").play().with_code(126);
+    let words = "run job -- echo -n --help -- --url x -w";
+    assert_eq!(
+        stage.leasehold(words).play().with_code(0).out,
+        "--help -- --url x -w"
+    );
     assert!(stage.is_free("job"));
 }
 
