@@ -8,7 +8,9 @@
 //!
 //! 1. There is one carrier at a time, and it hands everything to the driver in the order in which it was posted.
 //! 2. It waits for no answer: what is posted later does not wait for what was posted before.
-//! 3. Whoever posted is answered, or told that it will not be: a carrier that is dropped with its runtime drops
+//! 3. What is sent a second time, since the server did not know a script, is sent only for one who still waits: a
+//!    cancel that its sender posted when it went comes after all that it cancels.
+//! 4. Whoever posted is answered, or told that it will not be: a carrier that is dropped with its runtime drops
 //!    what it has not carried.
 
 use std::future::{Future, poll_fn};
@@ -29,6 +31,9 @@ use super::reply::{Failure, RefusalKind, Reply};
 
 /// What one who posted gets: the answers, or why there are none.
 pub(super) type Answered = oneshot::Receiver<Result<Vec<Reply>, Failure>>;
+
+/// How many of the answers are whose.
+type Sender = (usize, oneshot::Sender<Result<Vec<Reply>, Failure>>);
 
 /// The way to one connection.
 pub(super) struct Outbox {
@@ -84,7 +89,7 @@ impl Outbox {
     }
 }
 
-/// Carries what is posted to the driver; see invariant 3 for its end.
+/// Carries what is posted to the driver; see invariant 4 for its end.
 struct Carrier {
     shared: Arc<Shared>,
     /// Set when there was nothing left: from then on whoever posts has another carrier.
@@ -142,7 +147,7 @@ async fn exchange(mut connection: MultiplexedConnection, parcels: Vec<Parcel>) {
             all.append(parcel.batch);
         }
     }
-    let asked = ask(&mut connection, all.into());
+    let asked = ask(&mut connection, all.into(), &senders);
     // When even the last sender has given up, there is nobody left to tell.
     let Ok(replies) = tokio::time::timeout(longest.unwrap_or_default(), asked).await else {
         return;
@@ -162,15 +167,18 @@ async fn exchange(mut connection: MultiplexedConnection, parcels: Vec<Parcel>) {
     }
 }
 
-/// Asks by digest; a script that the server does not know is sent again with its source.
+/// Asks by digest; a script that the server does not know is sent again with its source, unless its sender has gone:
+/// what is sent to cancel it may be there already, and counts on coming after it.
 async fn ask(
     connection: &mut MultiplexedConnection,
     outgoing: Outgoing,
+    senders: &[Sender],
 ) -> RedisResult<Vec<Reply>> {
     let mut replies = send(connection, &outgoing).await?;
     let (unknown, sources): (Vec<_>, Vec<_>) = (0..)
         .zip(&replies)
         .filter(|(_, reply)| reply.is_refused(RefusalKind::NoScript))
+        .filter(|(index, _)| is_waited_for(*index, senders))
         .filter_map(|(index, _)| Some((index, outgoing.with_source(index)?)))
         .unzip();
     if !unknown.is_empty() {
@@ -180,6 +188,16 @@ async fn ask(
         }
     }
     Ok(replies)
+}
+
+/// Whether somebody waits for the answer at `index`.
+fn is_waited_for(index: usize, senders: &[Sender]) -> bool {
+    let mut end = 0;
+    let its = senders.iter().find(|(count, _)| {
+        end += count;
+        index < end
+    });
+    its.is_some_and(|(_, answer)| !answer.is_closed())
 }
 
 async fn send(

@@ -226,3 +226,31 @@ fn what_is_dropped_together_with_the_last_client_is_given_back() {
         eventually(Duration::from_secs(5), "all is given back", given_back).await;
     });
 }
+
+/// A script that the server did not know was sent again for one who had gone, after the cancel that counted on coming
+/// last: the lock stayed until its lease ended.
+#[test]
+fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
+    const RELEASE: &str = concat!(
+        include_str!("../../lua/queue/line.lua"),
+        include_str!("../../lua/queue/release.lua")
+    );
+    beside_others(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = builder_at(proxy.port()).lease(LEASE * 100);
+        let client = client.connect().await.unwrap();
+        proxy.distance(Duration::from_millis(20));
+        for _ in 0..10 {
+            server.tell(&["SCRIPT", "FLUSH"]);
+            // The cancel is known, and is executed when it arrives.
+            server.tell(&["SCRIPT", "LOAD", RELEASE]);
+            let taking = client.fair_mutex(&name()).lock().into_future();
+            let dropped = tokio::time::timeout(Duration::from_millis(10), taking).await;
+            assert!(dropped.is_err(), "it was not on its way");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let given_back = || nothing_is_left(&server);
+        eventually(Duration::from_secs(2), "all is given back", given_back).await;
+    });
+}
