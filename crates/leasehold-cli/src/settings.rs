@@ -35,6 +35,27 @@ pub(crate) struct Settings {
     client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+/// A builder with what was set; those of one server and of several have the same settings and are of different types.
+macro_rules! configured {
+    ($settings:expr, $builder:expr, $lease:expr) => {{
+        let settings = $settings;
+        let mut builder = $builder;
+        if let Some(prefix) = &settings.prefix {
+            builder = builder.prefix(prefix);
+        }
+        if let Some(lease) = $lease.or(settings.lease) {
+            builder = builder.lease(lease);
+        }
+        if let Some(certificate) = &settings.root_certificate {
+            builder = builder.root_certificate(certificate.clone());
+        }
+        if let Some((certificate, key)) = &settings.client_certificate {
+            builder = builder.client_certificate(certificate.clone(), key.clone());
+        }
+        builder
+    }};
+}
+
 impl Settings {
     pub(crate) fn read(args: &ServerArgs) -> Result<Self, Trouble> {
         let file = match file_named(args) {
@@ -71,20 +92,7 @@ impl Settings {
             Trouble::usage("no server is named")
                 .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or give --url")
         })?;
-        let mut builder = Client::builder(url);
-        if let Some(prefix) = &self.prefix {
-            builder = builder.prefix(prefix);
-        }
-        if let Some(lease) = lease.or(self.lease) {
-            builder = builder.lease(lease);
-        }
-        if let Some(certificate) = &self.root_certificate {
-            builder = builder.root_certificate(certificate.clone());
-        }
-        if let Some((certificate, key)) = &self.client_certificate {
-            builder = builder.client_certificate(certificate.clone(), key.clone());
-        }
-        Ok(builder)
+        Ok(configured!(self, Client::builder(url), lease))
     }
 
     /// Whether names are whole keys, so that what is found may be anything.
@@ -94,20 +102,7 @@ impl Settings {
 
     /// What was set, for several servers that are asked as one.
     pub(crate) fn builder_of_all(&self, urls: &[String], lease: Option<Duration>) -> QuorumBuilder {
-        let mut builder = Quorum::builder(urls.iter().cloned());
-        if let Some(prefix) = &self.prefix {
-            builder = builder.prefix(prefix);
-        }
-        if let Some(lease) = lease.or(self.lease) {
-            builder = builder.lease(lease);
-        }
-        if let Some(certificate) = &self.root_certificate {
-            builder = builder.root_certificate(certificate.clone());
-        }
-        if let Some((certificate, key)) = &self.client_certificate {
-            builder = builder.client_certificate(certificate.clone(), key.clone());
-        }
-        builder
+        configured!(self, Quorum::builder(urls.iter().cloned()), lease)
     }
 }
 

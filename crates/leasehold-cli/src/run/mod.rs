@@ -41,6 +41,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// KILL comes this long before the lease ends, or earlier where the grace allows only less.
 const LAST_MOMENT: Duration = Duration::from_millis(250);
 
+/// How long after a KILL it is looked who is left.
+const KILL_AGAIN: Duration = Duration::from_millis(50);
+
 /// How long giving back may take at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -114,7 +117,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
         lease: guard.lease().clone(),
         on_lost,
         grace,
-        limit: args.at_most.map(|at_most| started + at_most),
+        limit: args.at_most.and_then(|long| started.checked_add(long)),
         deadline: guard.deadline().into(),
         stopping: None,
         lost: false,
@@ -220,6 +223,7 @@ struct Watch {
 
 /// A program that was told to end.
 struct Stopping {
+    /// When it is killed, or killed again.
     kill_at: Instant,
     killed: bool,
 }
@@ -264,9 +268,12 @@ impl Watch {
     }
 
     fn kill_at(&self) -> Option<Instant> {
-        let stopping = self.stopping.as_ref().filter(|stopping| !stopping.killed)?;
-        let latest = self.deadline.checked_sub(self.last_moment())?;
-        Some(stopping.kill_at.min(latest))
+        let stopping = self.stopping.as_ref()?;
+        let latest = self.deadline.checked_sub(self.last_moment());
+        match stopping.killed {
+            true => Some(stopping.kill_at),
+            false => Some(latest?.min(stopping.kill_at)),
+        }
     }
 
     /// The last chance: has it been renewed?
@@ -302,19 +309,23 @@ impl Watch {
     }
 
     fn stop(&mut self, group: &Group, signal: Signal) {
-        let kill_at = Instant::now() + self.grace;
+        let killed = signal == Signal::SIGKILL;
+        let patience = if killed { KILL_AGAIN } else { self.grace };
         group.stop(signal);
         self.stopping.get_or_insert(Stopping {
-            kill_at,
-            killed: signal == Signal::SIGKILL,
+            kill_at: Instant::now() + patience,
+            killed,
         });
     }
 
+    /// Again and again: one that was being started in that moment may have been missed.
     fn kill(&mut self, group: &Group) {
-        say("the program has not ended; killing it");
         group.stop(Signal::SIGKILL);
         if let Some(stopping) = &mut self.stopping {
-            stopping.killed = true;
+            if !std::mem::replace(&mut stopping.killed, true) {
+                say("the program has not ended; killing it");
+            }
+            stopping.kill_at = Instant::now() + KILL_AGAIN;
         }
     }
 
