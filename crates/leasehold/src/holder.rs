@@ -21,7 +21,7 @@ pub struct Holder {
     /// How a client of Redisson calls itself: its id and a thread's, as in `UUID:THREAD`.
     pub redisson: Option<String>,
     /// Whether the process is connected to the server now; `None` when that was not asked or cannot be known. One that
-    /// is not will not renew.
+    /// is not will not renew. One that has connected within the last few milliseconds may not be seen yet.
     pub alive: Option<bool>,
     /// How long the lease still lasts unless it is renewed; `None` when it does not expire or was
     /// not asked for.

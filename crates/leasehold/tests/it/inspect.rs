@@ -8,7 +8,8 @@ use testkit::Server;
 use crate::contract::{KINDS, any_lock};
 use crate::deployment::{Deployment, cluster, old_and_new};
 use crate::support::{
-    alone_on_every_server, beside_others, builder_at, client, key, name, on_every_server, server,
+    alone_on_every_server, beside_others, builder_at, client, eventually, key, name,
+    on_every_server, server,
 };
 
 /// Longer than any test: what is told, is not told by a renewal or an end.
@@ -30,6 +31,18 @@ fn allow_looking(server: &Server) {
 async fn with_long_leases(server: &Server) -> Client {
     let builder = builder_at(server.port()).lease(LONG);
     builder.connect().await.unwrap()
+}
+
+/// Waits until so many clients of this process hear what it is told; they do a little after they have connected.
+async fn listened_to(server: &Server, clients: i64) {
+    let listen = || {
+        let channels = server.ask(&["PUBSUB", "SHARDCHANNELS", "leasehold:process:*"]);
+        channels.list().first().is_some_and(|channel| {
+            let heard = server.ask(&["PUBSUB", "SHARDNUMSUB", channel.text()]);
+            heard.list()[1].int() == clients
+        })
+    };
+    eventually(Duration::from_secs(2), "they listen", listen).await;
 }
 
 async fn seen(client: &Client, name: &str) -> Seen {
@@ -203,6 +216,7 @@ fn one_whose_lock_is_taken_by_force_is_told_at_once() {
     alone_on_every_server(|server| async move {
         allow_looking(&server);
         let (holding, forcing) = (with_long_leases(&server).await, client(&server).await);
+        listened_to(&server, 2).await;
         for kind in 0..KINDS {
             let name = name();
             let guard = any_lock(&holding, &name, kind).await.unwrap();
@@ -243,11 +257,12 @@ fn a_forged_message_takes_nothing() {
         let mark = mark.text();
         let process = &mark[20..36];
         let channel = format!("leasehold:process:{{{process}}}");
+        listened_to(&server, 1).await;
         let mut heard = 0;
         for text in [mark, "lh1", "", "nonsense", mark] {
             heard += server.ask(&["SPUBLISH", &channel, text]).int();
         }
-        assert_eq!(heard, 5, "the process does not listen");
+        assert_eq!(heard, 5);
         tokio::time::sleep(AT_ONCE).await;
         guard.check().unwrap();
         assert_eq!(guard.release().await.unwrap(), Release::Released);
