@@ -5,7 +5,7 @@ use std::io::{BufWriter, IsTerminal, Write, stdout};
 use leasehold::{Holder, Seen, SeenKind, Waiter};
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
-use crate::say::{Trouble, colours, say};
+use crate::say::{Trouble, colours, printable, say};
 use crate::settings::Settings;
 use crate::table::{Cell, Row, Table};
 use crate::{data, exit, span};
@@ -158,7 +158,7 @@ fn in_full(seen: &Seen, colours: bool) -> String {
     text
 }
 
-pub(crate) fn waiters(seen: &Seen, colours: bool) -> String {
+fn waiters(seen: &Seen, colours: bool) -> String {
     let columns = ["", "WAITER", "FOR", "THERE", "NOTE"];
     let mut text = Table::new(&columns, colours).text(waiter_rows(&seen.waiters));
     let shown = seen.waiters.len() as u64;
@@ -181,7 +181,8 @@ pub(crate) fn waiter_rows(waiters: &[Waiter]) -> Vec<Row> {
     waiters.iter().enumerate().map(row).collect()
 }
 
-fn who(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
+/// One who holds or waits, in a word.
+pub(crate) fn who(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
     match (host, pid, redisson) {
         (Some(host), Some(pid), _) => format!("{}:{pid}", printable(host)),
         (_, _, Some(owner)) => owner.clone(),
@@ -207,10 +208,4 @@ fn there(alive: Option<bool>) -> Cell {
         Some(false) => Cell::plain("GONE").red(),
         None => Cell::plain("?").dim(),
     }
-}
-
-/// Names and notes are anybody's: nothing in them may speak to the terminal.
-pub(crate) fn printable(text: &str) -> String {
-    let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-    text.chars().map(harmless).collect()
 }

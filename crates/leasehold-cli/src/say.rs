@@ -15,7 +15,9 @@ const SHORT: std::time::Duration = std::time::Duration::from_millis(50);
 /// Says something.
 pub(crate) fn say(text: impl Display) {
     // Where standard error is gone there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "leasehold: {text}");
+    let text = text.to_string();
+    let lines: Vec<_> = text.lines().map(printable).collect();
+    let _ = writeln!(std::io::stderr(), "leasehold: {}", lines.join("\n"));
 }
 
 /// Says what to do about what was said.
@@ -132,6 +134,12 @@ fn hint_for(error: &Error) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// Names and notes are anybody's: nothing in them may speak to the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    text.chars().map(harmless).collect()
 }
 
 /// Whether to use colours on this stream.

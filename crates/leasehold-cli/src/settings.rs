@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::{Client, ClientBuilder, Quorum, QuorumBuilder};
+use leasehold::{Client, Quorum, QuorumBuilder};
 use serde::Deserialize;
 
 use crate::args::ServerArgs;
@@ -83,16 +83,12 @@ impl Settings {
 
     /// Connects to the one server that is named.
     pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Trouble> {
-        Ok(self.builder(lease)?.connect().await?)
-    }
-
-    /// What was set for the one server that is named.
-    pub(crate) fn builder(&self, lease: Option<Duration>) -> Result<ClientBuilder, Trouble> {
         let url = self.url.as_ref().ok_or_else(|| {
             Trouble::usage("no server is named")
                 .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or give --url")
         })?;
-        Ok(configured!(self, Client::builder(url), lease))
+        let builder = configured!(self, Client::builder(url), lease);
+        Ok(builder.connect().await?)
     }
 
     /// Whether names are whole keys, so that what is found may be anything.

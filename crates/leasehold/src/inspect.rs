@@ -14,9 +14,9 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::Engine;
 use crate::protocol::{
-    First, Hints, Keys, Kind, Lean, QueueKeys, Queued, Share, Sight, Stands, Stood, is_connected,
-    page,
+    First, Hints, Keys, Kind, Lean, QueueKeys, Queued, Share, Sight, Stood, is_connected, page,
 };
+use crate::seen_kind::SeenKind;
 
 /// Of how many holders and how many waiters the particulars are told.
 const MOST: u64 = 1000;
@@ -44,54 +44,6 @@ pub struct Seen {
     pub waiters: Vec<Waiter>,
     /// How many wait; of a mutex, how many processes. `None` where that cannot be known.
     pub waiting: Option<u64>,
-}
-
-/// What was found under a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SeenKind {
-    /// A [`Mutex`](crate::Mutex), of one server or of this node of a [`Quorum`](crate::Quorum).
-    Mutex,
-    /// A [`FairMutex`](crate::FairMutex).
-    FairMutex,
-    /// A [`Semaphore`](crate::Semaphore).
-    Semaphore {
-        /// How many permits are taken.
-        used: u64,
-        /// How many there are.
-        permits: u64,
-    },
-    /// An [`RwLock`](crate::RwLock).
-    RwLock,
-    /// A [`Latch`](crate::Latch), which nobody holds.
-    Latch {
-        /// How many count-downs are still to come.
-        left: u64,
-    },
-    /// A lock of Redisson's, plain or fenced; or a fair one for which nobody waits.
-    RedissonLock,
-    /// A fair lock of Redisson's.
-    RedissonFairLock,
-    /// A read-write lock of Redisson's.
-    RedissonReadWriteLock,
-    /// A string that is not of this library: the lock of another one, or no lock at all.
-    Foreign,
-}
-
-impl fmt::Display for SeenKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Mutex => "mutex",
-            Self::FairMutex => "fair",
-            Self::Semaphore { used, permits } => return write!(f, "semaphore {used}/{permits}"),
-            Self::RwLock => "rw",
-            Self::Latch { left } => return write!(f, "latch {left} left"),
-            Self::RedissonLock => "redisson",
-            Self::RedissonFairLock => "redisson fair",
-            Self::RedissonReadWriteLock => "redisson rw",
-            Self::Foreign => "foreign",
-        })
-    }
 }
 
 /// One who waits for a lock.
@@ -179,8 +131,7 @@ impl Client {
     ///
     /// [`Error::Timeout`] when the limit is over; otherwise those of [`look`](Self::look).
     pub async fn until_free(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
-        let keys = self.keyspace.lock(name);
-        let mutex = Lean::new(keys.map_err(|why| Error::invalid("name", why))?);
+        let mutex = self.as_mutex(name)?;
         let start = std::time::Instant::now();
         loop {
             let holder = match self.look(name).await? {
@@ -228,18 +179,17 @@ impl Client {
         let Some(sight) = self.sight(name).await? else {
             return Ok(Vec::new());
         };
-        let kind: Box<dyn Kind> = match sight.stands {
-            Stands::Mutex | Stands::Foreign => {
-                let keys = self.keyspace.lock(name);
-                Box::new(Lean::new(keys.map_err(|why| Error::invalid("name", why))?))
-            }
-            Stands::Fair | Stands::Semaphore { .. } | Stands::ReadWrite => {
+        let kind: Box<dyn Kind> = match sight.kind {
+            SeenKind::Mutex | SeenKind::Foreign => Box::new(self.as_mutex(name)?),
+            SeenKind::FairMutex | SeenKind::Semaphore { .. } | SeenKind::RwLock => {
                 Box::new(Queued::new(self.keys(name)?, Share::NOTHING))
             }
-            Stands::RedissonLock | Stands::RedissonFair | Stands::RedissonReadWrite => {
+            SeenKind::RedissonLock
+            | SeenKind::RedissonFairLock
+            | SeenKind::RedissonReadWriteLock => {
                 return self.force_redisson(name, sight).await;
             }
-            Stands::Latch { .. } => {
+            SeenKind::Latch { .. } => {
                 return Err(Error::invalid("name", "a latch is held by nobody"));
             }
         };
@@ -255,9 +205,9 @@ impl Client {
     async fn force_redisson(&self, name: &str, sight: Sight) -> Result<Vec<Holder>, Error> {
         let redisson = self.redisson().prefix("");
         let key = format!("{}{name}", self.keyspace.prefix());
-        let done = match sight.stands {
-            Stands::RedissonFair => redisson.fair_lock(&key).force_unlock().await?,
-            Stands::RedissonReadWrite => {
+        let done = match sight.kind {
+            SeenKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
+            SeenKind::RedissonReadWriteLock => {
                 let lock = redisson.read_write_lock(&key);
                 lock.read_lock().force_unlock().await?
             }
@@ -265,6 +215,13 @@ impl Client {
         };
         let holders = sight.holders.into_iter().map(|stood| stood.holder);
         Ok(holders.filter(|_| done).collect())
+    }
+
+    /// The calls of what is under `name` if it is one string.
+    fn as_mutex(&self, name: &str) -> Result<Lean, Error> {
+        let keys = self.keyspace.lock(name);
+        let keys = keys.map_err(|why| Error::invalid("name", why))?;
+        Ok(Lean::new(keys))
     }
 
     fn keys(&self, name: &str) -> Result<Arc<QueueKeys>, Error> {
@@ -398,17 +355,7 @@ impl Seen {
         let people = |stood: Vec<Stood>| stood.into_iter().map(|stood| stood.holder);
         Self {
             name: name.to_owned(),
-            kind: match sight.stands {
-                Stands::Mutex => SeenKind::Mutex,
-                Stands::Fair => SeenKind::FairMutex,
-                Stands::Semaphore { used, permits } => SeenKind::Semaphore { used, permits },
-                Stands::ReadWrite => SeenKind::RwLock,
-                Stands::Latch { left } => SeenKind::Latch { left },
-                Stands::RedissonLock => SeenKind::RedissonLock,
-                Stands::RedissonFair => SeenKind::RedissonFairLock,
-                Stands::RedissonReadWrite => SeenKind::RedissonReadWriteLock,
-                Stands::Foreign => SeenKind::Foreign,
-            },
+            kind: sight.kind,
             holders: people(sight.holders).collect(),
             holding: sight.holding,
             waiters: people(sight.waiters).map(Waiter::from).collect(),

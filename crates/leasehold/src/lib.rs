@@ -75,12 +75,13 @@ mod options;
 mod owner;
 mod protocol;
 mod quorum;
+mod seen_kind;
 
 pub use client::{Client, ClientBuilder};
 pub use error::{BoxError, Error, Loss};
 pub use examine::Server;
 pub use holder::Holder;
-pub use inspect::{Scan, Seen, SeenKind, Waiter};
+pub use inspect::{Scan, Seen, Waiter};
 pub use kinds::redisson;
 pub use kinds::{
     FairMutex, Latch, LatchState, MultiGuard, MultiLock, Mutex, Permits, RwLock, Semaphore,
@@ -90,6 +91,7 @@ pub use lease::{Fenced, Guard, Lease, Release, Unfenced};
 pub use options::Replicas;
 pub use owner::Token;
 pub use quorum::{Quorum, QuorumBuilder};
+pub use seen_kind::SeenKind;
 
 /// Compiles what the README shows.
 #[cfg(doctest)]

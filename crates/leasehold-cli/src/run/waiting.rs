@@ -7,8 +7,8 @@ use leasehold::{Holder, Seen};
 
 use super::site::Site;
 use crate::args::RunArgs;
-use crate::say::say;
-use crate::{me, span};
+use crate::say::{printable, say};
+use crate::{look, me, span};
 
 /// A lock that is had at once is not worth a word.
 const AT_ONCE: Duration = Duration::from_millis(300);
@@ -67,13 +67,9 @@ fn line(args: &RunArgs, waited: Duration, seen: Option<&Seen>) -> String {
 }
 
 fn who(holder: &Holder) -> String {
-    let mut text = match (&holder.host, holder.pid, &holder.redisson) {
-        (Some(host), Some(pid), _) => format!("{host}:{pid}"),
-        (_, _, Some(owner)) => format!("Redisson {owner}"),
-        _ => "another library".to_owned(),
-    };
+    let mut text = look::who(&holder.host, holder.pid, &holder.redisson);
     if let Some(note) = &holder.note {
-        text += &format!(" ({note})");
+        text += &format!(" ({})", printable(note));
     }
     if let Some(since) = holder.since {
         text += &format!(" for {}", span::show(span::ago(since)));

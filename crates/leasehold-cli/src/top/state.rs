@@ -16,7 +16,7 @@ pub(super) struct State {
     pub(super) sort: SortKey,
     pub(super) chosen: usize,
     pub(super) found: Found,
-    /// Who waits for the lock that is chosen, and whatever else is known of it.
+    /// What is said in place of the keys, until the next look.
     pub(super) message: Option<String>,
     pub(super) allow_release: bool,
     interval: Duration,

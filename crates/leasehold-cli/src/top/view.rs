@@ -8,7 +8,8 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
 use super::state::{Mode, State};
 use crate::args::SortKey;
-use crate::look::{printable, row, waiter_rows};
+use crate::look::{row, waiter_rows};
+use crate::say::printable;
 use crate::table::{Cell as Piece, Look};
 
 const COLUMNS: [(&str, Constraint); 8] = [

@@ -247,9 +247,7 @@ impl Nodes {
             node.lanes.links().for_each(|link| link.close());
         }
     }
-}
 
-impl Nodes {
     /// The first slot of each node that has any.
     fn first_slots(&self) -> Vec<Slot> {
         let map = self.map.read();

@@ -95,6 +95,7 @@ impl Agenda {
         }
         let mut all = self.entries.values().flatten();
         match all.find(|(held, _)| its(held)) {
+            Some((held, _)) if matches!(held.state(), State::Ended(_)) => true,
             Some((held, _)) if held.renewed => false,
             // Of a fixed lease only the end is noted.
             Some((held, _)) => {

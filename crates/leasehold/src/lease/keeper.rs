@@ -1,9 +1,9 @@
 //! The keeper: one thread per client that does what must happen whether or not the application is well.
 //!
 //! It renews leases, ends those whose deadline is here, cancels acquires of unknown outcome and gives
-//! back what was dropped, and looks after a lease at once when this process is told that it may be gone. Callers leave it orders in an [`Inbox`]; it is woken only when an order
-//! cannot wait until it would wake by itself, so a lock that is taken and released at once costs it
-//! nothing.
+//! back what was dropped, and looks after a lease at once when this process is told that it may be gone.
+//! Callers leave it orders in an [`Inbox`]; it is woken only when an order cannot wait until it would wake
+//! by itself, so a lock that is taken and released at once costs it nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::tests::kind;
 use super::{Engine, Guard, Keeper, Lease, Limits};
 use crate::backend::simulated::{LATE, World};
 use crate::error::Error;
 use crate::options::Terms;
-use crate::protocol::{Counters, Keyspace, Kind, Lean};
 
 const LEASE: Duration = Duration::from_secs(3);
 
@@ -52,11 +52,6 @@ impl Register {
         assert!(before < token, "seed {seed}: {token} after {before}");
         self.acquisitions.fetch_add(1, Ordering::SeqCst);
     }
-}
-
-fn kind() -> Arc<dyn Kind> {
-    let keyspace = Keyspace::new("lock:", Counters::one()).unwrap();
-    Arc::new(Lean::new(keyspace.lock("job").unwrap()))
 }
 
 /// One process: an engine, its keeper, and tasks that want the lock. Aborting the set is its end by `kill -9`.

@@ -22,7 +22,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const REQUEST: Duration = Duration::from_secs(1);
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-fn kind() -> Arc<dyn Kind> {
+pub(super) fn kind() -> Arc<dyn Kind> {
     let keys = Keyspace::new("lock:", Counters::one())
         .unwrap()
         .lock("job")

@@ -38,7 +38,7 @@ pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};
 pub(crate) use report::{Report, clock, report};
-pub(crate) use sight::{First, Sight, Stands, Stood, is_connected, page};
+pub(crate) use sight::{First, Sight, Stood, is_connected, page};
 pub(crate) use voted::{Roll, Seat, Voted, too_few};
 
 use crate::backend::Refusal;

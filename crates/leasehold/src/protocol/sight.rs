@@ -12,6 +12,7 @@ use super::script::{digits, script};
 use super::{Call, Keyspace, process_channel, queued, record};
 use crate::backend::{Command, Failure, RefusalKind, Reply, Slot};
 use crate::holder::Holder;
+use crate::seen_kind::SeenKind;
 
 script!(LIST, "queue/line.lua", "queue/list.lua");
 
@@ -21,10 +22,10 @@ const VALUE: u64 = 2047;
 /// How many fields of a hash that is not ours are read, to see whether it is Redisson's.
 const FIELDS: u64 = 100;
 
-/// What stands at a lock's key.
+/// What kind at a lock's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sight {
-    pub(crate) stands: Stands,
+    pub(crate) kind: SeenKind,
     /// As many as were asked for, of `holding`.
     pub(crate) holders: Vec<Stood>,
     pub(crate) holding: u64,
@@ -37,7 +38,7 @@ pub(crate) struct Sight {
 /// One who holds or waits.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Stood {
-    /// What stands on the server in its name.
+    /// What kind on the server in its name.
     pub(crate) mark: Vec<u8>,
     pub(crate) holder: Holder,
 }
@@ -47,26 +48,6 @@ impl std::fmt::Debug for Stood {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.holder.fmt(f)
     }
-}
-
-/// What kind of thing it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stands {
-    Mutex,
-    Fair,
-    Semaphore {
-        used: u64,
-        permits: u64,
-    },
-    ReadWrite,
-    Latch {
-        left: u64,
-    },
-    RedissonLock,
-    RedissonFair,
-    RedissonReadWrite,
-    /// A string that is not of this library.
-    Foreign,
 }
 
 /// What the first look sees.
@@ -214,7 +195,11 @@ fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Sight {
         },
     };
     Sight {
-        stands: if ours { Stands::Mutex } else { Stands::Foreign },
+        kind: if ours {
+            SeenKind::Mutex
+        } else {
+            SeenKind::Foreign
+        },
         holders: vec![holder],
         holding: 1,
         waiters: Vec::new(),
@@ -231,11 +216,11 @@ fn ours(reply: &Reply) -> Option<Sight> {
     }
     let number = |at: usize| u64::try_from(state[at].int()?).ok();
     let (used, permits, now) = (number(1)?, number(2)?, number(3)?);
-    let stands = match state[0].text()? {
-        "fair" => Stands::Fair,
-        "semaphore" => Stands::Semaphore { used, permits },
-        "rw" => Stands::ReadWrite,
-        "latch" => Stands::Latch { left: number(6)? },
+    let kind = match state[0].text()? {
+        "fair" => SeenKind::FairMutex,
+        "semaphore" => SeenKind::Semaphore { used, permits },
+        "rw" => SeenKind::RwLock,
+        "latch" => SeenKind::Latch { left: number(6)? },
         _ => return None,
     };
     let of_part = |wanted: i64| {
@@ -250,7 +235,7 @@ fn ours(reply: &Reply) -> Option<Sight> {
         Some(found)
     };
     Some(Sight {
-        stands,
+        kind,
         holders: of_part(1)?,
         holding: number(4)?,
         waiters: of_part(2)?,
@@ -278,10 +263,10 @@ fn redissons(
         .filter_map(|waiter| redisson(waiter.text()?, None))
         .collect();
     Some(Sight {
-        stands: match (mode.is_empty(), waiters.is_empty()) {
-            (false, _) => Stands::RedissonReadWrite,
-            (true, false) => Stands::RedissonFair,
-            (true, true) => Stands::RedissonLock,
+        kind: match (mode.is_empty(), waiters.is_empty()) {
+            (false, _) => SeenKind::RedissonReadWriteLock,
+            (true, false) => SeenKind::RedissonFairLock,
+            (true, true) => SeenKind::RedissonLock,
         },
         holding: holders.len() as u64,
         holders,
@@ -355,8 +340,8 @@ mod tests {
         let value = record::write(&crate::owner::Owner::random(), 1_000_000, "x");
         let heard = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
         let sight = one_holder(&value, None, &heard);
-        assert_eq!((sight.stands, sight.waiting), (Stands::Mutex, Some(2)));
+        assert_eq!((sight.kind, sight.waiting), (SeenKind::Mutex, Some(2)));
         let foreign = one_holder(b"token", None, &Reply::Nil);
-        assert_eq!((foreign.stands, foreign.waiting), (Stands::Foreign, None));
+        assert_eq!((foreign.kind, foreign.waiting), (SeenKind::Foreign, None));
     }
 }
