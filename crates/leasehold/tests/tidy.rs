@@ -294,6 +294,21 @@ fn a_header_that_lies_is_caught() {
 }
 
 #[test]
+fn every_test_is_run_by_ci() {
+    let steps = read(&project_root().join(".ci/run"));
+    let crates = std::fs::read_dir(project_root().join("crates")).unwrap();
+    let tests = crates.filter_map(|one| std::fs::read_dir(one.unwrap().path().join("tests")).ok());
+    let mut count = 0;
+    for test in tests.flatten() {
+        let path = test.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy();
+        assert!(steps.contains(&format!("--test {name}")), "{name} is not");
+        count += 1;
+    }
+    assert!(count > 1, "there are none");
+}
+
+#[test]
 fn paths_in_documents_exist() {
     let root = project_root();
     for document in files(&root, ".md") {

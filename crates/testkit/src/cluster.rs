@@ -36,6 +36,8 @@ impl Cluster {
                 let setup = setup.option("cluster-replica-validity-factor", "0");
                 // Else the death of one master stops all of them until it is replaced.
                 let setup = setup.option("cluster-require-full-coverage", "no");
+                // A replica is shown to clients once it has had something, be it a ping, from its master.
+                let setup = setup.option("repl-ping-replica-period", "1");
                 setup.option("repl-diskless-sync-delay", "0").start(flavor)
             })
             .collect();
@@ -187,9 +189,8 @@ impl Cluster {
         }
         set_slot(target, &["NODE", &target_id]);
         set_slot(source, &["NODE", &target_id]);
-        for server in &self.servers[..self.masters] {
-            set_slot(server, &["NODE", &target_id]);
-        }
+        let masters = self.servers.iter().filter(|server| server.is_master());
+        masters.for_each(|server| set_slot(server, &["NODE", &target_id]));
     }
 
     /// Waits until another node than `former` has `slot`, as `asked` sees it.

@@ -15,7 +15,7 @@ pub const GROUP: &str = "group";
 pub const SENTINEL_PASSWORD: &str = "watch-over-me";
 
 /// How long a server is silent before a sentinel calls it down.
-const DOWN_AFTER_MS: u32 = 700;
+const DOWN_AFTER_MS: u32 = 1500;
 
 /// A master with replicas and sentinels.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Group {
     ///
     /// # Panics
     ///
-    /// When they do not within twenty seconds.
+    /// When they do not within a minute.
     #[must_use]
     pub fn start(setup: &Setup, flavor: &Flavor, replicas: usize) -> Self {
         // Else a replica waits five seconds for others to come.
@@ -82,9 +82,20 @@ impl Group {
         &self.servers[index]
     }
 
+    /// All servers.
+    #[must_use]
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
     /// Kills the server at `index`.
     pub fn kill(&mut self, index: usize) {
         self.servers[index].kill();
+    }
+
+    /// Starts the server at `index` again, as it was started first: a master as a master.
+    pub fn restart(&mut self, index: usize) {
+        self.servers[index].restart();
     }
 
     /// Kills a sentinel.
@@ -117,7 +128,7 @@ impl Group {
     ///
     /// # Panics
     ///
-    /// When they do not within twenty seconds.
+    /// When they do not within a minute.
     pub fn until_master_is_not(&self, former: usize) {
         self.until("another master", || {
             let masters = self.sentinels.iter().filter_map(|one| self.master_by(one));
@@ -125,12 +136,37 @@ impl Group {
             let agreed = masters
                 .iter()
                 .all(|master| *master != former && *master == masters[0]);
-            agreed && self.servers[masters[0]].ask(&["ROLE"]).list()[0].text() == "master"
+            agreed && self.servers[masters[0]].is_master()
         });
     }
 
+    /// Waits until no sentinel is about to change anything: one that comes back meanwhile may be made the master.
+    ///
+    /// # Panics
+    ///
+    /// When that does not happen within a minute.
+    pub fn until_agreed(&self) {
+        self.until("agreed", || self.agreed().is_some());
+    }
+
+    /// The master, if all sentinels that live agree who it is, none of them is about to change it, and it takes writes.
+    #[must_use]
+    pub fn agreed(&self) -> Option<usize> {
+        let living = self
+            .sentinels
+            .iter()
+            .filter(|one| one.ask(&["PING"]) == Answer::Text("PONG".to_owned()));
+        let mut masters = living.map(|one| {
+            let calm = one.master_field("flags").as_deref() == Some("master");
+            self.master_by(one).filter(|_| calm)
+        });
+        let master = masters.next()??;
+        let agreed = masters.all(|other| other == Some(master));
+        (agreed && self.servers[master].is_master()).then_some(master)
+    }
+
     fn until(&self, what: &str, condition: impl Fn() -> bool) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while !condition() {
             assert!(Instant::now() < end, "never: {what}");
             std::thread::sleep(Duration::from_millis(50));
@@ -151,7 +187,7 @@ impl Sentinel {
              sentinel sentinel-pass {SENTINEL_PASSWORD}\n\
              sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {GROUP} {DOWN_AFTER_MS}\n\
-             sentinel failover-timeout {GROUP} 3000\n"
+             sentinel failover-timeout {GROUP} 2000\n"
         );
         std::fs::write(folder.join("sentinel.conf"), settings).expect("a file");
         let child = Command::new(&flavor.program)

@@ -331,6 +331,13 @@ impl Server {
         line.trim().parse().expect("a number")
     }
 
+    /// Whether it is up and takes writes.
+    #[must_use]
+    pub fn is_master(&self) -> bool {
+        let role = Connection::open(self.port).and_then(|mut it| it.ask(&["ROLE"]));
+        matches!(role, Ok(Answer::List(role)) if role[0].text() == "master")
+    }
+
     /// Stops the process where it is, as a pause of its machine would.
     pub fn pause(&self) {
         self.signal(Signal::STOP);

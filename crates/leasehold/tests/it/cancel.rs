@@ -1,39 +1,21 @@
 //! An acquire that is dropped, after whatever number of polls, leaves nothing behind.
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use testkit::{Dice, Fault, Proxy, Server};
 
 use crate::contract::any_lock;
-use crate::support::{beside_others, builder_at, name, nothing_is_left, scaled, server};
+use crate::support::{
+    beside_others, builder_at, name, nothing_is_left, poll_times, scaled, server,
+};
 
 /// Far longer than the test: nothing goes away by itself.
 const LEASE: Duration = Duration::from_secs(300);
 
 /// Nothing that nobody holds may be older.
 const OLDEST: Duration = Duration::from_secs(2);
-
-/// Polls `future` so many times; `None` when it was not ready by then.
-async fn poll_times<F: Future>(future: F, mut times: u64) -> Option<F::Output> {
-    let mut future: Pin<Box<F>> = Box::pin(future);
-    poll_fn(|context| {
-        if times == 0 {
-            return Poll::Ready(None);
-        }
-        times -= 1;
-        match future.as_mut().poll(context) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if times == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
 
 /// The oldest lock that this process saw on the server, watched until `over`.
 fn oldest_lock(server: &Server, over: &AtomicBool) -> Duration {
@@ -71,7 +53,7 @@ fn an_acquire_dropped_after_any_number_of_polls_leaves_no_lock() {
             }
         });
         let over = AtomicBool::new(false);
-        let total = scaled(10_000);
+        let total = scaled(4_000);
         let (dropped, oldest) = std::thread::scope(|scope| {
             let observer = scope.spawn(|| oldest_lock(&server, &over));
             let dropped = tokio::task::block_in_place(|| {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Error, Release};
 use testkit::{Flavor, Proxy, Server, Setup};
 
+use crate::machine;
 use crate::support::{
     LEASE, PASSWORD, beside_others, builder_at, channels, client, eventually, exists, key, name,
     on_every_server, server, url_at,
@@ -306,6 +307,7 @@ fn an_outage_that_does_not_end_is_told_to_those_who_wait() {
 
 #[test]
 fn a_client_outlives_the_runtime_that_connected_it() {
+    let _place = machine::beside_others();
     let server = server();
     let client =
         crate::support::run(async { Client::connect(&url_at(server.port())).await.unwrap() });

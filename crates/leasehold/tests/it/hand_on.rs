@@ -10,8 +10,8 @@ use testkit::{Connection, Dice, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    alone, beside_others, builder_at, client, eventually, exists, key, name, nothing_is_left, run,
-    server,
+    alone, beside_others, builder_at, client, eventually, exists, key, name, nothing_is_left,
+    poll_times, run, server,
 };
 
 /// The kinds that are handed on.
@@ -266,9 +266,8 @@ fn those_who_are_dropped_while_it_goes_around_strand_nobody() {
                         let mut dice = Dice::new(task + 1);
                         let mut held = 0;
                         for _ in 0..200 {
-                            let patience = Duration::from_micros(dice.below(3000));
                             let acquiring = lock(&client, kind, &name).into_future();
-                            if let Ok(guard) = tokio::time::timeout(patience, acquiring).await {
+                            if let Some(guard) = poll_times(acquiring, dice.below(6)).await {
                                 held += 1;
                                 drop(guard.unwrap());
                             }
@@ -281,11 +280,13 @@ fn those_who_are_dropped_while_it_goes_around_strand_nobody() {
             for task in tasks {
                 held += task.await.unwrap();
             }
-            assert!(held > 100, "hardly anything was held: {held}");
+            println!("{held} of 3200 were held");
+            assert!((300..2900).contains(&held), "{held} of 3200 were held");
             let start = Instant::now();
             let guard = lock(&client, kind, &name).await.unwrap();
+            // Before anyone asks again without being called.
             assert!(
-                start.elapsed() < Duration::from_secs(2),
+                start.elapsed() < Duration::from_secs(4),
                 "{:?}",
                 start.elapsed()
             );

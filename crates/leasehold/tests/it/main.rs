@@ -5,6 +5,7 @@
 mod contract;
 mod deployment;
 mod hand_over;
+mod machine;
 mod support;
 mod worker;
 

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use testkit::{Answer, Connection, Flavor, Server};
 
-use crate::support::{making_way, scaled};
+use crate::machine;
+use crate::support::scaled;
 use queue::{Model, Step};
 
 const LINE: &str = include_str!("../../lua/queue/line.lua");
@@ -203,7 +204,7 @@ fn disagreement(rig: &Rig, sequences: u64) -> Option<String> {
 
 #[test]
 fn the_scripts_agree_with_the_model() {
-    let _making_way = making_way();
+    let _place = machine::beside_others();
     let rig = Rig::new(str::to_owned);
     if let Some(why) = disagreement(&rig, scaled(20_000)) {
         panic!("{why}");
@@ -213,7 +214,7 @@ fn the_scripts_agree_with_the_model() {
 #[test]
 fn ten_broken_scripts_are_all_caught() {
     for (from, to, what) in BROKEN {
-        let _making_way = making_way();
+        let _place = machine::beside_others();
         let found = std::cell::Cell::new(false);
         let rig = Rig::new(|text| {
             found.set(found.get() || text.contains(from));

@@ -2,6 +2,8 @@
 
 use testkit::{Answer, Flavor, Server};
 
+use crate::machine;
+
 const LINE: &str = include_str!("../../lua/queue/line.lua");
 const ENTER: &str = include_str!("../../lua/queue/enter.lua");
 const RENEW: &str = include_str!("../../lua/queue/renew.lua");
@@ -62,6 +64,7 @@ fn full() -> Server {
 
 #[test]
 fn enter_takes_while_there_is_room_and_then_gets_in_line() {
+    let _place = machine::beside_others();
     let server = full();
     assert_eq!(members(&server, "holders"), ["a", "b"]);
     assert_eq!(members(&server, "line"), ["c", "d"]);
@@ -82,6 +85,7 @@ fn enter_takes_while_there_is_room_and_then_gets_in_line() {
 
 #[test]
 fn release_gives_the_lock_to_the_next_and_tells_it() {
+    let _place = machine::beside_others();
     let server = full();
     let mut listener = server.connect();
     listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
@@ -103,6 +107,7 @@ fn release_gives_the_lock_to_the_next_and_tells_it() {
 
 #[test]
 fn release_keeps_others_out_for_as_long_as_asked() {
+    let _place = machine::beside_others();
     let server = full();
     assert_eq!(numbers(&eval(&server, RELEASE, &["a", "5000000"]))[0], 1);
     assert_eq!(members(&server, "line"), ["c", "d"]);
@@ -117,6 +122,7 @@ fn release_keeps_others_out_for_as_long_as_asked() {
 
 #[test]
 fn renew_lengthens_and_makes_nothing() {
+    let _place = machine::beside_others();
     let server = full();
     let answer = numbers(&eval(&server, RENEW, &["a", "90000000"]));
     assert_eq!((answer[0], answer[3] - answer[2]), (1, 90_000_000));
@@ -130,6 +136,7 @@ fn renew_lengthens_and_makes_nothing() {
 
 #[test]
 fn tokens_are_given_to_holders_and_to_nobody_else() {
+    let _place = machine::beside_others();
     let server = full();
     let before = server
         .ask(&["GET", "counter"])
@@ -154,6 +161,7 @@ fn tokens_are_given_to_holders_and_to_nobody_else() {
 
 #[test]
 fn whoever_comes_finds_the_expired_and_the_dead() {
+    let _place = machine::beside_others();
     let server = full();
     // One holder's lease is over, and the first in line has not been heard of.
     server.tell(&["ZADD", "holders", "1", "b"]);
@@ -166,6 +174,7 @@ fn whoever_comes_finds_the_expired_and_the_dead() {
 
 #[test]
 fn capacity_lets_in_those_who_now_fit_and_is_remembered() {
+    let _place = machine::beside_others();
     let server = full();
     let answer = eval(&server, CAPACITY, &["fair", "3", MINUTE]);
     assert_eq!(numbers(&answer)[0], 3);
@@ -179,6 +188,7 @@ fn capacity_lets_in_those_who_now_fit_and_is_remembered() {
 
 #[test]
 fn shrink_shares_what_is_held() {
+    let _place = machine::beside_others();
     let server = Server::start(&Flavor::one());
     let enter = |owner: &str, weight: &str, shared: &str| {
         let args = [
@@ -202,6 +212,7 @@ fn shrink_shares_what_is_held() {
 
 #[test]
 fn what_an_evicting_server_has_left_deceives_nobody() {
+    let _place = machine::beside_others();
     // Losing any of the keys is a loss of data, but no lock that nobody can have.
     for lost in &KEYS[..4] {
         let server = full();
@@ -217,6 +228,7 @@ fn what_an_evicting_server_has_left_deceives_nobody() {
 
 #[test]
 fn arguments_out_of_range_and_other_kinds_change_nothing() {
+    let _place = machine::beside_others();
     let server = full();
     let before = server.ask(&["HGETALL", "lock"]);
     let good = ["fair", "x", "r", "c", "1", "0", "2", MINUTE, MINUTE, "0"];
@@ -253,6 +265,7 @@ fn arguments_out_of_range_and_other_kinds_change_nothing() {
 
 #[test]
 fn the_latch_counts_each_caller_once() {
+    let _place = machine::beside_others();
     let server = Server::start(&Flavor::one());
     let call = |script: &str, args: &[&str]| {
         let words = ["EVAL", script, "1", "latch"].into_iter();

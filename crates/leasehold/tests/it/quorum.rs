@@ -1,17 +1,13 @@
 //! A majority of five: minorities that fail cost nothing, majorities that fail are told, and nothing is forgotten.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss, Quorum, Release};
-use testkit::{Dice, Fault, Flavor, Proxy, Server};
+use testkit::{Fault, Flavor, Proxy, Server};
 
 use crate::deployment::{Deployment, Five, builder_of};
-use crate::support::{
-    LEASE, alone, beside_others, eventually, key, making_way, name, percentile, run, scaled, url_at,
-};
-use crate::tokens::{check_order, check_uniqueness};
-use crate::worker::Worker;
+use crate::machine;
+use crate::support::{LEASE, alone, beside_others, eventually, key, name, percentile, run, url_at};
 
 /// Each of the five behind a network of its own.
 struct Networked {
@@ -241,7 +237,7 @@ fn a_virgin_quorum_must_be_founded_and_all_must_be_there() {
 
 #[test]
 fn a_quorum_outlives_the_runtime_that_connected_it() {
-    let _making_way = making_way();
+    let _place = machine::beside_others();
     let five = Five::start(&Flavor::one());
     let quorum = run(async {
         let quorum = five.client().await;
@@ -301,108 +297,4 @@ fn many_who_try_at_once_all_get_their_turn() {
         tokens.dedup();
         assert_eq!(tokens.len(), 120, "a token was given twice");
     });
-}
-
-/// Whether the server knows what it granted: it has not been started since it was let in.
-fn votes(server: &Server) -> bool {
-    let run = server.ask(&["INFO", "server"]);
-    let mut lines = run.text().lines();
-    let run = lines.find_map(|line| line.strip_prefix("run_id:"));
-    let keys = server.ask(&["KEYS", "leasehold:standing:*"]);
-    let Some(standing) = keys.list().first() else {
-        return false;
-    };
-    let admitted = server.ask(&["HGET", standing.text(), "run"]);
-    matches!(admitted, testkit::Answer::Text(admitted) if Some(admitted.as_str()) == run)
-}
-
-#[test]
-fn nodes_that_restart_without_data_make_no_second_holder_and_no_token_twice() {
-    const WORKERS: u64 = 4;
-    let lease = Duration::from_secs(1);
-    let _making_way = making_way();
-    let mut five = Five::start(&Flavor::one());
-    let urls = format!("quorum+{}", five.urls().join(","));
-    let mut workers: Vec<_> = (0..WORKERS)
-        .map(|_| Worker::start_at(&urls, lease))
-        .collect();
-    for (seed, worker) in workers.iter_mut().enumerate() {
-        worker.tell(&format!("vote-many 64 {} {seed}", scaled(10_000) / WORKERS));
-    }
-    let start = Instant::now();
-    let reading: Vec<_> = workers
-        .into_iter()
-        .map(|worker| std::thread::spawn(move || holdings(worker)))
-        .collect();
-    let mut dice = Dice::new(5);
-    let mut restarts = 0;
-    while reading.iter().any(|reading| !reading.is_finished()) {
-        std::thread::sleep(Duration::from_millis(50 + dice.below(400)));
-        // A majority must always know what it granted; more than that is for another test.
-        if five.servers.iter().filter(|server| votes(server)).count() >= 4 {
-            let chosen = usize::try_from(dice.below(5)).unwrap();
-            five.servers[chosen].restart();
-            restarts += 1;
-        }
-    }
-    let all: Vec<_> = reading
-        .into_iter()
-        .flat_map(|reading| reading.join().unwrap())
-        .collect();
-    println!(
-        "{} acquisitions, {restarts} restarts without data, {:?}",
-        all.len(),
-        start.elapsed()
-    );
-    assert!(restarts >= 3, "hardly anything was restarted");
-    let mut by_name: BTreeMap<u64, Vec<Voted>> = BTreeMap::new();
-    for holding in all {
-        by_name.entry(holding.name).or_default().push(holding);
-    }
-    for (name, mut holdings) in by_name {
-        let tokens = holdings
-            .iter()
-            .map(|held| (held.asked, held.end, held.token));
-        let tokens: Vec<_> = tokens.collect();
-        check_order(tokens.clone());
-        check_uniqueness(&[tokens]);
-        holdings.sort_unstable_by_key(|held| held.taken);
-        for pair in holdings.windows(2) {
-            assert!(
-                pair[0].end <= pair[1].taken,
-                "two holders of {name}: {pair:?}"
-            );
-        }
-    }
-}
-
-/// One holding: when it was asked for, and from when until when it was certainly held.
-#[derive(Clone, Debug)]
-struct Voted {
-    name: u64,
-    asked: u64,
-    taken: u64,
-    end: u64,
-    token: u64,
-}
-
-fn holdings(mut worker: Worker) -> Vec<Voted> {
-    let mut holdings = Vec::new();
-    loop {
-        let answer = worker.answer();
-        let numbers: Vec<u64> = answer
-            .split(' ')
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        match numbers.as_slice() {
-            [name, asked, taken, end, token] => holdings.push(Voted {
-                name: *name,
-                asked: *asked,
-                taken: *taken,
-                end: *end,
-                token: *token,
-            }),
-            _ => return holdings,
-        }
-    }
 }

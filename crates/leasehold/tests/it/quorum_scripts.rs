@@ -2,6 +2,8 @@
 
 use testkit::{Answer, Flavor, Server};
 
+use crate::machine;
+
 const VOTE: &str = include_str!("../../lua/quorum/vote.lua");
 const RENEW: &str = include_str!("../../lua/quorum/renew.lua");
 const FILL: &str = include_str!("../../lua/quorum/fill.lua");
@@ -40,6 +42,7 @@ fn admit(server: &Server, longest: &str, floor: i64) -> Vec<i64> {
 }
 
 fn on_every_server(test: impl Fn(&Server)) {
+    let _place = machine::beside_others();
     for flavor in Flavor::all() {
         test(&Server::start(&flavor));
     }
@@ -130,6 +133,7 @@ fn release_deletes_ours_and_says_which() {
 
 #[test]
 fn a_node_started_again_waits_and_learns_before_it_votes() {
+    let _place = machine::beside_others();
     for flavor in Flavor::all() {
         let mut server = testkit::Setup::default()
             .option("appendonly", "yes")

@@ -20,7 +20,8 @@ use leasehold::{Client, Error, Guard, Loss, Release, Unfenced};
 use testkit::redisson::Fleet;
 use testkit::{Flavor, Redisson as Java, Server, Setup};
 
-use crate::support::{PASSWORD, alone, making_way};
+use crate::machine;
+use crate::support::{PASSWORD, alone};
 
 /// The watchdog of both sides.
 pub(crate) const WATCHDOG: Duration = Duration::from_millis(1500);
@@ -68,7 +69,7 @@ pub(crate) fn alone_with_newest(test: impl Fn(&str)) {
 /// Runs a test with the newest Redisson, beside others.
 pub(crate) fn with_newest(test: impl Fn(&str)) {
     if let Some(newest) = Java::versions().first() {
-        let _shared = making_way();
+        let _place = machine::beside_others();
         test(newest);
     }
 }
@@ -76,7 +77,7 @@ pub(crate) fn with_newest(test: impl Fn(&str)) {
 /// Runs a test with every Redisson that was built, beside others.
 pub(crate) fn with_every_version(test: impl Fn(&str)) {
     for version in Java::versions() {
-        let _shared = making_way();
+        let _place = machine::beside_others();
         test(version);
     }
 }

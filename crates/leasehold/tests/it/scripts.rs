@@ -2,6 +2,8 @@
 
 use testkit::{Answer, Flavor, Server};
 
+use crate::machine;
+
 const RENEW: &str = include_str!("../../lua/lean/renew.lua");
 const RELEASE: &str = include_str!("../../lua/lean/release.lua");
 const KEEP: &str = include_str!("../../lua/lean/keep.lua");
@@ -33,6 +35,7 @@ fn is_error(answer: &Answer, code: &str) -> bool {
 
 #[test]
 fn renew_lengthens_ours_and_never_shortens_it() {
+    let _place = machine::beside_others();
     let server = held();
     assert_eq!(eval(&server, RENEW, "k", &["me", "20000"]), Answer::Int(1));
     assert!(left(&server) > 19_000);
@@ -45,6 +48,7 @@ fn renew_lengthens_ours_and_never_shortens_it() {
 
 #[test]
 fn tokens_are_given_to_the_holder_and_to_nobody_else() {
+    let _place = machine::beside_others();
     let server = held();
     let take =
         |mark: &str, count: &str| server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count]);
@@ -65,6 +69,7 @@ fn tokens_are_given_to_the_holder_and_to_nobody_else() {
 
 #[test]
 fn renew_leaves_what_is_not_ours_and_does_not_create() {
+    let _place = machine::beside_others();
     let server = held();
     assert_eq!(
         eval(&server, RENEW, "k", &["you", "20000"]),
@@ -80,6 +85,7 @@ fn renew_leaves_what_is_not_ours_and_does_not_create() {
 
 #[test]
 fn times_out_of_range_change_nothing() {
+    let _place = machine::beside_others();
     let server = held();
     for script in [RENEW, KEEP] {
         for time in ["0", "-1", "1.5", "", "x", "nan"] {
@@ -92,6 +98,7 @@ fn times_out_of_range_change_nothing() {
 
 #[test]
 fn release_deletes_ours_and_tells_the_channel() {
+    let _place = machine::beside_others();
     let server = held();
     let mut listener = server.connect();
     let subscribed = listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
@@ -108,6 +115,7 @@ fn release_deletes_ours_and_tells_the_channel() {
 
 #[test]
 fn keep_sets_the_end_of_ours_exactly() {
+    let _place = machine::beside_others();
     let server = held();
     assert_eq!(eval(&server, KEEP, "k", &["you", "3000"]), Answer::Int(0));
     assert!(left(&server) > 9_000);
@@ -121,6 +129,7 @@ fn keep_sets_the_end_of_ours_exactly() {
 
 #[test]
 fn raise_gives_rising_tokens_not_below_clock_or_floor() {
+    let _place = machine::beside_others();
     let server = Server::start(&Flavor::one());
     let clock = || {
         let time = server.ask(&["TIME"]);

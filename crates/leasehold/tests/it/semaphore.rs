@@ -47,7 +47,7 @@ fn most_at_once(holdings: &[Holding]) -> i64 {
 fn permits_are_conserved_by_eight_processes_that_crash() {
     beside_others(async {
         let (server, name) = (server(), name());
-        let count = scaled(100_000) / 8;
+        let count = scaled(50_000) / 8;
         let mut readers = Vec::new();
         let mut victims = Vec::new();
         for process in 0..12 {

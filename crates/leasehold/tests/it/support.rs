@@ -1,12 +1,15 @@
 //! What the tests share: servers with the least privileged user, clients, names, and waiting.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder};
 use testkit::{Answer, Flavor, Server, Setup};
+
+use crate::machine;
 
 /// The password of the user that the library logs in as; no log, error or `Debug` may show it.
 pub(crate) const PASSWORD: &str = "open-sesame-1763";
@@ -109,12 +112,9 @@ pub(crate) fn run<F: Future>(test: F) -> F::Output {
         .block_on(test)
 }
 
-/// Shared by tests that bear a busy machine, exclusive to those that measure time.
-static MACHINE: RwLock<()> = RwLock::new(());
-
 /// Runs a test on every server found, at the same time.
 pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _place = machine::beside_others();
     at_the_same_time(test);
 }
 
@@ -142,19 +142,31 @@ fn at_the_same_time<F: Future>(test: impl Fn(Server) -> F + Sync) {
 
 /// Runs a test that measures time with nothing beside it.
 pub(crate) fn alone<T>(test: impl FnOnce() -> T) -> T {
-    let _exclusive = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let _place = machine::alone();
     test()
-}
-
-/// Makes way for tests that measure time, as long as it is held.
-pub(crate) fn making_way() -> impl Drop {
-    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a test that bears others beside it, on one server.
 pub(crate) fn beside_others<F: Future>(test: F) -> F::Output {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _place = machine::beside_others();
     run(test)
+}
+
+/// Polls `future` so many times; `None` when it was not ready by then.
+pub(crate) async fn poll_times<F: Future>(future: F, mut times: u64) -> Option<F::Output> {
+    let mut future: Pin<Box<F>> = Box::pin(future);
+    poll_fn(|context| {
+        if times == 0 {
+            return Poll::Ready(None);
+        }
+        times -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if times == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Waits until `condition` holds; panics when it does not within `limit`.

@@ -37,7 +37,7 @@ struct Record {
 }
 
 #[test]
-fn ten_thousand_faults_make_no_second_holder_and_no_orphan() {
+fn faults_make_no_second_holder_and_no_orphan() {
     beside_others(async {
         let server = server();
         let proxy = Proxy::start(server.port());
@@ -45,7 +45,7 @@ fn ten_thousand_faults_make_no_second_holder_and_no_orphan() {
         misbehave(&proxy, &faults);
         let record = Arc::new(Record::default());
         let over = AtomicBool::new(false);
-        let total = scaled(10_000);
+        let total = scaled(3_000);
         let oldest = std::thread::scope(|scope| {
             let observer = scope.spawn(|| oldest_orphan(&server, &record, &over));
             tokio::task::block_in_place(|| {

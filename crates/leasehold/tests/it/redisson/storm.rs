@@ -112,7 +112,7 @@ fn a_storm_with_crashes_makes_no_second_holder_and_strands_nobody() {
         for number in 0..10 {
             server.tell(&["SET", &format!("permits:{number}"), "3"]);
         }
-        let length = Duration::from_secs(scaled(30));
+        let length = Duration::from_secs(scaled(20));
         rage(
             &server,
             version,
