@@ -30,11 +30,18 @@ const LONGEST_PLACE: Duration = Duration::from_secs(3);
 /// A place is not kept shorter than this, however short the lease: a waiter on a busy machine is not dead.
 const SHORTEST_PLACE: Duration = Duration::from_millis(500);
 
-/// The ears of all who wait in lines.
+/// How all who wait in lines hear of what they are granted.
 #[derive(Default)]
 pub(super) struct Grants {
-    waiting: Mutex<HashMap<Owner, mpsc::UnboundedSender<Heard>>>,
+    /// What the backend is given to tell: it has no part in the subscriptions, else both would keep each other for ever.
+    ears: Arc<Ears>,
     heard_on: tokio::sync::Mutex<Subscriptions>,
+}
+
+/// The ears of all who wait.
+#[derive(Default)]
+struct Ears {
+    waiting: Mutex<HashMap<Owner, mpsc::UnboundedSender<Heard>>>,
 }
 
 /// Channels that are heard, and when one that could not be is next asked for.
@@ -53,7 +60,7 @@ enum Heard {
     Ask,
 }
 
-impl Listener for Grants {
+impl Listener for Ears {
     /// Only who knows the owner, which is secret, can make one believe in a grant.
     fn heard(&self, news: News<'_>) {
         let waiting = self.waiting.lock();
@@ -86,7 +93,7 @@ impl Listener for Called {
 
 /// Hears what concerns one owner, until dropped.
 struct Ear<'a> {
-    grants: &'a Grants,
+    ears: &'a Ears,
     owner: Owner,
     sender: mpsc::UnboundedSender<Heard>,
     heard: mpsc::UnboundedReceiver<Heard>,
@@ -97,9 +104,10 @@ struct Ear<'a> {
 impl Grants {
     fn listen(&self, owner: Owner) -> Ear<'_> {
         let (sender, heard) = mpsc::unbounded_channel();
-        self.waiting.lock().insert(owner.clone(), sender.clone());
+        let mut waiting = self.ears.waiting.lock();
+        waiting.insert(owner.clone(), sender.clone());
         Ear {
-            grants: self,
+            ears: &self.ears,
             owner,
             sender,
             heard,
@@ -119,7 +127,7 @@ impl Ear<'_> {
 
 impl Drop for Ear<'_> {
     fn drop(&mut self) {
-        self.grants.waiting.lock().remove(&self.owner);
+        self.ears.waiting.lock().remove(&self.owner);
     }
 }
 
@@ -213,9 +221,9 @@ impl Engine {
         if too_early || heard_on.made.contains_key(channel) {
             return Ok(());
         }
-        let grants = self.grants.clone();
+        let ears = self.grants.ears.clone();
         let sharded = Channel::Sharded(channel.to_vec());
-        let subscribing = self.backend.subscribe(sharded, slot, grants);
+        let subscribing = self.backend.subscribe(sharded, slot, ears);
         match tokio::time::timeout(self.limits.request, subscribing).await {
             Ok(subscribed) => {
                 heard_on.made.insert(channel.to_vec(), subscribed?);

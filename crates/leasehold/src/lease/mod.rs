@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
     keeper: Keeper,
     room: Arc<WaitingRoom>,
-    grants: Arc<Grants>,
+    grants: Grants,
     limits: Limits,
     closed: watch::Sender<bool>,
 }
@@ -95,7 +95,7 @@ impl Engine {
             backend,
             keeper,
             room: Arc::default(),
-            grants: Arc::default(),
+            grants: Grants::default(),
             limits,
             closed: watch::Sender::new(false),
         }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, MultiLock, Release};
 use testkit::{Fault, Flavor, Proxy};
 
-use crate::deployment::{Deployment, Five};
+use crate::deployment::{Deployment, Five, cluster};
+use crate::machine;
 use crate::support::{
     LEASE, beside_others, builder_at, client, eventually, exists, name, nothing_is_left, scaled,
     server,
@@ -253,4 +254,34 @@ fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
         let given_back = || nothing_is_left(&server);
         eventually(Duration::from_secs(2), "all is given back", given_back).await;
     });
+}
+
+/// Who heard of grants and what it heard them by kept each other, and in a cluster with them all connections of a client
+/// that had gone.
+#[test]
+fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
+    let _place = machine::beside_others();
+    let cluster = cluster(&Flavor::one());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (first, second) = (cluster.client().await, cluster.client().await);
+        let name = name();
+        let guard = first.fair_mutex(&name).lock().await.unwrap();
+        let waiting = tokio::spawn(second.fair_mutex(&name).lock().into_future());
+        // Until it stands in the server's line.
+        tokio::time::sleep(LEASE / 3).await;
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        let guard = waiting.await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert!(first.shutdown(LEASE).await && second.shutdown(LEASE).await);
+    });
+    let end = Instant::now() + Duration::from_secs(5);
+    while runtime.metrics().num_alive_tasks() > 0 {
+        assert!(Instant::now() < end, "connections are left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
