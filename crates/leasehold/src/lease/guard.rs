@@ -197,7 +197,7 @@ impl<F> Guard<F> {
         match outcome {
             Some(Err(panic)) => resume_unwind(panic),
             Some(Ok(value)) => in_time.map(|()| value),
-            None => Err(lease.error(lease.loss().unwrap_or(Loss::Expired))),
+            None => Err(in_time.err().unwrap_or_else(|| lease.error(Loss::Expired))),
         }
     }
 }
@@ -310,13 +310,6 @@ impl<F> Lease<F> {
         match self.held.ended(self.tenure).await {
             Ending::Lost(loss) => Some(loss),
             Ending::Released => None,
-        }
-    }
-
-    fn loss(&self) -> Option<Loss> {
-        match self.held.state_of(self.tenure) {
-            State::Ended(Ending::Lost(loss)) => Some(loss),
-            _ => None,
         }
     }
 

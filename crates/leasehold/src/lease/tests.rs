@@ -181,12 +181,63 @@ async fn what_the_server_no_longer_has_is_lost_at_the_next_renewal() {
         "EVALSHA" => (AT_ONCE, Ok(gone(sent))),
         _ => yes(sent),
     });
-    let guard = acquire(&engine(&backend), &Terms::new(LEASE))
-        .await
-        .unwrap();
+    let engine = engine(&backend);
+    let guard = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
     let start = Moment::now();
     assert_eq!(guard.lost().await, Some(Loss::Taken));
     assert!(Moment::now().since(start) <= LEASE / 3);
+    let Err(Error::Lost { name, loss }) = guard.check() else {
+        panic!("it is lost");
+    };
+    assert_eq!((name.as_str(), loss), ("job", Loss::Taken));
+    let released = guard.release().await.unwrap();
+    assert!(
+        matches!(released, Release::WasLost { loss: Loss::Taken }),
+        "{released:?}"
+    );
+    let guard = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
+    let Err(Error::Lost { loss, .. }) = guard.run(|_| std::future::pending::<()>()).await else {
+        panic!("it is lost");
+    };
+    assert_eq!(loss, Loss::Taken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_without_an_answer_is_sent_again_until_there_is_one() {
+    let releases = Arc::new(AtomicU32::new(0));
+    let seen = releases.clone();
+    let backend = Scripted::new(move |sent| match sent.name().as_str() {
+        "DELEX" if seen.fetch_add(1, Ordering::SeqCst) < 3 => {
+            (AT_ONCE, Err(Failure::Unknown("broken".into())))
+        }
+        _ => yes(sent),
+    });
+    drop(
+        acquire(&engine(&backend), &Terms::new(LEASE))
+            .await
+            .unwrap(),
+    );
+    sleep(LEASE).await;
+    assert_eq!(releases.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_that_is_forbidden_is_not_tried_for_ever() {
+    let cancels = Arc::new(AtomicU32::new(0));
+    let seen = cancels.clone();
+    let backend = Scripted::new(move |sent| match sent.name().as_str() {
+        "SET" => no_answer(),
+        "DELEX" => {
+            seen.fetch_add(1, Ordering::SeqCst);
+            let forbidden = Refusal::new("NOPERM", "no permissions");
+            (AT_ONCE, Err(Failure::Refused(forbidden)))
+        }
+        _ => yes(sent),
+    });
+    let engine = engine(&backend);
+    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &Terms::new(LEASE))).await);
+    sleep(LEASE).await;
+    assert_eq!(cancels.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]
