@@ -9,6 +9,8 @@ mod data;
 mod doctor;
 mod exit;
 mod look;
+#[cfg(test)]
+mod malformed;
 mod manual;
 mod run;
 mod say;

@@ -14,7 +14,7 @@ use crate::span;
 /// What a file can say.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub(crate) struct File {
     url: Option<String>,
     prefix: Option<String>,
     /// As in `30s`.
@@ -23,6 +23,13 @@ struct File {
     root_certificate: Option<PathBuf>,
     client_certificate: Option<PathBuf>,
     client_key: Option<PathBuf>,
+}
+
+impl File {
+    /// Understands what is in a file, or says why not.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| error.message().to_owned())
+    }
 }
 
 /// What is in force.
@@ -123,8 +130,8 @@ fn file_named(args: &ServerArgs) -> Option<PathBuf> {
 
 fn parse(path: &Path) -> Result<File, Trouble> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-    toml::from_str(&text).map_err(|error| {
-        Trouble::usage(format!("{}: {}", path.display(), error.message())).with_hint(
+    File::read(&text).map_err(|why| {
+        Trouble::usage(format!("{}: {why}", path.display())).with_hint(
             "it may have url, prefix, lease, root_certificate, client_certificate and client_key",
         )
     })

@@ -71,6 +71,8 @@ mod holder;
 mod inspect;
 pub mod kinds;
 mod lease;
+#[cfg(test)]
+mod malformed;
 mod options;
 mod owner;
 mod protocol;

@@ -13,6 +13,9 @@ pub mod resp;
 pub mod server;
 mod tls;
 
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestRunner};
+
 pub use cluster::Cluster;
 pub use proxy::{Fault, Proxy};
 pub use redisson::{Fleet, Redisson};
@@ -61,4 +64,24 @@ pub fn scaled(default: u64) -> u64 {
         .ok()
         .and_then(|scale| scale.parse::<f64>().ok());
     scale.map_or(default, |scale| ((default as f64) * scale).ceil() as u64)
+}
+
+/// Checks `cases` inputs (more with `LEASEHOLD_SCALE`), and shows the smallest that fails.
+///
+/// # Panics
+///
+/// When one fails.
+pub fn hold_for_all<S: Strategy>(cases: u64, inputs: &S, check: impl Fn(S::Value)) {
+    let mut runner = TestRunner::new(Config {
+        cases: u32::try_from(scaled(cases)).unwrap_or(u32::MAX),
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let outcome = runner.run(inputs, |input| {
+        check(input);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
 }

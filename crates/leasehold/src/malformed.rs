@@ -1,0 +1,263 @@
+//! What comes from outside and is not what it should be: URLs, names, answers and messages. Whatever it is, it is refused or understood, and
+//! nothing panics.
+//!
+//! `LEASEHOLD_SCALE=1000 cargo test --release -p leasehold --lib malformed` goes on for an hour.
+
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use testkit::hold_for_all;
+
+use crate::backend::{Refusal, RefusalKind, Reply, Target, Tls};
+use crate::owner::Owner;
+use crate::protocol::redisson::{
+    CountDown, Counted, Expiring, Fair, Hashed, Layout, Mode, Object, ReadWrite,
+};
+use crate::protocol::{
+    Call, Counters, First, Keyspace, Kind, Latched, Lean, Queued, Roll, Share, Voted, Waiting,
+    clock, is_connected, page, report,
+};
+
+const LEASE: Duration = Duration::from_secs(3);
+
+/// Must never be repeated in an error.
+const SECRET: &str = "s3cr3t";
+
+/// What tells one client from another: 32 hex digits.
+const CLIENT: &str = "0123456789abcdef0123456789abcdef";
+
+#[test]
+fn urls() {
+    hold_for_all(30_000, &url(), |url| {
+        if let Err(error) = Target::new(&url, &Tls::default(), LEASE) {
+            assert!(!error.to_string().contains(SECRET), "{error}");
+        }
+    });
+}
+
+/// Parts of URLs in an order that is mostly right, and anything at all.
+fn url() -> impl Strategy<Value = String> {
+    let scheme = prop::sample::select(vec![
+        "redis",
+        "rediss",
+        "valkey",
+        "valkeys",
+        "unix",
+        "redis+unix",
+        "redis+sentinel",
+        "rediss+sentinel",
+        "redis+cluster",
+        "valkey+cluster",
+        "http",
+        "",
+        "redis+",
+    ]);
+    let credentials = prop::sample::select(vec![
+        "",
+        "user:s3cr3t@",
+        ":s3cr3t@",
+        "user@",
+        "@",
+        ":@",
+        "a:b:s3cr3t@",
+    ]);
+    let host = prop_oneof![
+        Just("127.0.0.1".to_owned()),
+        Just("[::1]".to_owned()),
+        Just("[::1".to_owned()),
+        Just("host:6379,other:6380".to_owned()),
+        Just(",,:,".to_owned()),
+        Just("host:99999".to_owned()),
+        ".{0,12}",
+    ];
+    let rest = prop_oneof![
+        Just(String::new()),
+        Just("/0".to_owned()),
+        Just("/group?sentinel_password=s3cr3t".to_owned()),
+        Just("/group/0?sentinel_password".to_owned()),
+        Just("/-1#insecure".to_owned()),
+        Just("?%zz=%00&&=".to_owned()),
+        ".{0,20}",
+    ];
+    let built = (scheme, credentials, host, rest)
+        .prop_map(|(scheme, who, host, rest)| format!("{scheme}://{who}{host}{rest}"));
+    prop_oneof![9 => built, 1 => ".{0,60}"]
+}
+
+#[test]
+fn names() {
+    let spaces: Vec<_> = ["lock:", "", "{", "a}b{c", "{tag}"]
+        .into_iter()
+        .filter_map(|prefix| Keyspace::new(prefix, Counters::one()).ok())
+        .collect();
+    let layout = Layout::new(CLIENT, true, LEASE);
+    let name = prop_oneof![
+        8 => ".{0,40}",
+        2 => "[{}:*?\\[\\]\\\\\0\r\n]{0,12}",
+        1 => "a{900,1100}",
+    ];
+    hold_for_all(30_000, &name, |name: String| {
+        for space in &spaces {
+            let _ = space.pattern(&name);
+            if let Ok(keys) = space.lock(&name) {
+                let key = keys.lock().as_bytes();
+                assert_eq!(space.name_of(key), Some(name.as_str()));
+            }
+            let _ = space.queue(&name);
+        }
+        let _ = (layout.object(&name), layout.latch(&name));
+    });
+}
+
+#[test]
+fn answers() {
+    hold_for_all(20_000, &vec(reply(), 0..5), |replies| {
+        for kind in kinds() {
+            read_as_kind(&*kind, &replies);
+        }
+        read_as_others(&replies);
+    });
+}
+
+/// What a server may answer: mostly what some script answers, put together in another way.
+fn reply() -> impl Strategy<Value = Reply> {
+    let words = [
+        "OK",
+        "lock",
+        "redis",
+        "1",
+        "0",
+        "-1",
+        "18446744073709551615",
+        "mutex",
+        "mode",
+        "read",
+        "write",
+        "UUID:1",
+    ];
+    let words = prop::sample::select(words.to_vec());
+    let kinds = prop::sample::select(vec![
+        RefusalKind::Denied,
+        RefusalKind::NoScript,
+        RefusalKind::Other,
+    ]);
+    let leaf = prop_oneof![
+        Just(Reply::Nil),
+        (-3_i64..5).prop_map(Reply::Int),
+        any::<i64>().prop_map(Reply::Int),
+        words.prop_map(|word| Reply::Bytes(word.into())),
+        vec(any::<u8>(), 0..20).prop_map(Reply::Bytes),
+        (kinds, ".{0,20}").prop_map(|(kind, message)| Reply::Refused(Refusal { kind, message })),
+    ];
+    leaf.prop_recursive(4, 24, 6, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..8).prop_map(Reply::List),
+            vec(prop::option::of(inner), 1..6).prop_map(Reply::Each),
+        ]
+    })
+}
+
+fn kinds() -> Vec<Box<dyn Kind>> {
+    let space = Keyspace::new("lock:", Counters::one()).expect("a prefix");
+    let share = Share {
+        kind: "semaphore",
+        capacity: 3,
+        weight: 1,
+        shared: true,
+        handed_on: true,
+    };
+    let roll = Roll::new(&space.standing());
+    vec![
+        Box::new(Lean::new(space.lock("a").expect("a name"))),
+        Box::new(Queued::new(space.queue("a").expect("a name"), share)),
+        Box::new(Voted::new(space.lock("a").expect("a name"), &roll)),
+        Box::new(Hashed::plain(object())),
+        Box::new(Hashed::fenced(object())),
+        Box::new(Fair::new(object(), LEASE)),
+        Box::new(Counted::new(object())),
+        Box::new(Expiring::new(object())),
+        Box::new(ReadWrite::new(object(), Mode::Read)),
+        Box::new(ReadWrite::new(object(), Mode::Write)),
+    ]
+}
+
+fn object() -> Object {
+    let layout = Layout::new(CLIENT, false, LEASE);
+    layout.object("a").expect("a name")
+}
+
+/// What it says does not matter, only that it says something.
+fn read<R>(call: Call<R>, replies: &[Reply]) {
+    let _ = call.read(replies.to_vec());
+}
+
+fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
+    let mark = kind.mark(&Owner::random(), 1, "note");
+    let server = crate::backend::Capabilities::default();
+    read(kind.acquire(&mark, LEASE, true), replies);
+    read(kind.acquire(&mark, LEASE, false), replies);
+    read(kind.renew(&mark, LEASE), replies);
+    read(kind.release(&mark, None, server), replies);
+    read(kind.release(&mark, Some(LEASE), server), replies);
+    read(kind.cancel(&mark, server), replies);
+    read(kind.holder(), replies);
+    if let Some(call) = kind.recount(&mark, 2) {
+        read(call, replies);
+    }
+    if let Some(call) = kind.raise_token(5) {
+        read(call, replies);
+    }
+    if let Some(call) = kind.share(&mark) {
+        read(call, replies);
+    }
+    if let Some(hand_on) = kind.hand_on() {
+        read(hand_on.more_tokens(&mark, 4), replies);
+    }
+    match kind.waiting() {
+        Waiting::ForHints(hints) => read(hints.glance(), replies),
+        Waiting::InLine(line) => {
+            read(line.enter(&mark, LEASE, LEASE, Some(7)), replies);
+            read(line.stay(&mark, LEASE, LEASE), replies);
+        }
+    }
+}
+
+fn read_as_others(replies: &[Reply]) {
+    let space = Keyspace::new("lock:", Counters::one()).expect("a prefix");
+    let queue = space.queue("a").expect("a name");
+    let roll = Roll::new(&space.standing());
+    let latch = Latched::new(space.lock("a").expect("a name"));
+    let layout = Layout::new(CLIENT, false, LEASE);
+    let count_down = CountDown::new(layout.latch("a").expect("a name"));
+    read(First::look(&queue), replies);
+    read(First::look_again(&queue, Some(LEASE), 5), replies);
+    read(page(&space, "*", 0, 10), replies);
+    read(is_connected("process").1, replies);
+    read(report(), replies);
+    read(clock(), replies);
+    read(roll.survey(LEASE), replies);
+    read(roll.admit(LEASE, 9), replies);
+    read(latch.set(3, LEASE), replies);
+    read(latch.count_down("caller"), replies);
+    read(latch.left(), replies);
+    read(latch.delete(), replies);
+    read(count_down.set(3), replies);
+    read(count_down.left(), replies);
+    read(count_down.delete(), replies);
+    read(Counted::new(object()).available(), replies);
+    read(Expiring::new(object()).available(), replies);
+    read(Hashed::plain(object()).force(), replies);
+}
+
+#[test]
+fn messages() {
+    let message = prop_oneof![
+        vec(any::<u8>(), 0..80),
+        "[0-9a-f]{0,34}( [0-9]{0,22}){0,4}".prop_map(String::into_bytes),
+    ];
+    hold_for_all(30_000, &message, |message| {
+        let _ = crate::protocol::Grant::read(&message);
+        let _ = String::from_utf8_lossy(&message).parse::<Owner>();
+    });
+}
