@@ -123,7 +123,13 @@ fn things_stay_where_they_are_at_home() {
 #[test]
 fn every_file_says_what_it_is_and_is_one_idea() {
     let bench = ["../../bench/src", "../../bench/peers/rust/src"];
-    let own = ["src", "tests", "examples", "../testkit/src"];
+    let own = [
+        "src",
+        "tests",
+        "examples",
+        "../testkit/src",
+        "../torture/src",
+    ];
     let command = ["../leasehold-cli/src", "../leasehold-cli/tests"];
     for folder in own.into_iter().chain(command).chain(bench) {
         for path in files(&crate_root().join(folder), ".rs") {

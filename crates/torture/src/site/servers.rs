@@ -1,0 +1,215 @@
+//! The servers that the locks are kept on, in each topology, and what can be done to them.
+
+use std::time::Duration;
+
+use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
+use testkit::{Answer, Cluster, Connection, Flavor, Server, Setup};
+
+use crate::plan::{Fault, Persistence, Plan, Topology};
+
+/// What the workers are on every server, until their rights are revoked.
+const USERS: [&str; 2] = [
+    "default on nopass ~* &* +@all",
+    "worker on nopass ~* &* +@all",
+];
+
+/// How long a master writes what no replica will have.
+const UNNOTICED: Duration = Duration::from_millis(200);
+
+/// The servers of a run.
+pub(crate) enum Servers {
+    Alone(Vec<Server>),
+    Group(Group),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    pub(super) fn start(plan: &Plan) -> Self {
+        let flavor = Flavor::one();
+        let setup = setup(plan);
+        match plan.topology {
+            Topology::One => Self::Alone(vec![setup.start(&flavor)]),
+            Topology::Quorum => Self::Alone((0..5).map(|_| setup.clone().start(&flavor)).collect()),
+            Topology::Sentinel => Self::Group(Group::start(&setup, &flavor, 2)),
+            Topology::Cluster => Self::Cluster(Cluster::start(&setup, &flavor, 3, true)),
+        }
+    }
+
+    /// Where clients of a group or a cluster find it; those of lone servers go through a network of ours.
+    pub(super) fn url(&self) -> Option<String> {
+        match self {
+            Self::Alone(_) => None,
+            Self::Group(group) => Some(format!(
+                "redis+sentinel://worker:any@{}/{GROUP}?sentinel_password={SENTINEL_PASSWORD}",
+                group.sentinels()
+            )),
+            Self::Cluster(cluster) => {
+                Some(format!("redis+cluster://worker:any@{}", cluster.hosts()))
+            }
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Server] {
+        match self {
+            Self::Alone(servers) => servers,
+            Self::Group(group) => group.servers(),
+            Self::Cluster(cluster) => cluster.servers(),
+        }
+    }
+
+    /// Tells a server something; it may be in no state to listen.
+    pub(crate) fn tell(&self, node: usize, command: &str) {
+        let words: Vec<_> = command.split(' ').collect();
+        self.try_ask(node, &words);
+    }
+
+    fn try_ask(&self, node: usize, words: &[&str]) -> Option<Answer> {
+        let mut connection = Connection::open(self.all()[node].port()).ok()?;
+        connection.ask(words).ok()
+    }
+
+    pub(crate) fn kill(&mut self, node: usize) {
+        match self {
+            Self::Alone(servers) => servers[node].kill(),
+            Self::Group(group) => group.kill(node),
+            Self::Cluster(cluster) => cluster.kill(node),
+        }
+    }
+
+    pub(crate) fn restart(&mut self, node: usize) {
+        match self {
+            Self::Alone(servers) => servers[node].restart(),
+            Self::Group(group) => group.restart(node),
+            Self::Cluster(cluster) => cluster.restart(node),
+        }
+    }
+
+    /// Starts a server of a quorum again without its data, if a majority still knows what it granted then.
+    pub(crate) fn restart_if_spare(&mut self, node: usize) -> bool {
+        let knowing = self.all().iter().filter(|server| votes(server)).count();
+        if knowing >= 4 {
+            self.restart(node);
+        }
+        knowing >= 4
+    }
+
+    /// Kills the master of a lock when its replicas do not have its last writes, and starts it again as one of them; false where
+    /// not all are there.
+    pub(crate) fn fail_over(&mut self, lock: &str) -> bool {
+        if !self.is_whole() {
+            return false;
+        }
+        let (master, replicas, slot) = match self {
+            Self::Alone(_) => return false,
+            Self::Group(group) => {
+                let master = group.master();
+                (master, (0..3).filter(|node| *node != master).collect(), 0)
+            }
+            Self::Cluster(cluster) => {
+                let slot = cluster.slot(lock);
+                let master = cluster.owner(slot, 0);
+                (master, vec![(master + 3) % 6], slot)
+            }
+        };
+        let replicas: Vec<usize> = replicas;
+        replicas.iter().for_each(|node| self.all()[*node].pause());
+        self.tell(master, "CLIENT KILL TYPE replica");
+        std::thread::sleep(UNNOTICED);
+        self.kill(master);
+        replicas.iter().for_each(|node| self.all()[*node].resume());
+        match self {
+            Self::Cluster(cluster) => cluster.until_owner_is_not(master, slot, replicas[0]),
+            Self::Group(group) => {
+                group.until_master_is_not(master);
+                group.until_agreed();
+            }
+            Self::Alone(_) => {}
+        }
+        self.restart(master);
+        if let Self::Group(group) = self {
+            // The sentinels would do it too, ten seconds later.
+            let port = group.server(group.master()).port().to_string();
+            group
+                .server(master)
+                .tell(&["REPLICAOF", "127.0.0.1", &port]);
+        }
+        true
+    }
+
+    /// Moves the slot of a lock to another master; false where not all are there.
+    pub(crate) fn move_slot(&self, lock: &str, further: usize) -> bool {
+        let Self::Cluster(cluster) = self else {
+            return false;
+        };
+        if !self.is_whole() {
+            return false;
+        }
+        let slot = cluster.slot(lock);
+        let from = cluster.owner(slot, 0);
+        let is_other = |node: &usize| *node != from && self.all()[*node].is_master();
+        let masters = (0..6).filter(is_other);
+        let masters: Vec<_> = masters.collect();
+        match masters.is_empty() {
+            true => false,
+            false => {
+                cluster.move_slot(slot, from, masters[further % masters.len()]);
+                true
+            }
+        }
+    }
+
+    /// Whether every server is up, and every replica follows its master.
+    fn is_whole(&self) -> bool {
+        let mut masters = 0;
+        for node in 0..self.all().len() {
+            match self.try_ask(node, &["ROLE"]) {
+                Some(Answer::List(role)) if role[0].text() == "master" => masters += 1,
+                Some(Answer::List(role)) if role[3].text() == "connected" => {}
+                _ => return false,
+            }
+        }
+        let wanted = match self {
+            Self::Alone(servers) => servers.len(),
+            Self::Group(group) if group.agreed().is_none() => return false,
+            Self::Group(_) => 1,
+            Self::Cluster(_) => 3,
+        };
+        masters == wanted
+    }
+}
+
+fn setup(plan: &Plan) -> Setup {
+    let mut setup = USERS
+        .iter()
+        .fold(Setup::default(), |setup, user| setup.user(user));
+    let fsync = match plan.persistence {
+        Persistence::None => None,
+        Persistence::Everysec => Some("everysec"),
+        Persistence::Always => Some("always"),
+    };
+    if let Some(fsync) = fsync {
+        setup = setup.option("appendonly", "yes");
+        setup = setup.option("appendfsync", fsync);
+    }
+    if plan.faults.contains(&Fault::StepClock) {
+        setup = setup.movable_clock();
+    }
+    setup
+}
+
+/// Whether a server of a quorum knows what it granted: it has not been started since it was let in.
+fn votes(server: &Server) -> bool {
+    let ask = |words: &[&str]| Connection::open(server.port()).and_then(|mut it| it.ask(words));
+    let (Ok(Answer::Text(info)), Ok(Answer::List(keys))) = (
+        ask(&["INFO", "server"]),
+        ask(&["KEYS", "leasehold:standing:*"]),
+    ) else {
+        return false;
+    };
+    let Some(standing) = keys.first() else {
+        return false;
+    };
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+    let admitted = ask(&["HGET", standing.text(), "run"]);
+    matches!(admitted, Ok(Answer::Text(admitted)) if Some(admitted.as_str()) == run)
+}
