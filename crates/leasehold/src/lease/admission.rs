@@ -125,3 +125,133 @@ fn voting(seats: &[Seat]) -> usize {
     let votes = |seat: &&Seat| matches!(seat, Seat::Voting { .. });
     seats.iter().filter(votes).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::backend::Reply;
+    use crate::backend::scripted::Scripted;
+    use crate::lease::{Keeper, Limits};
+
+    const LONGEST: Duration = Duration::from_secs(60);
+    const LIMIT: Duration = Duration::from_secs(1);
+    const AT_ONCE: Duration = Duration::from_millis(1);
+    const READY: Seat = Seat::Ready;
+
+    /// What the nodes were asked: the longest lease, and the floor.
+    type Asked = Arc<Mutex<Vec<(u64, u64)>>>;
+
+    fn knows(highest: u64) -> Seat {
+        Seat::Voting { highest }
+    }
+
+    /// Nodes that say one of `answers` after the other, and the last one for ever.
+    fn nodes(answers: &[&[Seat]]) -> (Admission, Engine, Asked) {
+        let mut answers: Vec<Vec<Seat>> =
+            answers.iter().rev().map(|seats| seats.to_vec()).collect();
+        let asked = Asked::default();
+        let noted = asked.clone();
+        let backend = Scripted::new(move |sent| {
+            let args: Vec<_> = sent.batch.args(0).map(<[u8]>::to_vec).collect();
+            let number = |arg: &[u8]| String::from_utf8_lossy(arg).parse().unwrap();
+            noted.lock().push((number(&args[4]), number(&args[5])));
+            let seats = match answers.as_slice() {
+                [last] => last.clone(),
+                _ => answers.pop().unwrap(),
+            };
+            (
+                AT_ONCE,
+                Ok(vec![Reply::Each(seats.iter().map(reply).collect())]),
+            )
+        });
+        let limits = Limits {
+            request: LIMIT,
+            outage: LIMIT,
+        };
+        let engine = Engine::new(backend, Keeper::default(), limits);
+        let admission = Admission::new(Arc::new(Roll::new("standing")), LONGEST, LIMIT);
+        (admission, engine, asked)
+    }
+
+    fn reply(seat: &Seat) -> Option<Reply> {
+        let (answer, number) = match seat {
+            Seat::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
+            Seat::Ready => (2, 0),
+            Seat::Quarantined { left } => (0, i64::try_from(left.as_millis()).unwrap()),
+            Seat::Silent => return None,
+        };
+        Some(Reply::List(vec![Reply::Int(answer), Reply::Int(number)]))
+    }
+
+    fn floors(asked: &Asked) -> Vec<u64> {
+        asked.lock().iter().map(|(_, floor)| *floor).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_forgot_votes_above_what_a_majority_knows_after_its_quarantine() {
+        let (admission, engine, asked) = nodes(&[
+            &[knows(10), knows(20), READY],
+            &[knows(30), knows(25), READY],
+            &[knows(30), knows(25), knows(30)],
+        ]);
+        admission.check(&engine, LIMIT).await.unwrap();
+        let longest = u64::try_from(LONGEST.as_millis()).unwrap();
+        assert_eq!(*asked.lock(), [(longest, 0), (longest, 0), (longest, 30)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_no_token_is_known_the_first_is_above_nothing() {
+        let (admission, engine, asked) = nodes(&[&[knows(0), knows(0), READY]]);
+        admission.check(&engine, LIMIT).await.unwrap();
+        assert_eq!(floors(&asked), [0, 0, 1], "with 0 it would only be asked");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_let_in_by_less_than_a_majority() {
+        let some: [&[&[Seat]]; 3] = [
+            &[&[knows(10), READY, READY]],
+            &[&[knows(10), READY, Seat::Silent]],
+            // The second of the two who knew has gone before it was asked again.
+            &[
+                &[knows(10), knows(20), READY],
+                &[knows(10), Seat::Silent, READY],
+            ],
+        ];
+        for answers in some {
+            let (admission, engine, asked) = nodes(answers);
+            let start = Moment::now();
+            let checked = admission.check(&engine, LIMIT).await;
+            assert!(matches!(checked, Err(Error::NoQuorum(_))), "{checked:?}");
+            assert!(Moment::now().since(start) >= LIMIT);
+            assert!(floors(&asked).iter().all(|floor| *floor == 0), "{asked:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_in_quarantine_is_left_alone() {
+        let left = Duration::from_secs(9);
+        let (admission, engine, asked) =
+            nodes(&[&[knows(10), knows(20), Seat::Quarantined { left }]]);
+        admission.check(&engine, LIMIT).await.unwrap();
+        assert_eq!(floors(&asked), [0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_is_founded_by_all_of_it_or_not_at_all() {
+        let (admission, engine, asked) = nodes(&[&[knows(1), knows(1), Seat::Silent]]);
+        let start = Moment::now();
+        let founded = admission.found(&engine, LIMIT).await;
+        assert!(matches!(founded, Err(Error::NoQuorum(_))), "{founded:?}");
+        let took = Moment::now().since(start);
+        assert!((LIMIT..LIMIT * 2).contains(&took), "{took:?}");
+        assert!(asked.lock().iter().all(|(longest, _)| *longest == 0));
+
+        let (admission, engine, _) = nodes(&[
+            &[knows(1), knows(1), Seat::Silent],
+            &[knows(1), knows(1), knows(1)],
+        ]);
+        admission.found(&engine, LIMIT).await.unwrap();
+    }
+}
