@@ -10,8 +10,10 @@ use crate::contract::{KINDS, any_lock};
 use crate::deployment::{group, sentinel_builder};
 use crate::support::{LEASE, PASSWORD, beside_others, eventually, exists, name};
 
+/// It bears outages for longer than sentinels take to agree on a busy machine.
 async fn client(group: &Group) -> Client {
-    sentinel_builder(group, GROUP).connect().await.unwrap()
+    let builder = sentinel_builder(group, GROUP).outage_limit(Duration::from_secs(120));
+    builder.connect().await.unwrap()
 }
 
 #[test]
