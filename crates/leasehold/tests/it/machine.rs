@@ -3,7 +3,10 @@
 //! Most tests wait more than they work, so there are more threads than processors. Those that measure time wait for each
 //! other, so that the rest stands still seldom: they go when enough of them are there, or nobody else is.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How many are beside each other.
 const PLACES: u32 = 6;
@@ -33,8 +36,12 @@ struct Use {
 
 /// Being there, as long as it is held.
 pub(crate) struct Place {
-    alone: bool,
+    /// Of one that measures time, for whom the machine is watched.
+    alone: Option<Watch>,
 }
+
+/// How late the machine ran those who wanted to be run, at worst, while one that measures time was there, in microseconds.
+static WORST: AtomicU64 = AtomicU64::new(0);
 
 /// Waits for a place beside others.
 pub(crate) fn beside_others() -> Place {
@@ -45,7 +52,7 @@ pub(crate) fn beside_others() -> Place {
     }
     now.next -= 1;
     now.beside += 1;
-    Place { alone: false }
+    Place { alone: None }
 }
 
 /// Waits until nobody else is there.
@@ -58,19 +65,57 @@ pub(crate) fn alone() -> Place {
     }
     now.waiting -= 1;
     now.alone = true;
-    Place { alone: true }
+    let alone = Some(Watch::start());
+    Place { alone }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut now = look();
-        if self.alone {
+        if self.alone.is_some() {
             now.alone = false;
             now.turn &= now.waiting > 0;
         } else {
             now.beside -= 1;
         }
         CHANGED.notify_all();
+    }
+}
+
+/// How long the machine itself stood still, at worst, since the one that measures time is there: what takes longer than it may is
+/// not always the library's doing.
+pub(crate) fn stood_still() -> Duration {
+    Duration::from_micros(WORST.load(Ordering::Relaxed))
+}
+
+/// Threads that want to be run every millisecond, as many as there are processors, until it is dropped.
+struct Watch {
+    over: Arc<AtomicBool>,
+}
+
+impl Watch {
+    fn start() -> Self {
+        const TICK: Duration = Duration::from_millis(1);
+        WORST.store(0, Ordering::Relaxed);
+        let over = Arc::<AtomicBool>::default();
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            let over = over.clone();
+            thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    thread::sleep(TICK);
+                    let late = (start.elapsed() - TICK).as_micros();
+                    WORST.fetch_max(u64::try_from(late).unwrap_or(u64::MAX), Ordering::Relaxed);
+                }
+            });
+        }
+        Self { over }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 
