@@ -45,8 +45,8 @@ pub(crate) enum What {
     Failed(Failure),
     /// It sold a coupon under its token: whether that was accepted, where that is known.
     Sold { token: u64, accepted: Option<bool> },
-    /// The process ends, and has so many tasks left.
-    Over { tasks: u64 },
+    /// The process ends: how many tasks it has left, and by how many bytes its memory has grown.
+    Over { tasks: u64, grown: u64 },
 }
 
 /// Why a lock was not had.
@@ -90,9 +90,9 @@ impl fmt::Display for Event {
                 head(f, "sold")?;
                 write!(f, " {token} {}", accepted.map_or(2, u8::from))
             }
-            What::Over { tasks } => {
+            What::Over { tasks, grown } => {
                 head(f, "over")?;
-                write!(f, " {tasks}")
+                write!(f, " {tasks} {grown}")
             }
         }
     }
@@ -137,7 +137,10 @@ impl FromStr for Event {
                     _ => None,
                 },
             },
-            "over" => What::Over { tasks: number()? },
+            "over" => What::Over {
+                tasks: number()?,
+                grown: number()?,
+            },
             _ => return Err(wrong()),
         };
         let lock = u32::try_from(lock).map_err(|_| wrong())?;
@@ -198,7 +201,7 @@ mod tests {
             What::Lost,
             What::End,
             What::Gave,
-            What::Over { tasks: 3 },
+            What::Over { tasks: 3, grown: 9 },
         ];
         for failure in [
             Failure::Busy,

@@ -8,6 +8,9 @@ use crate::site::Remains;
 /// How much more memory servers may use than before: buffers, scripts, counters.
 const MEMORY: i64 = 24 * 1024 * 1024;
 
+/// How much more a worker may have when its client has gone than when it had just connected: what its tasks had at the same time, and no more the longer it ran.
+const OF_A_WORKER: u64 = 32 * 1024 * 1024;
+
 /// Keys that are meant to stay: tokens, the standing and the votes of a quorum's node, and the tokens of Redisson's fenced locks.
 const MEANT_TO_STAY: [&str; 4] = [
     "leasehold:token:",
@@ -41,10 +44,13 @@ pub(crate) fn check(remains: &Remains) -> Verdict {
 
 /// Processes that were not killed end with nothing under way.
 fn check_end(process: usize, events: &[Event], verdict: &mut Verdict) {
-    if let Some(What::Over { tasks }) = events.last().map(|event| event.what) {
+    if let Some(What::Over { tasks, grown }) = events.last().map(|event| event.what) {
         verdict.looked_at += 1;
         if tasks > 0 {
             verdict.wrong(|| format!("process {process} ended with {tasks} tasks"));
+        }
+        if grown > OF_A_WORKER {
+            verdict.wrong(|| format!("process {process} has grown by {grown} bytes"));
         }
     }
 }
@@ -73,14 +79,18 @@ mod tests {
             ..Remains::default()
         };
         let task = Remains {
-            histories: vec![vec!["over 0 0 5 2".parse().unwrap()]],
+            histories: vec![vec!["over 0 0 5 2 0".parse().unwrap()]],
+            ..Remains::default()
+        };
+        let worker = Remains {
+            histories: vec![vec!["over 0 0 5 0 40000000".parse().unwrap()]],
             ..Remains::default()
         };
         let memory = Remains {
             grown: MEMORY + 1,
             ..Remains::default()
         };
-        for remains in [key, channel, permits, task, memory] {
+        for remains in [key, channel, permits, task, worker, memory] {
             assert_eq!(check(&remains).wrong, 1);
         }
     }

@@ -56,7 +56,7 @@ pub(crate) fn work(job: Job) {
         told.store(true, Ordering::SeqCst);
     });
     let log = Log::open(&job.history).expect("a file for the history");
-    runtime.block_on(async {
+    let grown = runtime.block_on(async {
         let worker = Arc::new(Worker {
             log: Log::open(&job.history).expect("a file for the history"),
             holdings: AtomicU64::new(0),
@@ -64,8 +64,10 @@ pub(crate) fn work(job: Job) {
             locks: Locks::connect(&job).await,
             job,
         });
+        let before = memory();
         worker.clone().work().await;
         worker.locks.shutdown().await;
+        memory().saturating_sub(before)
     });
     // What the library began for us ends with the client, but for cancels, which go on until nothing can arrive late any more.
     let limit = Instant::now() + AFTERWARDS;
@@ -77,7 +79,7 @@ pub(crate) fn work(job: Job) {
         lock: 0,
         holding: 0,
         at: now(),
-        what: What::Over { tasks },
+        what: What::Over { tasks, grown },
     });
 }
 
@@ -243,6 +245,14 @@ impl Worker {
             what,
         });
     }
+}
+
+/// What this process has in memory, in bytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
 fn name(lock: u32) -> String {
