@@ -45,10 +45,17 @@ pub(crate) struct Plan {
     /// Whether two must be seen holding the same: a run that shows that the rig can see it.
     #[serde(default)]
     pub(crate) control: bool,
+    /// With fewer acquisitions a second a run proves nothing.
+    #[serde(default = "enough")]
+    pub(crate) least: u32,
 }
 
 fn now_and_then() -> u64 {
     300
+}
+
+fn enough() -> u32 {
+    500
 }
 
 /// Where the locks are kept.
@@ -228,6 +235,7 @@ pub(crate) mod tests {
             pace_ms: 100,
             faults: Vec::new(),
             control: false,
+            least: 1,
         }
     }
 

@@ -11,9 +11,6 @@ use crate::history::Moment;
 use crate::nemesis::Deed;
 use crate::plan::Plan;
 
-/// Below this many acquisitions a second a run proves nothing.
-const LEAST: f64 = 500.0;
-
 pub(crate) struct Run<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) from: Moment,
@@ -27,10 +24,10 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Whether all that is promised was kept, and enough was seen.
+    /// Whether all that is promised was kept, and a control shows what it must. What a machine was too slow for is void, not wrong.
     pub(crate) fn is_well(&self) -> bool {
         let kept = |verdict: &Verdict| verdict.is_clean() || self.is_excused(verdict);
-        self.verdicts.iter().all(kept) && self.void().is_none()
+        self.verdicts.iter().all(kept) && !self.is_blind()
     }
 
     /// Where a fault breaks what exclusion rests on, what follows from it is told and not held against anybody.
@@ -44,19 +41,21 @@ impl Run<'_> {
         verdicts.filter(|verdict| verdict.looked_at > 0 || !verdict.is_clean())
     }
 
+    /// Whether it is a control that shows nothing.
+    fn is_blind(&self) -> bool {
+        let mut excused = self.verdicts.iter().filter(|one| self.is_excused(one));
+        self.plan.control && excused.all(Verdict::is_clean)
+    }
+
     /// Why the run proves nothing, if so.
     fn void(&self) -> Option<String> {
-        let excused = self.verdicts.iter().filter(|one| self.is_excused(one));
-        let seen: u64 = excused.map(|verdict| verdict.wrong).sum();
-        match (self.plan.control, seen) {
-            (true, 0) => Some("a control that shows nothing".to_owned()),
-            // What was seen was seen, however slow.
-            (true, _) => None,
-            (false, _) if self.rate() < LEAST => {
-                Some(format!("fewer than {LEAST} acquisitions a second"))
-            }
-            (false, _) => None,
+        let least = self.plan.least;
+        if self.is_blind() {
+            return Some("a control that shows nothing".to_owned());
         }
+        // What a control has shown it has shown, however slow.
+        let too_slow = !self.plan.control && self.rate() < f64::from(least);
+        too_slow.then(|| format!("fewer than {least} acquisitions a second"))
     }
 
     fn acquisitions(&self) -> usize {

@@ -46,10 +46,10 @@ impl Run<'_> {
     }
 
     fn sentence(&self) -> String {
-        match (self.is_well(), self.void()) {
-            (true, _) => "<p class=well>Everything that is promised was kept.</p>".to_owned(),
-            (false, Some(why)) => format!("<p class=wrong>This run proves nothing: {why}.</p>"),
-            (false, None) => "<p class=wrong>A promise was broken.</p>".to_owned(),
+        match (self.is_well() || self.is_blind(), self.void()) {
+            (true, None) => "<p class=well>Everything that is promised was kept.</p>".to_owned(),
+            (true, Some(why)) => format!("<p class=wrong>This run proves nothing: {why}.</p>"),
+            (false, _) => "<p class=wrong>A promise was broken.</p>".to_owned(),
         }
     }
 
