@@ -26,8 +26,13 @@ pub(crate) struct Run<'a> {
 impl Run<'_> {
     /// Whether all that is promised was kept, and a control shows what it must. What a machine was too slow for is void, not wrong.
     pub(crate) fn is_well(&self) -> bool {
+        self.is_kept() && !self.is_blind()
+    }
+
+    /// Whether all that is promised was kept.
+    fn is_kept(&self) -> bool {
         let kept = |verdict: &Verdict| verdict.is_clean() || self.is_excused(verdict);
-        self.verdicts.iter().all(kept) && !self.is_blind()
+        self.verdicts.iter().all(kept)
     }
 
     /// Where a fault breaks what exclusion rests on, what follows from it is told and not held against anybody.

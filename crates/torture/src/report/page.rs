@@ -46,7 +46,7 @@ impl Run<'_> {
     }
 
     fn sentence(&self) -> String {
-        match (self.is_well() || self.is_blind(), self.void()) {
+        match (self.is_kept(), self.void()) {
             (true, None) => "<p class=well>Everything that is promised was kept.</p>".to_owned(),
             (true, Some(why)) => format!("<p class=wrong>This run proves nothing: {why}.</p>"),
             (false, _) => "<p class=wrong>A promise was broken.</p>".to_owned(),
