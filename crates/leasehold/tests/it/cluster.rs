@@ -113,51 +113,30 @@ fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
         };
         cluster.servers().iter().map(info).sum()
     };
-    for (seed, worker) in workers.iter_mut().enumerate() {
-        worker.tell(&format!("hold-many 1000 {} {seed}", scaled(3_000)));
-    }
-    let mut dice = Dice::new(100);
+    // Slots in which some of the names are, so that there is something to disturb.
+    let slots: Vec<_> = (0..1000)
+        .map(|number| cluster.slot(&key(&format!("many:{number}"))))
+        .collect();
     let start = Instant::now();
-    let mut moved = 0;
-    let over = std::sync::atomic::AtomicBool::new(false);
-    let holdings = std::thread::scope(|scope| {
-        let listening = scope.spawn(|| {
-            let mut holdings: Vec<(String, u64, u64, u64)> = Vec::new();
-            for worker in &mut workers {
-                loop {
-                    let answer = worker.answer();
-                    let words: Vec<_> = answer.split(' ').collect();
-                    let [name, from, to, token] = words.as_slice() else {
-                        assert_eq!(answer, "done");
-                        break;
-                    };
-                    let number = |word: &str| word.parse().unwrap();
-                    holdings.push(((*name).to_owned(), number(from), number(to), number(token)));
-                }
+    let mut holdings = Vec::new();
+    std::thread::scope(|scope| {
+        let moving = scope.spawn(|| {
+            let mut dice = Dice::new(100);
+            for _ in 0..scaled(30) {
+                let slot = slots[usize::try_from(dice.below(1000)).unwrap()];
+                let from = cluster.owner(slot, 0);
+                cluster.move_slot(slot, from, (from + 1) % 3);
             }
-            over.store(true, std::sync::atomic::Ordering::SeqCst);
-            holdings
+            println!("{} slots moved in {:?}", scaled(30), start.elapsed());
         });
-        // Slots in which some of the names are, so that there is something to disturb.
-        let slots: Vec<_> = (0..1000)
-            .map(|number| cluster.slot(&key(&format!("many:{number}"))))
-            .collect();
-        while moved < scaled(30) && !over.load(std::sync::atomic::Ordering::SeqCst) {
-            let slot = slots[usize::try_from(dice.below(1000)).unwrap()];
-            let from = cluster.owner(slot, 0);
-            cluster.move_slot(slot, from, (from + 1) % 3);
-            moved += 1;
+        // However long the moves take, there is load all the while.
+        let mut rounds = 0;
+        while !moving.is_finished() || rounds < scaled(6) {
+            hold_many(&mut workers, rounds, &mut holdings);
+            rounds += 1;
         }
-        let moves = start.elapsed();
-        let holdings = listening.join().unwrap();
-        println!(
-            "{moved} slots moved in {moves:?}, {} holdings in {:?}",
-            holdings.len(),
-            start.elapsed()
-        );
-        holdings
     });
-    assert_eq!(moved, scaled(30), "too few slots moved under load");
+    println!("{} holdings in {:?}", holdings.len(), start.elapsed());
     let mut by_name = holdings;
     by_name.sort_unstable();
     for pair in by_name.windows(2) {
@@ -176,6 +155,25 @@ fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
     // The count counts: what is not sharded goes to all.
     cluster.server(0).tell(&["PUBLISH", "x", "y"]);
     assert!(broadcast() > 0);
+}
+
+/// Has every worker take and release some of a thousand names; from, to and token of each holding.
+fn hold_many(workers: &mut [Worker], round: u64, holdings: &mut Vec<(String, u64, u64, u64)>) {
+    for (index, worker) in (0..).zip(workers.iter_mut()) {
+        worker.tell(&format!("hold-many 1000 504 {}", round * 8 + index));
+    }
+    for worker in workers {
+        loop {
+            let answer = worker.answer();
+            let words: Vec<_> = answer.split(' ').collect();
+            let [name, from, to, token] = words.as_slice() else {
+                assert_eq!(answer, "done");
+                break;
+            };
+            let number = |word: &str| word.parse().unwrap();
+            holdings.push(((*name).to_owned(), number(from), number(to), number(token)));
+        }
+    }
 }
 
 #[test]

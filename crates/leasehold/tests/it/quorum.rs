@@ -36,7 +36,18 @@ async fn acquire(quorum: &Quorum, count: u64) -> Vec<Duration> {
     for _ in 0..count {
         let name = name();
         let start = Instant::now();
-        let guard = quorum.mutex(&name).lock().await.unwrap();
+        let guard = match quorum.mutex(&name).lock().await {
+            Ok(guard) => guard,
+            // Three of five answer within 200 ms, unless the machine runs nobody for so long.
+            Err(error) => {
+                let (still, after) = (machine::stood_still(), start.elapsed());
+                assert!(
+                    still > Duration::from_millis(150),
+                    "{error} after {after:?}, {still:?}"
+                );
+                continue;
+            }
+        };
         times.push(start.elapsed());
         assert_eq!(guard.release().await.unwrap(), Release::Released);
     }

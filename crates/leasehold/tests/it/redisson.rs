@@ -26,11 +26,9 @@ use crate::support::{PASSWORD, alone};
 /// The watchdog of both sides.
 pub(crate) const WATCHDOG: Duration = Duration::from_millis(1500);
 
-/// Less than any poll of either side, and more than a small machine's processors are taken away for.
-pub(crate) const AT_ONCE: Duration = Duration::from_millis(300);
-
-/// What a wake-up takes at most, more often than not.
-pub(crate) const USUALLY: Duration = Duration::from_millis(50);
+/// Less than any poll of either side, the first of which is a second after it began to wait, and more than a small machine's processors
+/// are taken away for.
+pub(crate) const AT_ONCE: Duration = Duration::from_millis(600);
 
 /// A wait that only fails when nothing comes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
