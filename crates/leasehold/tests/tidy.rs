@@ -127,6 +127,7 @@ fn every_file_says_what_it_is_and_is_one_idea() {
         "src",
         "tests",
         "examples",
+        "../leasehold-tests/tests",
         "../testkit/src",
         "../torture/src",
     ];

@@ -4,11 +4,11 @@ use testkit::{Answer, Flavor, Server};
 
 use crate::machine;
 
-const RENEW: &str = include_str!("../../lua/lean/renew.lua");
-const RELEASE: &str = include_str!("../../lua/lean/release.lua");
-const KEEP: &str = include_str!("../../lua/lean/keep.lua");
-const TOKENS: &str = include_str!("../../lua/lean/tokens.lua");
-const RAISE: &str = include_str!("../../lua/token/raise.lua");
+const RENEW: &str = include_str!("../../../leasehold/lua/lean/renew.lua");
+const RELEASE: &str = include_str!("../../../leasehold/lua/lean/release.lua");
+const KEEP: &str = include_str!("../../../leasehold/lua/lean/keep.lua");
+const TOKENS: &str = include_str!("../../../leasehold/lua/lean/tokens.lua");
+const RAISE: &str = include_str!("../../../leasehold/lua/token/raise.lua");
 
 fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Answer {
     let words: Vec<_> = ["EVAL", script, "1", key]

@@ -4,11 +4,11 @@ use testkit::{Answer, Flavor, Server};
 
 use crate::machine;
 
-const VOTE: &str = include_str!("../../lua/quorum/vote.lua");
-const RENEW: &str = include_str!("../../lua/quorum/renew.lua");
-const FILL: &str = include_str!("../../lua/quorum/fill.lua");
-const RELEASE: &str = include_str!("../../lua/quorum/release.lua");
-const ADMIT: &str = include_str!("../../lua/quorum/admit.lua");
+const VOTE: &str = include_str!("../../../leasehold/lua/quorum/vote.lua");
+const RENEW: &str = include_str!("../../../leasehold/lua/quorum/renew.lua");
+const FILL: &str = include_str!("../../../leasehold/lua/quorum/fill.lua");
+const RELEASE: &str = include_str!("../../../leasehold/lua/quorum/release.lua");
+const ADMIT: &str = include_str!("../../../leasehold/lua/quorum/admit.lua");
 
 fn eval(server: &Server, script: &str, keys: &[&str], args: &[&str]) -> Answer {
     let count = keys.len().to_string();

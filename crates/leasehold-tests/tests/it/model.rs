@@ -15,14 +15,32 @@ use crate::machine;
 use crate::support::scaled;
 use queue::{Model, Step};
 
-const LINE: &str = include_str!("../../lua/queue/line.lua");
+const LINE: &str = include_str!("../../../leasehold/lua/queue/line.lua");
 const STEPS: [(&str, &str); 6] = [
-    ("enter", include_str!("../../lua/queue/enter.lua")),
-    ("renew", include_str!("../../lua/queue/renew.lua")),
-    ("release", include_str!("../../lua/queue/release.lua")),
-    ("shrink", include_str!("../../lua/queue/shrink.lua")),
-    ("capacity", include_str!("../../lua/queue/capacity.lua")),
-    ("look", include_str!("../../lua/queue/look.lua")),
+    (
+        "enter",
+        include_str!("../../../leasehold/lua/queue/enter.lua"),
+    ),
+    (
+        "renew",
+        include_str!("../../../leasehold/lua/queue/renew.lua"),
+    ),
+    (
+        "release",
+        include_str!("../../../leasehold/lua/queue/release.lua"),
+    ),
+    (
+        "shrink",
+        include_str!("../../../leasehold/lua/queue/shrink.lua"),
+    ),
+    (
+        "capacity",
+        include_str!("../../../leasehold/lua/queue/capacity.lua"),
+    ),
+    (
+        "look",
+        include_str!("../../../leasehold/lua/queue/look.lua"),
+    ),
 ];
 
 /// Ten small ways to break the scripts: what to replace, by what, and what that does.

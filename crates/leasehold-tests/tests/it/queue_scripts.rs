@@ -4,14 +4,14 @@ use testkit::{Answer, Flavor, Server};
 
 use crate::machine;
 
-const LINE: &str = include_str!("../../lua/queue/line.lua");
-const ENTER: &str = include_str!("../../lua/queue/enter.lua");
-const RENEW: &str = include_str!("../../lua/queue/renew.lua");
-const RELEASE: &str = include_str!("../../lua/queue/release.lua");
-const SHRINK: &str = include_str!("../../lua/queue/shrink.lua");
-const CAPACITY: &str = include_str!("../../lua/queue/capacity.lua");
-const TOKENS: &str = include_str!("../../lua/queue/tokens.lua");
-const LOOK: &str = include_str!("../../lua/queue/look.lua");
+const LINE: &str = include_str!("../../../leasehold/lua/queue/line.lua");
+const ENTER: &str = include_str!("../../../leasehold/lua/queue/enter.lua");
+const RENEW: &str = include_str!("../../../leasehold/lua/queue/renew.lua");
+const RELEASE: &str = include_str!("../../../leasehold/lua/queue/release.lua");
+const SHRINK: &str = include_str!("../../../leasehold/lua/queue/shrink.lua");
+const CAPACITY: &str = include_str!("../../../leasehold/lua/queue/capacity.lua");
+const TOKENS: &str = include_str!("../../../leasehold/lua/queue/tokens.lua");
+const LOOK: &str = include_str!("../../../leasehold/lua/queue/look.lua");
 
 const KEYS: [&str; 5] = ["lock", "holders", "line", "alive", "counter"];
 const MINUTE: &str = "60000000";
@@ -271,9 +271,9 @@ fn the_latch_counts_each_caller_once() {
         let words = ["EVAL", script, "1", "latch"].into_iter();
         server.ask(&words.chain(args.iter().copied()).collect::<Vec<_>>())
     };
-    let set = include_str!("../../lua/latch/set.lua");
-    let count_down = include_str!("../../lua/latch/count_down.lua");
-    let delete = include_str!("../../lua/latch/delete.lua");
+    let set = include_str!("../../../leasehold/lua/latch/set.lua");
+    let count_down = include_str!("../../../leasehold/lua/latch/count_down.lua");
+    let delete = include_str!("../../../leasehold/lua/latch/delete.lua");
     assert_eq!(call(count_down, &["a", "c"]), Answer::Int(-1));
     assert_eq!(call(delete, &["c"]), Answer::Int(0));
     for (count, life) in [("0", "1"), ("1", "0"), ("x", "1"), ("1.5", "1"), ("1", "")] {

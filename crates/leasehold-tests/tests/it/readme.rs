@@ -11,7 +11,7 @@ use testkit::{Fault, Flavor, Proxy, Setup};
 use crate::support::{LEASE, PASSWORD, beside_others, builder_at, key, name, server, url_at};
 
 const README: &str = include_str!("../../../../README.md");
-const EXAMPLE: &str = include_str!("../../examples/coupon.rs");
+const EXAMPLE: &str = include_str!("../../../leasehold/examples/coupon.rs");
 
 #[test]
 fn the_first_example_is_the_program_that_is_run_and_short() {
