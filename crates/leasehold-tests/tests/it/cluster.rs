@@ -87,7 +87,7 @@ fn a_waiter_is_woken_after_its_slot_has_moved() {
                 assert_eq!(guard.release().await.unwrap(), Release::Released);
                 let guard = next.await.unwrap().unwrap();
                 let took = start.elapsed();
-                assert!(took < Duration::from_millis(250), "{kind}: {took:?}");
+                assert!(took < Duration::from_millis(600), "{kind}: {took:?}");
                 assert_eq!(guard.release().await.unwrap(), Release::Released);
             }
         });

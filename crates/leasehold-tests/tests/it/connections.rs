@@ -215,7 +215,7 @@ fn a_server_out_of_reach_is_told_within_the_connect_limit() {
         let start = Instant::now();
         let silent = connect(proxy.port()).await;
         assert!(matches!(silent, Err(Error::Unavailable(_))), "{silent:?}");
-        assert!(start.elapsed() < limit + Duration::from_millis(200));
+        assert!(start.elapsed() < limit + Duration::from_secs(1));
         server.kill();
         let down = connect(server.port()).await;
         assert!(matches!(down, Err(Error::Unavailable(_))), "{down:?}");

@@ -16,7 +16,7 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(60);
 
 /// How soon whoever is told must know, on a busy machine.
-const AT_ONCE: Duration = Duration::from_millis(300);
+const AT_ONCE: Duration = Duration::from_millis(600);
 
 /// Gives the user of the tests what the README says one needs who looks.
 fn allow_looking(server: &Server) {

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use leasehold::Client;
 use testkit::{Proxy, Server};
 
-use crate::hand_over::{hand_overs, messages};
+use crate::hand_over::{FAR, from_afar};
 use crate::support::{
-    LEASE, alone, beside_others, builder_at, client, eventually, name, percentile, run, scaled,
-    server,
+    LEASE, alone, beside_others, builder_at, client, eventually, name, run, scaled, server,
 };
 use crate::worker::Worker;
 
@@ -171,23 +170,9 @@ fn those_who_wait_send_nothing_but_a_heartbeat_a_second() {
 #[test]
 fn the_next_in_line_has_the_lock_as_soon_as_a_message_can_tell() {
     alone(|| {
-        let server = server();
-        let mut sides = [(); 2].map(|()| Worker::start(server.port(), Duration::from_secs(30)));
-        let mut ratios: Vec<f64> = Vec::new();
-        for round in 0..4 {
-            let count = scaled(200);
-            let mut handed = hand_overs(&mut sides, "fair", &format!("handed-{round}"), count);
-            let mut bare = messages(&mut sides, &format!("bare-{round}"), count);
-            handed.sort_unstable();
-            bare.sort_unstable();
-            let (ours, theirs) = (percentile(&handed, 500), percentile(&bare, 500));
-            let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
-            println!("hand-over {ours:?}, message {theirs:?}, ratio {ratio:.2}");
-            ratios.push(ratio);
-        }
-        // One message and what is done with it: who would have to ask first would need two and more, in each round. The machine
-        // disturbs one or the other.
-        assert!(ratios.iter().any(|ratio| *ratio <= 1.9), "{ratios:?}");
+        // The release, and the message that it sets off: who had to ask first would need two journeys.
+        let usual = from_afar("fair");
+        assert!(usual < FAR * 3 / 2, "{usual:?}");
     });
 }
 
@@ -370,7 +355,7 @@ fn after_a_new_connection_those_in_line_ask_at_once() {
             let _ = held.release().await.unwrap();
             let _guard = waiter.await.unwrap().unwrap();
             let took = killed.elapsed();
-            assert!(took < Duration::from_millis(400), "only after {took:?}");
+            assert!(took < Duration::from_millis(600), "only after {took:?}");
         }
     });
 }

@@ -165,9 +165,11 @@ async fn serve(client: Client, url: &str, lease: Duration) {
             ["cycle", name, count] => {
                 cycle(&client, name, lease, count.parse().expect("a count")).await;
             }
-            ["ping-pong", kind, name, count] => {
-                let number = u64::from(*kind == "fair");
-                ping_pong(&client, name, number, count.parse().expect("a count")).await;
+            ["ping-pong", kind, name, hold, count] => {
+                let kind = u64::from(*kind == "fair");
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                let hold = Duration::from_millis(number(hold));
+                ping_pong(&client, name, kind, hold, number(count)).await;
             }
             ["serve", name, limit, hold] => {
                 let millis = |word: &str| Duration::from_millis(word.parse().expect("a time"));
@@ -182,12 +184,6 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                 let number = |word: &str| word.parse::<u64>().expect("a number");
                 let hold = Duration::from_millis(number(hold));
                 lines::read(&client, name, number(tasks), hold).await;
-            }
-            ["listen", channel, count] => {
-                lines::listen(url, channel, count.parse().expect("a count")).await;
-            }
-            ["publish", channel, count] => {
-                lines::publish(url, channel, count.parse().expect("a count")).await;
             }
             ["hold-many", names, count, seed] => {
                 let number = |word: &str| word.parse::<u64>().expect("a number");
@@ -234,13 +230,12 @@ async fn cycle(client: &Client, name: &str, lease: Duration, count: usize) {
 }
 
 /// Holds a lock for a moment, again and again; says when it got it and when it gave it back.
-async fn ping_pong(client: &Client, name: &str, kind: u64, count: usize) {
-    let mut times = Vec::with_capacity(count);
+async fn ping_pong(client: &Client, name: &str, kind: u64, hold: Duration, count: u64) {
+    let mut times = Vec::new();
     for _ in 0..count {
         let held: Guard = any_lock(client, name, kind).await.expect("the lock");
         let taken = clock();
-        // As far apart as the bare messages that this is compared with: a machine that slept longer is slower.
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(hold).await;
         let released = clock();
         let _ = held.release().await.expect("released");
         times.push((taken, released));

@@ -1,4 +1,4 @@
-//! What worker processes do with locks that have a line, and with the bare driver beside them.
+//! What worker processes do with locks that have a line.
 
 use std::time::Duration;
 
@@ -71,60 +71,4 @@ pub(super) async fn read(client: &Client, name: &str, tasks: u64, hold: Duration
         });
     }
     say("reading");
-}
-
-/// Hears so many messages by the bare driver; says when each came in.
-pub(super) async fn listen(url: &str, channel: &str, count: usize) {
-    let (push, mut pushed) = tokio::sync::mpsc::unbounded_channel();
-    let config = redis::AsyncConnectionConfig::new().set_push_sender(push);
-    let mut connection = bare(url, config).await;
-    let subscribe = redis::cmd("SSUBSCRIBE").arg(channel).to_owned();
-    let subscribed = connection.send_packed_command(&subscribe).await;
-    subscribed.expect("subscribed");
-    say("listening");
-    let mut times = Vec::with_capacity(count);
-    while times.len() < count {
-        let push: redis::PushInfo = pushed.recv().await.expect("a message");
-        if push.kind == redis::PushKind::SMessage {
-            times.push(clock());
-        }
-    }
-    for time in times {
-        say(time);
-    }
-}
-
-/// Publishes so many messages from a script by the bare driver; says when each was sent.
-pub(super) async fn publish(url: &str, channel: &str, count: usize) {
-    let mut connection = bare(url, redis::AsyncConnectionConfig::new()).await;
-    let mut times = Vec::with_capacity(count);
-    for _ in 0..count {
-        // As far apart as the hand-overs that this is compared with.
-        tokio::time::sleep(Duration::from_millis(3)).await;
-        times.push(clock());
-        let heard: i64 = redis::cmd("EVAL")
-            .arg("return redis.call('SPUBLISH', ARGV[1], ARGV[2])")
-            .arg(0)
-            .arg(channel)
-            .arg("0123456789abcdef0123456789abcdef 1763000000000000 1763000000000000")
-            .query_async(&mut connection)
-            .await
-            .expect("published");
-        assert_eq!(heard, 1);
-    }
-    for time in times {
-        say(time);
-    }
-}
-
-pub(super) async fn bare(
-    url: &str,
-    config: redis::AsyncConnectionConfig,
-) -> redis::aio::MultiplexedConnection {
-    let url = format!("{url}?protocol=resp3");
-    let client = redis::Client::open(url).expect("an address");
-    client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
-        .expect("a connection")
 }

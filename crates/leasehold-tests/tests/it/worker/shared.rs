@@ -6,7 +6,6 @@ use leasehold::Client;
 use leasehold::redisson::Redisson;
 use testkit::Dice;
 
-use super::lines::bare;
 use super::say;
 use crate::redisson::{Held, take, take_now};
 
@@ -101,9 +100,10 @@ impl Referee {
     /// Asks with all rights, at the server that `url` names.
     async fn new(url: &str, digest: &str, id: String) -> Self {
         let host = url.rsplit('@').next().expect("a host");
-        let config = redis::AsyncConnectionConfig::new();
+        let client = redis::Client::open(format!("redis://{host}")).expect("an address");
+        let connection = client.get_multiplexed_async_connection().await;
         Self {
-            connection: bare(&format!("redis://{host}"), config).await,
+            connection: connection.expect("a connection"),
             digest: digest.to_owned(),
             id,
         }
