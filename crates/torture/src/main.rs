@@ -79,6 +79,7 @@ fn torture(path: &Path, folder: &Path) -> Result<bool, String> {
         .collect();
     let run = Run {
         plan: &plan,
+        file: &path.file_stem().unwrap_or_default().to_string_lossy(),
         from,
         until,
         attempts: &attempts,

@@ -13,6 +13,8 @@ use crate::plan::Plan;
 
 pub(crate) struct Run<'a> {
     pub(crate) plan: &'a Plan,
+    /// What the plan's file is called.
+    pub(crate) file: &'a str,
     pub(crate) from: Moment,
     pub(crate) until: Moment,
     pub(crate) attempts: &'a [Attempt],

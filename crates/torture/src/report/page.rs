@@ -39,8 +39,8 @@ impl Run<'_> {
         page += &self.fault_table();
         let _ = write!(
             page,
-            "<p>The same again, but for the machine's own timing: <code>TORTURE_SEED={} TORTURE_SECONDS={} cargo run --release -p torture -- PLAN FOLDER</code></p></html>",
-            plan.seed, plan.seconds
+            "<p>The same again, but for the machine's own timing: <code>TORTURE_SEED={} scripts/campaign {} {}</code></p></html>",
+            plan.seed, plan.seconds, self.file
         );
         page
     }

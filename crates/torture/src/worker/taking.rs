@@ -59,7 +59,8 @@ impl Locks {
     }
 
     pub(super) async fn shutdown(&self) {
-        let limit = Duration::from_secs(5);
+        // Cancels of requests that may arrive late go on for longer; they are waited for when the client has gone.
+        let limit = Duration::from_secs(1);
         match &self.of {
             Of::Server(client) => client.shutdown(limit).await,
             Of::Quorum(quorum) => quorum.shutdown(limit).await,
