@@ -209,6 +209,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_last_of_five_is_let_in_too() {
+        let one = knows(1);
+        let (admission, engine, asked) = nodes(&[&[one, one, one, one, READY]]);
+        admission.check(&engine, LIMIT).await.unwrap();
+        assert_eq!(floors(&asked), [0, 0, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn nobody_is_let_in_by_less_than_a_majority() {
         let some: [&[&[Seat]]; 3] = [
             &[&[knows(10), READY, READY]],
