@@ -32,7 +32,7 @@ fn readers_hold_it_together_and_writers_alone() {
 
 #[test]
 fn a_writer_waits_one_generation_of_readers_at_most() {
-    let hold = Duration::from_millis(120);
+    let hold = Duration::from_millis(300);
     beside_others(async {
         let (server, name) = (server(), name());
         let lease = Duration::from_secs(10);
@@ -59,7 +59,7 @@ fn a_writer_waits_one_generation_of_readers_at_most() {
             let _ = guard.release().await.unwrap();
         }
         println!("a writer waited {longest:?} at most, readers hold {hold:?}");
-        assert!(longest < hold * 4, "a writer waited {longest:?}");
+        assert!(longest < hold * 2, "a writer waited {longest:?}");
         drop(workers);
     });
 }
