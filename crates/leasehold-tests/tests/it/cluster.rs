@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Error, Release};
 use testkit::{Cluster, Dice, Flavor, Setup};
 
-use crate::contract::{KINDS, any_lock};
+use crate::contract::{KINDS, any_lock, passed_on};
 use crate::deployment::{Deployment, cluster, cluster_url, old_and_new};
 use crate::machine;
 use crate::support::{LEASE, PASSWORD, beside_others, channels, eventually, key, name, scaled};
@@ -42,14 +42,7 @@ fn locks_of_all_kinds_are_waited_for_through_a_failover() {
             cluster.until_owner_is_not(0, slot, 1);
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
             for (guard, next) in waiting {
-                // Kept through the failover or lost in it; told in either case.
-                match (guard.check().is_ok(), guard.release().await) {
-                    (held, Ok(Release::Released)) => assert!(held),
-                    (_, Ok(Release::WasLost { .. })) => {}
-                    (_, other) => panic!("{other:?}"),
-                }
-                let got = tokio::time::timeout(Duration::from_secs(10), next).await;
-                let guard = got.expect("waiting goes on").unwrap().unwrap();
+                let guard = passed_on(guard, next).await;
                 assert_eq!(guard.release().await.unwrap(), Release::Released);
             }
             // A dead shard does not delay another's renewals.

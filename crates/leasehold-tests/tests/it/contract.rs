@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use leasehold::kinds::{Lock, TryLock};
 use leasehold::{Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, Release};
+use tokio::task::JoinHandle;
 
 /// A kind that one holder has at a time.
 pub(crate) trait Exclusive<C = Client>: Clone + Send + Sync + 'static {
@@ -218,4 +219,15 @@ pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryLock 
         2 => client.semaphore(name, 1).try_acquire(),
         _ => client.rw_lock(name).try_write().into(),
     }
+}
+
+/// What `next` waited for through a failover, in which `guard` was kept or lost, and told so in either case.
+pub(crate) async fn passed_on(guard: Guard, next: JoinHandle<Result<Guard, Error>>) -> Guard {
+    match (guard.check().is_ok(), guard.release().await) {
+        (held, Ok(Release::Released)) => assert!(held),
+        (_, Ok(Release::WasLost { .. })) => {}
+        (_, other) => panic!("{other:?}"),
+    }
+    let got = tokio::time::timeout(Duration::from_secs(10), next).await;
+    got.expect("waiting goes on").unwrap().unwrap()
 }

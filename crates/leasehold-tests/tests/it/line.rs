@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Client;
+use leasehold::{Client, Guard};
 use testkit::{Proxy, Server};
 
 use crate::hand_over::{FAR, from_afar};
@@ -18,6 +18,12 @@ fn waiting(server: &Server) -> usize {
     lines.list().iter().map(count).sum::<i64>() as usize
 }
 
+/// A fair mutex that one who does nothing else holds.
+async fn held_by_another(server: &Server, name: &str) -> Guard {
+    let mutex = client(server).await.fair_mutex(name);
+    mutex.lock().await.unwrap()
+}
+
 #[test]
 fn fifty_processes_are_served_in_the_order_in_which_they_came() {
     const PROCESSES: usize = 50;
@@ -25,12 +31,7 @@ fn fifty_processes_are_served_in_the_order_in_which_they_came() {
     let gives_up = |number: usize| number % 5 == 4 && !killed(number);
     beside_others(async {
         let (server, name) = (server(), name());
-        let first = client(&server)
-            .await
-            .fair_mutex(&name)
-            .lock()
-            .await
-            .unwrap();
+        let first = held_by_another(&server, &name).await;
         let mut workers: Vec<_> = (0..PROCESSES)
             .map(|_| Worker::start(server.port(), Duration::from_secs(10)))
             .collect();
@@ -139,12 +140,7 @@ fn those_who_wait_send_nothing_but_a_heartbeat_a_second() {
         run(async {
             let server = server();
             let name = name();
-            let _held = client(&server)
-                .await
-                .fair_mutex(&name)
-                .lock()
-                .await
-                .unwrap();
+            let _held = held_by_another(&server, &name).await;
             let proxy = Proxy::start(server.port());
             let waiter = builder_at(proxy.port())
                 .lease(Duration::from_secs(30))
@@ -218,12 +214,7 @@ fn a_holder_and_ten_waiters_that_die_together_cost_one_lease() {
 fn a_place_in_line_is_known_while_waiting_and_when_giving_up() {
     beside_others(async {
         let (server, name) = (server(), name());
-        let _held = client(&server)
-            .await
-            .fair_mutex(&name)
-            .lock()
-            .await
-            .unwrap();
+        let _held = held_by_another(&server, &name).await;
         let (one, other) = (client(&server).await, client(&server).await);
         let (first, second) = (one.fair_mutex(&name), other.fair_mutex(&name));
         assert_eq!(second.position(), None);
@@ -253,12 +244,7 @@ fn a_place_in_line_is_known_while_waiting_and_when_giving_up() {
 fn one_who_was_out_of_reach_gets_back_in_where_it_was() {
     beside_others(async {
         let (server, name) = (server(), name());
-        let held = client(&server)
-            .await
-            .fair_mutex(&name)
-            .lock()
-            .await
-            .unwrap();
+        let held = held_by_another(&server, &name).await;
         let proxy = Proxy::start(server.port());
         let first = builder_at(proxy.port()).connect().await.unwrap();
         let first = tokio::spawn(first.fair_mutex(&name).lock().into_future());
@@ -284,12 +270,7 @@ fn one_who_was_out_of_reach_gets_back_in_where_it_was() {
 fn one_who_gives_up_leaves_its_place_to_the_next_task_of_its_process() {
     beside_others(async {
         let (server, name) = (server(), name());
-        let held = client(&server)
-            .await
-            .fair_mutex(&name)
-            .lock()
-            .await
-            .unwrap();
+        let held = held_by_another(&server, &name).await;
         let impatient = client(&server).await.fair_mutex(&name);
         let limit = Duration::from_millis(700);
         let first = tokio::spawn(impatient.lock().wait(limit).into_future());
@@ -316,12 +297,7 @@ fn one_who_gives_up_leaves_its_place_to_the_next_task_of_its_process() {
 fn a_grant_whose_message_was_lost_is_found_by_the_next_heartbeat() {
     beside_others(async {
         let (server, name) = (server(), name());
-        let held = client(&server)
-            .await
-            .fair_mutex(&name)
-            .lock()
-            .await
-            .unwrap();
+        let held = held_by_another(&server, &name).await;
         let waiter = client(&server).await.fair_mutex(&name);
         let waiter = tokio::spawn(waiter.lock().into_future());
         eventually(Duration::from_secs(1), "in line", || waiting(&server) == 1).await;
@@ -394,12 +370,7 @@ fn a_grant_to_one_who_died_passes_on_after_its_first_lease() {
 fn a_fixed_lease_lasts_its_length_after_a_grant_too() {
     beside_others(async {
         let (server, name) = (server(), name());
-        let held = client(&server)
-            .await
-            .fair_mutex(&name)
-            .lock()
-            .await
-            .unwrap();
+        let held = held_by_another(&server, &name).await;
         let waiter = client(&server).await.fair_mutex(&name);
         let length = Duration::from_secs(5);
         let waiter = tokio::spawn(waiter.lock().lease(length).into_future());
@@ -421,12 +392,7 @@ fn a_fixed_lease_lasts_its_length_after_a_grant_too() {
 fn forged_grants_are_not_believed() {
     beside_others(async {
         let (server, name) = (server(), name());
-        let _held = client(&server)
-            .await
-            .fair_mutex(&name)
-            .lock()
-            .await
-            .unwrap();
+        let _held = held_by_another(&server, &name).await;
         let waiter = client(&server).await.fair_mutex(&name);
         let waiter = tokio::spawn(waiter.lock().into_future());
         eventually(Duration::from_secs(1), "in line", || waiting(&server) == 1).await;

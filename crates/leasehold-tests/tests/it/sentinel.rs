@@ -6,7 +6,7 @@ use leasehold::{Client, Error, Release};
 use testkit::Flavor;
 use testkit::group::{GROUP, Group};
 
-use crate::contract::{KINDS, any_lock};
+use crate::contract::{KINDS, any_lock, passed_on};
 use crate::deployment::{group, sentinel_builder};
 use crate::support::{LEASE, PASSWORD, beside_others, eventually, exists, name};
 
@@ -37,14 +37,7 @@ fn locks_are_taken_and_waited_for_on_the_master_also_after_a_failover() {
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
             let master = group.master();
             for (name, (guard, next)) in names.iter().zip(waiting) {
-                // Kept through the failover or lost in it; told in either case.
-                match (guard.check().is_ok(), guard.release().await) {
-                    (held, Ok(Release::Released)) => assert!(held),
-                    (_, Ok(Release::WasLost { .. })) => {}
-                    (_, other) => panic!("{other:?}"),
-                }
-                let got = tokio::time::timeout(Duration::from_secs(10), next).await;
-                let guard = got.expect("waiting goes on").unwrap().unwrap();
+                let guard = passed_on(guard, next).await;
                 guard.check().unwrap();
                 assert!(exists(group.server(master), name));
                 tokio::time::sleep(LEASE).await;
