@@ -1,5 +1,6 @@
 //! A cluster of masters with a replica each: real processes, as the servers are.
 
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::resp::Answer;
@@ -165,10 +166,15 @@ impl Cluster {
 
     /// Moves `slot` from one master to another, key by key, as the servers' own tools do.
     ///
+    /// It waits until the masters know of each other's last moves: a claim is as strong as the epoch the claimant took for
+    /// it, the highest that it had heard of and one more. One who had not heard of the last takes too low a one, and by
+    /// the next old message the slot is nobody's: each of two nodes names the other, for ever.
+    ///
     /// # Panics
     ///
     /// When a node refuses.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.until("of one mind", || self.is_of_one_mind());
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (source_id, target_id) = (self.id(from), self.id(to));
         let number = slot.to_string();
@@ -202,6 +208,17 @@ impl Cluster {
         self.until("another owner", || self.owner(slot, asked) != former);
     }
 
+    /// Whether all masters know the same epochs of all masters, no two of them alike.
+    fn is_of_one_mind(&self) -> bool {
+        let masters = self.servers.iter().filter(|server| server.is_master());
+        let mut minds = masters.map(|server| epochs(server.ask(&["CLUSTER", "NODES"]).text()));
+        let Some(first) = minds.next() else {
+            return false;
+        };
+        let distinct: HashSet<_> = first.values().collect();
+        distinct.len() == first.len() && minds.all(|mind| mind == first)
+    }
+
     fn id(&self, index: usize) -> String {
         self.servers[index]
             .ask(&["CLUSTER", "MYID"])
@@ -216,4 +233,16 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The epoch of each master, by its name, as one of them sees it.
+fn epochs(nodes: &str) -> HashMap<String, u64> {
+    let epoch = |line: &str| {
+        let words: Vec<_> = line.split(' ').collect();
+        let (name, flags, epoch) = (words.first()?, words.get(2)?, words.get(6)?);
+        let epoch = epoch.parse().ok()?;
+        let is_master = flags.contains("master") && !flags.contains("fail");
+        is_master.then(|| ((*name).to_owned(), epoch))
+    };
+    nodes.lines().filter_map(epoch).collect()
 }

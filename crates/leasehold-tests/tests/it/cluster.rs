@@ -92,6 +92,12 @@ fn a_waiter_is_woken_after_its_slot_has_moved() {
 fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
     let _place = machine::beside_others();
     let cluster = cluster(&Flavor::one());
+    // Nobody dies here, and on a busy machine one who is silent for a second is not dead.
+    let patience = ["CONFIG", "SET", "cluster-node-timeout", "10000"];
+    cluster
+        .servers()
+        .iter()
+        .for_each(|server| server.tell(&patience));
     let url = cluster_url(&cluster);
     let mut workers: Vec<_> = (0..8)
         .map(|_| Worker::start_at(&url, Duration::from_secs(3)))

@@ -7,6 +7,7 @@ use leasehold::{Client, Error, Loss, MultiLock, Release};
 use testkit::{Fault, Proxy, Server};
 
 use crate::contract::{KINDS, any_lock, any_try_lock};
+use crate::machine::stood_still;
 use crate::support::{
     LEASE, alone, beside_others, builder_at, client, clock, key, name, run, scaled, server,
 };
@@ -79,8 +80,10 @@ async fn lose_a_batch(server: &Server, fault: impl Fn(&Proxy), heal: impl Fn(&Pr
             .find(|grant| grant.0 == name)
             .expect("taken in the end")
             .1;
+        // Telling takes two threads in turn, the keeper's and the holder's; either may have to wait for the machine.
+        let still = 2 * u64::try_from(stood_still().as_nanos()).unwrap();
         assert!(
-            dropped < granted,
+            dropped < granted + still,
             "{name}: dropped {} µs late",
             (dropped - granted) / 1000
         );

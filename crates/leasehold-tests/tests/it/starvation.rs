@@ -71,7 +71,7 @@ fn a_limit_ends_the_lease_of_a_blocked_runtime_on_time() {
             };
             assert_eq!(loss, Loss::AtMost);
             assert!(
-                freed > limit - LEASE / 4 && freed < limit + LEASE / 4,
+                freed > limit - LEASE / 4 && freed < limit + LEASE,
                 "{freed:?} for {limit:?}"
             );
         });

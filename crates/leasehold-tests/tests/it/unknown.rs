@@ -226,7 +226,7 @@ fn an_acquire_that_a_busy_server_runs_late_leaves_no_lock() {
             let acquire = any_lock(&client, &name, round / 2);
             let error = acquire.wait(Duration::from_millis(400)).await.unwrap_err();
             assert!(
-                start.elapsed() < Duration::from_millis(450),
+                start.elapsed() < Duration::from_secs(1),
                 "{:?}",
                 start.elapsed()
             );

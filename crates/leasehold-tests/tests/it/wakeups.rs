@@ -116,7 +116,7 @@ fn the_lock_of_a_crashed_holder_is_taken_when_its_lease_ends() {
             let _guard = client(&server).await.mutex(&name).lock().await.unwrap();
             let took = start.elapsed();
             assert!(
-                took < lease + Duration::from_millis(200),
+                took < lease + Duration::from_millis(600),
                 "{took:?} for {lease:?}"
             );
         }
@@ -223,7 +223,7 @@ fn a_connection_that_fell_silent_is_replaced() {
         let _ = holder.release().await.unwrap();
         let (got, _guard) = waiting.await.unwrap().unwrap();
         assert!(
-            got - released < Duration::from_millis(250),
+            got - released < Duration::from_millis(600),
             "not by push: {:?}",
             got - released
         );
