@@ -147,7 +147,7 @@ async fn take_one(client: Client, name: String, number: u64) -> (String, u64) {
 }
 
 fn rounds() -> u64 {
-    scaled(1000).div_ceil(4 * BATCH)
+    scaled(500).div_ceil(4 * BATCH)
 }
 
 #[test]

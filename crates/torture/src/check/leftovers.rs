@@ -23,7 +23,7 @@ pub(crate) fn check(remains: &Remains) -> Verdict {
     let mut verdict = Verdict::new("nothing is left behind");
     for (key, life) in &remains.keys {
         verdict.looked_at += 1;
-        if !MEANT_TO_STAY.iter().any(|start| key.starts_with(start)) {
+        if !is_meant_to_stay(key) {
             verdict.wrong(|| format!("key {key}, for {life} ms more"));
         }
     }
@@ -40,6 +40,10 @@ pub(crate) fn check(remains: &Remains) -> Verdict {
         verdict.wrong(|| format!("the servers' memory has grown by {} bytes", remains.grown));
     }
     verdict
+}
+
+pub(crate) fn is_meant_to_stay(key: &str) -> bool {
+    MEANT_TO_STAY.iter().any(|start| key.starts_with(start))
 }
 
 /// Processes that were not killed end with nothing under way.

@@ -14,6 +14,7 @@ use testkit::{Answer, Dice, Fault as Bad, Flavor, Proxy, Server};
 
 pub(crate) use servers::Servers;
 
+use crate::check::leftovers;
 use crate::coupons::{self, Books};
 use crate::history::{self, Event};
 use crate::plan::{Plan, Topology};
@@ -196,9 +197,9 @@ impl Site {
             }
         }
         // Those who were killed give nothing back.
-        std::thread::sleep(self.plan.lease() * 2);
+        self.while_something_is_left(self.plan.lease() * 2);
         let not_to_be_had = worker::not_to_be_had(&self.job(0, PathBuf::new()));
-        std::thread::sleep(FORGOTTEN);
+        self.while_something_is_left(FORGOTTEN);
         let read = |path: &PathBuf| history::read(path).unwrap_or_default();
         let mut store = self.store.connect();
         Remains {
@@ -208,10 +209,24 @@ impl Site {
                 .collect(),
             keys: self.keys(),
             not_to_be_had,
-            channels: self.texts(&["PUBSUB", "SHARDCHANNELS"]),
+            channels: self.channels(),
             harmed: self.weather.harmed.load(Ordering::Relaxed),
             grown: self.memory() - memory_before,
         }
+    }
+
+    /// Waits until the servers have nothing any more but what is meant to stay and nobody listens, or `limit` is over.
+    fn while_something_is_left(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        let goes = |(key, _): &(String, i64)| !leftovers::is_meant_to_stay(key);
+        let is_left = || self.keys().iter().any(goes) || !self.channels().is_empty();
+        while Instant::now() < end && is_left() {
+            std::thread::sleep(Duration::from_millis(250));
+        }
+    }
+
+    fn channels(&self) -> Vec<String> {
+        self.texts(&["PUBSUB", "SHARDCHANNELS"])
     }
 
     fn keys(&self) -> Vec<(String, i64)> {
