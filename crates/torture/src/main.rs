@@ -2,12 +2,13 @@
 //! what the workers wrote down, and leaves a page in the folder. Ends with 1 when something is wrong.
 //!
 //! A plan is a file of `plans/`; [`worker`] is the process that takes locks, [`nemesis`] the one that breaks things, [`check`] holds those
-//! who look at the histories. `TORTURE_SECONDS` and `TORTURE_SEED` stand above what the plan says.
+//! who look at the histories, [`machine`] says when it was not ours. `TORTURE_SECONDS` and `TORTURE_SEED` stand above what the plan says.
 
 mod attempt;
 mod check;
 mod coupons;
 mod history;
+mod machine;
 mod nemesis;
 mod plan;
 mod report;
@@ -67,10 +68,12 @@ fn torture(path: &Path, folder: &Path) -> Result<bool, String> {
     std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let mut site = Site::start(&plan, path, folder);
     let memory = site.memory();
+    let watch = machine::Watch::start();
     let from = history::now();
-    let done = nemesis::rage(&plan, &mut site);
+    let mut done = nemesis::rage(&plan, &mut site);
     let until = history::now();
     let remains = site.end(memory);
+    done.deeds.extend(watch.end());
     let attempts: Vec<_> = remains
         .histories
         .iter()

@@ -149,6 +149,9 @@ pub(crate) enum Fault {
     FlushData,
     /// Breaks it too: the server's clock goes ahead.
     StepClock,
+    /// Made by nobody here, so no plan names it.
+    #[serde(skip)]
+    MachineTaken,
 }
 
 impl Fault {
@@ -170,6 +173,7 @@ impl Fault {
             Self::MoveSlot => "slot moved",
             Self::FlushData => "FLUSHALL",
             Self::StepClock => "clock ahead",
+            Self::MachineTaken => "the machine given to others",
         }
     }
 }

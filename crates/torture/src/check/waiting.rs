@@ -1,6 +1,6 @@
 //! Nobody waits in vain: a lock that nobody holds is had by one who waits for it within the plan's bound, outages aside.
 //!
-//! Not counted is the time in which a server, the network or the one who waits could do nothing.
+//! Not counted is the time in which a server, the network, the machine or the one who waits could do nothing.
 
 use std::time::Duration;
 
@@ -70,10 +70,10 @@ fn outages(plan: &Plan, deeds: &[Deed]) -> Vec<(Moment, Moment)> {
     if plan.topology != Topology::Quorum {
         return merged(outages.map(span).collect());
     }
-    let (of_workers, of_servers): (Vec<&Deed>, Vec<&Deed>) =
-        outages.partition(|deed| deed.fault == Fault::PauseWorker);
+    let (of_all, of_servers): (Vec<&Deed>, Vec<&Deed>) =
+        outages.partition(|deed| matches!(deed.fault, Fault::PauseWorker | Fault::MachineTaken));
     let mut spans = at_least_three(of_servers.into_iter().map(span));
-    spans.extend(of_workers.into_iter().map(span));
+    spans.extend(of_all.into_iter().map(span));
     merged(spans)
 }
 
@@ -158,6 +158,7 @@ mod tests {
             until: 4 * SECOND,
         };
         assert_eq!(wrong(1, 5, &[fault(Fault::PauseServer)]), 0);
+        assert_eq!(wrong(1, 5, &[fault(Fault::MachineTaken)]), 0);
         assert_eq!(wrong(1, 5, &[fault(Fault::Sever)]), 1);
     }
 
