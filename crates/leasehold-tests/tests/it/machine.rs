@@ -124,44 +124,74 @@ impl Drop for Watch {
     }
 }
 
-/// Waits while the hypervisor gives much of what is wanted of the machine to others, a quarter of an hour in all.
+/// Waits while the hypervisor gives much of what is wanted of the machine to others, 25 minutes in all.
 fn until_ours() {
-    const PATIENCE: Duration = Duration::from_secs(900);
-    const FRESH: Duration = Duration::from_secs(5);
-    static SEEN: Mutex<(Option<Instant>, Duration)> = Mutex::new((None, Duration::ZERO));
+    const PATIENCE: Duration = Duration::from_secs(1500);
+    static SEEN: Mutex<Option<(Times, Duration)>> = Mutex::new(None);
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let (well, waited) = &mut *seen;
-    if well.is_some_and(|well| well.elapsed() < FRESH) {
-        return;
-    }
-    let start = Instant::now();
-    while is_taken_away() && *waited + start.elapsed() < PATIENCE {
-        thread::sleep(Duration::from_secs(2));
-    }
-    *waited += start.elapsed();
-    *well = Some(Instant::now());
-}
-
-/// Whether more than a fifth of what is wanted of the processors goes to others; wants some of it, to see.
-fn is_taken_away() -> bool {
-    let (wanted, stolen) = processor_times();
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(150) {
-        std::hint::spin_loop();
-    }
-    let (wanted_since, stolen_since) = processor_times();
-    stolen_since.saturating_sub(stolen) * 5 > wanted_since.saturating_sub(wanted)
-}
-
-/// Of all processors since the start, in ticks: what was wanted, and what of it went to others. Nothing where that is not told.
-fn processor_times() -> (u64, u64) {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let words = stat.split_whitespace().skip(1).take(8);
-    let times: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-    let [user, nice, system, _idle, _io, irq, softirq, stolen] = times[..] else {
-        return (0, 0);
+    let (last, waited) = seen
+        .take()
+        .unwrap_or_else(|| (Times::now(), Duration::ZERO));
+    let (now, start) = (Times::now(), Instant::now());
+    // What the tests before this one wanted tells most; what is not enough to tell is kept for the next.
+    let (mut told, mut taken) = match now.wanted.saturating_sub(last.wanted) < Times::ENOUGH {
+        true => (last, false),
+        false => (now, now.is_taken_since(&last)),
     };
-    (user + nice + system + irq + softirq + stolen, stolen)
+    while taken && waited + start.elapsed() < PATIENCE {
+        let before = Times::now();
+        want_it_for(Duration::from_secs(1));
+        told = Times::now();
+        taken = told.is_taken_since(&before);
+    }
+    *seen = Some((told, waited + start.elapsed()));
+}
+
+/// Wants two processors, to see whether they can be had.
+fn want_it_for(length: Duration) {
+    let end = Instant::now() + length;
+    let want = move || {
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+    };
+    let other = thread::spawn(want);
+    want();
+    let _ = other.join();
+}
+
+/// Of all processors since the start, in ticks.
+#[derive(Clone, Copy)]
+struct Times {
+    wanted: u64,
+    /// What of it went to others.
+    stolen: u64,
+}
+
+impl Times {
+    /// What tells something: a second of one processor.
+    const ENOUGH: u64 = 100;
+
+    /// Zero where it is not told.
+    fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let words = stat.split_whitespace().skip(1).take(8);
+        let times: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+        let [user, nice, system, _idle, _io, irq, softirq, stolen] = times[..] else {
+            return Self {
+                wanted: 0,
+                stolen: 0,
+            };
+        };
+        let wanted = user + nice + system + irq + softirq + stolen;
+        Self { wanted, stolen }
+    }
+
+    /// Whether more than a fifth of what was wanted went to others.
+    fn is_taken_since(&self, before: &Self) -> bool {
+        let wanted = self.wanted.saturating_sub(before.wanted);
+        self.stolen.saturating_sub(before.stolen) * 5 > wanted
+    }
 }
 
 fn look() -> MutexGuard<'static, Use> {
