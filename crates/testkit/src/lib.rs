@@ -7,6 +7,7 @@
 mod clock;
 pub mod cluster;
 pub mod group;
+mod processors;
 pub mod proxy;
 pub mod redisson;
 pub mod resp;
@@ -17,6 +18,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestRunner};
 
 pub use cluster::Cluster;
+pub use processors::Processors;
 pub use proxy::{Fault, Proxy};
 pub use redisson::{Fleet, Redisson};
 pub use resp::{Answer, Connection};

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use testkit::Processors;
+
 use crate::history::now;
 use crate::nemesis::Deed;
 use crate::plan::Fault;
@@ -37,13 +39,11 @@ impl Watch {
 }
 
 fn look(over: &AtomicBool) -> Vec<Deed> {
-    let read = || std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let (mut seen, mut from, mut before): (Vec<Deed>, _, _) =
-        (Vec::new(), now(), Times::of(&read()));
+    let (mut seen, mut from, mut before) = (Vec::<Deed>::new(), now(), Processors::now());
     while !over.load(Ordering::Relaxed) {
         std::thread::sleep(TICK);
-        let (until, after) = (now(), Times::of(&read()));
-        if after.is_taken_away_since(&before) {
+        let (until, after) = (now(), Processors::now());
+        if is_taken_away(after.since(before)) {
             match seen.last_mut().filter(|last| last.until == from) {
                 Some(last) => last.until = until,
                 None => seen.push(Deed {
@@ -58,30 +58,8 @@ fn look(over: &AtomicBool) -> Vec<Deed> {
     seen
 }
 
-/// Of all processors together since the start, in ticks.
-#[derive(Default)]
-struct Times {
-    all: u64,
-    stolen: u64,
-}
-
-impl Times {
-    /// By the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. All that is not there is zero.
-    fn of(stat: &str) -> Self {
-        let line = stat.lines().next().unwrap_or_default();
-        let times = line.split_whitespace().skip(1).take(8);
-        let times: Vec<u64> = times.map_while(|time| time.parse().ok()).collect();
-        Self {
-            all: times.iter().sum(),
-            stolen: times.get(7).copied().unwrap_or_default(),
-        }
-    }
-
-    fn is_taken_away_since(&self, before: &Self) -> bool {
-        let all = self.all.saturating_sub(before.all);
-        let stolen = self.stolen.saturating_sub(before.stolen);
-        stolen * 100 > all * MUCH
-    }
+fn is_taken_away(meanwhile: Processors) -> bool {
+    meanwhile.stolen * 100 > meanwhile.all * MUCH
 }
 
 #[cfg(test)]
@@ -90,13 +68,16 @@ mod tests {
 
     #[test]
     fn a_machine_that_is_given_to_others_is_seen() {
-        let at =
-            |idle, stolen| Times::of(&format!("cpu  10 0 5 {idle} 0 0 0 {stolen} 0 0\ncpu0 1"));
-        let before = at(100, 50);
-        assert!(!at(150, 50).is_taken_away_since(&before));
-        assert!(!at(140, 60).is_taken_away_since(&before));
-        assert!(at(105, 95).is_taken_away_since(&before));
-        let nothing = Times::of("");
-        assert!(!nothing.is_taken_away_since(&nothing));
+        let taken = |all, stolen| {
+            is_taken_away(Processors {
+                all,
+                wanted: stolen,
+                stolen,
+            })
+        };
+        assert!(!taken(50, 0));
+        assert!(!taken(50, 10));
+        assert!(taken(50, 45));
+        assert!(!taken(0, 0));
     }
 }

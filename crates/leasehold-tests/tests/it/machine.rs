@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use testkit::Processors;
+
 /// How many are beside each other.
 const PLACES: u32 = 6;
 
@@ -127,22 +129,25 @@ impl Drop for Watch {
 /// Waits while the hypervisor gives much of what is wanted of the machine to others, 25 minutes in all.
 fn until_ours() {
     const PATIENCE: Duration = Duration::from_secs(1500);
-    static SEEN: Mutex<Option<(Times, Duration)>> = Mutex::new(None);
+    /// What tells something, in ticks: a second of one processor.
+    const ENOUGH: u64 = 100;
+    static SEEN: Mutex<Option<(Processors, Duration)>> = Mutex::new(None);
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let (last, waited) = seen
         .take()
-        .unwrap_or_else(|| (Times::now(), Duration::ZERO));
-    let (now, start) = (Times::now(), Instant::now());
+        .unwrap_or_else(|| (Processors::now(), Duration::ZERO));
+    let (now, start) = (Processors::now(), Instant::now());
     // What the tests before this one wanted tells most; what is not enough to tell is kept for the next.
-    let (mut told, mut taken) = match now.wanted.saturating_sub(last.wanted) < Times::ENOUGH {
+    let meanwhile = now.since(last);
+    let (mut told, mut taken) = match meanwhile.wanted < ENOUGH {
         true => (last, false),
-        false => (now, now.is_taken_since(&last)),
+        false => (now, is_taken_away(meanwhile)),
     };
     while taken && waited + start.elapsed() < PATIENCE {
-        let before = Times::now();
+        let before = Processors::now();
         want_it_for(Duration::from_secs(1));
-        told = Times::now();
-        taken = told.is_taken_since(&before);
+        told = Processors::now();
+        taken = is_taken_away(told.since(before));
     }
     *seen = Some((told, waited + start.elapsed()));
 }
@@ -160,38 +165,9 @@ fn want_it_for(length: Duration) {
     let _ = other.join();
 }
 
-/// Of all processors since the start, in ticks.
-#[derive(Clone, Copy)]
-struct Times {
-    wanted: u64,
-    /// What of it went to others.
-    stolen: u64,
-}
-
-impl Times {
-    /// What tells something: a second of one processor.
-    const ENOUGH: u64 = 100;
-
-    /// Zero where it is not told.
-    fn now() -> Self {
-        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let words = stat.split_whitespace().skip(1).take(8);
-        let times: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
-        let [user, nice, system, _idle, _io, irq, softirq, stolen] = times[..] else {
-            return Self {
-                wanted: 0,
-                stolen: 0,
-            };
-        };
-        let wanted = user + nice + system + irq + softirq + stolen;
-        Self { wanted, stolen }
-    }
-
-    /// Whether more than a fifth of what was wanted went to others.
-    fn is_taken_since(&self, before: &Self) -> bool {
-        let wanted = self.wanted.saturating_sub(before.wanted);
-        self.stolen.saturating_sub(before.stolen) * 5 > wanted
-    }
+/// Whether more than a fifth of what was wanted went to others.
+fn is_taken_away(meanwhile: Processors) -> bool {
+    meanwhile.stolen * 5 > meanwhile.wanted
 }
 
 fn look() -> MutexGuard<'static, Use> {
