@@ -1,12 +1,13 @@
 //! Real servers and a faulty network, for tests.
 //!
 //! [`Server`] starts a Redis or Valkey on a free loopback port and kills, pauses and restarts it;
-//! [`Proxy`] stands between a client and a server and does to single requests what networks do. Knows
-//! nothing of locks.
+//! [`Proxy`] stands between a client and a server and does to single requests what networks do;
+//! [`machine`] is what the tests share. Knows nothing of locks.
 
 mod clock;
 pub mod cluster;
 pub mod group;
+pub mod machine;
 mod processors;
 pub mod proxy;
 pub mod redisson;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::scaled;
+use testkit::{Flavor, Server, scaled};
 
 use crate::stage::{Actor, Stage, eventually};
 
@@ -11,7 +11,7 @@ const COUNT: &str = "n=$(cat $LEASEHOLD_NAME.count); echo $((n + 1)) > $LEASEHOL
 
 #[test]
 fn a_thousand_on_four_names_count_right() {
-    let stage = Stage::set();
+    let stage = Stage::set_alone(|| Server::start(&Flavor::one()));
     let names = ["a", "b", "c", "d"];
     for name in names {
         std::fs::write(stage.path(&format!("{name}.count")), "0\n").unwrap();

@@ -1,6 +1,6 @@
 //! An operator asks who holds what, at three in the morning.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -59,9 +59,13 @@ fn on_the_screen_a_lock_is_taken_away_only_when_that_is_allowed_and_confirmed() 
         .playing("sleep 30")
         .start();
     stage.until_held("job");
-    let screen = |words: &str, keys: &[&str]| {
-        let mut watching = Command::new("script")
+    let screen = |words: &str, keys: &[(&str, &str)]| {
+        // What is never shown is not waited for.
+        let mut watching = Command::new("timeout")
             .args([
+                "--foreground",
+                "20",
+                "script",
                 "-qefc",
                 &format!("stty rows 20 cols 100; {LEASEHOLD} top {words}"),
                 "/dev/null",
@@ -72,23 +76,37 @@ fn on_the_screen_a_lock_is_taken_away_only_when_that_is_allowed_and_confirmed() 
             .spawn()
             .unwrap();
         let mut typing = watching.stdin.take().unwrap();
-        for key in keys {
-            std::thread::sleep(Duration::from_millis(500));
+        let (mut output, mut shown) = (watching.stdout.take().unwrap(), Vec::new());
+        let mut read = |shown: &mut Vec<u8>| {
+            let mut piece = [0; 4096];
+            let length = output.read(&mut piece).unwrap();
+            shown.extend(&piece[..length]);
+            length > 0
+        };
+        for (seen, key) in keys {
+            while !String::from_utf8_lossy(&shown).contains(seen) {
+                assert!(
+                    read(&mut shown),
+                    "no {seen} in {}",
+                    String::from_utf8_lossy(&shown)
+                );
+            }
             typing.write_all(key.as_bytes()).unwrap();
         }
-        let shown = watching.wait_with_output().unwrap();
-        assert_eq!(shown.status.code(), Some(0));
-        String::from_utf8_lossy(&shown.stdout).into_owned()
+        while read(&mut shown) {}
+        assert_eq!(watching.wait().unwrap().code(), Some(0));
     };
-    let shown = screen("", &["r", "y", "q"]);
-    assert!(
-        shown.contains("import") && shown.contains("--allow-release"),
-        "{shown}"
+    screen("", &[("import", "r"), ("--allow-release", "y"), ("", "q")]);
+    let question = "stopped:";
+    screen(
+        "--allow-release",
+        &[("import", "r"), (question, "n"), ("", "q")],
     );
-    let shown = screen("--allow-release", &["r", "n", "q"]);
-    assert!(shown.contains("stopped:"), "{shown}");
     assert!(!stage.is_free("job"));
-    screen("--allow-release", &["r", "y", "q"]);
+    screen(
+        "--allow-release",
+        &[("import", "r"), (question, "y"), ("took", "q")],
+    );
     holder.ends().with_code(76);
     assert!(stage.is_free("job"));
 }
@@ -202,7 +220,7 @@ fn readers_share_and_a_writer_is_alone() {
 fn a_million_locks_are_listed_from_the_first_second_on() {
     let count = scaled(100_000);
     let setup = Setup::default().option("slowlog-log-slower-than", "5000");
-    let stage = Stage::with(setup.start(&Flavor::one()));
+    let stage = Stage::set_alone(|| setup.start(&Flavor::one()));
     fill(&stage, count);
     stage.server.tell(&["SLOWLOG", "RESET"]);
     let start = Instant::now();

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use testkit::machine::{self, Place, ran_since};
 use testkit::{Flavor, Server};
 
 /// The command under test.
@@ -18,20 +19,43 @@ pub(crate) const SOON: Duration = Duration::from_secs(5);
 pub(crate) struct Stage {
     pub(crate) server: Server,
     folder: PathBuf,
+    /// Left last, when the server is gone.
+    _place: Option<Place>,
 }
 
 impl Stage {
     pub(crate) fn set() -> Self {
-        Self::with(Server::start(&Flavor::one()))
+        Self::set_with(|| Server::start(&Flavor::one()))
     }
 
-    pub(crate) fn with(server: Server) -> Self {
+    /// For a story with a server of its own sort.
+    pub(crate) fn set_with(server: impl FnOnce() -> Server) -> Self {
+        let place = machine::beside_others();
+        Self::build(server(), Some(place))
+    }
+
+    /// For a story that wants all of the machine, or tells what time something takes.
+    pub(crate) fn set_alone(server: impl FnOnce() -> Server) -> Self {
+        let place = machine::alone();
+        Self::build(server(), Some(place))
+    }
+
+    /// One more, for a story that has one.
+    pub(crate) fn extend(&self, server: Server) -> Self {
+        Self::build(server, None)
+    }
+
+    fn build(server: Server, place: Option<Place>) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("leasehold-story-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        Self { server, folder }
+        Self {
+            server,
+            folder,
+            _place: place,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -220,7 +244,7 @@ pub(crate) fn eventually(what: &str, condition: impl FnMut() -> bool) {
 pub(crate) fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
+        assert!(ran_since(start) < limit, "not within {limit:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Flavor, Proxy, Setup};
+use testkit::{Flavor, Proxy, Server, Setup};
 
 use crate::stage::Stage;
 
@@ -84,7 +84,7 @@ fn a_busy_lock_has_the_code_that_was_asked_for() {
     busy("run -n job")
         .with_code(75)
         .saying("leasehold: `job` is held by process");
-    busy("run -w 100ms job").with_code(75).saying("waited 0.1s");
+    busy("run -w 100ms job").with_code(75).saying("waited 0.");
     busy("run -n -E 3 job").with_code(3);
     busy("run -n --skip-ok job").with_code(0).saying_nothing();
     holder.ends().with_code(0);
@@ -138,7 +138,7 @@ fn a_doctor_finds_what_is_wrong_and_says_what_to_do() {
         .option("maxmemory", "100mb")
         .option("maxmemory-policy", "allkeys-lru")
         .user("poor on nopass ~* &* +@all -eval -evalsha");
-    let ill = Stage::with(evicting.start(&Flavor::one()));
+    let ill = healthy.extend(evicting.start(&Flavor::one()));
     let found = ill.leasehold("doctor").play().with_code(1).out;
     for text in ["BAD", "allkeys-lru", "set maxmemory-policy noeviction"] {
         assert!(found.contains(text), "no {text} in\n{found}");
@@ -157,7 +157,10 @@ fn a_doctor_finds_what_is_wrong_and_says_what_to_do() {
 
 #[test]
 fn a_quorum_is_founded_once_and_outlives_one_of_three() {
-    let mut stages = [Stage::set(), Stage::set(), Stage::set()];
+    let first = Stage::set();
+    let one_more = || first.extend(Server::start(&Flavor::one()));
+    let (second, third) = (one_more(), one_more());
+    let mut stages = [first, second, third];
     let urls = stages.each_ref().map(Stage::url);
     let run = format!("run -n --quorum {} job", urls.join(","));
     let early = stages[0].leasehold_at("", &run).playing("true").play();
@@ -181,7 +184,7 @@ fn a_quorum_is_founded_once_and_outlives_one_of_three() {
 #[test]
 fn a_lock_that_replicas_must_have_is_not_held_without_them() {
     let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
-    let stage = Stage::with(at_once.start(&Flavor::one()));
+    let stage = Stage::set_with(|| at_once.start(&Flavor::one()));
     let run = "run -n --replicas 1 job";
     let alone = stage.leasehold(run).playing("echo ran").play();
     let alone = alone.with_code(69).saying("hint: is a replica down?");
@@ -208,7 +211,7 @@ fn a_lock_that_replicas_must_have_is_not_held_without_them() {
 #[test]
 fn an_uncontended_lock_is_had_within_three_round_trips() {
     const DISTANCE: Duration = Duration::from_millis(200);
-    let stage = Stage::set();
+    let stage = Stage::set_alone(|| Server::start(&Flavor::one()));
     let network = Proxy::start(stage.server.port());
     let far = format!("redis://127.0.0.1:{}", network.port());
     let held_after = |url: &str| {
@@ -224,7 +227,7 @@ fn an_uncontended_lock_is_had_within_three_round_trips() {
     };
     let near = (0..5).map(|_| held_after(&stage.url())).min().unwrap();
     network.distance(DISTANCE);
-    let far = held_after(&far);
+    let far = (0..3).map(|_| held_after(&far)).min().unwrap();
     println!("held after {near:?}, and after {far:?} at {DISTANCE:?}");
     assert!(near < Duration::from_millis(30), "{near:?}");
     assert!(far < DISTANCE * 3 + near + DISTANCE / 4, "{far:?}");

@@ -8,9 +8,10 @@ use leasehold::{
     Client, Error, FairMutex, Guard, Lease, Loss, Mutex, Quorum, Release, RwLock, Semaphore,
 };
 
+use testkit::machine::{ran_between, ran_since};
+
 use crate::contract::{Closes, Exclusive, Holding, Pair};
 use crate::deployment::Deployment;
-use crate::machine::stood_still;
 use crate::support::{LEASE, client, eventually, exists, name, on_every_server};
 
 /// Enrols a kind whose contract is kept by acquisitions made with one method and one that does not wait.
@@ -151,7 +152,7 @@ async fn excludes_others_until_released<D: Deployment, K: Exclusive<D::Client>>(
     assert_eq!(guard.release().await.unwrap(), Release::Released);
     let (got, _guard) = waiter.await.unwrap().unwrap();
     assert!(
-        got - released < Duration::from_millis(600),
+        ran_between(released, got) < Duration::from_millis(600),
         "waited {:?}",
         got - released
     );
@@ -171,13 +172,9 @@ async fn a_wait_is_kept_to<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
     for wait in [0, 1, 100, 400].map(Duration::from_millis) {
         let start = Instant::now();
         let error = theirs.lock().wait(wait).await.unwrap_err();
-        let late = start.elapsed().saturating_sub(wait);
+        let late = ran_since(start).saturating_sub(wait);
         assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
-        assert!(
-            late < SCHEDULING + stood_still(),
-            "{wait:?} took {late:?} more, the machine {:?}",
-            stood_still()
-        );
+        assert!(late < SCHEDULING, "{wait:?} took {late:?} more");
         assert!(start.elapsed() >= wait);
     }
 }
@@ -212,13 +209,9 @@ async fn a_fixed_lease_ends<D: Deployment, K: Exclusive<D::Client>>(site: &D) {
     let guard = ours.lock().lease(LONG).await.unwrap();
     let start = Instant::now();
     assert_eq!(guard.lost().await, Some(Loss::Expired));
-    assert!(
-        start.elapsed() <= LONG + stood_still(),
-        "told {:?} after the lease, the machine stood still for {:?}",
-        start.elapsed() - LONG,
-        stood_still()
-    );
-    assert!(start.elapsed() >= LONG / 2, "told too early");
+    let (took, ran) = (start.elapsed(), ran_since(start));
+    assert!(ran <= LONG, "told {:?} after the lease", ran - LONG);
+    assert!(took >= LONG / 2, "told too early");
     assert!(guard.check().is_err());
     let _taken = theirs.lock().wait(LEASE).await.unwrap();
 }
@@ -330,7 +323,7 @@ async fn at_most_ends_a_renewed_lease<D: Deployment, K: Exclusive<D::Client>>(si
     assert_eq!(guard.lost().await, Some(Loss::AtMost));
     let took = start.elapsed();
     assert!(
-        took <= limit + SCHEDULING + stood_still() && took > limit - LEASE / 2,
+        ran_since(start) <= limit + SCHEDULING && took > limit - LEASE / 2,
         "ended after {took:?}"
     );
     let _taken = theirs.lock().wait(LEASE).await.unwrap();

@@ -101,10 +101,13 @@ impl Five {
     }
 }
 
+/// The longest lease of a quorum's locks, which is how long a node that forgot has no vote.
+pub(crate) const LONGEST: Duration = LEASE.saturating_mul(4);
+
 /// With the suite's leases.
 pub(crate) fn builder_of(urls: Vec<String>) -> QuorumBuilder {
     let builder = Quorum::builder(urls).lease(LEASE);
-    builder.longest_lease(Duration::from_secs(4))
+    builder.longest_lease(LONGEST)
 }
 
 impl Deployment for Five {

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, Loss, Release, Replicas};
 use testkit::group::GROUP;
+use testkit::machine::{self, ran_since};
 use testkit::{Flavor, Server};
 
 use crate::contract::{KINDS, any_lock, any_try_lock};
 use crate::deployment::{cluster, group, old_and_new, sentinel_builder};
-use crate::machine;
 use crate::support::{LEASE, beside_others, client, eventually, exists, name, run, scaled, server};
 
 /// Longer than a failover takes.
@@ -116,7 +116,7 @@ async fn told_in_time(guard: &Guard) {
         "{loss:?}"
     );
     assert!(
-        start.elapsed() <= left + Duration::from_millis(400),
+        ran_since(start) <= left + Duration::from_millis(400),
         "told late"
     );
 }
@@ -178,7 +178,9 @@ fn what_is_not_acknowledged_is_given_back_and_a_renewal_that_is_not_moves_nothin
                 // A replica that has just been attached acknowledges nothing for a while.
                 match any_lock(&client, &held, kind).wait(LEASE).await {
                     Ok(guard) => break guard,
-                    Err(error) => assert!(in_time.elapsed() < Duration::from_secs(10), "{error:?}"),
+                    Err(error) => {
+                        assert!(ran_since(in_time) < Duration::from_secs(10), "{error:?}");
+                    }
                 }
             };
             replica.pause();

@@ -4,10 +4,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Loss, MultiLock, Release};
+use testkit::machine::{ran_since, worst_since};
 use testkit::{Fault, Proxy, Server};
 
 use crate::contract::{KINDS, any_lock, any_try_lock};
-use crate::machine::stood_still;
 use crate::support::{
     LEASE, alone, beside_others, builder_at, client, clock, key, name, run, scaled, server,
 };
@@ -40,7 +40,7 @@ async fn lose_a_batch(server: &Server, fault: impl Fn(&Proxy), heal: impl Fn(&Pr
         .connect()
         .await
         .unwrap();
-    let (dropped, drops) = mpsc::channel();
+    let (start, (dropped, drops)) = (Instant::now(), mpsc::channel());
     let names: Vec<String> = (0..BATCH).map(|_| name()).collect();
     let holders: Vec<_> = (0..)
         .zip(&names)
@@ -81,7 +81,7 @@ async fn lose_a_batch(server: &Server, fault: impl Fn(&Proxy), heal: impl Fn(&Pr
             .expect("taken in the end")
             .1;
         // Telling takes two threads in turn, the keeper's and the holder's; either may have to wait for the machine.
-        let still = 2 * u64::try_from(stood_still().as_nanos()).unwrap();
+        let still = 2 * u64::try_from(worst_since(start).as_nanos()).unwrap();
         assert!(
             dropped < granted + still,
             "{name}: dropped {} µs late",
@@ -225,7 +225,7 @@ fn told_at_the_next_renewal_when_the_key_is_gone_or_another_s() {
             server.tell(&words);
             let start = Instant::now();
             assert_eq!(guard.lost().await, Some(Loss::Taken));
-            assert!(start.elapsed() < LEASE * 3 / 4);
+            assert!(ran_since(start) < LEASE * 3 / 4);
             let after = server.ask(&["GET", &key]);
             assert_eq!(
                 guard.release().await.unwrap(),

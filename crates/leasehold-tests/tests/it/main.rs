@@ -5,7 +5,6 @@
 mod contract;
 mod deployment;
 mod hand_over;
-mod machine;
 mod support;
 mod worker;
 

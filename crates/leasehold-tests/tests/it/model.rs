@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use testkit::machine;
 use testkit::{Answer, Connection, Flavor, Server};
 
-use crate::machine;
 use crate::support::scaled;
 use queue::{Model, Step};
 

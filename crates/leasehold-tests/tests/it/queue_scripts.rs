@@ -1,8 +1,7 @@
 //! Each script of the queue and of the latch on its own: state before, call, answer, state after.
 
+use testkit::machine;
 use testkit::{Answer, Flavor, Server};
-
-use crate::machine;
 
 const LINE: &str = include_str!("../../../leasehold/lua/queue/line.lua");
 const ENTER: &str = include_str!("../../../leasehold/lua/queue/enter.lua");

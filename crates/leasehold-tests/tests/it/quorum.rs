@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss, Quorum, Release};
+use testkit::machine::{self, ran_since};
 use testkit::{Fault, Flavor, Proxy, Server};
 
-use crate::deployment::{Deployment, Five, builder_of};
-use crate::machine;
+use crate::deployment::{Deployment, Five, LONGEST, builder_of};
 use crate::support::{LEASE, alone, beside_others, eventually, key, name, percentile, run, url_at};
 
 /// Each of the five behind a network of its own.
@@ -36,20 +36,23 @@ async fn acquire(quorum: &Quorum, count: u64) -> Vec<Duration> {
     for _ in 0..count {
         let name = name();
         let start = Instant::now();
-        let guard = match quorum.mutex(&name).lock().await {
-            Ok(guard) => guard,
+        let hold = async {
+            let guard = quorum.mutex(&name).lock().await?;
+            let took = start.elapsed();
+            guard.release().await.map(|released| (took, released))
+        };
+        match hold.await {
+            Ok((took, released)) => {
+                assert_eq!(released, Release::Released);
+                times.push(took);
+            }
             // Three of five answer within 200 ms, unless the machine runs nobody for so long.
             Err(error) => {
-                let (still, after) = (machine::stood_still(), start.elapsed());
-                assert!(
-                    still > Duration::from_millis(150),
-                    "{error} after {after:?}, {still:?}"
-                );
-                continue;
+                let (still, after) = (machine::worst_since(start), start.elapsed());
+                let excused = still > Duration::from_millis(150);
+                assert!(excused, "{error} after {after:?}, {still:?}");
             }
-        };
-        times.push(start.elapsed());
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        }
     }
     times.sort_unstable();
     times
@@ -116,7 +119,7 @@ fn three_of_five_dead_is_told_in_time_and_leaves_nothing() {
             let start = Instant::now();
             let error = quorum.mutex(&name).try_lock().await.unwrap_err();
             assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
-            let took = start.elapsed();
+            let took = ran_since(start);
             assert!(took < Duration::from_millis(1500), "told after {took:?}");
         }
         let none = || five.having(&name) == 0;
@@ -125,7 +128,7 @@ fn three_of_five_dead_is_told_in_time_and_leaves_nothing() {
         let start = Instant::now();
         let error = five.builder().connect().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
-        assert!(start.elapsed() < Duration::from_secs(4));
+        assert!(ran_since(start) < Duration::from_secs(4));
     });
 }
 
@@ -141,13 +144,9 @@ fn a_node_started_again_votes_when_every_lease_has_ended_and_is_filled_in() {
         five.servers[0].restart();
         five.servers[3].restart();
         // A third of them gone would be one too many: the two do not vote yet.
-        while restarted.elapsed() < Duration::from_secs(4) {
-            assert_eq!(
-                five.having(&name),
-                3,
-                "let in early, after {:?}",
-                restarted.elapsed()
-            );
+        while restarted.elapsed() < LONGEST {
+            let after = restarted.elapsed();
+            assert_eq!(five.having(&name), 3, "let in early, after {after:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         eventually(Duration::from_secs(6), "let in and filled in", || {
@@ -156,10 +155,10 @@ fn a_node_started_again_votes_when_every_lease_has_ended_and_is_filled_in() {
         .await;
         held.check().unwrap();
         assert_eq!(held.release().await.unwrap(), Release::Released);
-        eventually(Duration::from_secs(1), "released", || {
-            five.having(&name) == 0
-        })
-        .await;
+        let of_most = || five.having(&name) <= 2;
+        eventually(Duration::from_secs(1), "released", of_most).await;
+        // One that did not hear of it forgets it with the lease.
+        eventually(LEASE * 2, "gone", || five.having(&name) == 0).await;
     });
 }
 
@@ -175,7 +174,7 @@ fn a_majority_that_forgot_is_not_trusted_until_told() {
             five.servers[index].restart();
         }
         assert!(first.lost().await.is_some());
-        tokio::time::sleep(Duration::from_secs(6)).await;
+        tokio::time::sleep(LONGEST + Duration::from_secs(2)).await;
         let error = quorum.mutex(&name).try_lock().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         five.builder().found().await.unwrap();
@@ -303,7 +302,7 @@ fn many_who_try_at_once_all_get_their_turn() {
             tokens.extend(task.await.unwrap());
         }
         println!("120 turns of six clients in {:?}", start.elapsed());
-        assert!(start.elapsed() < LEASE * 30, "{:?}", start.elapsed());
+        assert!(ran_since(start) < LEASE * 30, "{:?}", start.elapsed());
         tokens.sort_unstable();
         tokens.dedup();
         assert_eq!(tokens.len(), 120, "a token was given twice");

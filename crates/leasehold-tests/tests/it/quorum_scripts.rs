@@ -1,8 +1,7 @@
 //! The scripts of a node of a quorum: state before, call, answer, state after.
 
+use testkit::machine;
 use testkit::{Answer, Flavor, Server};
-
-use crate::machine;
 
 const VOTE: &str = include_str!("../../../leasehold/lua/quorum/vote.lua");
 const RENEW: &str = include_str!("../../../leasehold/lua/quorum/renew.lua");

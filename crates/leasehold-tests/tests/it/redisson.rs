@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use leasehold::redisson::{Redisson as Ours, Reentrant, WriteGuard};
 use leasehold::{Client, Error, Guard, Loss, Release, Unfenced};
+use testkit::machine;
 use testkit::redisson::Fleet;
 use testkit::{Flavor, Redisson as Java, Server, Setup};
 
-use crate::machine;
 use crate::support::{PASSWORD, alone};
 
 /// The watchdog of both sides.
-pub(crate) const WATCHDOG: Duration = Duration::from_millis(1500);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(3);
 
 /// Less than any poll of either side, the first of which is a second after it began to wait, and more than a small machine's processors
 /// are taken away for.

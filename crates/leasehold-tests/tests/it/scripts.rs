@@ -1,8 +1,7 @@
 //! Each Lua file on its own: state before, call, answer, state after.
 
+use testkit::machine;
 use testkit::{Answer, Flavor, Server};
-
-use crate::machine;
 
 const RENEW: &str = include_str!("../../../leasehold/lua/lean/renew.lua");
 const RELEASE: &str = include_str!("../../../leasehold/lua/lean/release.lua");
