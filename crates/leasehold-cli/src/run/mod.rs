@@ -38,8 +38,8 @@ const LEASE: Duration = Duration::from_secs(30);
 /// How long a program has from TERM to KILL, unless it is told otherwise.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// KILL comes this long before the lease ends, or earlier where the grace allows only less.
-const LAST_MOMENT: Duration = Duration::from_millis(250);
+/// KILL comes this long before the lease ends, or later where the grace is short: machines stand still for half a second at times.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
 
 /// How long after a KILL it is looked who is left.
 const KILL_AGAIN: Duration = Duration::from_millis(50);
