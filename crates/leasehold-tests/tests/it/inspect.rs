@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 const AT_ONCE: Duration = Duration::from_millis(600);
 
 /// Gives the user of the tests what the README says one needs who looks.
-fn allow_looking(server: &Server) {
+pub(crate) fn allow_looking(server: &Server) {
     let readme = include_str!("../../../../README.md");
     let mut rules = readme
         .lines()

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Error, MultiLock, Release};
 use testkit::machine::{self, ran_since};
-use testkit::{Fault, Flavor, Proxy};
+use testkit::{Connection, Fault, Flavor, Proxy};
 
 use crate::deployment::{Deployment, Five, cluster};
+use crate::inspect::allow_looking;
 use crate::support::{
     LEASE, beside_others, builder_at, client, eventually, exists, name, nothing_is_left, scaled,
     server,
@@ -253,6 +254,33 @@ fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
         }
         let given_back = || nothing_is_left(&server);
         eventually(Duration::from_secs(2), "all is given back", given_back).await;
+    });
+}
+
+/// A lock with a line that was given back between the two looks at it was no lock to the one who looked.
+#[test]
+fn one_who_looks_at_a_lock_that_is_just_given_back_sees_nothing() {
+    beside_others(async {
+        let server = server();
+        allow_looking(&server);
+        let proxy = Proxy::start(server.port());
+        let looking = builder_at(proxy.port()).connect().await.unwrap();
+        let (name, port) = (name(), server.port());
+        for _ in 0..2 {
+            let _guard = client(&server).await.fair_mutex(&name).lock().await;
+            assert!(exists(&server, &name));
+            proxy.judge(move |request| {
+                if request[0].starts_with(b"EVAL") {
+                    let gone = Connection::open(port).and_then(|mut it| it.ask(&["FLUSHALL"]));
+                    assert!(gone.is_ok(), "{gone:?}");
+                }
+                Fault::None
+            });
+            assert!(looking.look(&name).await.unwrap().is_none());
+            assert!(!exists(&server, &name), "there was no second look");
+            proxy.heal();
+        }
+        looking.until_free(&name, None).await.unwrap();
     });
 }
 

@@ -5,7 +5,7 @@
 -- ARGV[1]  most  of how many holders and waiters the particulars are wanted, at least 1
 --
 -- Returns
---   list  kind or '', used, capacity or 0, now, how many hold, how many wait, what is left of a latch or -1,
+--   list  kind, or '' where it is no lock of ours, or 'none' where there is nothing; used, capacity or 0, now, how many hold, how many wait, what is left of a latch or -1,
 --         and a list: for each holder, and for each waiter in order: 1 or 2, its entry, when its lease or place ends
 
 local most = tonumber(ARGV[1])
@@ -31,4 +31,5 @@ for _, owner in ipairs(redis.call('ZRANGE', line, 0, most - 1)) do
     add(2, owner, ends)
   end
 end
-return {kind or '', holding > 0 and used or 0, capacity, now, holding, waiting, left, people}
+kind = kind or redis.call('EXISTS', lock) == 0 and 'none' or ''
+return {kind, holding > 0 and used or 0, capacity, now, holding, waiting, left, people}

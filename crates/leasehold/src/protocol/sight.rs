@@ -109,6 +109,8 @@ impl First {
                 Ok(Self::Data)
             }
             [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+            // It was given back between the two looks.
+            [list, ..] if is_gone(list) => Ok(Self::Nothing),
             [list, fields, waiting, line] => Ok(ours(list)
                 .or_else(|| redissons(fields, left, waiting, line))
                 .map_or(Self::Data, Self::Lock)),
@@ -205,6 +207,11 @@ fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Sight {
         waiters: Vec::new(),
         waiting: heard_by(heard),
     }
+}
+
+fn is_gone(reply: &Reply) -> bool {
+    let state = reply.list().unwrap_or_default();
+    state.first().and_then(Reply::text) == Some("none")
 }
 
 /// A lock with a line, or a latch: what `queue/list.lua` answers.
