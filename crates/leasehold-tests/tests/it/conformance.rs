@@ -245,7 +245,7 @@ async fn releasing_what_was_lost_says_so_and_harms_nobody<
     site: &D,
 ) {
     let (ours, theirs, name) = pair::<D, K>(site).await;
-    let lost = ours.lock().lease(Duration::from_millis(50)).await.unwrap();
+    let lost = ours.lock().lease(LEASE).await.unwrap();
     let other = theirs.lock().await.unwrap();
     assert_eq!(
         lost.release().await.unwrap(),
@@ -404,11 +404,7 @@ fn a_lost_reentrant_holding_is_not_entered_again() {
     on_every_server(|server| async move {
         let name = name();
         let handle = client(&server).await.mutex(&name).reentrant();
-        let first = handle
-            .lock()
-            .lease(Duration::from_millis(50))
-            .await
-            .unwrap();
+        let first = handle.lock().lease(LEASE / 2).await.unwrap();
         assert!(first.lost().await.is_some());
         let second = handle.lock().wait(LEASE).await.unwrap();
         assert!(second.token() > first.token());
