@@ -125,7 +125,7 @@ impl Nemesis<'_> {
                 Target::Worker(self.below(self.plan.processes))
             }
             Fault::BlackHole | Fault::Sever => Target::Network(self.below(site.networks.len())),
-            Fault::FailOver | Fault::MoveSlot => Target::Servers,
+            Fault::FailOver | Fault::SleepMaster | Fault::MoveSlot => Target::Servers,
             // Whether a quorum can spare one is asked of all.
             Fault::RestartServer if self.plan.topology == Topology::Quorum => Target::Servers,
             _ => Target::Server(self.below(site.servers.all().len())),
@@ -166,6 +166,7 @@ impl Nemesis<'_> {
                 return site.servers.restart_if_spare(node);
             }
             (Fault::FailOver, _) => return site.servers.fail_over(&lock),
+            (Fault::SleepMaster, _) => return site.servers.sleep_through_failover(&lock),
             (Fault::MoveSlot, _) => {
                 let further = self.below(16);
                 return site.servers.move_slot(&lock, further);

@@ -144,6 +144,8 @@ pub(crate) enum Fault {
     RevokeRights,
     /// A master dies before its replicas have its last writes.
     FailOver,
+    /// A master sleeps until another has taken over, and wakes believing that it is one.
+    SleepMaster,
     MoveSlot,
     /// Breaks what exclusion rests on: only tokens are promised then.
     FlushData,
@@ -170,6 +172,7 @@ impl Fault {
             Self::FullMemory => "full memory",
             Self::RevokeRights => "rights revoked",
             Self::FailOver => "failover, writes lost",
+            Self::SleepMaster => "failover while a master sleeps",
             Self::MoveSlot => "slot moved",
             Self::FlushData => "FLUSHALL",
             Self::StepClock => "clock ahead",
@@ -204,7 +207,7 @@ impl Plan {
     pub(crate) fn promises_exclusion(&self) -> bool {
         self.faults.iter().all(|fault| match fault {
             Fault::FlushData | Fault::StepClock => false,
-            Fault::FailOver => self.replicas,
+            Fault::FailOver | Fault::SleepMaster => self.replicas,
             Fault::RestartServer => {
                 self.topology == Topology::Quorum || self.persistence != Persistence::None
             }

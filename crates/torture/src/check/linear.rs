@@ -22,7 +22,8 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
         Verdict::new("each lock has one history (linearizable)").resting_on_exclusion();
     let slack = plan.lease_ms * 1_000_000 + LATE;
     // Nobody acknowledges a release: a failover can undo it, until the lease ends.
-    let keeps_releases = !plan.faults.contains(&Fault::FailOver);
+    let loses = |fault: &Fault| matches!(fault, Fault::FailOver | Fault::SleepMaster);
+    let keeps_releases = !plan.faults.iter().any(loses);
     for (lock, attempts) in by_lock(attempts, Some) {
         let kind = plan.kind(lock);
         if !kind.is_fenced() || kind.capacity() != 1 {

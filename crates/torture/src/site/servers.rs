@@ -23,6 +23,13 @@ pub(crate) enum Servers {
     Cluster(Cluster),
 }
 
+/// The servers that have one lock.
+struct Shard {
+    master: usize,
+    replicas: Vec<usize>,
+    slot: u16,
+}
+
 impl Servers {
     pub(super) fn start(plan: &Plan) -> Self {
         let flavor = Flavor::one();
@@ -55,6 +62,10 @@ impl Servers {
             Self::Group(group) => group.servers(),
             Self::Cluster(cluster) => cluster.servers(),
         }
+    }
+
+    fn at(&self, nodes: &[usize]) -> impl Iterator<Item = &Server> {
+        nodes.iter().map(|node| &self.all()[*node])
     }
 
     /// Tells a server something; it may be in no state to listen.
@@ -96,44 +107,80 @@ impl Servers {
     /// Kills the master of a lock when its replicas do not have its last writes, and starts it again as one of them; false where
     /// not all are there.
     pub(crate) fn fail_over(&mut self, lock: &str) -> bool {
-        if !self.is_whole() {
+        let Some(shard) = self.shard(lock) else {
             return false;
-        }
-        let (master, replicas, slot) = match self {
-            Self::Alone(_) => return false,
-            Self::Group(group) => {
+        };
+        self.at(&shard.replicas).for_each(Server::pause);
+        self.tell(shard.master, "CLIENT KILL TYPE replica");
+        std::thread::sleep(UNNOTICED);
+        self.kill(shard.master);
+        self.at(&shard.replicas).for_each(Server::resume);
+        self.until_taken_over(&shard);
+        self.restart(shard.master);
+        self.follow(shard.master);
+        true
+    }
+
+    /// Stops the master of a lock until another has taken over; then it goes on where it was, for a while; false where not all are
+    /// there.
+    pub(crate) fn sleep_through_failover(&self, lock: &str) -> bool {
+        let Some(shard) = self.shard(lock) else {
+            return false;
+        };
+        self.all()[shard.master].pause();
+        self.until_taken_over(&shard);
+        self.all()[shard.master].resume();
+        std::thread::sleep(UNNOTICED);
+        self.follow(shard.master);
+        true
+    }
+
+    /// Where a lock is; `None` where nobody would take over, or not all are there.
+    fn shard(&self, lock: &str) -> Option<Shard> {
+        let whole = self.is_whole();
+        match self {
+            Self::Group(group) if whole => {
                 let master = group.master();
-                (master, (0..3).filter(|node| *node != master).collect(), 0)
+                let replicas = (0..3).filter(|node| *node != master).collect();
+                Some(Shard {
+                    master,
+                    replicas,
+                    slot: 0,
+                })
             }
-            Self::Cluster(cluster) => {
+            Self::Cluster(cluster) if whole => {
                 let slot = cluster.slot(lock);
                 let master = cluster.owner(slot, 0);
-                (master, vec![(master + 3) % 6], slot)
+                Some(Shard {
+                    master,
+                    replicas: vec![(master + 3) % 6],
+                    slot,
+                })
             }
-        };
-        let replicas: Vec<usize> = replicas;
-        replicas.iter().for_each(|node| self.all()[*node].pause());
-        self.tell(master, "CLIENT KILL TYPE replica");
-        std::thread::sleep(UNNOTICED);
-        self.kill(master);
-        replicas.iter().for_each(|node| self.all()[*node].resume());
+            _ => None,
+        }
+    }
+
+    fn until_taken_over(&self, shard: &Shard) {
         match self {
-            Self::Cluster(cluster) => cluster.until_owner_is_not(master, slot, replicas[0]),
+            Self::Cluster(cluster) => {
+                cluster.until_owner_is_not(shard.master, shard.slot, shard.replicas[0]);
+            }
             Self::Group(group) => {
-                group.until_master_is_not(master);
+                group.until_master_is_not(shard.master);
                 group.until_agreed();
             }
             Self::Alone(_) => {}
         }
-        self.restart(master);
+    }
+
+    /// Has a former master follow the new one. The sentinels would do it too, ten seconds later; in a cluster it is told at once.
+    fn follow(&self, former: usize) {
         if let Self::Group(group) = self {
-            // The sentinels would do it too, ten seconds later.
             let port = group.server(group.master()).port().to_string();
-            group
-                .server(master)
-                .tell(&["REPLICAOF", "127.0.0.1", &port]);
+            let former = group.server(former);
+            former.tell(&["REPLICAOF", "127.0.0.1", &port]);
         }
-        true
     }
 
     /// Moves the slot of a lock to another master; false where not all are there.
