@@ -292,7 +292,8 @@ fn a_release_that_arrives_late_does_not_free_a_later_holder() {
         let proxy = Proxy::start(server.port());
         let client = impatient(proxy.port(), LEASE).connect().await.unwrap();
         let name = name();
-        let guard = client.mutex(&name).lock().lease(LEASE).await.unwrap();
+        let lease = Duration::from_secs(2);
+        let guard = client.mutex(&name).lock().lease(lease).await.unwrap();
         proxy.judge(|request| match request[0].as_slice() {
             b"EVALSHA" | b"EVAL" | b"DELEX" | b"DELIFEQ" => Fault::HoldBack,
             _ => Fault::None,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::machine::{ran_between, ran_since};
+use testkit::machine::{ran_between, ran_since, worst_since};
 use testkit::{Fault, Proxy};
 
 use crate::hand_over::{FAR, from_afar, hand_overs};
@@ -149,10 +149,10 @@ fn those_who_wait_send_two_commands_a_second_at_most() {
                 tokio::time::sleep(Duration::from_secs(6)).await;
                 let (sent, took) = (waiter.requests() - before, start.elapsed());
                 println!("{sent} commands in {took:?} beside a lease of {lease:?}");
-                assert!(
-                    sent as f64 <= 2.0 * took.as_secs_f64(),
-                    "{sent} in {took:?}"
-                );
+                // A holder that was not run for long has lost it, and those who wait have it.
+                let lost = worst_since(start) > lease / 3;
+                let few = sent as f64 <= 2.0 * took.as_secs_f64();
+                assert!(few || lost, "{sent} in {took:?}");
                 for task in tasks {
                     task.abort();
                 }

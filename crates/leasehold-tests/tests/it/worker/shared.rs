@@ -101,7 +101,9 @@ impl Referee {
     async fn new(url: &str, digest: &str, id: String) -> Self {
         let host = url.rsplit('@').next().expect("a host");
         let client = redis::Client::open(format!("redis://{host}")).expect("an address");
-        let connection = client.get_multiplexed_async_connection().await;
+        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&patient);
+        let connection = connection.await;
         Self {
             connection: connection.expect("a connection"),
             digest: digest.to_owned(),
