@@ -153,6 +153,8 @@ fn those_who_wait_send_nothing_but_a_heartbeat_a_second() {
                 .map(|_| tokio::spawn(waiter.fair_mutex(&name).lock().into_future()))
                 .collect();
             eventually(Duration::from_secs(2), "in line", || waiting(&server) == 1).await;
+            // What getting in line takes is over, and no heartbeat is near.
+            tokio::time::sleep(Duration::from_millis(500)).await;
             let (before, start) = (proxy.requests(), Instant::now());
             tokio::time::sleep(Duration::from_secs(6)).await;
             let (sent, took) = (proxy.requests() - before, start.elapsed());
