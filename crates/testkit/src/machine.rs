@@ -7,7 +7,7 @@
 //! and what is held against a limit is how long the machine ran ([`ran_since`]), not how long it took by the clock. One that keeps
 //! all processors busy for ten milliseconds is not told from a machine that stands still.
 
-use std::sync::{Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -171,17 +171,16 @@ struct Seen {
 }
 
 /// As many as there are processors, from the first use on.
-fn watches() -> &'static [Watch] {
-    static WATCHES: OnceLock<Vec<Watch>> = OnceLock::new();
-    static STARTED: Once = Once::new();
+fn watches() -> &'static [Arc<Watch>] {
+    static WATCHES: OnceLock<Vec<Arc<Watch>>> = OnceLock::new();
+    let start = |_| {
+        let watch = Arc::new(Watch::new());
+        let watching = watch.clone();
+        thread::spawn(move || watching.run());
+        watch
+    };
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    let watches = WATCHES.get_or_init(|| (0..processors).map(|_| Watch::new()).collect());
-    STARTED.call_once(|| {
-        for watch in watches {
-            thread::spawn(|| watch.run());
-        }
-    });
-    watches
+    WATCHES.get_or_init(|| (0..processors).map(start).collect())
 }
 
 impl Watch {

@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Flavor, Server, scaled};
+use testkit::scaled;
 
-use crate::stage::{Actor, Stage, eventually};
+use crate::stage::{Actor, Stage, eventually, plain};
 
 /// Reads a number and writes one more: wrong whenever two do it at the same time.
 const COUNT: &str = "n=$(cat $LEASEHOLD_NAME.count); echo $((n + 1)) > $LEASEHOLD_NAME.count";
 
 #[test]
 fn a_thousand_on_four_names_count_right() {
-    let stage = Stage::set_alone(|| Server::start(&Flavor::one()));
+    let stage = Stage::set_alone(plain);
     let names = ["a", "b", "c", "d"];
     for name in names {
         std::fs::write(stage.path(&format!("{name}.count")), "0\n").unwrap();

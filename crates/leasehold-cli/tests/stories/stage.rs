@@ -25,7 +25,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn set() -> Self {
-        Self::set_with(|| Server::start(&Flavor::one()))
+        Self::set_with(plain)
     }
 
     /// For a story with a server of its own sort.
@@ -111,6 +111,11 @@ impl Stage {
     pub(crate) fn until_held(&self, lock: &str) {
         eventually(&format!("{lock} is held"), || !self.is_free(lock));
     }
+}
+
+/// The server of most stories.
+pub(crate) fn plain() -> Server {
+    Server::start(&Flavor::one())
 }
 
 impl Drop for Stage {

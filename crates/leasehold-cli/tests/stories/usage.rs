@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Flavor, Proxy, Server, Setup};
+use testkit::{Flavor, Proxy, Setup};
 
-use crate::stage::Stage;
+use crate::stage::{Stage, plain};
 
 #[test]
 fn without_a_server_nothing_is_run() {
@@ -158,7 +158,7 @@ fn a_doctor_finds_what_is_wrong_and_says_what_to_do() {
 #[test]
 fn a_quorum_is_founded_once_and_outlives_one_of_three() {
     let first = Stage::set();
-    let one_more = || first.extend(Server::start(&Flavor::one()));
+    let one_more = || first.extend(plain());
     let (second, third) = (one_more(), one_more());
     let mut stages = [first, second, third];
     let urls = stages.each_ref().map(Stage::url);
@@ -211,7 +211,7 @@ fn a_lock_that_replicas_must_have_is_not_held_without_them() {
 #[test]
 fn an_uncontended_lock_is_had_within_three_round_trips() {
     const DISTANCE: Duration = Duration::from_millis(200);
-    let stage = Stage::set_alone(|| Server::start(&Flavor::one()));
+    let stage = Stage::set_alone(plain);
     let network = Proxy::start(stage.server.port());
     let far = format!("redis://127.0.0.1:{}", network.port());
     let held_after = |url: &str| {
