@@ -40,6 +40,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Server")]
     pub(crate) prefix: Option<String>,
 
+    /// Wait at most this long for a reply, and twice as long for a connection [default: 1s]
+    #[arg(long, global = true, value_name = "DUR", value_parser = span::parse, help_heading = "Server")]
+    pub(crate) request_timeout: Option<Duration>,
+
     /// Reads settings from this file
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     pub(crate) config: Option<PathBuf>,

@@ -19,6 +19,7 @@ pub(crate) struct File {
     prefix: Option<String>,
     /// As in `30s`.
     lease: Option<String>,
+    request_timeout: Option<String>,
     /// PEM files, for TLS.
     root_certificate: Option<PathBuf>,
     client_certificate: Option<PathBuf>,
@@ -38,6 +39,7 @@ pub(crate) struct Settings {
     url: Option<String>,
     prefix: Option<String>,
     pub(crate) lease: Option<Duration>,
+    pub(crate) request_timeout: Option<Duration>,
     root_certificate: Option<Vec<u8>>,
     client_certificate: Option<(Vec<u8>, Vec<u8>)>,
 }
@@ -52,6 +54,11 @@ macro_rules! configured {
         }
         if let Some(lease) = $lease.or(settings.lease) {
             builder = builder.lease(lease);
+        }
+        if let Some(timeout) = settings.request_timeout {
+            builder = builder
+                .request_timeout(timeout)
+                .connect_timeout(timeout * 2);
         }
         if let Some(certificate) = &settings.root_certificate {
             builder = builder.root_certificate(certificate.clone());
@@ -70,7 +77,13 @@ impl Settings {
             None => File::default(),
         };
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let lease = file.lease.as_deref().map(span::parse).transpose();
+        let length = |name: &str, text: Option<String>| match text.as_deref().map(span::parse) {
+            None => Ok(None),
+            Some(Ok(length)) => Ok(Some(length)),
+            Some(Err(why)) => Err(Trouble::usage(format!("`{name}`: {why}"))),
+        };
+        let timeout = variable("LEASEHOLD_REQUEST_TIMEOUT").or(file.request_timeout);
+        let timeout = length("request_timeout", timeout)?;
         let identity = match (&file.client_certificate, &file.client_key) {
             (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
             (None, None) => None,
@@ -82,7 +95,8 @@ impl Settings {
         Ok(Self {
             url: args.url.clone().or(variable("LEASEHOLD_URL")).or(file.url),
             prefix: args.prefix.clone().or(file.prefix),
-            lease: lease.map_err(|why| Trouble::usage(format!("`lease`: {why}")))?,
+            lease: length("lease", file.lease)?,
+            request_timeout: args.request_timeout.or(timeout),
             root_certificate: file.root_certificate.as_deref().map(pem).transpose()?,
             client_certificate: identity,
         })
@@ -132,7 +146,7 @@ fn parse(path: &Path) -> Result<File, Trouble> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     File::read(&text).map_err(|why| {
         Trouble::usage(format!("{}: {why}", path.display())).with_hint(
-            "it may have url, prefix, lease, root_certificate, client_certificate and client_key",
+            "it may have url, prefix, lease, request_timeout, root_certificate, client_certificate and client_key",
         )
     })
 }

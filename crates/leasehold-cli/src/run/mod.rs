@@ -44,9 +44,6 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// How long after a KILL it is looked who is left.
 const KILL_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long giving back may take at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
-
 /// How long a program may be gone before those it left behind are mentioned.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
@@ -90,11 +87,11 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
         Ok(ControlFlow::Continue(guard)) => guard,
         // Leaves the line, and gives back what was granted and is of no use.
         Ok(ControlFlow::Break(code)) => {
-            site.shutdown(FAREWELL).await;
+            site.shutdown(site.farewell()).await;
             return Ok(code);
         }
         Err(trouble) => {
-            site.shutdown(FAREWELL).await;
+            site.shutdown(site.farewell()).await;
             return Err(trouble);
         }
     };
@@ -196,7 +193,7 @@ fn environment(guard: &Guard) -> [(&'static str, String); 4] {
 
 async fn give_back(site: &Site, guard: Guard) {
     let name = guard.name().to_owned();
-    match tokio::time::timeout(FAREWELL, guard.release()).await {
+    match tokio::time::timeout(site.farewell(), guard.release()).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => say(format!(
             "`{name}` was not given back ({error}); it is free when its lease ends"

@@ -9,34 +9,46 @@ use crate::args::RunArgs;
 use crate::say::{Trouble, hint, say};
 use crate::settings::Settings;
 
-/// How long replicas may take to confirm.
-const CONFIRMATION: Duration = Duration::from_secs(1);
+/// How long the server may take to reply, and replicas to confirm, where nothing else is set.
+const REPLY: Duration = Duration::from_secs(1);
 
-pub(super) enum Site {
+/// The shortest time for the last release.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+pub(super) struct Site {
+    servers: Servers,
+    request_timeout: Duration,
+}
+
+enum Servers {
     One(Client),
     Several(Quorum),
 }
 
 impl Site {
     pub(super) async fn connect(settings: &Settings, args: &RunArgs) -> Result<Self, Trouble> {
-        match args.quorum.as_slice() {
-            [] => settings.connect(args.lease).await.map(Self::One),
+        let servers = match args.quorum.as_slice() {
+            [] => settings.connect(args.lease).await.map(Servers::One)?,
             urls => {
                 let builder = settings.builder_of_all(urls, args.lease);
-                Ok(Self::Several(builder.connect().await?))
+                Servers::Several(builder.connect().await?)
             }
-        }
+        };
+        Ok(Self {
+            servers,
+            request_timeout: settings.request_timeout.unwrap_or(REPLY),
+        })
     }
 
     /// The acquisition that was asked for.
     pub(super) fn lock(&self, args: &RunArgs) -> Result<Lock, Trouble> {
         let name = &args.name;
-        let mut lock = match self {
-            Self::Several(quorum) => quorum.mutex(name).lock(),
-            Self::One(client) if args.shared => client.rw_lock(name).read(),
-            Self::One(client) if args.exclusive => client.rw_lock(name).write().into(),
-            Self::One(client) if args.fair => client.fair_mutex(name).lock(),
-            Self::One(client) => match args.permits {
+        let mut lock = match &self.servers {
+            Servers::Several(quorum) => quorum.mutex(name).lock(),
+            Servers::One(client) if args.shared => client.rw_lock(name).read(),
+            Servers::One(client) if args.exclusive => client.rw_lock(name).write().into(),
+            Servers::One(client) if args.fair => client.fair_mutex(name).lock(),
+            Servers::One(client) => match args.permits {
                 Some(permits) => client.semaphore(name, permits).acquire(),
                 None => client.mutex(name).lock(),
             },
@@ -49,14 +61,14 @@ impl Site {
             lock = lock.at_least(length);
         }
         if let Some(replicas) = &args.replicas {
-            lock = lock.replicas(count(replicas)?, CONFIRMATION);
+            lock = lock.replicas(count(replicas)?, self.request_timeout);
         }
         Ok(lock.note(note(args)))
     }
 
     /// Takes the lock away from whoever has it.
     pub(super) async fn steal(&self, name: &str) -> Result<(), Trouble> {
-        let Self::One(client) = self else {
+        let Servers::One(client) = &self.servers else {
             return Err(Trouble::usage("a lock of a quorum cannot be taken away")
                 .with_hint("it is free when its lease ends"));
         };
@@ -69,17 +81,22 @@ impl Site {
 
     /// What is to be seen of the lock; nothing where several servers would have to be asked.
     pub(super) async fn look(&self, name: &str) -> Option<Seen> {
-        match self {
-            Self::One(client) => client.look(name).await.ok().flatten(),
-            Self::Several(_) => None,
+        match &self.servers {
+            Servers::One(client) => client.look(name).await.ok().flatten(),
+            Servers::Several(_) => None,
         }
+    }
+
+    /// How long the last release may take.
+    pub(super) fn farewell(&self) -> Duration {
+        FAREWELL.max(self.request_timeout * 2)
     }
 
     pub(super) async fn shutdown(&self, limit: Duration) {
         // What is not given back in time ends with its lease.
-        let _ = match self {
-            Self::One(client) => client.shutdown(limit).await,
-            Self::Several(quorum) => quorum.shutdown(limit).await,
+        let _ = match &self.servers {
+            Servers::One(client) => client.shutdown(limit).await,
+            Servers::Several(quorum) => quorum.shutdown(limit).await,
         };
     }
 }
