@@ -17,7 +17,9 @@ func main() {
 	address := "127.0.0.1:" + os.Args[1]
 	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address) }}
 	locks := redsync.New(adapter.NewPool(pool))
-	mutex := locks.NewMutex(os.Args[2], redsync.WithExpiry(30*time.Second), redsync.WithTries(1))
+	mutex := locks.NewMutex(os.Args[2], redsync.WithExpiry(30*time.Second), redsync.WithTries(1),
+		// A stalled machine is not a failed lock.
+		redsync.WithTimeoutFactor(0.5))
 	words := bufio.NewScanner(os.Stdin)
 	for words.Scan() {
 		switch words.Text() {

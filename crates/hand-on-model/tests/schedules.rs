@@ -275,7 +275,7 @@ fn story() {
 }
 
 fn schedules() -> usize {
-    usize::try_from(testkit::scaled(20_000)).unwrap()
+    usize::try_from(testkit::scaled(1_000)).unwrap()
 }
 
 #[test]

@@ -3,11 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use crate::flavor::Flavor;
 use crate::resp::Answer;
-use crate::server::{Flavor, Server, Setup, free_port};
+use crate::server::{Port, Server, Setup};
 
-/// How long a node is silent before the others call it down.
-const NODE_TIMEOUT_MS: u32 = 1000;
+/// How long a node is silent before the others call it down: so long that a machine that stalls does not cause a
+/// failover.
+const PATIENT_MS: u32 = 20_000;
+
+/// The same while the cluster starts, which goes by it too, and while a failover is waited for.
+const IMPATIENT_MS: u32 = 2500;
 
 const SLOTS: usize = 16_384;
 
@@ -17,6 +22,8 @@ pub struct Cluster {
     /// Masters first, then their replicas in the same order.
     servers: Vec<Server>,
     masters: usize,
+    /// Where the nodes talk to each other.
+    _buses: Vec<Port>,
 }
 
 impl Cluster {
@@ -27,13 +34,15 @@ impl Cluster {
     /// When it does not come up within a minute.
     #[must_use]
     pub fn start(setup: &Setup, flavor: &Flavor, masters: usize, replicated: bool) -> Self {
-        let timeout = NODE_TIMEOUT_MS.to_string();
+        let timeout = IMPATIENT_MS.to_string();
         let count = if replicated { masters * 2 } else { masters };
-        let servers: Vec<_> = (0..count)
-            .map(|_| {
+        let buses: Vec<_> = (0..count).map(|_| Port::free()).collect();
+        let servers: Vec<_> = buses
+            .iter()
+            .map(|bus| {
                 let setup = setup.clone().option("cluster-enabled", "yes");
                 let setup = setup.option("cluster-node-timeout", &timeout);
-                let setup = setup.option("cluster-port", &free_port().to_string());
+                let setup = setup.option("cluster-port", &bus.number.to_string());
                 let setup = setup.option("cluster-replica-validity-factor", "0");
                 // Else the death of one master stops all of them until it is replaced.
                 let setup = setup.option("cluster-require-full-coverage", "no");
@@ -42,7 +51,11 @@ impl Cluster {
                 setup.option("repl-diskless-sync-delay", "0").start(flavor)
             })
             .collect();
-        let cluster = Self { servers, masters };
+        let cluster = Self {
+            servers,
+            masters,
+            _buses: buses,
+        };
         cluster.meet();
         for (index, server) in cluster.servers.iter().take(masters).enumerate() {
             let (from, to) = (SLOTS * index / masters, SLOTS * (index + 1) / masters - 1);
@@ -58,6 +71,7 @@ impl Cluster {
         cluster.until("up everywhere", || {
             cluster.servers.iter().all(|one| cluster.is_up(one))
         });
+        cluster.call_down_after(PATIENT_MS, None);
         cluster
     }
 
@@ -138,15 +152,20 @@ impl Cluster {
     /// When it does not know.
     #[must_use]
     pub fn owner(&self, slot: u16, asked: usize) -> usize {
+        let owner = self.known_owner(slot, asked);
+        owner.expect("a slot that is served by one of ours")
+    }
+
+    /// The same, if the node knows one.
+    fn known_owner(&self, slot: u16, asked: usize) -> Option<usize> {
         let ranges = self.servers[asked].ask(&["CLUSTER", "SLOTS"]);
         let range = ranges.list().iter().find(|range| {
             let range = range.list();
             range[0].int() <= i64::from(slot) && i64::from(slot) <= range[1].int()
         });
-        let port = range.expect("a slot that is served").list()[2].list()[1].int();
+        let port = range?.list()[2].list()[1].int();
         let mut servers = self.servers.iter();
-        let owner = servers.position(|server| i64::from(server.port()) == port);
-        owner.expect("one of ours")
+        servers.position(|server| i64::from(server.port()) == port)
     }
 
     /// The slot of a key.
@@ -190,7 +209,7 @@ impl Cluster {
             }
             let port = target.port().to_string();
             let keys: Vec<_> = keys.list().iter().map(Answer::text).collect();
-            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"];
             source.tell(&[&head, keys.as_slice()].concat());
         }
         set_slot(target, &["NODE", &target_id]);
@@ -199,13 +218,28 @@ impl Cluster {
         masters.for_each(|server| set_slot(server, &["NODE", &target_id]));
     }
 
-    /// Waits until another node than `former` has `slot`, as `asked` sees it.
+    /// Waits until another node than `former`, which is dead or paused, has `slot`, as `asked` sees it. Only while
+    /// this waits do the nodes notice soon that one of them is down.
     ///
     /// # Panics
     ///
     /// When that does not happen within a minute.
     pub fn until_owner_is_not(&self, former: usize, slot: u16, asked: usize) {
-        self.until("another owner", || self.owner(slot, asked) != former);
+        self.call_down_after(IMPATIENT_MS, Some(former));
+        let owner = || self.known_owner(slot, asked);
+        self.until("another owner", || {
+            owner().is_some_and(|owner| owner != former)
+        });
+        self.call_down_after(PATIENT_MS, Some(former));
+    }
+
+    fn call_down_after(&self, millis: u32, except: Option<usize>) {
+        let setting = ["CONFIG", "SET", "cluster-node-timeout", &millis.to_string()];
+        for (index, server) in self.servers.iter().enumerate() {
+            if Some(index) != except && server.is_running() {
+                server.tell(&setting);
+            }
+        }
     }
 
     /// Whether all masters know the same epochs of all masters, no two of them alike.

@@ -5,8 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::flavor::Flavor;
 use crate::resp::{Answer, Connection};
-use crate::server::{Flavor, Server, Setup, forget_pid, free_port, note_pid};
+use crate::server::{Port, Server, Setup, forget_pid, note_pid};
 
 /// The name that the sentinels know the group by.
 pub const GROUP: &str = "group";
@@ -14,8 +15,27 @@ pub const GROUP: &str = "group";
 /// The password of the sentinels, which is not that of the servers.
 pub const SENTINEL_PASSWORD: &str = "watch-over-me";
 
-/// How long a server is silent before a sentinel calls it down.
-const DOWN_AFTER_MS: u32 = 1500;
+/// How long a server is silent before a sentinel calls it down: so long that a machine that stalls does not cause a
+/// failover.
+const PATIENT_MS: u32 = 20_000;
+
+/// The same while a failover is waited for.
+const IMPATIENT_MS: u32 = 2000;
+
+/// Sentinels that notice each other and changes of roles sooner than by default, and that act at once after a stall,
+/// which otherwise makes them do nothing for half a minute.
+const PACE: [&str; 10] = [
+    "SENTINEL",
+    "DEBUG",
+    "INFO-PERIOD",
+    "1000",
+    "PUBLISH-PERIOD",
+    "500",
+    "ASK-PERIOD",
+    "200",
+    "TILT-TRIGGER",
+    "60000",
+];
 
 /// A master with replicas and sentinels.
 #[derive(Debug)]
@@ -27,7 +47,7 @@ pub struct Group {
 #[derive(Debug)]
 struct Sentinel {
     child: Child,
-    port: u16,
+    port: Port,
     folder: PathBuf,
 }
 
@@ -53,6 +73,10 @@ impl Group {
             .map(|_| Sentinel::start(flavor, servers[0].port()))
             .collect();
         let group = Self { servers, sentinels };
+        group.until("the sentinels answer", || {
+            let mut sentinels = group.sentinels.iter();
+            sentinels.all(|one| one.ask(&PACE) == Answer::Text("OK".to_owned()))
+        });
         group.until("all know of each other", || {
             group.sentinels.iter().all(|sentinel| {
                 let field = |name: &str| sentinel.master_field(name);
@@ -72,7 +96,9 @@ impl Group {
     #[must_use]
     pub fn sentinels(&self) -> String {
         let hosts = self.sentinels.iter();
-        let hosts: Vec<_> = hosts.map(|one| format!("127.0.0.1:{}", one.port)).collect();
+        let hosts: Vec<_> = hosts
+            .map(|one| format!("127.0.0.1:{}", one.port.number))
+            .collect();
         hosts.join(",")
     }
 
@@ -124,20 +150,31 @@ impl Group {
         servers.position(|server| server.port() == port)
     }
 
-    /// Waits until all sentinels that live have made the same other server the master, and it takes writes.
+    /// Waits until all sentinels that live have made the same other server the master, and it takes writes. Only
+    /// while this waits do the sentinels notice soon that a server is down.
     ///
     /// # Panics
     ///
     /// When they do not within a minute.
     pub fn until_master_is_not(&self, former: usize) {
+        self.call_down_after(IMPATIENT_MS);
         self.until("another master", || {
-            let masters = self.sentinels.iter().filter_map(|one| self.master_by(one));
-            let masters: Vec<_> = masters.collect();
-            let agreed = masters
-                .iter()
-                .all(|master| *master != former && *master == masters[0]);
-            agreed && self.servers[masters[0]].is_master()
+            let mut masters = self.sentinels.iter().filter_map(|one| self.master_by(one));
+            masters.next().is_some_and(|first| {
+                first != former
+                    && masters.all(|other| other == first)
+                    && self.servers[first].is_master()
+            })
         });
+        self.call_down_after(PATIENT_MS);
+    }
+
+    fn call_down_after(&self, millis: u32) {
+        let millis = millis.to_string();
+        for sentinel in &self.sentinels {
+            // One that was killed does not answer.
+            sentinel.ask(&["SENTINEL", "SET", GROUP, "down-after-milliseconds", &millis]);
+        }
     }
 
     /// Waits until no sentinel is about to change anything: one that comes back meanwhile may be made the master.
@@ -181,13 +218,14 @@ impl Sentinel {
         let name = format!("leasehold-sentinel-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a folder for the sentinel");
-        let port = free_port();
+        let port = Port::free();
         let settings = format!(
-            "port {port}\nbind 127.0.0.1\nrequirepass {SENTINEL_PASSWORD}\n\
+            "port {}\nbind 127.0.0.1\nrequirepass {SENTINEL_PASSWORD}\n\
              sentinel sentinel-pass {SENTINEL_PASSWORD}\n\
              sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds {GROUP} {DOWN_AFTER_MS}\n\
-             sentinel failover-timeout {GROUP} 2000\n"
+             sentinel down-after-milliseconds {GROUP} {PATIENT_MS}\n\
+             sentinel failover-timeout {GROUP} 5000\n",
+            port.number
         );
         std::fs::write(folder.join("sentinel.conf"), settings).expect("a file");
         let child = Command::new(&flavor.program)
@@ -208,7 +246,7 @@ impl Sentinel {
 
     /// One question; an error where it does not answer.
     fn ask(&self, args: &[&str]) -> Answer {
-        let asked = Connection::open(self.port).and_then(|mut connection| {
+        let asked = Connection::open(self.port.number).and_then(|mut connection| {
             connection.ask(&["AUTH", SENTINEL_PASSWORD])?;
             connection.ask(args)
         });

@@ -1,14 +1,13 @@
 //! Real servers and a faulty network, for tests.
 //!
 //! [`Server`] starts a Redis or Valkey on a free loopback port and kills, pauses and restarts it;
-//! [`Proxy`] stands between a client and a server and does to single requests what networks do;
-//! [`machine`] is what the tests share. Knows nothing of locks.
+//! [`Proxy`] stands between a client and a server and does to single requests what networks do.
+//! Knows nothing of locks.
 
 mod clock;
 pub mod cluster;
+mod flavor;
 pub mod group;
-pub mod machine;
-mod processors;
 pub mod proxy;
 pub mod redisson;
 pub mod resp;
@@ -19,11 +18,11 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestRunner};
 
 pub use cluster::Cluster;
-pub use processors::Processors;
+pub use flavor::Flavor;
 pub use proxy::{Fault, Proxy};
 pub use redisson::{Fleet, Redisson};
 pub use resp::{Answer, Connection};
-pub use server::{Flavor, Server, Setup};
+pub use server::{Server, Setup};
 
 /// Says that a test cannot lock beside `peer`, another library; see `interop`.
 ///

@@ -1,6 +1,6 @@
 //! One real server process on a free port of this machine, ended when the value is dropped.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,107 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock;
+use crate::flavor::Flavor;
 use crate::resp::{Answer, Connection};
 use crate::tls::Tls;
-
-/// A server program found on this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flavor {
-    /// As in `redis-7.0`.
-    pub name: String,
-    pub(crate) program: PathBuf,
-}
-
-impl Flavor {
-    /// Every server found: the one on the path, and those that `scripts/get-servers` unpacked into the
-    /// folder named by `LEASEHOLD_SERVERS` (else `servers` at the top of the project).
-    ///
-    /// # Panics
-    ///
-    /// When there is none, or one of those listed in `LEASEHOLD_REQUIRE` is missing: a suite that ran
-    /// against nothing must not pass.
-    #[must_use]
-    pub fn all() -> Vec<Self> {
-        let mut found: Vec<_> = on_path().into_iter().chain(unpacked()).collect();
-        found.sort_by(|one, other| one.name.cmp(&other.name));
-        found.dedup_by(|one, other| one.name == other.name);
-        for required in std::env::var("LEASEHOLD_REQUIRE")
-            .unwrap_or_default()
-            .split_whitespace()
-        {
-            let is_there = found.iter().any(|flavor| flavor.name == required);
-            assert!(
-                is_there,
-                "{required} is required but not there; run scripts/get-servers"
-            );
-        }
-        assert!(
-            !found.is_empty(),
-            "no server found: install redis-server or valkey-server"
-        );
-        found
-    }
-
-    /// The one that tests use which need only one: `LEASEHOLD_SERVER`, else the first found.
-    ///
-    /// # Panics
-    ///
-    /// When it is not there.
-    #[must_use]
-    pub fn one() -> Self {
-        let all = Self::all();
-        match std::env::var("LEASEHOLD_SERVER") {
-            Ok(name) => Self::named(&name),
-            Err(_) => all.into_iter().next().expect("at least one"),
-        }
-    }
-
-    /// The one of that name.
-    ///
-    /// # Panics
-    ///
-    /// When it is not there.
-    #[must_use]
-    pub fn named(name: &str) -> Self {
-        let found = Self::all().into_iter().find(|flavor| flavor.name == name);
-        found.unwrap_or_else(|| panic!("no server `{name}` here"))
-    }
-}
-
-/// The distribution's own server, named after the version it reports.
-fn on_path() -> Vec<Flavor> {
-    ["redis", "valkey"]
-        .iter()
-        .filter_map(|line| {
-            let program = PathBuf::from(format!("{line}-server"));
-            let output = Command::new(&program).arg("--version").output().ok()?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let version = text.split("v=").nth(1)?.split_whitespace().next()?;
-            let short: Vec<_> = version.split('.').take(2).collect();
-            let name = format!("{line}-{}", short.join("."));
-            Some(Flavor { name, program })
-        })
-        .collect()
-}
-
-fn unpacked() -> Vec<Flavor> {
-    let folder = std::env::var_os("LEASEHOLD_SERVERS").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../servers"),
-        PathBuf::from,
-    );
-    let Ok(entries) = std::fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    entries
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let name = path.file_name()?.to_str()?.to_owned();
-            let line = name.split('-').next()?;
-            let program = path.join(format!("bin/{line}-server"));
-            program.exists().then_some(Flavor { name, program })
-        })
-        .collect()
-}
 
 /// How to start a server.
 #[derive(Clone, Debug, Default)]
@@ -177,7 +79,7 @@ impl Setup {
     ///
     /// # Panics
     ///
-    /// When it does not come up within ten seconds.
+    /// When it does not come up within a minute.
     #[must_use]
     pub fn start(self, flavor: &Flavor) -> Server {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -185,13 +87,13 @@ impl Setup {
         let folder =
             std::env::temp_dir().join(format!("leasehold-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the server");
-        let (port, tls_port) = (self.port.unwrap_or_else(free_port), free_port());
+        let port = self.port.map_or_else(Port::free, Port::given);
         let mut server = Server {
             flavor: flavor.clone(),
             setup: self,
             folder,
             port,
-            tls_port,
+            tls_port: Port::free(),
             child: None,
         };
         server.launch();
@@ -205,8 +107,8 @@ pub struct Server {
     flavor: Flavor,
     setup: Setup,
     folder: PathBuf,
-    port: u16,
-    tls_port: u16,
+    port: Port,
+    tls_port: Port,
     child: Option<Child>,
 }
 
@@ -226,13 +128,13 @@ impl Server {
     /// The port it listens on.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// The port for TLS.
     #[must_use]
     pub fn tls_port(&self) -> u16 {
-        self.tls_port
+        self.tls_port.number
     }
 
     /// The certificate of the authority that vouches for it.
@@ -290,7 +192,7 @@ impl Server {
     /// When it is down.
     #[must_use]
     pub fn connect(&self) -> Connection {
-        Connection::open(self.port).expect("the server is up")
+        Connection::open(self.port()).expect("the server is up")
     }
 
     /// Asks one question on a connection of its own.
@@ -334,7 +236,7 @@ impl Server {
     /// Whether it is up and takes writes.
     #[must_use]
     pub fn is_master(&self) -> bool {
-        let role = Connection::open(self.port).and_then(|mut it| it.ask(&["ROLE"]));
+        let role = Connection::open(self.port()).and_then(|mut it| it.ask(&["ROLE"]));
         matches!(role, Ok(Answer::List(role)) if role[0].text() == "master")
     }
 
@@ -374,19 +276,13 @@ impl Server {
     }
 
     fn launch(&mut self) {
-        for _ in 0..5 {
-            let child = self.command().spawn().expect("the server's program");
-            note_pid(child.id());
-            self.child = Some(child);
-            if self.is_up() {
-                return;
-            }
-            // Somebody else was faster to take the port.
-            self.kill();
-            (self.port, self.tls_port) = (free_port(), free_port());
+        let child = self.command().spawn().expect("the server's program");
+        note_pid(child.id());
+        self.child = Some(child);
+        if !self.is_up() {
+            let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+            panic!("{} does not start: {log}", self.flavor.name);
         }
-        let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        panic!("{} does not start: {log}", self.flavor.name);
     }
 
     fn command(&self) -> Command {
@@ -394,7 +290,7 @@ impl Server {
         let mut command = Command::new(&self.flavor.program);
         command
             .current_dir(&self.folder)
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--port", &self.port().to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--unixsocket", "server.sock"])
             .args(["--enable-debug-command", "yes"])
             .args(&self.setup.options)
@@ -425,7 +321,7 @@ impl Server {
             }
             let asks = if tls.visitor.is_some() { "yes" } else { "no" };
             command
-                .args(["--tls-port", &self.tls_port.to_string()])
+                .args(["--tls-port", &self.tls_port().to_string()])
                 .args(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", asks])
                 .args(["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"]);
         }
@@ -434,14 +330,15 @@ impl Server {
 
     /// Waits until our own process answers; false when it has ended.
     fn is_up(&mut self) -> bool {
-        let end = Instant::now() + Duration::from_secs(10);
+        let port = self.port();
+        let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
             let child = self.child.as_mut().expect("just started");
             if child.try_wait().is_ok_and(|status| status.is_some()) {
                 return false;
             }
             let own = format!("process_id:{}\r\n", child.id());
-            let asked = Connection::open(self.port).and_then(|mut it| it.ask(&["INFO"]));
+            let asked = Connection::open(port).and_then(|mut it| it.ask(&["INFO"]));
             // Somebody else's server on the same port is not ours; one that still loads refuses all else.
             let is_ready = |info: &str| info.contains(&own) && info.contains("\nloading:0");
             if matches!(asked, Ok(Answer::Text(info)) if is_ready(&info)) {
@@ -460,17 +357,35 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody has and this process has not given out before; below those that the system gives to
-/// outgoing connections, which could take it before the server does.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let start = std::process::id() * 61;
-    loop {
-        let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let port = u16::try_from(20_000 + number % 12_000).expect("below 32,000");
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+/// A TCP port for one server, from its first start until the value is dropped.
+///
+/// No other test program takes it meanwhile, also not while the server is down: the UDP port of the same number is
+/// bound as a sign that the port is taken.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) number: u16,
+    _sign: Option<UdpSocket>,
+}
+
+impl Port {
+    /// A free port, below those that the system gives to outgoing connections.
+    pub(crate) fn free() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let start = std::process::id() * 61;
+        loop {
+            let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            let number = u16::try_from(20_000 + number % 12_000).expect("below 32,000");
+            let sign = UdpSocket::bind(("127.0.0.1", number)).ok();
+            if sign.is_some() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
+                let _sign = sign;
+                return Self { number, _sign };
+            }
         }
+    }
+
+    fn given(number: u16) -> Self {
+        let _sign = None;
+        Self { number, _sign }
     }
 }
 

@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use testkit::Processors;
-
 use crate::history::now;
 use crate::nemesis::Deed;
 use crate::plan::Fault;
+use crate::processors::Processors;
 
 /// How often it is looked at.
 const TICK: Duration = Duration::from_millis(250);

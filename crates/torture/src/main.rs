@@ -11,6 +11,7 @@ mod history;
 mod machine;
 mod nemesis;
 mod plan;
+mod processors;
 mod report;
 mod site;
 mod worker;

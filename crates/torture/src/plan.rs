@@ -203,6 +203,11 @@ impl Plan {
         Duration::from_millis(self.lease_ms)
     }
 
+    /// The longest that a waiter may wait for a free lock.
+    pub(crate) fn stuck(&self) -> Duration {
+        Duration::from_millis(self.stuck_ms)
+    }
+
     /// Whether exclusion is promised throughout.
     pub(crate) fn promises_exclusion(&self) -> bool {
         self.faults.iter().all(|fault| match fault {

@@ -1,61 +1,40 @@
 //! Where the stories are played: a server, a folder for what programs leave, and the command.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use testkit::machine::{self, Place, ran_since};
 use testkit::{Flavor, Server};
 
 /// The command under test.
 pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// Long for anything that should happen at once, on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(5);
+/// The limit of an event that must happen. Only a defect reaches it.
+const AMPLE: Duration = Duration::from_secs(60);
+
+/// A script that runs until [`Stage::go`].
+pub(crate) const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.05; done";
 
 pub(crate) struct Stage {
     pub(crate) server: Server,
     folder: PathBuf,
-    /// Left last, when the server is gone.
-    _place: Option<Place>,
 }
 
 impl Stage {
     pub(crate) fn set() -> Self {
-        Self::set_with(plain)
+        Self::at(Server::start(&Flavor::one()))
     }
 
-    /// For a story with a server of its own sort.
-    pub(crate) fn set_with(server: impl FnOnce() -> Server) -> Self {
-        let place = machine::beside_others();
-        Self::build(server(), Some(place))
-    }
-
-    /// For a story that wants all of the machine, or tells what time something takes.
-    pub(crate) fn set_alone(server: impl FnOnce() -> Server) -> Self {
-        let place = machine::alone();
-        Self::build(server(), Some(place))
-    }
-
-    /// One more, for a story that has one.
-    pub(crate) fn extend(&self, server: Server) -> Self {
-        Self::build(server, None)
-    }
-
-    fn build(server: Server, place: Option<Place>) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("leasehold-story-{}-{number}", std::process::id());
+    /// On a server that runs.
+    pub(crate) fn at(server: Server) -> Self {
+        let name = format!("leasehold-story-{}-{}", std::process::id(), number());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
-        Self {
-            server,
-            folder,
-            _place: place,
-        }
+        Self { server, folder }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -70,16 +49,37 @@ impl Stage {
     /// The same, which talks to another address.
     pub(crate) fn leasehold_at(&self, url: &str, words: &str) -> Cast {
         let mut command = Command::new(LEASEHOLD);
+        command.args(words.split_whitespace()).stdin(Stdio::null());
+        self.cast(command, url)
+    }
+
+    /// A command on a terminal of its own, which a script gives it; keys are written to its standard input.
+    pub(crate) fn on_a_terminal(&self, script: &str) -> Cast {
+        let mut command = Command::new("script");
         command
-            .args(words.split_whitespace())
+            .args(["-qefc", script, "/dev/null"])
+            .stdin(Stdio::piped());
+        self.cast(command, &self.url())
+    }
+
+    fn cast(&self, mut command: Command, url: &str) -> Cast {
+        command
             .current_dir(&self.folder)
             .env("LEASEHOLD_URL", url)
             .env_remove("LEASEHOLD_CONFIG")
+            // A stalled machine is no outage.
+            .env("LEASEHOLD_REQUEST_TIMEOUT", "5s")
             .env("XDG_CONFIG_HOME", &self.folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Cast { command }
+            .stdout(Stdio::piped());
+        Cast {
+            command,
+            said: self.path(&format!("said-{}", number())),
+        }
+    }
+
+    /// Ends what runs [`UNTIL_GO`].
+    pub(crate) fn go(&self) {
+        std::fs::write(self.path("go"), "").unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -87,12 +87,16 @@ impl Stage {
     }
 
     /// What a program has left in a file, once it has.
+    #[track_caller]
     pub(crate) fn left(&self, name: &str) -> String {
-        let path = self.path(name);
-        eventually(&format!("{name} is written"), || {
-            std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n'))
-        });
-        std::fs::read_to_string(path).unwrap().trim().to_owned()
+        eventually(&format!("{name} is written"), || self.has_line(name));
+        let text = std::fs::read_to_string(self.path(name)).unwrap();
+        text.trim().to_owned()
+    }
+
+    fn has_line(&self, name: &str) -> bool {
+        let text = std::fs::read_to_string(self.path(name));
+        text.is_ok_and(|text| text.ends_with('\n'))
     }
 
     /// The process whose number a program has left in a file.
@@ -108,14 +112,27 @@ impl Stage {
         self.server.ask(&["EXISTS", &format!("lock:{lock}")]).int() == 0
     }
 
-    pub(crate) fn until_held(&self, lock: &str) {
-        eventually(&format!("{lock} is held"), || !self.is_free(lock));
+    /// Takes a lock away from its holder by command.
+    #[track_caller]
+    pub(crate) fn revoke(&self, lock: &str) {
+        let scene = self.leasehold(&format!("release --force {lock}")).play();
+        scene
+            .with_code(0)
+            .saying(&format!("took `{lock}` away from process"));
     }
-}
 
-/// The server of most stories.
-pub(crate) fn plain() -> Server {
-    Server::start(&Flavor::one())
+    /// How many wait for a lock that is held, as the command shows it. Of a mutex, a holder that has waited counts.
+    pub(crate) fn waiting(&self, lock: &str) -> u32 {
+        let shown = self.leasehold(&format!("show --json {lock}")).play();
+        let shown = shown.with_code(0).out;
+        let (_, count) = shown.split_once(r#""waiting":"#).unwrap();
+        count.split(',').next().unwrap().parse().unwrap()
+    }
+
+    /// The milliseconds until the server forgets a lock.
+    pub(crate) fn lease_left(&self, lock: &str) -> i64 {
+        self.server.ask(&["PTTL", &format!("lock:{lock}")]).int()
+    }
 }
 
 impl Drop for Stage {
@@ -124,9 +141,17 @@ impl Drop for Stage {
     }
 }
 
+/// A number that no other stage or command of this process has.
+fn number() -> u32 {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
 /// A command that is about to be started.
 pub(crate) struct Cast {
     command: Command,
+    /// The file for its standard error, which can be read while it runs.
+    said: PathBuf,
 }
 
 impl Cast {
@@ -142,25 +167,44 @@ impl Cast {
     }
 
     pub(crate) fn start(mut self) -> Actor {
+        self.command.stderr(File::create(&self.said).unwrap());
         Actor {
             child: self.command.spawn().unwrap(),
+            said: self.said,
         }
     }
 
+    /// Starts it, and waits for an event that it causes.
+    #[track_caller]
+    pub(crate) fn start_until(self, what: &str, condition: impl FnMut() -> bool) -> Actor {
+        let actor = self.start();
+        eventually(what, condition);
+        actor
+    }
+
+    /// Starts it with a program that runs until [`Stage::go`], and waits for that.
+    #[track_caller]
+    pub(crate) fn hold(self, stage: &Stage) -> Actor {
+        let script = format!("echo up > up; {UNTIL_GO}");
+        self.playing(&script).leave(stage, "up")
+    }
+
+    /// Starts it, and waits until its program has written a line to a file.
+    #[track_caller]
+    pub(crate) fn leave(self, stage: &Stage, name: &str) -> Actor {
+        self.start_until(&format!("{name} is written"), || stage.has_line(name))
+    }
+
     /// Runs it to its end.
-    pub(crate) fn play(mut self) -> Scene {
-        let output = self.command.output().unwrap();
-        Scene {
-            status: output.status,
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            said: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+    pub(crate) fn play(self) -> Scene {
+        self.start().ends()
     }
 }
 
 /// A command that runs.
 pub(crate) struct Actor {
     child: Child,
+    said: PathBuf,
 }
 
 impl Actor {
@@ -176,9 +220,21 @@ impl Actor {
         self.child.try_wait().unwrap().is_some()
     }
 
+    /// The keyboard of a command on a terminal.
+    pub(crate) fn take_keys(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
     /// What it prints, to be read while it does.
     pub(crate) fn take_out(&mut self) -> ChildStdout {
         self.child.stdout.take().unwrap()
+    }
+
+    /// Waits until it says this.
+    #[track_caller]
+    pub(crate) fn until_said(&self, text: &str) {
+        let said = || std::fs::read_to_string(&self.said).unwrap();
+        eventually(text, || said().contains(text));
     }
 
     /// The memory that is its own and nobody else's, in KiB; 0 when it has ended.
@@ -195,10 +251,11 @@ impl Actor {
     /// Waits for its end.
     pub(crate) fn ends(self) -> Scene {
         let output = self.child.wait_with_output().unwrap();
+        let said = std::fs::read(&self.said).unwrap();
         Scene {
             status: output.status,
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            said: String::from_utf8_lossy(&output.stderr).into_owned(),
+            said: String::from_utf8_lossy(&said).into_owned(),
         }
     }
 }
@@ -229,6 +286,13 @@ impl Scene {
         assert_eq!(self.said, "");
         self
     }
+
+    /// It has released the lock.
+    #[track_caller]
+    pub(crate) fn releasing(self, stage: &Stage, lock: &str) -> Self {
+        assert!(stage.is_free(lock), "{lock} is held\n{self:?}");
+        self
+    }
 }
 
 /// Whether a process is there: not when it has ended and nobody has taken notice.
@@ -241,15 +305,10 @@ pub(crate) fn lives(pid: Pid) -> bool {
 }
 
 #[track_caller]
-pub(crate) fn eventually(what: &str, condition: impl FnMut() -> bool) {
-    within(SOON, what, condition);
-}
-
-#[track_caller]
-pub(crate) fn within(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(ran_since(start) < limit, "not within {limit:?}: {what}");
+        assert!(start.elapsed() < AMPLE, "not within {AMPLE:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,13 +1,13 @@
 //! A server's clock that jumps: the lock may be granted twice, and the resource still refuses the stale writer.
 
-use std::time::Duration;
-
 use leasehold::{Error, Guard, Loss, Quorum, Release, Token};
 use testkit::{Flavor, Server, Setup};
 
 use crate::contract::{KINDS, any_lock, any_try_lock};
 use crate::deployment::{Deployment, Five};
-use crate::support::{LEASE, beside_others, client, eventually, name, with_least_privilege};
+use crate::support::{
+    AMPLE, client, eventually, name, run, scaled, until_renewed, with_least_privilege,
+};
 
 const HOUR: i64 = 3600;
 
@@ -35,7 +35,7 @@ impl Resource {
 }
 
 async fn told(guard: &Guard) {
-    let loss = tokio::time::timeout(LEASE * 2, guard.lost()).await;
+    let loss = tokio::time::timeout(AMPLE, guard.lost()).await;
     assert!(
         matches!(loss, Ok(Some(Loss::Taken | Loss::Expired))),
         "{loss:?}"
@@ -44,43 +44,56 @@ async fn told(guard: &Guard) {
 
 #[test]
 fn a_step_forward_grants_twice_and_the_stale_writer_is_refused() {
-    beside_others(async {
+    run(async {
         let server = with_least_privilege(Setup::default().movable_clock(), &flavor());
         let (one, other) = (client(&server).await, client(&server).await);
-        for round in 0..20 {
-            let (kind, name) = (round % KINDS, name());
-            let mut resource = Resource::default();
-            let stale = any_lock(&one, &name, kind).await.unwrap();
-            assert!(any_try_lock(&other, &name, kind).await.unwrap().is_none());
-            assert!(resource.write(stale.token(), "first"));
-            server.set_clock(HOUR * (i64::try_from(round).unwrap() + 1));
-            let fresh = any_lock(&other, &name, kind).await.unwrap();
-            assert!(resource.write(fresh.token(), "second"));
-            // It believes in its lease until its next renewal; that is what tokens are for.
-            assert!(!resource.write(stale.token(), "stale"), "round {round}");
-            told(&stale).await;
-            assert_eq!(resource.written, ["first", "second"]);
-            assert_eq!(fresh.release().await.unwrap(), Release::Released);
+        for round in 1..=scaled(1) {
+            let mut held = Vec::new();
+            for kind in 0..KINDS {
+                let name = name();
+                let mut resource = Resource::default();
+                let stale = any_lock(&one, &name, kind).await.unwrap();
+                assert!(any_try_lock(&other, &name, kind).await.unwrap().is_none());
+                assert!(resource.write(stale.token(), "first"));
+                held.push((kind, name, resource, stale));
+            }
+            server.set_clock(HOUR * i64::try_from(round).unwrap());
+            let mut stale_holders = Vec::new();
+            for (kind, name, mut resource, stale) in held {
+                let fresh = any_lock(&other, &name, kind).await.unwrap();
+                assert!(resource.write(fresh.token(), "second"));
+                // It believes in its lease until its next renewal; that is what tokens are for.
+                assert!(!resource.write(stale.token(), "stale"), "round {round}");
+                assert_eq!(resource.written, ["first", "second"]);
+                assert_eq!(fresh.release().await.unwrap(), Release::Released);
+                stale_holders.push(stale);
+            }
+            for stale in &stale_holders {
+                told(stale).await;
+            }
         }
     });
 }
 
 #[test]
 fn a_step_back_only_makes_others_wait() {
-    beside_others(async {
+    run(async {
         let server = with_least_privilege(Setup::default().movable_clock(), &flavor());
         let (one, other) = (client(&server).await, client(&server).await);
+        let mut held = Vec::new();
         for kind in 0..KINDS {
             let name = name();
-            server.set_clock(0);
             let first = any_lock(&one, &name, kind).await.unwrap();
+            held.push((kind, name, first));
+        }
+        server.set_clock(-HOUR);
+        let leases: Vec<_> = held.iter().map(|(_, _, first)| first.lease()).collect();
+        until_renewed(&leases).await;
+        for (kind, name, first) in held {
             let token = first.token();
-            server.set_clock(-HOUR);
-            tokio::time::sleep(LEASE * 2).await;
-            first.check().unwrap();
             assert!(any_try_lock(&other, &name, kind).await.unwrap().is_none());
             assert_eq!(first.release().await.unwrap(), Release::Released);
-            let next = any_lock(&other, &name, kind).wait(LEASE * 2).await.unwrap();
+            let next = any_lock(&other, &name, kind).wait(AMPLE).await.unwrap();
             assert!(next.token() > token, "tokens must rise");
         }
     });
@@ -88,7 +101,7 @@ fn a_step_back_only_makes_others_wait() {
 
 #[test]
 fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
-    beside_others(async {
+    run(async {
         let five = Five::with(&Setup::default().movable_clock(), &flavor());
         let (one, other): (Quorum, Quorum) = (five.client().await, five.client().await);
         let step = |count: usize, seconds| {
@@ -102,8 +115,7 @@ fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
             let mutex = name();
             let held = one.mutex(&mutex).lock().await.unwrap();
             step(minority, HOUR);
-            tokio::time::sleep(LEASE * 2).await;
-            held.check().unwrap();
+            until_renewed(&[held.lease()]).await;
             assert!(other.mutex(&mutex).try_lock().await.unwrap().is_none());
             assert_eq!(held.release().await.unwrap(), Release::Released);
             step(5, 0);
@@ -113,16 +125,11 @@ fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
         let stale = one.mutex(&mutex).lock().await.unwrap();
         assert!(resource.write(stale.token(), "first"));
         // At all of them: a vote that comes late would be granted by the new clock, and counts.
-        eventually(LEASE, "at all", || five.having(&mutex) == 5).await;
+        eventually("at all", || five.having(&mutex) == 5).await;
         step(3, HOUR);
         // New connections see the new clocks; the old ones still propose by the old.
         let fresh = five.client().await;
-        let second = fresh
-            .mutex(&mutex)
-            .lock()
-            .wait(Duration::from_secs(5))
-            .await;
-        match second {
+        match fresh.mutex(&mutex).lock().wait(AMPLE).await {
             Ok(second) => {
                 assert!(resource.write(second.token(), "second"));
                 assert!(!resource.write(stale.token(), "stale"));

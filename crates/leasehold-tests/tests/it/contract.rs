@@ -9,6 +9,8 @@ use leasehold::kinds::{Lock, TryLock};
 use leasehold::{Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, Release};
 use tokio::task::JoinHandle;
 
+use crate::support::AMPLE;
+
 /// A kind that one holder has at a time.
 pub(crate) trait Exclusive<C = Client>: Clone + Send + Sync + 'static {
     type Guard: Holding;
@@ -59,6 +61,10 @@ pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
     }
     fn token(&self) -> u64 {
         self.leases()[0].token().as_u64()
+    }
+    /// The lease of the lock that the test named: a pair's own lock comes before it.
+    fn named(&self) -> Lease {
+        self.leases().pop().expect("a lease")
     }
 }
 
@@ -228,6 +234,6 @@ pub(crate) async fn passed_on(guard: Guard, next: JoinHandle<Result<Guard, Error
         (_, Ok(Release::WasLost { .. })) => {}
         (_, other) => panic!("{other:?}"),
     }
-    let got = tokio::time::timeout(Duration::from_secs(10), next).await;
+    let got = tokio::time::timeout(AMPLE, next).await;
     got.expect("waiting goes on").unwrap().unwrap()
 }

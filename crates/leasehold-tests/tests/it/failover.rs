@@ -3,101 +3,85 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, Loss, Release, Replicas};
-use testkit::group::GROUP;
-use testkit::machine::{self, ran_since};
+use testkit::group::{GROUP, Group};
 use testkit::{Flavor, Server};
 
+use crate::cluster::until_found;
 use crate::contract::{KINDS, any_lock, any_try_lock};
-use crate::deployment::{cluster, group, old_and_new, sentinel_builder};
-use crate::support::{LEASE, beside_others, client, eventually, exists, name, run, scaled, server};
+use crate::deployment::{cluster, cluster_url, group, old_and_new, sentinel_builder};
+use crate::support::{
+    AMPLE, LEASE, client, eventually, exists, name, patient, run, scaled, server, until_renewed,
+};
 
-/// Longer than a failover takes.
-const LONG: Duration = Duration::from_secs(8);
+/// Longer than any failover takes.
+const LONG: Duration = AMPLE.saturating_mul(4);
 
-/// How long replicas have to acknowledge.
+/// How long replicas have to acknowledge that can.
+const TIME_ENOUGH: Duration = Duration::from_secs(8);
+
+/// How long replicas have to acknowledge that cannot.
 const PROMPT: Duration = Duration::from_millis(400);
-
-/// What one failover did.
-#[derive(Default)]
-struct Tally {
-    failovers: u64,
-    granted_twice: u64,
-    granted_twice_though_acknowledged: u64,
-    refused: u64,
-}
 
 #[test]
 fn a_failover_that_loses_writes_grants_twice_unless_replicas_acknowledged() {
-    let _place = machine::beside_others();
-    let mut tally = Tally::default();
-    for (round, flavor) in (0..scaled(3)).zip(old_and_new().iter().cycle()) {
-        run(fail_over(round, flavor, &mut tally));
+    let flavor = Flavor::one();
+    for round in 0..scaled(1) {
+        run(fail_over(round, &flavor, AMPLE));
     }
-    let Tally {
-        failovers,
-        granted_twice,
-        granted_twice_though_acknowledged,
-        refused,
-    } = tally;
-    println!(
-        "{failovers} failovers: {granted_twice} double grants without acknowledgement, \
-         {granted_twice_though_acknowledged} with; {refused} refused as not replicated"
-    );
-    assert!(granted_twice > 0, "the control shows nothing");
-    assert_eq!(granted_twice_though_acknowledged, 0);
-    assert_eq!(refused, failovers);
 }
 
-async fn fail_over(round: u64, flavor: &Flavor, tally: &mut Tally) {
+#[test]
+#[ignore = "deep: repeats a failover on several servers, and measures how soon a loss is reported"]
+fn failover_on_old_and_new_keeps_what_was_acked() {
+    for (round, flavor) in (1..=scaled(3)).zip(old_and_new().iter().cycle()) {
+        run(fail_over(round, flavor, Duration::from_millis(400)));
+    }
+}
+
+/// A loss must be reported at most `late` after the deadline.
+async fn fail_over(round: u64, flavor: &Flavor, late: Duration) {
     let mut group = group(flavor);
-    let builder = || sentinel_builder(&group, GROUP).lease(LONG);
-    let plain = builder().connect().await.unwrap();
-    let careful = builder()
-        .replicas(Replicas::All, PROMPT)
-        .connect()
-        .await
-        .unwrap();
-    let (kept, lost, refused) = (name(), name(), name());
+    let builder = |group: &Group| patient(sentinel_builder(group, GROUP));
+    let plain = builder(&group).connect().await.unwrap();
+    let careful = builder(&group)
+        .lease(LONG)
+        .replicas(Replicas::All, TIME_ENOUGH);
+    let careful = careful.connect().await.unwrap();
+    let (kept, lost, renewed, refused) = (name(), name(), name(), name());
     let survivor = any_lock(&careful, &kept, round).await.unwrap();
 
     // Whatever is written from here on, no replica will have.
     cut_off(group.server(0), &[group.server(1), group.server(2)]);
-    let stale = any_lock(&plain, &lost, round).await.unwrap();
-    let acknowledged = any_try_lock(&careful, &refused, round).await;
-    match &acknowledged {
-        Err(Error::NotReplicated { wanted: 2, .. }) => tally.refused += 1,
-        Ok(Some(_)) => {}
-        other => panic!("{other:?}"),
-    }
+    let stale = any_lock(&plain, &lost, round).lease(LONG).await.unwrap();
+    let gone = any_lock(&plain, &renewed, round).await.unwrap();
+    let refusal = any_try_lock(&careful, &refused, round).replicas(Replicas::All, PROMPT);
+    let refusal = refusal.await.unwrap_err();
+    assert!(
+        matches!(refusal, Error::NotReplicated { wanted: 2, .. }),
+        "{refusal:?}"
+    );
     group.kill(0);
     group.server(1).resume();
     group.server(2).resume();
     group.until_master_is_not(0);
 
-    let other = sentinel_builder(&group, GROUP).connect().await.unwrap();
+    let other = builder(&group).connect().await.unwrap();
+    // The control: without acknowledgement both hold it.
     let second = any_try_lock(&other, &lost, round).await.unwrap();
     let second = second.expect("the new master knows nothing of it");
+    stale.check().expect("its lease has not ended");
     assert!(second.token() > stale.token(), "tokens must rise");
-    if stale.check().is_ok() {
-        tally.granted_twice += 1;
-        told_in_time(&stale).await;
-    }
-    if any_try_lock(&other, &refused, round)
-        .await
-        .unwrap()
-        .is_some()
-        && acknowledged.is_ok_and(|guard| guard.is_some_and(|guard| guard.check().is_ok()))
-    {
-        tally.granted_twice_though_acknowledged += 1;
-    }
+    let third = any_try_lock(&other, &renewed, round).await.unwrap();
+    assert!(third.is_some(), "the new master knows nothing of it");
+    reported(&gone, late).await;
+
     survivor
         .check()
         .expect("acknowledged, so it outlives the failover");
-    if any_try_lock(&other, &kept, round).await.unwrap().is_some() {
-        tally.granted_twice_though_acknowledged += 1;
-    }
+    let taken = any_try_lock(&other, &kept, round).await.unwrap();
+    assert!(taken.is_none(), "granted twice though acknowledged");
+    until_found(&careful, &name()).await;
     assert_eq!(survivor.release().await.unwrap(), Release::Released);
-    tally.failovers += 1;
 }
 
 /// Stops the replicas and closes their connections: what the master writes from now on is lost with it.
@@ -106,8 +90,8 @@ fn cut_off(master: &Server, replicas: &[&Server]) {
     master.tell(&["CLIENT", "KILL", "TYPE", "replica"]);
 }
 
-/// One that lost its lock learns it by its next renewal, or at its deadline.
-async fn told_in_time(guard: &Guard) {
+/// A holder that lost its lock learns it by its next renewal, or at its deadline.
+async fn reported(guard: &Guard, late: Duration) {
     let left = guard.remaining();
     let start = Instant::now();
     let loss = guard.lost().await;
@@ -115,28 +99,36 @@ async fn told_in_time(guard: &Guard) {
         matches!(loss, Some(Loss::Taken | Loss::Expired)),
         "{loss:?}"
     );
-    assert!(
-        ran_since(start) <= left + Duration::from_millis(400),
-        "told late"
-    );
+    assert!(start.elapsed() <= left + late, "reported late");
 }
 
 async fn careful(url: &str, replicas: impl Into<Replicas>) -> Client {
-    let builder = Client::builder(url).lease(LEASE);
-    builder.replicas(replicas, PROMPT).connect().await.unwrap()
+    let builder = patient(Client::builder(url)).replicas(replicas, TIME_ENOUGH);
+    builder.connect().await.unwrap()
 }
 
 #[test]
 fn all_kinds_work_with_acknowledgement() {
-    beside_others(async {
-        for flavor in old_and_new() {
-            let group = group(&flavor);
-            let cluster = cluster(&flavor);
-            let sentinel = sentinel_builder(&group, GROUP).replicas(Replicas::All, PROMPT);
+    acknowledge_all_kinds(&[Flavor::one()]);
+}
+
+#[test]
+#[ignore = "deep: repeats the test on several servers"]
+fn acknowledgement_on_old_and_new_works() {
+    acknowledge_all_kinds(&old_and_new());
+}
+
+fn acknowledge_all_kinds(flavors: &[Flavor]) {
+    run(async {
+        for flavor in flavors {
+            let group = group(flavor);
+            let cluster = cluster(flavor);
+            let sentinel = patient(sentinel_builder(&group, GROUP));
+            let sentinel = sentinel.replicas(Replicas::All, TIME_ENOUGH);
             let clients = [
                 sentinel.connect().await.unwrap(),
-                careful(&crate::deployment::cluster_url(&cluster), Replicas::All).await,
-                careful(&crate::deployment::cluster_url(&cluster), 1).await,
+                careful(&cluster_url(&cluster), Replicas::All).await,
+                careful(&cluster_url(&cluster), 1).await,
             ];
             let all = clients
                 .iter()
@@ -146,8 +138,7 @@ fn all_kinds_work_with_acknowledgement() {
                     let name = name();
                     let first = any_lock(&client, &name, kind).await.unwrap();
                     let next = tokio::spawn(any_lock(&client, &name, kind).into_future());
-                    tokio::time::sleep(LEASE * 2).await;
-                    first.check().unwrap();
+                    until_renewed(&[first.lease()]).await;
                     first.extend(LEASE * 2).await.unwrap();
                     assert_eq!(first.release().await.unwrap(), Release::Released);
                     let second = next.await.unwrap().unwrap();
@@ -163,43 +154,54 @@ fn all_kinds_work_with_acknowledgement() {
 
 #[test]
 fn what_is_not_acknowledged_is_given_back_and_a_renewal_that_is_not_moves_nothing() {
-    beside_others(async {
+    run(async {
         let master = server();
         let replica = Server::start(&Flavor::one());
         replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
         let url = format!("redis://127.0.0.1:{}", master.port());
         let in_sync = || master.info("connected_slaves") == 1.0;
-        eventually(Duration::from_secs(10), "a replica", in_sync).await;
-        let client = careful(&url, Replicas::All).await;
+        eventually("a replica", in_sync).await;
+        // Long enough that a stall does not end it at the master, which would be reported as another loss.
+        let lease = LEASE / 2;
+        let builder = patient(Client::builder(&url)).lease(lease);
+        let client = builder.replicas(Replicas::All, lease / 2).connect().await;
+        let client = client.unwrap();
+        let attached = Instant::now();
+        let mut guards = Vec::new();
         for kind in 0..KINDS {
-            let (held, refused) = (name(), name());
-            let in_time = Instant::now();
+            let held = name();
             let guard = loop {
                 // A replica that has just been attached acknowledges nothing for a while.
                 match any_lock(&client, &held, kind).wait(LEASE).await {
                     Ok(guard) => break guard,
-                    Err(error) => {
-                        assert!(ran_since(in_time) < Duration::from_secs(10), "{error:?}");
-                    }
+                    Err(error) => assert!(attached.elapsed() < AMPLE, "{error:?}"),
                 }
             };
-            replica.pause();
-            let error = any_try_lock(&client, &refused, kind).await.unwrap_err();
-            let told = Error::NotReplicated {
+            guards.push(guard);
+        }
+        replica.pause();
+        for kind in 0..KINDS {
+            let refused = name();
+            let acquiring = any_try_lock(&client, &refused, kind).replicas(Replicas::All, PROMPT);
+            let error = acquiring.await.unwrap_err();
+            let expected = Error::NotReplicated {
                 acknowledged: 0,
                 wanted: 1,
             };
-            assert_eq!(error.to_string(), told.to_string());
+            assert_eq!(error.to_string(), expected.to_string());
             let gone = || !exists(&master, &refused);
-            eventually(Duration::from_secs(2), "given back", gone).await;
-            // The master goes on renewing it, but nobody else knows.
-            assert_eq!(guard.lost().await, Some(Loss::Expired));
-            replica.resume();
+            eventually("released", gone).await;
         }
+        // The master goes on renewing them, but no replica knows.
+        for guard in guards {
+            assert_eq!(guard.lost().await, Some(Loss::Expired));
+        }
+        replica.resume();
         drop(client);
         // More replicas than there are.
         let client = careful(&url, 3).await;
-        let error = client.mutex(&name()).try_lock().await.unwrap_err();
+        let error = client.mutex(&name()).try_lock().replicas(3, PROMPT).await;
+        let error = error.unwrap_err();
         assert!(
             matches!(error, Error::NotReplicated { wanted: 3, .. }),
             "{error:?}"
@@ -209,7 +211,7 @@ fn what_is_not_acknowledged_is_given_back_and_a_renewal_that_is_not_moves_nothin
 
 #[test]
 fn a_timeout_as_long_as_the_lease_is_refused() {
-    beside_others(async {
+    run(async {
         let server = server();
         let client = client(&server).await;
         for timeout in [Duration::ZERO, LEASE, LEASE * 2] {

@@ -1,12 +1,11 @@
 //! What happens at the limits: a server without memory, a client without rest.
 
-use std::time::Duration;
-
 use leasehold::{Error, Release};
 
 use crate::contract::{KINDS, any_lock};
 use crate::support::{
-    LEASE, alone, beside_others, channels, client, exists, name, on_every_server, scaled, server,
+    AMPLE, LEASE, channels, client, eventually, exists, is_awaited, name, on_every_server, owners,
+    run, scaled, server, until_renewed,
 };
 use crate::worker::Worker;
 
@@ -19,26 +18,29 @@ fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
             let name = name();
             let guard = any_lock(&client, &name, kind).await.unwrap();
             let next = tokio::spawn(any_lock(&other, &name, kind).into_future());
+            eventually("the next waits", || {
+                is_awaited(&server, &name) || !owners(&server, "line", &name).is_empty()
+            })
+            .await;
             held.push((name, guard, next));
         }
-        tokio::time::sleep(LEASE / 2).await;
         server.tell(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
         server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
         for kind in 0..KINDS {
             let refused = any_lock(&client, &format!("another {kind}"), kind).await;
             assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
         }
-        tokio::time::sleep(LEASE * 3).await;
+        let leases: Vec<_> = held.iter().map(|(_, guard, _)| guard.lease()).collect();
+        until_renewed(&leases).await;
         for (name, guard, next) in held {
-            guard.check().unwrap();
             guard.extend(LEASE * 2).await.unwrap();
             assert_eq!(guard.release().await.unwrap(), Release::Released);
             // Those who stand in line are served all the same; a mutex must be taken anew.
-            match tokio::time::timeout(LEASE, next).await.unwrap().unwrap() {
+            match tokio::time::timeout(AMPLE, next).await.unwrap().unwrap() {
                 Ok(guard) => assert_eq!(guard.release().await.unwrap(), Release::Released),
                 Err(error) => assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}"),
             }
-            assert!(!exists(&server, &name));
+            eventually("free", || !exists(&server, &name)).await;
         }
         server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
         for kind in 0..KINDS {
@@ -49,39 +51,46 @@ fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
     });
 }
 
+/// Has a process take and release locks `cycles` times, and checks that no key, channel, thread or task is left of them.
+/// Returns by how much the process has grown, in MiB.
+async fn churn(cycles: u64, names: u64) -> f64 {
+    let server = server();
+    let mut worker = Worker::start(server.port(), LEASE * 3);
+    // Warms up caches, buffers and the allocator.
+    worker.ask(&format!("churn {} {names}", cycles / 5));
+    let before: Vec<f64> = numbers(&worker.ask("self"));
+    let answer = worker.ask(&format!("churn {cycles} {names}"));
+    println!("{answer}");
+    eventually("threads and tasks are as before", || {
+        numbers(&worker.ask("self"))[..2] == before[..2]
+    })
+    .await;
+    let after = numbers(&worker.ask("self"));
+    println!("threads, tasks, memory in MiB: {before:?} before, {after:?} after");
+    eventually("only the token counter is left", || {
+        let keys = server.ask(&["KEYS", "*"]);
+        keys.list().len() == 1 && keys.list()[0].text() == "leasehold:token:{3560}"
+    })
+    .await;
+    // The one where the client hears of grants stays.
+    eventually("no channel of a lock is left", || {
+        let mut channels = channels(&server).into_iter();
+        channels.all(|channel| channel.starts_with("leasehold:grant:"))
+    })
+    .await;
+    after[2] - before[2]
+}
+
 #[test]
+fn churn_leaves_no_keys_channels_or_tasks() {
+    run(churn(scaled(5_000), 1_000));
+}
+
+#[test]
+#[ignore = "deep: measures memory"]
 fn nothing_grows_over_many_cycles() {
-    alone(|| {
-        let server = server();
-        let mut worker = Worker::start(server.port(), Duration::from_secs(30));
-        // Warms up caches, buffers and the allocator.
-        worker.ask(&format!("churn {} {}", scaled(20_000), scaled(20_000)));
-        let before: Vec<f64> = numbers(&worker.ask("self"));
-        let answer = worker.ask(&format!("churn {} {}", scaled(100_000), scaled(20_000)));
-        println!("{answer}");
-        // What was kept in mind for longer than a tick is forgotten after a lease.
-        let after = numbers(&worker.ask("self"));
-        println!("threads, tasks, memory in MiB: {before:?} before, {after:?} after");
-        assert_eq!(after[0], before[0], "threads");
-        assert_eq!(after[1], before[1], "tasks");
-        assert!(after[2] < before[2] + 4.0, "memory grew");
-        assert_eq!(
-            server.ask(&["DBSIZE"]).int(),
-            1,
-            "more than the token counter is left"
-        );
-        // The one where the client hears of grants stays.
-        let channels = channels(&server);
-        let stays = |channel: &String| channel.starts_with("leasehold:grant:");
-        assert!(
-            channels.len() == 1 && channels.iter().all(stays),
-            "{channels:?}"
-        );
-        assert_eq!(
-            server.ask(&["KEYS", "*"]).list()[0].text(),
-            "leasehold:token:{3560}"
-        );
-    });
+    let grown = run(churn(scaled(100_000), scaled(20_000)));
+    assert!(grown < 4.0, "memory grew by {grown} MiB");
 }
 
 fn numbers(answer: &str) -> Vec<f64> {
@@ -93,7 +102,7 @@ fn numbers(answer: &str) -> Vec<f64> {
 
 #[test]
 fn every_key_but_counters_expires() {
-    beside_others(async {
+    run(async {
         let server = server();
         let client = client(&server).await;
         let mut guards = Vec::new();
@@ -106,8 +115,9 @@ fn every_key_but_counters_expires() {
         }
         for key in server.ask(&["KEYS", "*"]).list() {
             let left = server.ask(&["PTTL", key.text()]).int();
+            let expires = left != -1;
             assert!(
-                left > 0 || key.text().starts_with("leasehold:token:"),
+                expires || key.text().starts_with("leasehold:token:"),
                 "{key:?}: {left}"
             );
         }

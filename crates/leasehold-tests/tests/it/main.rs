@@ -38,6 +38,8 @@ mod loss;
 mod model;
 /// Several locks as one.
 mod multi_lock;
+/// Reentrant handles, the holder, names and keys of a mutex.
+mod mutex;
 /// The scripts of locks with a line: state before, call, answer, state after.
 mod queue_scripts;
 /// A majority of five.

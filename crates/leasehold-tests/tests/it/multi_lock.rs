@@ -1,14 +1,16 @@
 //! The multi-lock: all or none, in one order, lost with the first that is lost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Loss, MultiLock, Release};
-
-use testkit::machine::ran_since;
+use testkit::Server;
+use tokio::task::JoinSet;
 
 use crate::contract::any_lock;
 use crate::support::{
-    LEASE, beside_others, client, eventually, exists, key, name, nothing_is_left, scaled, server,
+    AMPLE, LEASE, SHORT, client, eventually, exists, key, name, nothing_is_left, run, scaled,
+    server,
 };
 
 /// Locks of four kinds, each with a name of its own, in an order that depends on `turn`.
@@ -26,7 +28,7 @@ fn four(client: &Client, names: &[String], turn: u64) -> MultiLock {
 
 #[test]
 fn whatever_order_they_are_named_in_nobody_waits_for_ever() {
-    beside_others(async {
+    run(async {
         let server = server();
         let names: Vec<_> = (0..4).map(|_| name()).collect();
         let mut tasks = Vec::new();
@@ -42,73 +44,92 @@ fn whatever_order_they_are_named_in_nobody_waits_for_ever() {
             }));
         }
         for task in tasks {
-            let done = tokio::time::timeout(Duration::from_secs(60), task).await;
+            let done = tokio::time::timeout(AMPLE, task).await;
             done.expect("no deadlock").unwrap();
         }
-        assert!(nothing_is_left(&server), "{:?}", server.ask(&["KEYS", "*"]));
+        eventually("nothing is left", || nothing_is_left(&server)).await;
     });
+}
+
+/// Waits for four locks of which one is never free; says by how much the limit was exceeded.
+async fn late_for_the_limit() -> Duration {
+    let server = server();
+    let mut names: Vec<_> = (0..4).map(|_| name()).collect();
+    names.sort();
+    let other = client(&server).await;
+    let _held = any_lock(&other, &names[3], 3).await.unwrap();
+    let second = any_lock(&other, &names[1], 1).lease(SHORT).await.unwrap();
+    let limit = LEASE / 2;
+    let start = Instant::now();
+    let error = four(&client(&server).await, &names, 1).wait(limit).await;
+    let took = start.elapsed();
+    let Err(Error::Timeout { name, .. }) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(name, names[3], "the one that could not be had");
+    assert!(took >= limit, "{took:?}");
+    eventually("the others are free", || {
+        names[..3].iter().all(|name| !exists(&server, name))
+    })
+    .await;
+    drop(second);
+    took - limit
 }
 
 #[test]
 fn all_or_none_within_one_limit() {
-    beside_others(async {
-        let server = server();
-        let mut names: Vec<_> = (0..4).map(|_| name()).collect();
-        names.sort();
-        let other = client(&server).await;
-        let _held = any_lock(&other, &names[3], 3).await.unwrap();
-        let second = any_lock(&other, &names[1], 1).lease(LEASE).await.unwrap();
-        let limit = LEASE * 2;
-        let start = Instant::now();
-        let error = four(&client(&server).await, &names, 1).wait(limit).await;
-        let took = start.elapsed();
-        let Err(Error::Timeout { name, .. }) = error else {
-            panic!("{error:?}")
-        };
-        assert_eq!(name, names[3], "the one that could not be had");
-        assert!(
-            took >= limit && ran_since(start) < limit + Duration::from_millis(600),
-            "{took:?}"
-        );
-        eventually(Duration::from_secs(1), "the others are free", || {
-            names[..3].iter().all(|name| !exists(&server, name))
-        })
-        .await;
-        drop(second);
+    run(late_for_the_limit());
+}
+
+#[test]
+#[ignore = "deep: measures how exactly a limit is kept"]
+fn a_multi_lock_keeps_to_its_limit_within_600_ms() {
+    let late = run(late_for_the_limit());
+    assert!(late < Duration::from_millis(600), "{late:?}");
+}
+
+async fn is_lost_with(client: Client, server: Arc<Server>, victim: usize) {
+    let names: Vec<_> = (0..4).map(|_| name()).collect();
+    let held = four(&client, &names, 0).await.unwrap();
+    server.tell(&["DEL", &key(&names[victim])]);
+    let (name, loss) = held.lost().await;
+    assert_eq!((name, loss), (names[victim].as_str(), Some(Loss::Taken)));
+    assert!(held.check().is_err());
+    assert!(held.remaining().is_zero());
+    assert_eq!(
+        held.release().await.unwrap(),
+        Release::WasLost { loss: Loss::Taken }
+    );
+}
+
+async fn drops_its_work_with(client: Client, server: Arc<Server>) {
+    let names: Vec<_> = (0..4).map(|_| name()).collect();
+    let work = four(&client, &names, 0).run(|leases| async move {
+        server.tell(&["DEL", &key(leases[2].name())]);
+        std::future::pending::<()>().await;
     });
+    let outcome = tokio::time::timeout(AMPLE, work).await;
+    let error = outcome.expect("dropped when it was lost").unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
 }
 
 #[test]
 fn it_is_lost_with_the_first_that_is_lost() {
-    beside_others(async {
-        let server = server();
-        let names: Vec<_> = (0..4).map(|_| name()).collect();
+    run(async {
+        let server = Arc::new(server());
         let client = client(&server).await;
-        for victim in &names {
-            let held = four(&client, &names, 0).await.unwrap();
-            server.tell(&["DEL", &key(victim)]);
-            let (name, loss) = held.lost().await;
-            assert_eq!((name, loss), (victim.as_str(), Some(Loss::Taken)));
-            assert!(held.check().is_err());
-            assert!(held.remaining().is_zero());
-            assert_eq!(
-                held.release().await.unwrap(),
-                Release::WasLost { loss: Loss::Taken }
-            );
+        let mut tasks = JoinSet::new();
+        for victim in 0..4 {
+            tasks.spawn(is_lost_with(client.clone(), server.clone(), victim));
         }
-        let work = four(&client, &names, 0).run(|leases| async move {
-            server.tell(&["DEL", &key(leases[2].name())]);
-            std::future::pending::<()>().await;
-        });
-        let outcome = tokio::time::timeout(LEASE * 2, work).await;
-        let error = outcome.expect("dropped when it was lost").unwrap_err();
-        assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+        tasks.spawn(drops_its_work_with(client, server));
+        tasks.join_all().await;
     });
 }
 
 #[test]
 fn one_lock_twice_or_two_clients_are_refused() {
-    beside_others(async {
+    run(async {
         let server = server();
         let (one, other) = (client(&server).await, client(&server).await);
         let (name, second) = (name(), name());

@@ -1,6 +1,5 @@
 //! The scripts of a node of a quorum: state before, call, answer, state after.
 
-use testkit::machine;
 use testkit::{Answer, Flavor, Server};
 
 const VOTE: &str = include_str!("../../../leasehold/lua/quorum/vote.lua");
@@ -31,7 +30,7 @@ fn now(server: &Server) -> i64 {
 }
 
 fn vote(server: &Server, mark: &str, token: i64) -> Vec<i64> {
-    let args = [mark, "5000", &token.to_string()];
+    let args = [mark, "60000", &token.to_string()];
     numbers(&eval(server, VOTE, &["k", "v", "s"], &args))
 }
 
@@ -41,7 +40,6 @@ fn admit(server: &Server, longest: &str, floor: i64) -> Vec<i64> {
 }
 
 fn on_every_server(test: impl Fn(&Server)) {
-    let _place = machine::beside_others();
     for flavor in Flavor::all() {
         test(&Server::start(&flavor));
     }
@@ -60,10 +58,10 @@ fn a_node_votes_above_what_it_granted_and_for_one_at_a_time() {
             server,
             VOTE,
             &["k", "v", "s"],
-            &["you", "5000", &(start + 9).to_string()],
+            &["you", "60000", &(start + 9).to_string()],
         );
         assert_eq!(busy.list()[0].int(), 0);
-        assert!((1..=5000).contains(&busy.list()[1].int()));
+        assert!((1..=60_000).contains(&busy.list()[1].int()));
         assert_eq!(busy.list()[2].text(), "me");
         server.tell(&["DEL", "k"]);
         assert_eq!(
@@ -76,7 +74,7 @@ fn a_node_votes_above_what_it_granted_and_for_one_at_a_time() {
             server.ask(&["HGET", "s", "highest"]).text(),
             (start + 6).to_string()
         );
-        assert!(server.ask(&["PTTL", "k"]).int() > 4000);
+        assert!(server.ask(&["PTTL", "k"]).int() > 30_000);
         assert!(server.ask(&["TTL", "v"]).int() > 6 * 86_400);
     });
 }
@@ -97,9 +95,9 @@ fn tokens_far_from_the_nodes_clock_are_refused() {
 fn renewing_and_filling_in_need_a_node_that_votes() {
     on_every_server(|server| {
         let start = now(server);
-        let renew = |mark: &str| numbers(&eval(server, RENEW, &["k", "s"], &[mark, "9000"]));
+        let renew = |mark: &str| numbers(&eval(server, RENEW, &["k", "s"], &[mark, "90000"]));
         let fill = |mark: &str| {
-            let args = [mark, "7000", &(start + 8).to_string()];
+            let args = [mark, "60000", &(start + 8).to_string()];
             numbers(&eval(server, FILL, &["k", "v", "s"], &args))
         };
         assert_eq!(renew("me"), [3]);
@@ -109,7 +107,7 @@ fn renewing_and_filling_in_need_a_node_that_votes() {
         assert_eq!(fill("me"), [1]);
         assert_eq!(server.ask(&["GET", "v"]).text(), (start + 8).to_string());
         assert_eq!(renew("me"), [1]);
-        assert!(server.ask(&["PTTL", "k"]).int() > 8000);
+        assert!(server.ask(&["PTTL", "k"]).int() > 60_000);
         assert_eq!(renew("you"), [-1]);
         assert_eq!(fill("you"), [0]);
         assert_eq!(server.ask(&["GET", "k"]).text(), "me");
@@ -132,7 +130,6 @@ fn release_deletes_ours_and_says_which() {
 
 #[test]
 fn a_node_started_again_waits_and_learns_before_it_votes() {
-    let _place = machine::beside_others();
     for flavor in Flavor::all() {
         let mut server = testkit::Setup::default()
             .option("appendonly", "yes")
@@ -148,9 +145,9 @@ fn a_node_started_again_waits_and_learns_before_it_votes() {
             [3, 0],
             "also with its data"
         );
-        let left = admit(&server, "300", 0);
-        assert!(left[0] == 0 && left[1] <= 300, "{left:?}");
-        assert_eq!(admit(&server, "300", start + 9)[0], 0, "too early");
+        let left = admit(&server, "60000", 0);
+        assert!(left[0] == 0 && left[1] <= 60_000, "{left:?}");
+        assert_eq!(admit(&server, "60000", start + 9)[0], 0, "too early");
         std::thread::sleep(std::time::Duration::from_millis(310));
         assert_eq!(admit(&server, "300", 0), [2, 0]);
         assert_eq!(admit(&server, "300", start + 9), [1, start + 9]);

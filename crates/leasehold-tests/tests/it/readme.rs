@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::{Client, Error};
 use testkit::{Fault, Flavor, Proxy, Setup};
 
-use crate::support::{LEASE, PASSWORD, beside_others, builder_at, key, name, server, url_at};
+use crate::support::{PASSWORD, SHORT, builder_at, eventually, key, name, run, server, url_at};
 
 const README: &str = include_str!("../../../../README.md");
 const EXAMPLE: &str = include_str!("../../../leasehold/examples/coupon.rs");
@@ -37,7 +37,7 @@ fn the_first_example_is_the_program_that_is_run_and_short() {
 
 #[test]
 fn the_first_example_runs_against_a_local_server() {
-    beside_others(async {
+    run(async {
         // Whoever has a server at the usual place has what the README asks for.
         let ours = TcpListener::bind("127.0.0.1:6379").is_ok();
         let _server = ours.then(|| Setup::default().port(6379).start(&Flavor::one()));
@@ -97,7 +97,7 @@ fn passwords_and_owners_appear_nowhere() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || writer.clone())
         .init();
-    beside_others(async {
+    run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
         let mut shown = String::new();
@@ -105,7 +105,10 @@ fn passwords_and_owners_appear_nowhere() {
             |thing: &dyn std::fmt::Debug| shown.push_str(&format!("{thing:?} {thing:#?}"));
         let builder = builder_at(proxy.port());
         show(&builder);
-        let client = builder.request_timeout(LEASE / 4).connect().await.unwrap();
+        // Longer than a stall, which neither connecting nor the lease may end at.
+        let long = Duration::from_secs(3);
+        let builder = builder.request_timeout(SHORT).connect_timeout(long);
+        let client = builder.connect().await.unwrap();
         let mutex = client.mutex(&name());
         show(&(
             &client,
@@ -114,7 +117,8 @@ fn passwords_and_owners_appear_nowhere() {
             mutex.try_lock(),
             mutex.reentrant(),
         ));
-        let guard = mutex.lock().note("a note").await.unwrap();
+        let lock = mutex.lock().lease(long).note("a note");
+        let guard = lock.await.unwrap();
         let value = server.ask(&["GET", &key(mutex.name())]).text().to_owned();
         let owner = value.split(' ').nth(1).expect("an owner").to_owned();
         show(&(&guard, guard.lease(), mutex.holder().await));
@@ -130,9 +134,16 @@ fn passwords_and_owners_appear_nowhere() {
         proxy.black_hole(true);
         show(&guard.lost().await);
         show(&guard.check());
-        show(&client.mutex("away").lock().wait(LEASE).await);
+        show(&client.mutex("away").lock().wait(SHORT).await);
         show(&guard.release().await);
-        tokio::time::sleep(LEASE).await;
+        eventually("the keeper gives up the release", || {
+            let logged = logged.0.lock().unwrap();
+            let logged = String::from_utf8_lossy(&logged);
+            let mut lines = logged.lines();
+            let name = format!("{:?}", mutex.name());
+            lines.any(|line| line.contains("could not be released") && line.contains(&name))
+        })
+        .await;
         let error: Result<(), Error> = Err(Error::Closed);
         show(&error);
         shown.push_str(&String::from_utf8_lossy(&logged.0.lock().unwrap()));

@@ -13,25 +13,24 @@ mod storm;
 /// What both write is the same, byte for byte.
 mod wire;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::redisson::{Redisson as Ours, Reentrant, WriteGuard};
 use leasehold::{Client, Error, Guard, Loss, Release, Unfenced};
-use testkit::machine;
-use testkit::redisson::Fleet;
+use testkit::redisson::Said;
 use testkit::{Flavor, Redisson as Java, Server, Setup};
 
-use crate::support::{PASSWORD, alone};
+use crate::support::{AMPLE, LEASE, PASSWORD, eventually, url_at};
 
-/// The watchdog of both sides.
+/// The watchdog of both sides, unless a test says otherwise. A Java waiter asks again when the holder's lease ends,
+/// which is long after [`AMPLE`]: only a message lets it have the lock in time.
+pub(crate) const ENDLESS: Duration = Duration::from_secs(300);
+
+/// A watchdog that deep tests wait out.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(3);
 
-/// Less than any poll of either side, the first of which is a second after it began to wait, and more than a small machine's processors
-/// are taken away for.
+/// Less than the first poll of either side, which is a second after it began to wait.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(600);
-
-/// A wait that only fails when nothing comes.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// The rule of `docs/interop.md` for a user that shares all objects.
 pub(crate) fn rule() -> String {
@@ -50,40 +49,156 @@ pub(crate) fn server(flavor: &Flavor) -> Server {
 
 /// A client of ours.
 pub(crate) async fn client(url: &str) -> Client {
-    Client::connect(url).await.expect("the server is up")
+    let builder = Client::builder(url).request_timeout(LEASE / 2);
+    let connecting = builder.connect_timeout(LEASE).connect();
+    connecting.await.expect("the server is up")
 }
 
 pub(crate) fn of(client: &Client) -> Ours {
-    client.redisson().watchdog(WATCHDOG)
+    client.redisson().watchdog(ENDLESS)
 }
 
-/// Runs a test that measures time with the newest Redisson, and nothing beside it.
-pub(crate) fn alone_with_newest(test: impl Fn(&str)) {
-    if let Some(newest) = Java::versions().first() {
-        alone(|| test(newest));
-    }
-}
-
-/// Runs a test with the newest Redisson, beside others.
+/// Runs a test with the newest Redisson.
 pub(crate) fn with_newest(test: impl Fn(&str)) {
     if let Some(newest) = Java::versions().first() {
-        let _place = machine::beside_others();
         test(newest);
     }
 }
 
-/// Runs a test with every Redisson that was built, beside others.
-pub(crate) fn with_every_version(test: impl Fn(&str)) {
-    for version in Java::versions() {
-        let _place = machine::beside_others();
-        test(version);
-    }
+/// Runs a test with every Redisson that was built, at the same time.
+pub(crate) fn with_every_version(test: impl Fn(&str) + Sync) {
+    std::thread::scope(|scope| {
+        let test = &test;
+        let running: Vec<_> = Java::versions()
+            .into_iter()
+            .map(|version| (version, scope.spawn(move || test(version))))
+            .collect();
+        for (version, running) in running {
+            assert!(running.join().is_ok(), "failed with Redisson {version}");
+        }
+    });
 }
 
-pub(crate) fn fleet(server: &Server) -> Fleet {
-    Fleet {
-        watchdog: WATCHDOG,
-        ..Fleet::at(server.port())
+/// How often a scene is played, and how long a waiter of the later rounds may take after the event that it waits for:
+/// the first round loads classes and scripts.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    rounds: u32,
+    limit: Duration,
+}
+
+/// The pace of the gate: the event must happen.
+pub(crate) const ONCE: Pace = Pace {
+    rounds: 1,
+    limit: AMPLE,
+};
+
+/// The pace of tests that measure.
+pub(crate) const PROMPT: Pace = Pace {
+    rounds: 4,
+    limit: AT_ONCE,
+};
+
+/// Both sides, and the servers between them.
+pub(crate) struct Stage<'a> {
+    java: &'a Java,
+    ours: Ours,
+    servers: Vec<&'a Server>,
+    pace: Pace,
+}
+
+impl<'a> Stage<'a> {
+    async fn new(java: &'a Java, server: &'a Server, pace: Pace) -> Self {
+        Self {
+            java,
+            ours: of(&client(&url_at(server.port())).await),
+            servers: vec![server],
+            pace,
+        }
+    }
+
+    /// Waits until a waiter of either side is subscribed to a channel of `name`.
+    async fn until_heard(&self, name: &str) {
+        eventually("a waiter is subscribed", || self.listeners(name) > 0).await;
+    }
+
+    /// Waits until no waiter is subscribed to a channel of `name` any more.
+    async fn until_quiet(&self, name: &str) {
+        eventually("no waiter is subscribed", || self.listeners(name) == 0).await;
+    }
+
+    /// Waits until a thread of Java sleeps until a message comes.
+    async fn java_waits(&self, thread: &str) {
+        let probe = format!("probe:{thread}");
+        let waits = || self.java.ask(&probe, &format!("waits {thread}")) == "true";
+        eventually("Java's thread waits", waits).await;
+    }
+
+    /// How many connections are subscribed to channels of `name`.
+    fn listeners(&self, name: &str) -> i64 {
+        let pattern = format!("*{name}}}*");
+        let at = |server: &&Server| {
+            let mut all = 0;
+            for (list, count) in [("CHANNELS", "NUMSUB"), ("SHARDCHANNELS", "SHARDNUMSUB")] {
+                for channel in server.ask(&["PUBSUB", list, &pattern]).list() {
+                    all += server.ask(&["PUBSUB", count, channel.text()]).list()[1].int();
+                }
+            }
+            all
+        };
+        self.servers.iter().map(at).sum()
+    }
+
+    /// Has `thread` of Java wait, and asserts that it is answered after `cause`, and not before.
+    async fn java_is_woken(
+        &self,
+        round: u32,
+        (thread, order): (&str, String),
+        cause: impl AsyncFnOnce(),
+    ) -> Said {
+        self.java.tell(thread, &order);
+        self.java_waits(thread).await;
+        let early = self.java.answer_within(thread, Duration::from_millis(100));
+        assert!(early.is_none(), "{order}: {early:?}");
+        let start = Instant::now();
+        cause().await;
+        let said = self.java.answer(thread);
+        assert!(!said.text.starts_with("error"), "{order}: {said:?}");
+        assert!(
+            said.text != "false",
+            "{order}: the wait ended without the event"
+        );
+        self.check_pace(round, said.at - start, &order);
+        said
+    }
+
+    /// Asserts that `waiting`, for `name`, is over after `cause`, and not before.
+    async fn we_are_woken<T>(
+        &self,
+        round: u32,
+        name: &str,
+        waiting: impl Future<Output = T>,
+        cause: impl FnOnce(),
+    ) -> T {
+        self.until_quiet(name).await;
+        let mut waiting = std::pin::pin!(waiting);
+        let waits = async {
+            self.until_heard(name).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        tokio::select! {
+            _ = &mut waiting => panic!("too early"),
+            () = waits => {}
+        }
+        let start = Instant::now();
+        cause();
+        let outcome = waiting.await;
+        self.check_pace(round, start.elapsed(), name);
+        outcome
+    }
+
+    fn check_pace(&self, round: u32, took: Duration, what: &str) {
+        assert!(round == 0 || took < self.pace.limit, "{what}: {took:?}");
     }
 }
 
@@ -102,13 +217,33 @@ pub(crate) async fn take(
     name: &str,
     wait: Duration,
 ) -> Result<Held, Error> {
+    take_for(None, ours, kind, name, wait).await
+}
+
+/// The same, for a fixed lease if there is one.
+pub(crate) async fn take_for(
+    lease: Option<Duration>,
+    ours: &Ours,
+    kind: &str,
+    name: &str,
+    wait: Duration,
+) -> Result<Held, Error> {
+    macro_rules! take {
+        ($lock:expr) => {{
+            let taking = $lock.lock().wait(wait);
+            match lease {
+                Some(lease) => taking.lease(lease).await?,
+                None => taking.await?,
+            }
+        }};
+    }
     let rw = ours.read_write_lock(name);
     Ok(match kind {
-        "lock" => Held::Unfenced(ours.lock(name).lock().wait(wait).await?),
-        "fair" => Held::Unfenced(ours.fair_lock(name).lock().wait(wait).await?),
-        "fenced" => Held::Fenced(ours.fenced_lock(name).lock().wait(wait).await?),
-        "read" => Held::Unfenced(rw.read_lock().lock().wait(wait).await?),
-        "write" => Held::Writing(rw.write_lock().lock().wait(wait).await?),
+        "lock" => Held::Unfenced(take!(ours.lock(name))),
+        "fair" => Held::Unfenced(take!(ours.fair_lock(name))),
+        "fenced" => Held::Fenced(take!(ours.fenced_lock(name))),
+        "read" => Held::Unfenced(take!(rw.read_lock())),
+        "write" => Held::Writing(take!(rw.write_lock())),
         other => panic!("{other} is no lock"),
     })
 }

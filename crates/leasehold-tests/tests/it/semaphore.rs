@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error};
-
-use testkit::machine::ran_since;
+use testkit::Server;
 
 use crate::support::{
-    LEASE, beside_others, builder_at, client, eventually, name, nothing_is_left, on_every_server,
-    scaled, server,
+    AMPLE, builder_at, client, eventually, key, name, nothing_is_left, on_every_server, owners,
+    run, scaled, server, until_renewed,
 };
 use crate::worker::Worker;
 
@@ -45,45 +44,53 @@ fn most_at_once(holdings: &[Holding]) -> i64 {
     levels.max().unwrap_or(0)
 }
 
+/// Has `processes` take permits `count` times each, beside others that are killed one after the other, each after a
+/// pause: while they hold and wait.
+async fn conserve(processes: u64, victims: u64, count: u64, pause: Duration) {
+    let (server, name) = (server(), name());
+    let lease = Duration::from_secs(2);
+    let mut readers = Vec::new();
+    let mut killers = Vec::new();
+    for process in 0..processes + victims {
+        let mut worker = Worker::start(server.port(), lease);
+        let dies = process >= processes;
+        let count = if dies { 1_000_000 } else { count };
+        worker.tell(&format!("permits {name} {PERMITS} {count} {process}"));
+        if dies {
+            killers.push(worker.killer());
+        }
+        readers.push(std::thread::spawn(move || read_all(worker)));
+    }
+    for killer in killers {
+        tokio::time::sleep(pause).await;
+        killer.kill();
+    }
+    let mut holdings = Vec::new();
+    for reader in readers {
+        holdings.extend(reader.join().unwrap());
+    }
+    println!("{} holdings", holdings.len());
+    assert!(holdings.len() as u64 > processes * count / 2);
+    let most = most_at_once(&holdings);
+    assert!(most <= i64::from(PERMITS), "{most} permits at once");
+    assert!(most > 1, "hardly any contention");
+    let semaphore = client(&server).await.semaphore(&name, PERMITS);
+    let all = semaphore.acquire_many(PERMITS).wait(AMPLE).await.unwrap();
+    assert_eq!(semaphore.permits().await.unwrap().held, PERMITS);
+    let _ = all.release().await.unwrap();
+    eventually("nothing is left", || nothing_is_left(&server)).await;
+}
+
 #[test]
+fn permits_are_conserved_when_processes_crash() {
+    run(conserve(3, 1, scaled(400), Duration::from_millis(500)));
+}
+
+#[test]
+#[ignore = "deep: twelve processes for long"]
 fn permits_are_conserved_by_eight_processes_that_crash() {
-    beside_others(async {
-        let (server, name) = (server(), name());
-        let count = scaled(50_000) / 8;
-        let mut readers = Vec::new();
-        let mut victims = Vec::new();
-        for process in 0..12 {
-            let mut worker = Worker::start(server.port(), LEASE);
-            worker.tell(&format!("permits {name} {PERMITS} {count} {process}"));
-            // Four of twelve are killed while they hold and wait.
-            if process % 3 == 0 {
-                victims.push(worker.killer());
-            }
-            readers.push(std::thread::spawn(move || read_all(worker)));
-        }
-        for victim in victims {
-            tokio::time::sleep(Duration::from_millis(1500)).await;
-            victim.kill();
-        }
-        let mut holdings = Vec::new();
-        for reader in readers {
-            holdings.extend(reader.join().unwrap());
-        }
-        println!("{} holdings", holdings.len());
-        assert!(holdings.len() as u64 >= count * 8);
-        let most = most_at_once(&holdings);
-        assert!(most <= i64::from(PERMITS), "{most} permits at once");
-        assert!(most > 1, "hardly any contention");
-        let semaphore = client(&server).await.semaphore(&name, PERMITS);
-        let all = semaphore
-            .acquire_many(PERMITS)
-            .wait(LEASE * 4)
-            .await
-            .unwrap();
-        assert_eq!(semaphore.permits().await.unwrap().held, PERMITS);
-        let _ = all.release().await.unwrap();
-        assert!(nothing_is_left(&server), "{:?}", server.ask(&["KEYS", "*"]));
-    });
+    let pause = Duration::from_millis(1500);
+    run(conserve(8, 4, scaled(50_000) / 8, pause));
 }
 
 #[test]
@@ -92,75 +99,94 @@ fn the_counting_of_permits_at_once_can_fail() {
     assert_eq!(most_at_once(&[(1, 5, 4), (4, 6, 3)]), 7);
 }
 
+/// Takes all permits `times` times while small requests never stop. Returns the longest wait.
+async fn take_all_among_small(times: u64) -> Duration {
+    let (server, name) = (server(), name());
+    let stream: Vec<_> = {
+        let client = client(&server).await;
+        let small = move |client: Client, name: String| async move {
+            loop {
+                let held = client.semaphore(&name, 4).acquire().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                let _ = held.release().await.unwrap();
+            }
+        };
+        (0..8)
+            .map(|_| tokio::spawn(small(client.clone(), name.clone())))
+            .collect()
+    };
+    let large = client(&server).await.semaphore(&name, 4);
+    let mut longest = Duration::ZERO;
+    for _ in 0..times {
+        let start = Instant::now();
+        let held = large.acquire_many(4).wait(AMPLE).await.unwrap();
+        longest = longest.max(start.elapsed());
+        let _ = held.release().await.unwrap();
+    }
+    for task in stream {
+        task.abort();
+    }
+    longest
+}
+
 #[test]
 fn a_large_request_is_not_starved_by_small_ones() {
-    beside_others(async {
-        let (server, name) = (server(), name());
-        let stream: Vec<_> = {
-            let client = client(&server).await;
-            let small = move |client: Client, name: String| async move {
-                loop {
-                    let held = client.semaphore(&name, 4).acquire().await.unwrap();
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                    let _ = held.release().await.unwrap();
-                }
-            };
-            (0..8)
-                .map(|_| tokio::spawn(small(client.clone(), name.clone())))
-                .collect()
-        };
-        let large = client(&server).await.semaphore(&name, 4);
-        for _ in 0..20 {
-            let start = Instant::now();
-            let held = large
-                .acquire_many(4)
-                .wait(Duration::from_secs(5))
-                .await
-                .unwrap();
-            assert!(
-                ran_since(start) < Duration::from_secs(1),
-                "{:?}",
-                start.elapsed()
-            );
-            let _ = held.release().await.unwrap();
-        }
-        for task in stream {
-            task.abort();
-        }
-    });
+    run(take_all_among_small(scaled(10)));
+}
+
+#[test]
+#[ignore = "deep: measures a latency"]
+fn large_request_waits_no_longer_than_a_second() {
+    let longest = run(take_all_among_small(20));
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+}
+
+/// Raises and lowers the permits of a semaphore. Returns how long the waiter took for whom they were raised.
+async fn raise_and_lower(server: &Server) -> Duration {
+    let name = name();
+    let semaphore = client(server).await.semaphore(&name, 2);
+    let other = client(server).await.semaphore(&name, 2);
+    let held = semaphore.acquire_many(2).await.unwrap();
+    let waiting = tokio::spawn(other.acquire().into_future());
+    eventually("waits", || owners(server, "line", &name).len() == 1).await;
+    assert!(!waiting.is_finished());
+    let raised = Instant::now();
+    semaphore.set_permits(3).await.unwrap();
+    let third = tokio::time::timeout(AMPLE, waiting).await;
+    let third = third.expect("let in").unwrap().unwrap();
+    let took = raised.elapsed();
+    semaphore.set_permits(1).await.unwrap();
+    let permits = semaphore.permits().await.unwrap();
+    assert_eq!((permits.total, permits.held, permits.waiting), (1, 3, 0));
+    let _ = held.release().await.unwrap();
+    assert!(other.try_acquire().await.unwrap().is_none(), "one is held");
+    let _ = third.release().await.unwrap();
+    let last = other.try_acquire().await.unwrap().expect("free");
+    assert!(other.try_acquire().await.unwrap().is_none());
+    let _ = last.release().await.unwrap();
+    // It is remembered, but not for ever.
+    let left = server.ask(&["PTTL", &key(&name)]).int();
+    assert!(left > 29 * 86_400_000, "{left}");
+    took
 }
 
 #[test]
 fn permits_can_be_raised_and_lowered_while_in_use() {
+    on_every_server(|server| async move { raise_and_lower(&server).await });
+}
+
+#[test]
+#[ignore = "deep: measures a latency"]
+fn raised_permits_reach_a_waiter_at_once() {
     on_every_server(|server| async move {
-        let name = name();
-        let semaphore = client(&server).await.semaphore(&name, 2);
-        let other = client(&server).await.semaphore(&name, 2);
-        let held = semaphore.acquire_many(2).await.unwrap();
-        let waiting = tokio::spawn(other.acquire().into_future());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(!waiting.is_finished());
-        semaphore.set_permits(3).await.unwrap();
-        let third = tokio::time::timeout(Duration::from_millis(250), waiting).await;
-        let third = third.expect("let in by push").unwrap().unwrap();
-        semaphore.set_permits(1).await.unwrap();
-        let permits = semaphore.permits().await.unwrap();
-        assert_eq!((permits.total, permits.held, permits.waiting), (1, 3, 0));
-        let _ = held.release().await.unwrap();
-        assert!(other.try_acquire().await.unwrap().is_none(), "one is held");
-        let _ = third.release().await.unwrap();
-        let last = other.try_acquire().await.unwrap().expect("free");
-        assert!(other.try_acquire().await.unwrap().is_none());
-        let _ = last.release().await.unwrap();
-        // It is remembered, but not for ever.
-        let left = server.ask(&["PTTL", &crate::support::key(&name)]).int();
-        assert!(left > 29 * 86_400_000, "{left}");
+        let took = raise_and_lower(&server).await;
+        assert!(took < Duration::from_millis(250), "not by push: {took:?}");
     });
 }
 
 #[test]
 fn more_than_there_is_cannot_be_asked_for() {
-    beside_others(async {
+    run(async {
         let (server, name) = (server(), name());
         let semaphore = client(&server).await.semaphore(&name, 2);
         for permits in [0, 3] {
@@ -174,34 +200,45 @@ fn more_than_there_is_cannot_be_asked_for() {
         }
         let _held = semaphore.acquire().await.unwrap();
         let waiting = tokio::spawn(semaphore.acquire_many(2).into_future());
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        eventually("waits", || owners(&server, "line", &name).len() == 1).await;
         semaphore.set_permits(1).await.unwrap();
         // The one who now waits in vain is told, and stands in nobody's way.
-        let told = tokio::time::timeout(Duration::from_secs(2), waiting).await;
+        let told = tokio::time::timeout(AMPLE, waiting).await;
         let error = told.expect("told").unwrap().unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     });
 }
 
+/// Takes the permits of a process with this lease that was killed, beside a holder that lives. Returns how long that
+/// took.
+async fn take_from_the_crashed(lease: Duration) -> Duration {
+    let (server, name) = (server(), name());
+    // The worker wants up to three at a time, and always finds them.
+    let semaphore = client(&server).await.semaphore(&name, 4);
+    let held = semaphore.acquire().await.unwrap();
+    let mut worker = Worker::start(server.port(), lease);
+    worker.tell(&format!("permits {name} 4 1000000 1"));
+    worker.answer();
+    worker.kill();
+    let start = Instant::now();
+    let rest = semaphore.acquire_many(3).wait(AMPLE).await.unwrap();
+    let took = start.elapsed();
+    until_renewed(&[held.lease(), rest.lease()]).await;
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    took
+}
+
 #[test]
 fn a_crashed_holder_s_permits_come_back_and_a_live_one_s_stay() {
-    beside_others(async {
-        let (server, name) = (server(), name());
-        // The worker wants up to three at a time, and always finds them.
-        let semaphore = client(&server).await.semaphore(&name, 4);
-        let held = semaphore.acquire().await.unwrap();
-        let mut worker = Worker::start(server.port(), LEASE);
-        worker.tell(&format!("permits {name} 4 1000000 1"));
-        worker.answer();
-        worker.kill();
-        let start = Instant::now();
-        let rest = semaphore.acquire_many(3).wait(LEASE * 3).await.unwrap();
-        assert!(ran_since(start) < LEASE + Duration::from_secs(1));
-        tokio::time::sleep(LEASE * 2).await;
-        held.check().unwrap();
-        rest.check().unwrap();
-        assert!(semaphore.try_acquire().await.unwrap().is_none());
-    });
+    run(take_from_the_crashed(Duration::from_secs(1)));
+}
+
+#[test]
+#[ignore = "deep: measures a latency"]
+fn crashed_holder_keeps_permits_for_its_lease() {
+    let lease = Duration::from_secs(2);
+    let took = run(take_from_the_crashed(lease));
+    assert!(took < lease + Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
@@ -225,7 +262,7 @@ fn a_name_is_of_one_kind_at_a_time() {
         let _held = client.mutex(&name).lock().await.unwrap();
         let error = client.semaphore(&name, 2).acquire().await;
         assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
-        eventually(Duration::from_secs(1), "no line is left", || {
+        eventually("no line is left", || {
             server.ask(&["KEYS", "leasehold:line:*"]).list().is_empty()
         })
         .await;

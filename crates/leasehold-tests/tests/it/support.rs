@@ -6,15 +6,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder};
-use testkit::machine::{self, ran_since};
+use leasehold::{Client, ClientBuilder, Lease};
 use testkit::{Answer, Flavor, Server, Setup};
 
 /// The password of the user that the library logs in as; no log, error or `Debug` may show it.
 pub(crate) const PASSWORD: &str = "open-sesame-1763";
 
-/// A lease short enough for tests and long enough for a busy machine.
-pub(crate) const LEASE: Duration = Duration::from_secs(2);
+/// The lease of a holder that must keep it: a machine that stalls for two seconds at any moment does not lose it.
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+
+/// A lease that a test waits out. Nothing asserts that its holder still has it.
+pub(crate) const SHORT: Duration = Duration::from_millis(500);
+
+/// The limit of an event that must happen. Only a defect reaches it.
+pub(crate) const AMPLE: Duration = Duration::from_secs(60);
 
 /// Starts a server whose user `leasehold` has the rights that the README names, and no more.
 pub(crate) fn server() -> Server {
@@ -57,7 +62,15 @@ pub(crate) fn url_at(port: u16) -> String {
 }
 
 pub(crate) fn builder_at(port: u16) -> ClientBuilder {
-    Client::builder(&url_at(port)).lease(LEASE)
+    patient(Client::builder(&url_at(port)))
+}
+
+/// Has a client keep its locks and its connections while the machine stalls.
+pub(crate) fn patient(builder: ClientBuilder) -> ClientBuilder {
+    builder
+        .lease(LEASE)
+        .request_timeout(LEASE / 2)
+        .connect_timeout(LEASE)
 }
 
 pub(crate) async fn client(server: &Server) -> Client {
@@ -94,6 +107,33 @@ pub(crate) fn channels(server: &Server) -> Vec<String> {
     channels.filter(of_locks).collect()
 }
 
+/// Whether a client listens for the release of this mutex: it then waits, or is about to try again.
+pub(crate) fn is_awaited(server: &Server, name: &str) -> bool {
+    let awaited = channels(server);
+    awaited.iter().any(|channel| channel.ends_with(&key(name)))
+}
+
+/// The owners in a sorted set of a lock with a queue, in order: `line` has the waiters, `holders` the holders.
+pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
+    let Some(key) = queue_key(server, set, name) else {
+        return Vec::new();
+    };
+    let owners = server.ask(&["ZRANGE", &key, "0", "-1"]);
+    let owners = owners.list().iter();
+    owners.map(|owner| owner.text().to_owned()).collect()
+}
+
+/// Ends the lease of a holder of a lock with a queue on the server, as time would.
+pub(crate) fn expire(server: &Server, name: &str, owner: &str) {
+    let holders = queue_key(server, "holders", name).expect("a holder");
+    server.tell(&["ZADD", &holders, "1", owner]);
+}
+
+fn queue_key(server: &Server, set: &str, name: &str) -> Option<String> {
+    let keys = server.ask(&["KEYS", &format!("leasehold:{set}:*:{}", key(name))]);
+    keys.list().first().map(|key| key.text().to_owned())
+}
+
 /// Whether the server has nothing but token counters.
 pub(crate) fn nothing_is_left(server: &Server) -> bool {
     let keys = server.ask(&["KEYS", "*"]);
@@ -113,16 +153,6 @@ pub(crate) fn run<F: Future>(test: F) -> F::Output {
 
 /// Runs a test on every server found, at the same time.
 pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
-    let _place = machine::beside_others();
-    at_the_same_time(test);
-}
-
-/// Runs a test that measures time on every server found, and nothing else beside it.
-pub(crate) fn alone_on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
-    alone(|| at_the_same_time(test));
-}
-
-fn at_the_same_time<F: Future>(test: impl Fn(Server) -> F + Sync) {
     std::thread::scope(|scope| {
         let test = &test;
         let running: Vec<_> = Flavor::all()
@@ -137,18 +167,6 @@ fn at_the_same_time<F: Future>(test: impl Fn(Server) -> F + Sync) {
             assert!(running.join().is_ok(), "failed on {name}");
         }
     });
-}
-
-/// Runs a test that measures time with nothing beside it.
-pub(crate) fn alone<T>(test: impl FnOnce() -> T) -> T {
-    let _place = machine::alone();
-    test()
-}
-
-/// Runs a test that bears others beside it, on one server.
-pub(crate) fn beside_others<F: Future>(test: F) -> F::Output {
-    let _place = machine::beside_others();
-    run(test)
 }
 
 /// Polls `future` so many times; `None` when it was not ready by then.
@@ -168,13 +186,31 @@ pub(crate) async fn poll_times<F: Future>(future: F, mut times: u64) -> Option<F
     .await
 }
 
-/// Waits until `condition` holds; panics when it does not within `limit`.
-pub(crate) async fn eventually(limit: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+/// Waits until `condition` holds; panics when it does not within [`AMPLE`].
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(ran_since(start) < limit, "not within {limit:?}: {what}");
+        assert!(start.elapsed() < AMPLE, "not within {AMPLE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Waits until the keeper has renewed each of `leases`, which must be held all the while.
+pub(crate) async fn until_renewed(leases: &[&Lease]) {
+    // The clock is read after what is left: without a renewal no deadline is later than this, even if a stall is between.
+    let no_later = |lease: &&Lease| {
+        let left = lease.remaining();
+        Instant::now() + left
+    };
+    let before: Vec<_> = leases.iter().map(no_later).collect();
+    eventually("renewed", || {
+        let mut leases = leases.iter().zip(&before);
+        leases.all(|(lease, before)| {
+            lease.check().expect("the lock is held");
+            lease.deadline() > *before
+        })
+    })
+    .await;
 }
 
 /// The clock that all processes of this machine share, in nanoseconds.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::support::{beside_others, name, scaled, server};
+use crate::support::{name, run, scaled, server};
 use crate::worker::Worker;
 
 /// From when until when it was held, and its token.
@@ -14,10 +14,10 @@ pub(crate) type Holding = (u64, u64, u64);
 fn tokens_rise_over_loss_of_data_and_crashes() {
     const WORKERS: u64 = 8;
     const LOSSES: u64 = 9;
-    beside_others(async {
+    run(async {
         let mut server = server();
         let names: Vec<_> = (0..4).map(|_| name()).collect();
-        let count = scaled(20_000) / WORKERS;
+        let count = scaled(4_000) / WORKERS;
         let lease = Duration::from_secs(2);
         let mut workers: Vec<_> = (0..WORKERS)
             .map(|_| Worker::start(server.port(), lease))

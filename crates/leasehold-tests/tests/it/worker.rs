@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use testkit::Dice;
 
 use crate::contract::any_lock;
-use crate::support::{clock, run, url_at};
+use crate::support::{LEASE, clock, run, url_at};
 
 /// What the process says stands behind this, to tell it from what the test program prints.
 const MARK: &str = "@ ";
@@ -135,7 +135,12 @@ fn process() {
     let (url, lease) = task.split_once(' ').expect("an address and a lease");
     let lease = Duration::from_millis(lease.parse().expect("a lease"));
     run(async {
-        let client = Client::builder(url).lease(lease).connect().await;
+        let client = Client::builder(url)
+            .lease(lease)
+            .request_timeout(LEASE / 2)
+            .connect_timeout(LEASE)
+            .connect()
+            .await;
         say("ready");
         serve(client.expect("the server is up"), url, lease).await;
     });

@@ -164,7 +164,7 @@ fn no_schedule_lets_two_hold_or_one_wait_for_ever() {
         return;
     }
     let start = std::time::Instant::now();
-    let (next, count) = (AtomicU64::new(0), testkit::scaled(100_000));
+    let (next, count) = (AtomicU64::new(0), testkit::scaled(1_000));
     let acquisitions = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..2 {

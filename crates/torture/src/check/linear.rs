@@ -11,16 +11,14 @@ use crate::attempt::{Attempt, End};
 use crate::history::{Failure, Moment};
 use crate::plan::{Fault, Plan, Topology};
 
-/// How much later than its lease a server may still act on what nobody knows the outcome of.
-const LATE: u64 = 2_000_000_000;
-
 /// When a step may have happened.
 type Span = (Moment, Moment);
 
 pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
     let mut verdict =
         Verdict::new("each lock has one history (linearizable)").resting_on_exclusion();
-    let slack = plan.lease_ms * 1_000_000 + LATE;
+    // How long a server may still act on a request of unknown outcome.
+    let slack = (plan.lease_ms + plan.stuck_ms) * 1_000_000;
     // Nobody acknowledges a release: a failover can undo it, until the lease ends.
     let loses = |fault: &Fault| matches!(fault, Fault::FailOver | Fault::SleepMaster);
     let keeps_releases = !plan.faults.iter().any(loses);

@@ -58,9 +58,6 @@ pub(crate) struct Remains {
     pub(crate) grown: i64,
 }
 
-/// How long a lock with a line is remembered when nobody is left.
-const FORGOTTEN: Duration = Duration::from_secs(3);
-
 /// How long a worker has to end when it is told to.
 const MANNERS: Duration = Duration::from_secs(60);
 
@@ -197,9 +194,10 @@ impl Site {
             }
         }
         // Those who were killed give nothing back.
-        self.while_something_is_left(self.plan.lease() * 2);
+        let limit = self.plan.lease() * 2 + self.plan.stuck();
+        self.while_something_is_left(limit);
         let not_to_be_had = worker::not_to_be_had(&self.job(0, PathBuf::new()));
-        self.while_something_is_left(FORGOTTEN);
+        self.while_something_is_left(limit);
         let read = |path: &PathBuf| history::read(path).unwrap_or_default();
         let mut store = self.store.connect();
         Remains {

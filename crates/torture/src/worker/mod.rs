@@ -20,7 +20,7 @@ use crate::history::{Event, Failure, Log, What, now};
 use crate::plan::{Kind, PERMITS, Plan};
 
 /// How long a client's last cancels may take when it has gone.
-const AFTERWARDS: Duration = Duration::from_secs(20);
+const AFTERWARDS: Duration = Duration::from_secs(60);
 
 /// What a worker is told when it is started.
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ pub(crate) fn not_to_be_had(job: &Job) -> Vec<u32> {
             let kind = job.plan.kind(lock);
             let ask = Ask {
                 weight: kind.capacity(),
-                patience: Some(Duration::from_secs(2)),
+                patience: Some(job.plan.stuck()),
             };
             match locks.take(kind, &name(lock), ask).await {
                 Ok(held) => drop(held.give_back(false).await),

@@ -41,7 +41,7 @@ impl Locks {
 
     async fn try_connect(job: &Job) -> Result<Of, Error> {
         let plan = &job.plan;
-        let outage = Duration::from_millis(plan.stuck_ms);
+        let outage = plan.stuck();
         if job.urls.contains(' ') {
             let builder = Quorum::builder(job.urls.split(' '));
             let builder = builder.lease(plan.lease()).outage_limit(outage);

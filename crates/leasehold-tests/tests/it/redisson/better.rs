@@ -3,45 +3,35 @@
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use leasehold::{Loss, Release};
-use testkit::machine::{ran_between, ran_since};
-use testkit::{Flavor, Fleet, Redisson as Java, Server};
+use leasehold::{Client, Loss, Release};
+use testkit::{Flavor, Fleet, Redisson as Java};
 
 use super::{
-    AT_ONCE, LONG, WATCHDOG, alone_with_newest, client, enter, fleet, of, server, take_now,
-    with_newest,
+    AT_ONCE, ENDLESS, ONCE, Stage, WATCHDOG, client, enter, of, server, take_now, with_newest,
 };
-use crate::support::{eventually, run, url_at};
-
-/// Long enough for whoever was woken.
-const WHILE: Duration = Duration::from_millis(1500);
-
-/// Waits until so many hear of `channel`, and a moment more: Java's threads look once again when they do.
-async fn until_heard(server: &Server, channel: &str, ears: i64) {
-    let heard = || server.ask(&["PUBSUB", "NUMSUB", channel]).list()[1].int() == ears;
-    eventually(LONG, "all who wait hear", heard).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-}
+use crate::support::{AMPLE, eventually, run, url_at};
 
 #[test]
+#[ignore = "deep: counts the commands of a second"]
 fn those_behind_a_dead_waiter_do_not_spin() {
-    alone_with_newest(|version| {
+    with_newest(|version| {
         let server = server(&Flavor::one());
         let fleet = Fleet {
             fair_wait: Duration::from_secs(4),
-            ..fleet(&server)
+            ..Fleet::at(server.port(), WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
         run(async {
-            let ours = of(&client(&url_at(server.port())).await).fair_wait(fleet.fair_wait);
+            let ours = of(&client(&url_at(server.port())).await).watchdog(WATCHDOG);
+            let ours = ours.fair_wait(fleet.fair_wait);
             let mut costs = Vec::new();
             for who in ["Java", "Rust"] {
                 let held = take_now(&ours, "fair", "job").await;
                 // One that is next in line, and dies.
                 let mut doomed = Java::start(version, &fleet);
                 doomed.tell("a", "lock fair/lock job");
-                eventually(LONG, "the first waits", || waits() == 1).await;
+                eventually("the first waits", || waits() == 1).await;
                 let other = client(&url_at(server.port())).await.redisson();
                 let fair = other.fair_wait(fleet.fair_wait).fair_lock("job");
                 let mut waiting = None;
@@ -49,7 +39,7 @@ fn those_behind_a_dead_waiter_do_not_spin() {
                     "Java" => java.tell("a", "lock fair/lock job"),
                     _ => waiting = Some(tokio::spawn(fair.lock().into_future())),
                 }
-                eventually(LONG, "the second waits", || waits() == 2).await;
+                eventually("the second waits", || waits() == 2).await;
                 doomed.kill();
                 held.give_back().await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -73,32 +63,34 @@ fn those_behind_a_dead_waiter_do_not_spin() {
 }
 
 #[test]
+#[ignore = "deep: waits for three watchdogs, and a stall costs a waiter its place"]
 fn a_living_waiter_keeps_its_place_however_long_others_hold() {
-    alone_with_newest(|version| {
+    with_newest(|version| {
         let server = server(&Flavor::one());
         let fleet = Fleet {
             fair_wait: WATCHDOG / 2,
-            ..fleet(&server)
+            ..Fleet::at(server.port(), WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
         run(async {
-            let holder = of(&client(&url_at(server.port())).await).fair_wait(fleet.fair_wait);
+            let of = |client: &Client| of(client).watchdog(WATCHDOG).fair_wait(fleet.fair_wait);
+            let holder = of(&client(&url_at(server.port())).await);
             for first in ["Java", "Rust"] {
                 let held = take_now(&holder, "fair", "job").await;
-                let other = of(&client(&url_at(server.port())).await).fair_wait(fleet.fair_wait);
+                let other = of(&client(&url_at(server.port())).await);
                 let take = move || tokio::spawn(other.fair_lock("job").lock().into_future());
                 let (mut waiting, mut take) = (None, Some(take));
                 if first == "Rust" {
                     waiting = take.take().map(|take| take());
-                    eventually(LONG, "one waits", || waits() == 1).await;
+                    eventually("one waits", || waits() == 1).await;
                 }
                 java.tell("a", "lock fair/lock job");
                 if first == "Java" {
-                    eventually(LONG, "one waits", || waits() == 1).await;
+                    eventually("one waits", || waits() == 1).await;
                     waiting = take.take().map(|take| take());
                 }
-                eventually(LONG, "both wait", || waits() == 2).await;
+                eventually("both wait", || waits() == 2).await;
                 let head = || server.ask(&["LINDEX", "redisson_lock_queue:{job}", "0"]);
                 let at_first = head();
                 // Java's asks at the end of the lease and finds that it was given up, by itself.
@@ -116,148 +108,156 @@ fn a_living_waiter_keeps_its_place_however_long_others_hold() {
 }
 
 #[test]
-fn a_message_that_never_comes_costs_a_second_and_not_for_ever() {
+fn redisson_faults_are_not_on_our_side() {
     with_newest(|version| {
-        let server = server(&Flavor::one());
-        let java = Java::start(version, &fleet(&server));
-        run(async {
-            let ours = client(&url_at(server.port())).await.redisson();
-            assert!(ours.semaphore("s").try_set_permits(1).await.unwrap());
-            let one = ours.semaphore("s").acquire(1).await.unwrap();
-            assert!(ours.count_down_latch("l").try_set_count(1).await.unwrap());
-            java.tell("a", "semaphore acquire s 1");
-            java.tell("b", "latch await l 60000");
-            let permit = tokio::spawn(ours.semaphore("s").acquire(2).into_future());
-            let latch = ours.count_down_latch("l");
-            let opened = tokio::spawn(async move { latch.wait(LONG).await });
-            until_heard(&server, "redisson_countdownlatch__channel__{l}", 2).await;
-            until_heard(&server, "redisson_sc:{s}", 2).await;
-            // What a release does, but for the message.
-            server.tell(&["SET", "s", "3"]);
-            server.tell(&["DEL", "l"]);
-            let start = Instant::now();
-            permit.await.unwrap().unwrap().release().await.unwrap();
-            opened.await.unwrap().unwrap();
-            assert!(ran_since(start) < LONG / 4, "{:?}", start.elapsed());
-            drop(one);
-        });
-        // Ours has announced what it gave back, so Java's semaphore goes on; its latch never does.
-        assert_eq!(java.answer("a").text, "ok");
-        let said = java.answer_within("b", WHILE);
-        assert!(said.is_none(), "{said:?}");
-    });
-}
-
-#[test]
-fn a_downgrade_lets_waiting_readers_in() {
-    alone_with_newest(|version| {
-        let server = server(&Flavor::one());
-        let java = Java::start(version, &fleet(&server));
-        run(async {
-            let ours = client(&url_at(server.port())).await.redisson();
-            // Java's own way wakes nobody: the reader sleeps until the lease could have ended.
-            assert_eq!(java.ask("a", "lock write/lease job 20000"), "ok");
-            java.tell("b", "lock read/lock job");
-            assert!(
-                java.answer_within("b", Duration::from_millis(300))
-                    .is_none()
-            );
-            assert_eq!(java.ask("a", "lock read/lease job 20000"), "ok");
-            assert_eq!(java.ask("a", "lock write/unlock job"), "ok");
-            assert!(java.answer_within("b", WHILE).is_none());
-            assert_eq!(java.ask("a", "lock read/unlock job"), "ok");
-            assert_eq!(java.answer("b").text, "ok");
-            assert_eq!(java.ask("b", "lock read/unlock job"), "ok");
-
-            let lock = ours.read_write_lock("job");
-            let writing = lock.write_lock().lock().await.unwrap();
-            java.tell("b", "lock read/lock job");
-            let reading = tokio::spawn(lock.read_lock().lock().into_future());
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            let start = Instant::now();
-            let first = writing.downgrade().await.unwrap();
-            let second = reading.await.unwrap().unwrap();
-            assert!(ran_since(start) < AT_ONCE, "{:?}", start.elapsed());
-            let said = java.answer("b");
-            assert_eq!(said.text, "ok");
-            assert!(
-                ran_between(start, said.at) < AT_ONCE * 2,
-                "{:?}",
-                said.at - start
-            );
-            // And it is a reader as any other.
-            assert!(lock.write_lock().try_lock().await.unwrap().is_none());
-            assert_eq!(first.release().await.unwrap(), Release::Released);
-            assert_eq!(second.release().await.unwrap(), Release::Released);
-            assert_eq!(java.ask("b", "lock read/unlock job"), "ok");
-            assert!(lock.write_lock().try_lock().await.unwrap().is_some());
+        play(version, &async |stage: &Stage<'_>| {
+            a_message_that_never_comes_costs_a_poll_and_not_for_ever(stage, AMPLE).await;
+            a_downgrade_lets_waiting_readers_in(stage, AMPLE).await;
+            a_latch_that_is_deleted_opens_for_those_who_wait(stage).await;
+            a_fair_lock_that_was_lost_is_told_when_it_is_released(stage).await;
+            leases_of_a_writer_do_not_add_up(stage).await;
         });
     });
 }
 
 #[test]
-fn a_fair_lock_that_was_lost_is_told_when_it_is_released() {
+#[ignore = "deep: measures how soon waiters go on"]
+fn waiters_that_redisson_strands_go_on_at_once() {
     with_newest(|version| {
-        let server = server(&Flavor::one());
-        let java = Java::start(version, &fleet(&server));
-        run(async {
-            let ours = client(&url_at(server.port())).await.redisson();
-            assert_eq!(java.ask("a", "lock fair/lock job"), "ok");
-            server.tell(&["DEL", "job"]);
-            assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
-            let held = take_now(&ours, "fair", "job").await;
-            server.tell(&["DEL", "job"]);
-            assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
+        play(version, &async |stage: &Stage<'_>| {
+            redisson_strands_its_own_waiters(stage).await;
+            let poll = Duration::from_secs(5);
+            a_message_that_never_comes_costs_a_poll_and_not_for_ever(stage, poll).await;
+            a_downgrade_lets_waiting_readers_in(stage, AT_ONCE).await;
         });
     });
 }
 
-#[test]
-fn leases_of_a_writer_do_not_add_up() {
-    with_newest(|version| {
-        let server = server(&Flavor::one());
-        let java = Java::start(version, &fleet(&server));
-        let left = || server.ask(&["PTTL", "job"]).int();
-        run(async {
-            assert_eq!(java.ask("a", "lock write/lease job 20000"), "ok");
-            assert_eq!(java.ask("a", "lock write/lease job 20000"), "ok");
-            assert!(left() > 30_000);
-            assert_eq!(java.ask("a", "lock write/force job"), "true");
-            let ours = client(&url_at(server.port())).await.redisson();
-            let ours = ours.watchdog(Duration::from_secs(20));
-            let first = enter(&ours, "write", "job").await;
-            let _second = first.again().await;
-            let counted = || server.ask(&["HVALS", "job"]);
-            eventually(LONG, "entered twice", || {
-                counted().list().iter().any(|value| value.text() == "2")
-            })
-            .await;
-            assert!(left() <= 20_000, "{}", left());
-        });
-    });
+fn play(version: &str, scenes: &impl AsyncFn(&Stage<'_>)) {
+    let server = server(&Flavor::one());
+    let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+    run(async { scenes(&Stage::new(&java, &server, ONCE).await).await });
 }
 
-#[test]
-fn a_latch_that_is_deleted_opens_for_those_who_wait() {
-    with_newest(|version| {
-        let server = server(&Flavor::one());
-        let java = Java::start(version, &fleet(&server));
-        run(async {
-            let ours = client(&url_at(server.port())).await.redisson();
-            let latch = ours.count_down_latch("l");
-            for (by_us, told) in [(false, false), (true, true)] {
-                assert!(latch.try_set_count(1).await.unwrap());
-                let thread = format!("waits-{by_us}");
-                java.tell(&thread, "latch await l 60000");
-                until_heard(&server, "redisson_countdownlatch__channel__{l}", 1).await;
-                let deleted = match by_us {
-                    true => latch.delete().await.unwrap().to_string(),
-                    false => java.ask("a", "latch delete l"),
-                };
-                assert_eq!(deleted, "true");
-                let said = java.answer_within(&thread, WHILE);
-                assert_eq!(said.is_some(), told, "{said:?}");
-            }
-        });
-    });
+/// Waits until `thread` of Java waits, and a waiter of ours hears of `name` too.
+async fn until_both_wait(stage: &Stage<'_>, thread: &str, name: &str) {
+    stage.java_waits(thread).await;
+    let both_wait = || stage.listeners(name) == 2;
+    eventually("both sides are subscribed", both_wait).await;
+}
+
+/// The faults themselves, each of which leaves a waiter asleep.
+async fn redisson_strands_its_own_waiters(stage: &Stage<'_>) {
+    let (java, server) = (stage.java, stage.servers[0]);
+    let stays_asleep = |thread: &str| {
+        let said = java.answer_within(thread, Duration::from_millis(1500));
+        assert!(said.is_none(), "{thread}: {said:?}");
+    };
+
+    assert_eq!(java.ask("a", "latch set unannounced 1"), "true");
+    java.tell("unannounced", "latch await unannounced 60000");
+    stage.java_waits("unannounced").await;
+    server.tell(&["DEL", "unannounced"]);
+    stays_asleep("unannounced");
+
+    assert_eq!(java.ask("a", "latch set deleted 1"), "true");
+    java.tell("deleted", "latch await deleted 60000");
+    stage.java_waits("deleted").await;
+    assert_eq!(java.ask("a", "latch delete deleted"), "true");
+    stays_asleep("deleted");
+
+    // The reader sleeps until the lease could have ended.
+    assert_eq!(java.ask("a", "lock write/lease downgraded 300000"), "ok");
+    java.tell("b", "lock read/lock downgraded");
+    stage.java_waits("b").await;
+    assert_eq!(java.ask("a", "lock read/lease downgraded 300000"), "ok");
+    assert_eq!(java.ask("a", "lock write/unlock downgraded"), "ok");
+    stays_asleep("b");
+    assert_eq!(java.ask("a", "lock read/unlock downgraded"), "ok");
+    assert_eq!(java.answer("b").text, "ok");
+}
+
+async fn a_message_that_never_comes_costs_a_poll_and_not_for_ever(
+    stage: &Stage<'_>,
+    limit: Duration,
+) {
+    let (java, ours, server) = (stage.java, &stage.ours, stage.servers[0]);
+    assert!(ours.semaphore("s").try_set_permits(1).await.unwrap());
+    let one = ours.semaphore("s").acquire(1).await.unwrap();
+    assert!(ours.count_down_latch("l").try_set_count(1).await.unwrap());
+    java.tell("a", "semaphore acquire s 1");
+    let permit = tokio::spawn(ours.semaphore("s").acquire(2).into_future());
+    let latch = ours.count_down_latch("l");
+    let opened = tokio::spawn(async move { latch.wait(AMPLE).await });
+    until_both_wait(stage, "a", "s").await;
+    stage.until_heard("l").await;
+    // What a release does, but for the message.
+    server.tell(&["SET", "s", "3"]);
+    server.tell(&["DEL", "l"]);
+    let start = Instant::now();
+    permit.await.unwrap().unwrap().release().await.unwrap();
+    opened.await.unwrap().unwrap();
+    assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+    drop(one);
+    // Our release was announced, so Java's waiter goes on.
+    assert_eq!(java.answer("a").text, "ok");
+}
+
+async fn a_downgrade_lets_waiting_readers_in(stage: &Stage<'_>, limit: Duration) {
+    let (java, ours) = (stage.java, &stage.ours);
+    let lock = ours.read_write_lock("job");
+    let writing = lock.write_lock().lock().await.unwrap();
+    java.tell("a", "lock read/lock job");
+    let reading = tokio::spawn(lock.read_lock().lock().into_future());
+    until_both_wait(stage, "a", "job").await;
+    let start = Instant::now();
+    let first = writing.downgrade().await.unwrap();
+    let second = reading.await.unwrap().unwrap();
+    assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+    let said = java.answer("a");
+    assert_eq!(said.text, "ok");
+    assert!((said.at - start) < limit * 2, "{:?}", said.at - start);
+    // And it is a reader as any other.
+    assert!(lock.write_lock().try_lock().await.unwrap().is_none());
+    assert_eq!(first.release().await.unwrap(), Release::Released);
+    assert_eq!(second.release().await.unwrap(), Release::Released);
+    assert_eq!(java.ask("a", "lock read/unlock job"), "ok");
+    assert!(lock.write_lock().try_lock().await.unwrap().is_some());
+}
+
+async fn a_latch_that_is_deleted_opens_for_those_who_wait(stage: &Stage<'_>) {
+    let (java, latch) = (stage.java, stage.ours.count_down_latch("latch"));
+    assert!(latch.try_set_count(1).await.unwrap());
+    java.tell("a", "latch await latch 60000");
+    stage.java_waits("a").await;
+    assert!(latch.delete().await.unwrap());
+    assert_eq!(java.answer("a").text, "true");
+}
+
+async fn a_fair_lock_that_was_lost_is_told_when_it_is_released(stage: &Stage<'_>) {
+    let (java, ours, server) = (stage.java, &stage.ours, stage.servers[0]);
+    assert_eq!(java.ask("a", "lock fair/lock fair"), "ok");
+    server.tell(&["DEL", "fair"]);
+    assert_eq!(java.ask("a", "lock fair/unlock fair"), "ok");
+    let held = take_now(ours, "fair", "fair").await;
+    server.tell(&["DEL", "fair"]);
+    assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
+}
+
+async fn leases_of_a_writer_do_not_add_up(stage: &Stage<'_>) {
+    let (java, server) = (stage.java, stage.servers[0]);
+    let left = || server.ask(&["PTTL", "written"]).int();
+    assert_eq!(java.ask("a", "lock write/lease written 20000"), "ok");
+    assert_eq!(java.ask("a", "lock write/lease written 20000"), "ok");
+    assert!(left() > 21_000);
+    assert_eq!(java.ask("a", "lock write/force written"), "true");
+    let ours = stage.ours.clone().watchdog(Duration::from_secs(20));
+    let first = enter(&ours, "write", "written").await;
+    let _second = first.again().await;
+    let counted = || server.ask(&["HVALS", "written"]);
+    eventually("entered twice", || {
+        counted().list().iter().any(|value| value.text() == "2")
+    })
+    .await;
+    assert!(left() <= 20_000, "{}", left());
 }

@@ -45,6 +45,8 @@ public final class Harness {
             case "cluster" -> config.useClusterServers().addNodeAddress(addresses);
             default -> config.useSingleServer().setAddress(addresses[0]).setConnectionMinimumIdleSize(4);
         };
+        // A machine that stalls for two seconds makes nothing fail.
+        servers.setTimeout(30_000).setSubscriptionTimeout(30_000).setConnectTimeout(30_000);
         if (!settings[4].equals("-")) {
             prefix(servers, settings[4]);
         }
@@ -52,7 +54,7 @@ public final class Harness {
     }
 
     private static ExecutorService thread(String name) {
-        return THREADS.computeIfAbsent(name, ignored -> Executors.newSingleThreadExecutor());
+        return THREADS.computeIfAbsent(name, ignored -> Executors.newSingleThreadExecutor(work -> new Thread(work, name)));
     }
 
     private static String answer(Verbs verbs, String[] words) {

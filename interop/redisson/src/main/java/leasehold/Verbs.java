@@ -2,11 +2,17 @@ package leasehold;
 
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
 
+import java.util.List;
+import java.util.Set;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
 /** What the harness can be told to do: Redisson's own methods, by short names. Times are milliseconds. */
 final class Verbs {
+    /** What Redisson's threads sleep on. */
+    private static final Set<String> LATCHES =
+        Set.of("java.util.concurrent.Semaphore", "org.redisson.misc.ReclosableLatch");
+
     private final RedissonClient client;
 
     Verbs(RedissonClient client) {
@@ -21,9 +27,19 @@ final class Verbs {
             case "semaphore" -> ofSemaphore(words, name);
             case "permits" -> ofPermits(words, name);
             case "latch" -> ofLatch(words, name);
+            case "waits" -> String.valueOf(waits(words[2]));
             case "storm" -> new Storm(client, words).run();
             default -> throw new IllegalArgumentException(words[1]);
         };
+    }
+
+    /** {@code waits THREAD}: whether it sleeps until a message comes. Redisson may miss one that comes a moment before. */
+    private static boolean waits(String thread) {
+        return Thread.getAllStackTraces().entrySet().stream()
+            .filter(entry -> entry.getKey().getName().equals(thread))
+            .map(entry -> List.of(entry.getValue()))
+            .anyMatch(stack -> stack.get(0).getMethodName().equals("park")
+                && stack.stream().map(StackTraceElement::getClassName).anyMatch(LATCHES::contains));
     }
 
     /** {@code lock KIND/METHOD NAME ARGUMENTS...}. */

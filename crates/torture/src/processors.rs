@@ -2,25 +2,23 @@
 
 /// Of all processors together, in ticks: since the machine's start, or between two moments.
 #[derive(Clone, Copy, Debug)]
-pub struct Processors {
+pub(crate) struct Processors {
     /// All the time there was.
-    pub all: u64,
+    pub(crate) all: u64,
     /// What of it somebody here wanted to run in.
-    pub wanted: u64,
+    pub(crate) wanted: u64,
     /// What of that went to others.
-    pub stolen: u64,
+    pub(crate) stolen: u64,
 }
 
 impl Processors {
     /// Since the machine's start; nothing where that is not told.
-    #[must_use]
-    pub fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self::read(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
     /// What has passed since an earlier moment.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
+    pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             all: self.all.saturating_sub(earlier.all),
             wanted: self.wanted.saturating_sub(earlier.wanted),
