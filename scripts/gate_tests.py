@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Runs the gate's tests and a minute of fault injection, several programs at a time, and shows the slowest tests.
+
+Builds what is missing. Ends with 1 when a test fails or a program does not end. `LEASEHOLD_SERVERS` names the servers,
+`LEASEHOLD_SCALE` multiplies repetitions. `scripts/deep` runs the tests that measure time.
+"""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+
+# Programs whose tests wait for servers more than they compute, with the number of tests at a time. Each runs beside
+# the others; the rest run one after the other.
+WAITING = {"it": 12, "stories": 6}
+
+# Longer than a program takes on a slow machine that stalls.
+LIMIT = 1800
+
+TEST = re.compile(r"^test (\S+) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?", re.M)
+
+
+class Program:
+    """A test program, and what came of it."""
+
+    def __init__(self, name, command, folder):
+        self.name, self.command, self.folder = name, command, folder
+        self.passed, self.failed, self.slow, self.output = 0, [], [], ""
+
+    def run(self):
+        start = time.monotonic()
+        # What libtest reports of time is behind an unstable option.
+        environment = dict(os.environ, RUST_BACKTRACE="0", RUSTC_BOOTSTRAP="1")
+        running = subprocess.Popen(
+            self.command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        watchdog = threading.Timer(LIMIT, running.kill)
+        watchdog.start()
+        self.output = running.communicate()[0].decode(errors="replace")
+        watchdog.cancel()
+        self.read(running.returncode)
+        took = time.monotonic() - start
+        print(f"{self.name}: {self.passed} passed, {len(self.failed)} failed ({took:.0f} s)", flush=True)
+
+    def read(self, status):
+        for name, outcome, seconds in TEST.findall(self.output):
+            self.passed += outcome == "ok"
+            if outcome == "FAILED":
+                self.failed.append(name)
+            if seconds:
+                self.slow.append((float(seconds), f"{self.name} {name}"))
+        if status != 0 and not self.failed:
+            self.failed.append(f"ended with {status}")
+
+    def shows(self):
+        """Where the output tells why tests failed."""
+        return self.output[max(self.output.find("\nfailures:\n"), 0) :][-20000:]
+
+
+class FaultInjection(Program):
+    """A minute of fault injection: fails when a promise is broken, or when the run is too slow to prove anything."""
+
+    def __init__(self):
+        plan = ROOT / "crates" / "torture" / "plans" / "gate.toml"
+        super().__init__("fault injection", [TARGET / "debug" / "torture", plan, TARGET / "torture" / "gate"], ROOT)
+
+    def read(self, status):
+        self.passed = int(status == 0 and "\nVOID" not in self.output)
+        self.failed = [] if self.passed else ["gate.toml"]
+
+
+def built(*words):
+    """The test programs of the workspace, built with all others: name, path, folder."""
+    command = ["cargo", "build", "--locked", "--all-targets", "--message-format=json", *(words or ["--workspace"])]
+    messages = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.splitlines()
+    for message in map(json.loads, messages):
+        if message["reason"] != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
+            continue
+        folder, target = pathlib.Path(message["manifest_path"]).parent, message["target"]
+        name = target["name"] if "test" in target["kind"] else f"{folder.name} ({target['kind'][0]})"
+        yield name, message["executable"], folder
+
+
+def of_the_gate():
+    for name, path, folder in built():
+        words = [path, f"--test-threads={WAITING.get(name, 2)}", "-Zunstable-options", "--report-time"]
+        yield Program(name, words, folder)
+    yield FaultInjection()
+
+
+def run_all(programs):
+    """Runs all: programs that wait for servers beside each other and beside the rest."""
+    lanes = {}
+    for program in programs:
+        beside = program.name in WAITING or isinstance(program, FaultInjection)
+        lanes.setdefault(program.name if beside else "rest", []).append(program)
+    threads = [threading.Thread(target=lambda lane=lane: [one.run() for one in lane]) for lane in lanes.values()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def main():
+    programs = list(of_the_gate())
+    run_all(programs)
+    print("\nThe slowest tests:")
+    for seconds, name in sorted((entry for program in programs for entry in program.slow), reverse=True)[:20]:
+        print(f"{seconds:8.1f} s  {name}")
+    for program in programs:
+        if program.failed or isinstance(program, FaultInjection):
+            print(f"\n{program.name}: failed: {', '.join(program.failed) or 'none'}\n{program.shows()}")
+    passed, failed = (sum(count) for count in zip(*((one.passed, len(one.failed)) for one in programs)))
+    print(f"\n{passed} passed, {failed} failed", flush=True)
+    sys.exit(1 if failed or not passed else 0)
+
+
+if __name__ == "__main__":
+    main()
