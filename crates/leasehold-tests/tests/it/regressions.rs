@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, MultiLock, Release};
-use testkit::{Connection, Fault, Flavor, Proxy, Server};
+use leasehold::{Client, Error, MultiLock, Release, Replicas};
+use testkit::{Connection, Fault, Flavor, Proxy, Server, Setup};
 
 use crate::deployment::{Deployment, Five, cluster};
 use crate::inspect::allow_looking;
@@ -334,4 +334,27 @@ fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
         assert!(Instant::now() < end, "connections are left");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Counting replicas gave the server one second, whatever timeouts were set.
+#[test]
+fn slow_count_of_replicas_is_waited_for() {
+    run(async {
+        let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
+        let master = at_once.start(&Flavor::one());
+        let replica = Server::start(&Flavor::one());
+        replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+        let role = || master.ask(&["INFO", "replication"]);
+        eventually("a replica", || role().text().contains("state=online")).await;
+        let proxy = Proxy::start(master.port());
+        proxy.judge(|request| match request[0].as_slice() {
+            b"ROLE" => Fault::Delay(Duration::from_millis(1500)),
+            _ => Fault::None,
+        });
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let builder = patient(Client::builder(&url)).replicas(Replicas::All, LEASE / 2);
+        let client = builder.connect().await.unwrap();
+        let guard = client.mutex(&name()).try_lock().await.unwrap();
+        assert_eq!(guard.unwrap().release().await.unwrap(), Release::Released);
+    });
 }

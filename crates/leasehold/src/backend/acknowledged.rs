@@ -79,13 +79,14 @@ impl Pool {
         {
             return Ok(count);
         }
+        let timeout = self.origin.connect_timeout();
         let count = match &self.origin {
             Origin::Elected(sentinels) => sentinels.replicas().await?,
             Origin::Fixed(_, Role::Member) => {
-                in_cluster(&link.question(&["CLUSTER", "NODES"], BELIEVED).await?)?
+                in_cluster(&link.question(&["CLUSTER", "NODES"], timeout).await?)?
             }
             Origin::Fixed(_, Role::Master) => {
-                let connected = connected(&link.question(&["ROLE"], BELIEVED).await?)?;
+                let connected = connected(&link.question(&["ROLE"], timeout).await?)?;
                 connected.max(known.map_or(0, |(_, most)| most))
             }
         };
