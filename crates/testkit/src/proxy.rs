@@ -32,6 +32,14 @@ pub enum Fault {
     Swallow,
     /// It reaches the server twice; one answer comes back.
     Repeat,
+    /// It reaches the server; its reply alone is lost.
+    LoseReply,
+    /// It reaches the server; its reply comes back twice.
+    RepeatReply,
+    /// It reaches the server; its reply comes back after the next one of the same connection.
+    SwapReply,
+    /// It reaches the server; these bytes come back before its reply.
+    Insert(&'static [u8]),
 }
 
 /// Decides about a request by its arguments, the command's name first.
@@ -207,6 +215,9 @@ enum Fate {
     Drop,
     Close,
     FallSilent,
+    DeliverTwice,
+    DeliverLater,
+    DeliverBehind(&'static [u8]),
 }
 
 /// One connection, from both ends.
@@ -287,6 +298,10 @@ fn fates(fault: Fault) -> Vec<Fate> {
         Fault::CutReply => vec![Fate::Close],
         Fault::Swallow => vec![Fate::FallSilent],
         Fault::Repeat => vec![Fate::Drop, Fate::Deliver],
+        Fault::LoseReply => vec![Fate::Drop],
+        Fault::RepeatReply => vec![Fate::DeliverTwice],
+        Fault::SwapReply => vec![Fate::DeliverLater],
+        Fault::Insert(bytes) => vec![Fate::DeliverBehind(bytes)],
         _ => vec![Fate::Deliver],
     }
 }
@@ -300,22 +315,34 @@ fn is_answered_by_pushes(args: &[Vec<u8>]) -> bool {
 async fn carry_replies(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut buffer = Vec::new();
     let mut silent = false;
+    let mut later = Vec::new();
     while let Some(frame) = next_frame(&mut from, &mut buffer).await {
         wait_while_black(&pair).await;
         let fate = match frame[0] {
-            b'>' => Some(Fate::Deliver),
+            b'>' => None,
             _ => pair.fates.lock().expect("no panic").pop_front(),
         };
-        match fate {
-            _ if silent => {}
+        let bytes = match fate {
+            _ if silent => continue,
             Some(Fate::Close) => return,
-            Some(Fate::FallSilent) => silent = true,
-            Some(Fate::Drop) => {}
-            Some(Fate::Deliver) | None => {
-                if to.write_all(&frame).await.is_err() {
-                    return;
-                }
+            Some(Fate::FallSilent) => {
+                silent = true;
+                continue;
             }
+            Some(Fate::Drop) => continue,
+            Some(Fate::DeliverLater) => {
+                later = [later, frame].concat();
+                continue;
+            }
+            Some(Fate::DeliverTwice) => frame.repeat(2),
+            Some(Fate::DeliverBehind(bytes)) => [bytes, &frame].concat(),
+            Some(Fate::Deliver) | None => frame,
+        };
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+        if to.write_all(&std::mem::take(&mut later)).await.is_err() {
+            return;
         }
     }
 }
