@@ -1,5 +1,6 @@
 //! How a client gets to its server: addresses, credentials, TLS, and outages.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Release};
@@ -370,5 +371,42 @@ fn scripts_flushed_from_the_server_are_taught_again() {
         }
         server.tell(&["SCRIPT", "FLUSH"]);
         until_renewed(&[guard.lease()]).await;
+    });
+}
+
+/// A client that lost its server returns to it at a random moment: many clients do not return at once.
+#[test]
+#[ignore = "deep: measures when clients reconnect"]
+fn idle_clients_reconnect_at_different_moments() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let mut clients = Vec::new();
+        for _ in 0..12 {
+            clients.push(builder_at(proxy.port()).connect().await.unwrap());
+        }
+        let keepers = || -> HashSet<String> {
+            let clients = server.ask(&["CLIENT", "LIST"]);
+            let keepers = clients.text().lines();
+            let keepers = keepers.filter(|line| line.contains("name=leasehold-keeper"));
+            keepers
+                .filter_map(|line| Some(line.split_once(' ')?.0.to_owned()))
+                .collect()
+        };
+        eventually("all connected", || keepers().len() == 12).await;
+        let before = keepers();
+        proxy.sever();
+        let start = Instant::now();
+        let mut soon = 0;
+        eventually("all back", || {
+            let back = keepers().difference(&before).count();
+            if start.elapsed() < Duration::from_millis(100) {
+                soon = back;
+            }
+            back == 12
+        })
+        .await;
+        // One is expected.
+        assert!(soon <= 6, "{soon} of 12 were back within 100 ms");
     });
 }

@@ -142,7 +142,7 @@ async fn connected(builder: ClientBuilder, lease: Duration) -> Client {
 }
 
 /// The rule of the README with the command that it adds for a topology.
-fn rule_with(flavor: &Flavor, grants: &[&str]) -> String {
+pub(crate) fn rule_with(flavor: &Flavor, grants: &[&str]) -> String {
     let readme = include_str!("../../../../README.md");
     for grant in grants {
         assert!(

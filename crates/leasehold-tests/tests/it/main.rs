@@ -35,6 +35,7 @@ mod line;
 /// A lease that cannot be kept is told in time.
 mod loss;
 /// The scripts of the queue do what a plain model of it does.
+mod misalign;
 mod model;
 /// Several locks as one.
 mod multi_lock;

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, MultiLock, Release, Replicas};
+use testkit::group::GROUP;
 use testkit::{Connection, Fault, Flavor, Proxy, Server, Setup};
 
-use crate::deployment::{Deployment, Five, cluster};
+use crate::deployment::{Deployment, Five, cluster, group, sentinel_builder};
 use crate::inspect::allow_looking;
 use crate::support::{
     AMPLE, LEASE, builder_at, channels, client, eventually, exists, name, nothing_is_left, patient,
@@ -356,5 +357,129 @@ fn slow_count_of_replicas_is_waited_for() {
         let client = builder.connect().await.unwrap();
         let guard = client.mutex(&name()).try_lock().await.unwrap();
         assert_eq!(guard.unwrap().release().await.unwrap(), Release::Released);
+    });
+}
+
+/// What waiters posted on the keeper's connection was carried by a task of their own runtime. While that runtime was
+/// blocked, renewals lay behind it until they timed out, and the connection was given up with all its subscriptions.
+#[test]
+#[ignore = "deep: a machine that stalls breaks connections too"]
+fn blocked_waiters_do_not_hold_up_renewals() {
+    let server = server();
+    let names: Vec<_> = (0..20).map(|_| name()).collect();
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    };
+    let other = runtime();
+    let _held: Vec<_> = other.block_on(async {
+        let client = client(&server).await;
+        let mut held = Vec::new();
+        for name in &names {
+            held.push(client.mutex(name).lock().await.unwrap());
+        }
+        held
+    });
+    runtime().block_on(async {
+        let builder = builder_at(server.port()).lease(Duration::from_secs(3));
+        let client = builder.connect().await.unwrap();
+        for name in &names {
+            let mutex = client.mutex(name);
+            tokio::spawn(async move { drop(mutex.lock().await) });
+        }
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let keepers = || {
+            let clients = server.ask(&["CLIENT", "LIST"]);
+            let keepers = clients
+                .text()
+                .lines()
+                .filter(|line| line.contains("-keeper"));
+            let ids = keepers.filter_map(|line| Some(line.split_once(' ')?.0.to_owned()));
+            ids.collect::<Vec<_>>()
+        };
+        let before = keepers();
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(1300));
+            guard.check().expect("the keeper renews");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(keepers(), before, "the keeper's connection was given up");
+    });
+}
+
+/// Requests went on to a connection whose runtime had ended, and were not answered.
+#[test]
+fn client_outlives_the_runtime_it_began_on() {
+    let server = server();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    };
+    let client = runtime().unwrap().block_on(async {
+        let client = client(&server).await;
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        client
+    });
+    runtime().unwrap().block_on(async {
+        let guard = client.mutex(&name()).try_lock().await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+    });
+}
+
+/// A dial lived in the future of the caller that needed it: callers that gave up sooner than a dial took never connected.
+#[test]
+fn impatient_callers_share_one_dial() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = patient(builder_at(proxy.port())).connect().await.unwrap();
+        proxy.judge(|request| match request[0].as_slice() {
+            b"HELLO" => Fault::Delay(Duration::from_millis(1500)),
+            _ => Fault::None,
+        });
+        proxy.sever();
+        let mutex = client.mutex(&name());
+        let end = Instant::now() + AMPLE;
+        loop {
+            assert!(Instant::now() < end, "no caller was answered");
+            let asked = tokio::time::timeout(Duration::from_millis(400), mutex.holder());
+            if let Ok(Ok(holder)) = asked.await {
+                assert_eq!(holder, None);
+                break;
+            }
+        }
+    });
+}
+
+/// Connections that wait for replicas stayed with a master that the client had left.
+#[test]
+fn connections_for_replicas_leave_a_former_master() {
+    run(async {
+        let group = group(&Flavor::one());
+        let builder = patient(sentinel_builder(&group, GROUP)).outage_limit(AMPLE * 2);
+        let client = builder
+            .replicas(Replicas::AtLeast(1), LEASE / 2)
+            .connect()
+            .await;
+        let client = client.unwrap();
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        group.server(0).pause();
+        group.until_master_is_not(0);
+        let mutex = client.mutex(&name());
+        // Answered by the new master: the old one says nothing.
+        let end = Instant::now() + AMPLE;
+        while !matches!(mutex.holder().await, Ok(None)) {
+            assert!(Instant::now() < end, "the new master was not found");
+        }
+        let guard = mutex
+            .try_lock()
+            .await
+            .expect("no connection to the old master is used");
+        assert_eq!(guard.unwrap().release().await.unwrap(), Release::Released);
+        group.server(0).resume();
     });
 }

@@ -90,10 +90,12 @@ pub(crate) fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
     let (seed, faults) = (AtomicU64::new(7), faults.clone());
     proxy.judge(move |request| {
         let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));
-        let greeting = matches!(
-            request[0].as_slice(),
-            b"HELLO" | b"CLIENT" | b"COMMAND" | b"TIME"
-        );
+        let greeting = match request[0].as_slice() {
+            b"HELLO" | b"CLIENT" | b"COMMAND" | b"TIME" => true,
+            // Later ones echo numbers.
+            b"ECHO" => request[1].starts_with(b"leasehold"),
+            _ => false,
+        };
         if greeting || dice.below(10) != 0 {
             return Fault::None;
         }

@@ -3,13 +3,13 @@
 //! `WAIT` covers the writes of its own connection, and blocks it: so each request has a connection to itself,
 //! taken from those that are idle.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
-use super::dial::Role;
-use super::link::LiveLink;
+use super::connection::{Connection, Role};
 use super::origin::Origin;
 use super::reply::{Failure, Reply};
 use super::{Batch, BoxFuture, Command, Facts, Link};
@@ -25,7 +25,9 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// Idle connections to one node, and how many replicas it has.
 pub(super) struct Pool {
     origin: Origin,
-    idle: Mutex<Vec<Arc<LiveLink>>>,
+    idle: Mutex<Vec<Arc<Connection>>>,
+    /// Every connection, idle or in use, that is still there.
+    made: Mutex<Vec<Weak<Connection>>>,
     known: Mutex<Option<(Moment, u32)>>,
 }
 
@@ -34,6 +36,7 @@ impl Pool {
         Arc::new(Self {
             origin,
             idle: Mutex::default(),
+            made: Mutex::default(),
             known: Mutex::default(),
         })
     }
@@ -45,7 +48,7 @@ impl Pool {
     ) -> Result<Arc<dyn Link>, Failure> {
         let link = match self.take_idle() {
             Some(link) => link,
-            None => LiveLink::connect(&self.origin, "leasehold-replicas", |_, _| ()).await?,
+            None => self.connect().await?,
         };
         let replicas = match wanted.replicas {
             Replicas::AtLeast(count) => count,
@@ -59,7 +62,38 @@ impl Pool {
         }))
     }
 
-    fn take_idle(&self) -> Option<Arc<LiveLink>> {
+    /// Connects in a task of its own: a caller that gives up leaves the connection to the next.
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+        let (pool, (sender, made)) = (self.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            let connected = pool.origin.connect("leasehold-replicas", |_, _| ()).await;
+            if let Ok(link) = &connected {
+                let mut made = pool.made.lock();
+                made.retain(|link| link.strong_count() > 0);
+                made.push(Arc::downgrade(link));
+            }
+            if let Err(Ok(link)) = sender.send(connected) {
+                pool.put_back(link);
+            }
+        });
+        made.await.unwrap_or(Err(Failure::Closed))
+    }
+
+    fn put_back(&self, link: Arc<Connection>) {
+        let mut idle = self.idle.lock();
+        if link.is_open() && idle.len() < MOST_IDLE {
+            idle.push(link);
+        }
+    }
+
+    /// The connections that are there now, idle or in use.
+    pub(super) fn links(&self) -> Vec<Arc<Connection>> {
+        let made = self.made.lock();
+        let links = made.iter().filter_map(Weak::upgrade);
+        links.filter(|link| link.is_open()).collect()
+    }
+
+    fn take_idle(&self) -> Option<Arc<Connection>> {
         let mut idle = self.idle.lock();
         loop {
             match idle.pop() {
@@ -72,7 +106,7 @@ impl Pool {
 
     /// How many replicas there are, also those that are down where somebody knows of them: one that is down
     /// now may be the one that is promoted later. At least one: who asks for all does not mean none.
-    async fn count(&self, link: &LiveLink) -> Result<u32, Failure> {
+    async fn count(&self, link: &Connection) -> Result<u32, Failure> {
         let known = *self.known.lock();
         if let Some((when, count)) = known
             && Moment::now().since(when) < BELIEVED
@@ -85,7 +119,7 @@ impl Pool {
             Origin::Fixed(_, Role::Member) => {
                 in_cluster(&link.question(&["CLUSTER", "NODES"], timeout).await?)?
             }
-            Origin::Fixed(_, Role::Master) => {
+            Origin::Fixed(_, _) => {
                 let connected = connected(&link.question(&["ROLE"], timeout).await?)?;
                 connected.max(known.map_or(0, |(_, most)| most))
             }
@@ -117,7 +151,7 @@ fn in_cluster(nodes: &Reply) -> Result<u32, Failure> {
 /// One connection in use.
 struct Acknowledged {
     pool: Arc<Pool>,
-    link: Arc<LiveLink>,
+    link: Arc<Connection>,
     replicas: u32,
     timeout: Duration,
 }
@@ -167,10 +201,7 @@ impl Link for Acknowledged {
 
 impl Drop for Acknowledged {
     fn drop(&mut self) {
-        let mut idle = self.pool.idle.lock();
-        if self.link.is_open() && idle.len() < MOST_IDLE {
-            idle.push(self.link.clone());
-        }
+        self.pool.put_back(self.link.clone());
     }
 }
 

@@ -4,20 +4,33 @@ use std::time::Duration;
 
 use crate::chance;
 
-/// A pause that doubles from `first` to `most`; each is jittered down to half at the least.
+/// A pause that doubles from `first` to `most`, with jitter.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
     most: Duration,
     next: Duration,
+    /// How much of a pause is certain; the rest is random.
+    certain: f64,
 }
 
 impl Backoff {
+    /// Each pause is at least half of its length.
     pub(crate) const fn new(first: Duration, most: Duration) -> Self {
         Self {
             first,
             most,
             next: first,
+            certain: 0.5,
+        }
+    }
+
+    /// Each pause is anything from nothing to its length, so that clients that lost the same server at the same moment come
+    /// back at different ones.
+    pub(crate) const fn full_jitter(first: Duration, most: Duration) -> Self {
+        Self {
+            certain: 0.0,
+            ..Self::new(first, most)
         }
     }
 
@@ -25,7 +38,7 @@ impl Backoff {
     pub(crate) fn pause(&mut self) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(self.most);
-        whole / 2 + (whole / 2).mul_f64(chance::fraction())
+        whole.mul_f64(self.certain + (1.0 - self.certain) * chance::fraction())
     }
 
     /// Starts over: what failed has succeeded.

@@ -1,8 +1,7 @@
 //! A cluster: each slot at the node that has it now.
 //!
 //! Every node has lanes of its own, so that a node that is down delays nobody else's requests. Who has which
-//! slot is asked once a second, at once when something has moved, and learnt from every redirection. The
-//! driver's own cluster client is not used: it repeats requests whose outcome is unknown.
+//! slot is asked once a second, at once when something has moved, and learnt from every redirection.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,10 +13,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 
 use super::address::Hosts;
-use super::dial::{Endpoint, Role, Tls};
+use super::connection::{Connection, Endpoint, Role, Tls};
 use super::homes::Homes;
 use super::lanes::Lanes;
-use super::link::LiveLink;
 use super::origin::Origin;
 use super::reply::{Cause, Failure};
 use super::route::Route;
@@ -169,7 +167,7 @@ impl Nodes {
             "" => seed.host(),
             host => host.to_owned(),
         };
-        let endpoint = seed.at(&host, address.port).ok()?;
+        let endpoint = seed.at(&host, address.port);
         let origin = Origin::Fixed(Arc::new(endpoint), Role::Member);
         let node = Arc::new(Node {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -197,9 +195,10 @@ impl Nodes {
         }
         let mut failure = Failure::Unreachable("no node is named".into());
         for seed in &self.seeds {
-            let origin = Origin::Fixed(Arc::new(seed.clone()), Role::Member);
             let asked = async {
-                let link = LiveLink::connect(&origin, "leasehold-layout", |_, _| ()).await?;
+                let connecting =
+                    Connection::connect(seed, "leasehold-layout", Role::Member, |_, _| ());
+                let link = connecting.await?;
                 self.layout_by(&link).await
             };
             match asked.await {
@@ -213,7 +212,7 @@ impl Nodes {
         Err(failure)
     }
 
-    async fn layout_by(&self, link: &LiveLink) -> Result<Layout, Failure> {
+    async fn layout_by(&self, link: &Connection) -> Result<Layout, Failure> {
         let patience = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
         let slots = link.question(&["CLUSTER", "SLOTS"], patience).await?;
         let layout = slots::layout(&slots)?;

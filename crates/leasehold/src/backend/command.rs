@@ -1,25 +1,26 @@
-//! Commands on their way: the driver's own form, so that nothing is copied before it is sent.
+//! Commands in the form in which they are sent: encoded as they are built, and copied once.
 
 use std::fmt;
 
-use redis::{Arg, Cmd, Pipeline};
-
-/// One command: its name and arguments as bytes.
+/// One command: its name and arguments.
 #[derive(Clone)]
 pub(crate) struct Command {
-    sent: Cmd,
+    /// How many words it has, its name among them.
+    words: usize,
+    /// Each word behind its length.
+    encoded: Vec<u8>,
     /// The script that it names by its digest, for a server that does not know it yet.
     source: Option<&'static str>,
 }
 
 impl Command {
     pub(crate) fn new(name: &str) -> Self {
-        let mut command = Cmd::with_capacity(8, 256);
-        command.arg(name);
-        Self {
-            sent: command,
+        let empty = Self {
+            words: 0,
+            encoded: Vec::with_capacity(192),
             source: None,
-        }
+        };
+        empty.arg(name)
     }
 
     /// `EVALSHA` of a script; where the server does not know `digest`, `source` is sent in its place.
@@ -30,13 +31,71 @@ impl Command {
     }
 
     pub(crate) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
-        self.sent.arg(arg.as_ref());
+        let arg = arg.as_ref();
+        self.words += 1;
+        prefix(&mut self.encoded, b'$', arg.len() as u64);
+        self.encoded.extend_from_slice(arg);
+        self.encoded.extend_from_slice(b"\r\n");
         self
     }
 
-    pub(crate) fn number(mut self, number: u64) -> Self {
-        self.sent.arg(number);
-        self
+    pub(crate) fn number(self, number: u64) -> Self {
+        let mut digits = Digits::default();
+        self.arg(digits.of(number))
+    }
+
+    /// Appends the command as RESP.
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) {
+        prefix(out, b'*', self.words as u64);
+        out.extend_from_slice(&self.encoded);
+    }
+
+    /// Whether it changes the meaning of the command right behind it.
+    pub(super) fn is_prefix(&self) -> bool {
+        self.encoded.starts_with(b"$6\r\nASKING\r\n")
+    }
+
+    /// The words, the name first.
+    fn args(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.encoded.as_slice();
+        std::iter::from_fn(move || {
+            let end = rest.iter().position(|byte| *byte == b'\r')?;
+            let length: usize = std::str::from_utf8(&rest[1..end]).ok()?.parse().ok()?;
+            let word = rest.get(end + 2..end + 2 + length)?;
+            rest = &rest[end + 2 + length + 2..];
+            Some(word)
+        })
+    }
+
+    /// A call by digest as one by source, which also teaches the script to the server.
+    fn with_source(&self) -> Option<Self> {
+        let eval = Self::new("EVAL").arg(self.source?);
+        Some(self.args().skip(2).fold(eval, Self::arg))
+    }
+}
+
+/// Appends a length behind the letter of its type.
+fn prefix(out: &mut Vec<u8>, kind: u8, length: u64) {
+    out.push(kind);
+    out.extend_from_slice(Digits::default().of(length));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Room for the digits of a number.
+#[derive(Default)]
+struct Digits([u8; 20]);
+
+impl Digits {
+    fn of(&mut self, mut number: u64) -> &[u8] {
+        let mut at = self.0.len();
+        loop {
+            at -= 1;
+            self.0[at] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return &self.0[at..];
+            }
+        }
     }
 }
 
@@ -59,19 +118,17 @@ impl Batch {
 
     /// The arguments of the command at `index`, its name first.
     pub(crate) fn args(&self, index: usize) -> impl Iterator<Item = &[u8]> {
-        let command = self.commands.get(index);
-        command.into_iter().flat_map(|command| args(&command.sent))
+        self.commands.get(index).into_iter().flat_map(Command::args)
+    }
+
+    pub(super) fn commands(&self) -> &[Command] {
+        &self.commands
     }
 
     /// These and one more.
     pub(super) fn followed_by(mut self, command: Command) -> Self {
         self.commands.push(command);
         self
-    }
-
-    /// These and all of `others`.
-    pub(super) fn append(&mut self, others: Self) {
-        self.commands.extend(others.commands);
     }
 
     /// The commands at `indices` alone.
@@ -88,8 +145,7 @@ impl Batch {
 
     /// The script at `index` as `EVAL`, which also teaches it to the server.
     pub(super) fn with_source(&self, index: usize) -> Option<Command> {
-        let command = self.commands.get(index)?;
-        Some(eval(&command.sent, command.source?))
+        self.commands.get(index)?.with_source()
     }
 }
 
@@ -99,49 +155,6 @@ impl FromIterator<Command> for Batch {
     }
 }
 
-/// A batch in the form in which the driver sends it.
-pub(super) struct Outgoing {
-    pipeline: Pipeline,
-    sources: Vec<Option<&'static str>>,
-}
-
-impl Outgoing {
-    pub(super) fn pipeline(&self) -> &Pipeline {
-        &self.pipeline
-    }
-
-    /// The script at `index` as `EVAL`.
-    pub(super) fn with_source(&self, index: usize) -> Option<Command> {
-        let source = (*self.sources.get(index)?)?;
-        Some(eval(self.pipeline.cmd_iter().nth(index)?, source))
-    }
-}
-
-impl From<Batch> for Outgoing {
-    fn from(batch: Batch) -> Self {
-        let mut pipeline = Pipeline::with_capacity(batch.len());
-        let mut sources = Vec::with_capacity(batch.len());
-        for command in batch.commands {
-            pipeline.add_command(command.sent);
-            sources.push(command.source);
-        }
-        Self { pipeline, sources }
-    }
-}
-
-fn args(command: &Cmd) -> impl Iterator<Item = &[u8]> {
-    command.args_iter().map(|arg| match arg {
-        Arg::Simple(bytes) => bytes,
-        _ => &[],
-    })
-}
-
-/// A call by digest as one by source.
-fn eval(by_digest: &Cmd, source: &str) -> Command {
-    let rest = args(by_digest).skip(2);
-    rest.fold(Command::new("EVAL").arg(source), Command::arg)
-}
-
 impl fmt::Debug for Batch {
     /// Shows names only: arguments hold owners, and an owner is the power to release.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,5 +162,33 @@ impl fmt::Debug for Batch {
         f.debug_list()
             .entries(names.map(String::from_utf8_lossy))
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_encoded_as_they_are_built() {
+        let mut sent = Vec::new();
+        let command = Command::new("SET").arg("k\r\n").arg("").number(120);
+        command.write_to(&mut sent);
+        let expected = b"*4\r\n$3\r\nSET\r\n$3\r\nk\r\n\r\n$0\r\n\r\n$3\r\n120\r\n";
+        assert_eq!(sent, expected);
+        let words: Vec<_> = command.args().collect();
+        assert_eq!(words, [&b"SET"[..], b"k\r\n", b"", b"120"]);
+        let most = Command::new("x").number(u64::MAX);
+        let most: Vec<_> = most.args().collect();
+        assert_eq!(most[1], u64::MAX.to_string().as_bytes());
+    }
+
+    #[test]
+    fn a_script_is_sent_again_with_its_source() {
+        let command = Command::script("digest", "return 1").number(0).arg("x");
+        let again = command.with_source().unwrap();
+        let words: Vec<_> = again.args().collect();
+        assert_eq!(words, [&b"EVAL"[..], b"return 1", b"0", b"x"]);
+        assert!(Command::new("GET").with_source().is_none());
     }
 }

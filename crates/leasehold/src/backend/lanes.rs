@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::acknowledged::Pool;
-use super::link::LiveLink;
+use super::connection::Connection;
 use super::origin::Origin;
 use super::reply::Failure;
 use super::requests::Requests;
@@ -29,14 +29,14 @@ impl Lanes {
         }
     }
 
-    pub(super) fn open_link(&self, lane: Lane) -> Option<Arc<LiveLink>> {
+    pub(super) fn open_link(&self, lane: Lane) -> Option<Arc<Connection>> {
         match lane {
             Lane::Requests => self.requests.open_link(),
             Lane::Keeper => self.keeper.open_link(),
         }
     }
 
-    pub(super) async fn link(&self, lane: Lane) -> Result<Arc<LiveLink>, Failure> {
+    pub(super) async fn link(&self, lane: Lane) -> Result<Arc<Connection>, Failure> {
         match lane {
             Lane::Requests => self.requests.link().await,
             Lane::Keeper => self.keeper.link().await,
@@ -65,8 +65,9 @@ impl Lanes {
     }
 
     /// The connections that are there now.
-    pub(super) fn links(&self) -> impl Iterator<Item = Arc<LiveLink>> {
+    pub(super) fn links(&self) -> impl Iterator<Item = Arc<Connection>> {
         let lanes = [Lane::Requests, Lane::Keeper];
-        lanes.into_iter().filter_map(|lane| self.open_link(lane))
+        let lanes = lanes.into_iter().filter_map(|lane| self.open_link(lane));
+        lanes.chain(self.acknowledged.iter().flat_map(|pool| pool.links()))
     }
 }

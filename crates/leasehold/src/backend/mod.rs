@@ -16,17 +16,14 @@
 
 mod acknowledged;
 mod address;
-mod answer;
 mod assembly;
 mod backoff;
 mod cluster;
 mod command;
-mod dial;
+mod connection;
 mod homes;
 mod lanes;
-mod link;
 mod origin;
-mod outbox;
 mod reply;
 mod requests;
 mod route;
@@ -47,7 +44,7 @@ use std::time::Duration;
 pub(crate) use assembly::majority;
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
-pub(crate) use dial::Tls;
+pub(crate) use connection::Tls;
 pub(crate) use reply::{Cause, Failure, Refusal, RefusalKind, Reply};
 pub(crate) use subscriptions::Subscription;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dial::{Endpoint, Role, Tls};
+use super::connection::{Connection, Endpoint, Event, Role, Tls};
 use super::reply::{Cause, Failure};
 use super::sentinel::Sentinels;
 
@@ -34,13 +34,19 @@ impl Origin {
         }
     }
 
-    /// The server to connect to now, and what it must be.
-    pub(super) async fn endpoint(&self) -> Result<(Arc<Endpoint>, Role), Failure> {
+    /// Connects to the server that it is now.
+    pub(super) async fn connect(
+        &self,
+        name: &'static str,
+        on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+    ) -> Result<Arc<Connection>, Failure> {
         match self {
-            Self::Fixed(endpoint, role) => Ok((endpoint.clone(), *role)),
+            Self::Fixed(endpoint, role) => {
+                Connection::connect(endpoint, name, *role, on_event).await
+            }
             Self::Elected(sentinels) => {
                 let master = sentinels.master().await?;
-                Ok((Arc::new(master), Role::Master))
+                Connection::connect(&master, name, Role::Master, on_event).await
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-/// One answer, freed of the driver's types.
+/// One reply of a server.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Reply {
     Nil,

@@ -1,83 +1,246 @@
-//! The lane of callers: one shared connection, made by whichever caller first needs it.
+//! The lane of callers: one shared connection, made when a caller first needs it.
 //!
-//! The connection is made in the caller's own task and so driven by the caller's runtime: no hop
-//! between threads on the way to the server. When that runtime ends, the connection ends with it,
-//! and the next caller makes another on its own.
+//! A task of its own makes the connection, on the runtime of the caller that asked first, which owns the connection from
+//! then on. Every caller waits for that task, and none ends it by giving up. When the runtime ends, the connection ends
+//! with it, and the next caller has another made on its own runtime.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
-use tokio::sync::Mutex;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::backoff::Backoff;
-use super::link::LiveLink;
+use super::connection::Connection;
 use super::origin::Origin;
 use super::reply::Failure;
 use crate::clock::Moment;
 
 pub(super) struct Requests {
-    origin: Origin,
-    current: RwLock<Option<Arc<LiveLink>>>,
-    /// Held while connecting, so that many callers make one connection.
-    dialing: Mutex<Dialing>,
+    shared: Arc<Shared>,
 }
 
-/// What the last failed attempt left: the next one must wait until `not_before`.
-struct Dialing {
-    backoff: Backoff,
-    not_before: Moment,
-    last_error: String,
+struct Shared {
+    origin: Origin,
+    state: Mutex<State>,
 }
+
+struct State {
+    current: Option<Arc<Connection>>,
+    /// The outcome of the dial under way, `None` until it has one.
+    dial: Option<watch::Receiver<Option<Outcome>>>,
+    backoff: Backoff,
+    /// When the next dial may begin, and why the last one failed.
+    not_before: Moment,
+    last_failure: Option<Arc<Failure>>,
+}
+
+/// What every caller that waits for a dial gets.
+type Outcome = Result<Arc<Connection>, Arc<Failure>>;
 
 impl Requests {
     pub(super) fn new(origin: Origin) -> Self {
+        let state = State {
+            current: None,
+            dial: None,
+            backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
+            not_before: Moment::now(),
+            last_failure: None,
+        };
         Self {
-            origin,
-            current: RwLock::new(None),
-            dialing: Mutex::new(Dialing {
-                backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
-                not_before: Moment::now(),
-                last_error: String::new(),
+            shared: Arc::new(Shared {
+                origin,
+                state: Mutex::new(state),
             }),
         }
     }
 
-    pub(super) async fn link(&self) -> Result<Arc<LiveLink>, Failure> {
-        match self.open_link() {
-            Some(link) => Ok(link),
-            None => self.dial().await,
-        }
+    pub(super) fn open_link(&self) -> Option<Arc<Connection>> {
+        self.shared.state.lock().open()
     }
 
-    pub(super) fn open_link(&self) -> Option<Arc<LiveLink>> {
-        self.current
-            .read()
+    pub(super) async fn link(&self) -> Result<Arc<Connection>, Failure> {
+        loop {
+            let mut dial = match self.shared.open_or_dial() {
+                Step::Open(connection) => return Ok(connection),
+                Step::Pausing(failure) => return Err(copy(&failure)),
+                Step::Dialing(dial) => dial,
+            };
+            // A task that ended with its runtime leaves no outcome: the next one is this caller's.
+            if let Ok(outcome) = dial.wait_for(Option::is_some).await
+                && let Some(outcome) = outcome.clone()
+            {
+                return outcome.map_err(|failure| copy(&failure));
+            }
+        }
+    }
+}
+
+/// What a caller does next.
+enum Step {
+    Open(Arc<Connection>),
+    Dialing(watch::Receiver<Option<Outcome>>),
+    Pausing(Arc<Failure>),
+}
+
+impl State {
+    fn open(&self) -> Option<Arc<Connection>> {
+        let current = self.current.as_ref();
+        current.filter(|connection| connection.is_open()).cloned()
+    }
+}
+
+impl Shared {
+    fn open_or_dial(self: &Arc<Self>) -> Step {
+        let mut state = self.state.lock();
+        if let Some(connection) = state.open() {
+            return Step::Open(connection);
+        }
+        if let Some(dial) = state
+            .dial
             .as_ref()
-            .filter(|link| link.is_open())
-            .cloned()
+            .filter(|dial| dial.has_changed().is_ok())
+        {
+            return Step::Dialing(dial.clone());
+        }
+        if let Some(failure) = &state.last_failure
+            && Moment::now() < state.not_before
+        {
+            return Step::Pausing(failure.clone());
+        }
+        let (sender, dial) = watch::channel(None);
+        state.dial = Some(dial.clone());
+        tokio::spawn(self.clone().dial(sender));
+        Step::Dialing(dial)
     }
 
-    async fn dial(&self) -> Result<Arc<LiveLink>, Failure> {
-        let mut dialing = self.dialing.lock().await;
-        if let Some(link) = self.open_link() {
-            return Ok(link);
-        }
-        if Moment::now() < dialing.not_before {
-            return Err(Failure::Unreachable(dialing.last_error.clone().into()));
-        }
-        match LiveLink::connect(&self.origin, "leasehold-requests", |_, _| ()).await {
-            Ok(link) => {
-                dialing.backoff.reset();
-                *self.current.write() = Some(link.clone());
-                Ok(link)
+    async fn dial(self: Arc<Self>, sender: watch::Sender<Option<Outcome>>) {
+        let connecting = self.origin.connect("leasehold-requests", |_, _| ());
+        let outcome = connecting.await.map_err(Arc::new);
+        let mut state = self.state.lock();
+        match &outcome {
+            Ok(connection) => {
+                state.backoff.reset();
+                state.current = Some(connection.clone());
+                state.last_failure = None;
             }
             Err(failure) => {
-                *self.current.write() = None;
-                dialing.not_before = Moment::now() + dialing.backoff.pause();
-                dialing.last_error = failure.to_string();
-                Err(failure)
+                state.current = None;
+                state.not_before = Moment::now() + state.backoff.pause();
+                state.last_failure = Some(failure.clone());
             }
         }
+        state.dial = None;
+        drop(state);
+        sender.send_replace(Some(outcome));
+    }
+}
+
+/// The same failure for one more caller. Whatever went wrong, nothing of a caller's was sent.
+fn copy(failure: &Failure) -> Failure {
+    match failure {
+        Failure::Refused(refusal) => Failure::Refused(refusal.clone()),
+        other => Failure::Unreachable(other.to_string().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use testkit::{Dice, Fault, Flavor, Proxy, Server, scaled};
+
+    use super::*;
+    use crate::backend::Command;
+    use crate::backend::connection::{Endpoint, Role, Tls};
+
+    /// Frames that no server sends at this place.
+    const UNASKED: [&[u8]; 10] = [
+        b">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n",
+        b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n",
+        b">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n",
+        b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+        b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nx\r\n",
+        b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n",
+        b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
+        b"+OK\r\n",
+        b"$1\r\n1\r\n",
+        b"-ERR unasked\r\n",
+    ];
+
+    /// What the proxy does to the reply to one command.
+    fn harm(dice: &mut Dice) -> Fault {
+        match dice.below(400) {
+            0 => Fault::LoseReply,
+            1 => Fault::RepeatReply,
+            2 => Fault::SwapReply,
+            3 => Fault::Insert(UNASKED[usize::try_from(dice.below(10)).unwrap()]),
+            _ => Fault::None,
+        }
+    }
+
+    /// Asks for texts of its own until `left` is used up; returns how many replies were believed, and how many of them
+    /// were wrong.
+    async fn ask(requests: Arc<Requests>, task: u64, left: Arc<AtomicI64>) -> (u64, u64) {
+        // Short: a reply that is lost behind all others shows only by the timeout.
+        let timeout = Duration::from_millis(30);
+        let (mut believed, mut wrong) = (0, 0);
+        for round in 0u64.. {
+            if left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+                break;
+            }
+            let Ok(link) = requests.link().await else {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let asked: Vec<_> = (0..=round % 3)
+                .map(|at| format!("{task}-{round}-{at}"))
+                .collect();
+            let batch = asked.iter().map(|text| Command::new("PING").arg(text));
+            let Ok(replies) = link.exchange(batch.collect(), timeout).await else {
+                continue;
+            };
+            let is_own =
+                |(reply, text): (&super::super::Reply, &String)| reply.text() == Some(text);
+            let is_right = replies.len() == asked.len() && replies.iter().zip(&asked).all(is_own);
+            believed += 1;
+            wrong += u64::from(!is_right);
+        }
+        (believed, wrong)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn harmed_replies_are_never_believed() {
+        let server = Server::start(&Flavor::one());
+        let proxy = Proxy::start(server.port());
+        let dice = Mutex::new(Dice::new(1));
+        let harmed = Arc::new(AtomicI64::new(0));
+        let count = harmed.clone();
+        proxy.judge(move |args| match args[0].as_slice() {
+            b"PING" | b"ECHO" => {
+                let fault = harm(&mut dice.lock());
+                count.fetch_add(i64::from(fault != Fault::None), Ordering::Relaxed);
+                fault
+            }
+            _ => Fault::None,
+        });
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let endpoint = Endpoint::new(&url, &Tls::default(), Duration::from_millis(200)).unwrap();
+        let origin = Origin::Fixed(Arc::new(endpoint), Role::Master);
+        let requests = Arc::new(Requests::new(origin));
+        let total = i64::try_from(scaled(10_000)).unwrap();
+        let left = Arc::new(AtomicI64::new(total));
+        let tasks: Vec<_> = (0..32)
+            .map(|task| tokio::spawn(ask(requests.clone(), task, left.clone())))
+            .collect();
+        let (mut believed, mut wrong) = (0, 0);
+        for task in tasks {
+            let (more, worse) = task.await.unwrap();
+            (believed, wrong) = (believed + more, wrong + worse);
+        }
+        let harmed = harmed.load(Ordering::Relaxed);
+        println!("{total} requests, {believed} believed, {harmed} replies harmed, {wrong} wrong");
+        assert_eq!(wrong, 0);
+        assert!(believed > 0 && harmed > total / 400, "{believed} {harmed}");
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::backoff::Backoff;
 use super::cluster::Nodes;
-use super::link::LiveLink;
+use super::connection::Connection;
 use super::reply::{Failure, Reply};
 use super::slots::{Address, Redirect};
 use super::{Batch, BoxFuture, Command, Facts, Lane, Link};
@@ -22,11 +22,11 @@ use crate::clock::Moment;
 pub(super) struct Route {
     nodes: Arc<Nodes>,
     lane: Lane,
-    current: Mutex<Arc<LiveLink>>,
+    current: Mutex<Arc<Connection>>,
 }
 
 impl Route {
-    pub(super) fn new(nodes: Arc<Nodes>, lane: Lane, link: Arc<LiveLink>) -> Self {
+    pub(super) fn new(nodes: Arc<Nodes>, lane: Lane, link: Arc<Connection>) -> Self {
         let current = Mutex::new(link);
         Self {
             nodes,
@@ -35,7 +35,7 @@ impl Route {
         }
     }
 
-    fn current(&self) -> Arc<LiveLink> {
+    fn current(&self) -> Arc<Connection> {
         self.current.lock().clone()
     }
 
@@ -89,7 +89,7 @@ impl Route {
     }
 
     /// The connection for an errand, from now on this route's own; `None` when it cannot be had in time.
-    async fn destination(&self, errand: &Errand, end: Moment) -> Option<Arc<LiveLink>> {
+    async fn destination(&self, errand: &Errand, end: Moment) -> Option<Arc<Connection>> {
         let (Errand::At(address) | Errand::Ask(address)) = errand else {
             return Some(self.current());
         };
@@ -113,7 +113,7 @@ enum Errand {
 /// Sends commands to a node that is about to have their slot. Scripts go with their source: a second try
 /// would have to ask for permission again.
 async fn asking(
-    link: &LiveLink,
+    link: &Connection,
     batch: &Batch,
     indices: &[usize],
     patience: Duration,

@@ -1,18 +1,15 @@
 //! Asking sentinels which server is the master now.
 //!
-//! The driver asks once and stays where it is; here it is asked for every connection, and once a second
-//! while there is one, so that a server that was demoted behind a broken network is left too.
+//! They are asked for every connection, and once a second while there is one, so that a server that was
+//! demoted behind a broken network is left too.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::Mutex;
 
 use super::address::Hosts;
-use super::answer::{failure_of, reply_of};
-use super::dial::{Endpoint, Tls};
+use super::connection::{Connection, Endpoint, Role, Tls};
 use super::reply::{Cause, Failure, Reply};
 
 /// The sentinels of one group of servers.
@@ -28,7 +25,7 @@ pub(crate) struct Sentinels {
 
 struct Asked {
     sentinels: Vec<Endpoint>,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Arc<Connection>>,
 }
 
 impl Sentinels {
@@ -73,7 +70,7 @@ impl Sentinels {
                 format!("the sentinels know no group `{group}`").into(),
             )),
             reply => match address(&reply) {
-                Some((host, port)) => self.member.at(host, port).map_err(Failure::Unreachable),
+                Some((host, port)) => Ok(self.member.at(host, port)),
                 None => Err(Failure::malformed("SENTINEL", &[reply])),
             },
         }
@@ -90,8 +87,8 @@ impl Sentinels {
     /// Asks whoever was heard last, then the others, until one answers.
     async fn ask(&self, question: &[&str]) -> Result<Reply, Failure> {
         let mut asked = self.asked.lock().await;
-        if let Some(mut connection) = asked.connection.take()
-            && let Ok(reply) = self.ask_one(&mut connection, question).await
+        if let Some(connection) = asked.connection.take()
+            && let Ok(reply) = self.ask_one(&connection, question).await
         {
             asked.connection = Some(connection);
             return Ok(reply);
@@ -99,8 +96,8 @@ impl Sentinels {
         let mut failure = Failure::Unreachable("no sentinel is named".into());
         for _ in 0..asked.sentinels.len() {
             let answered = async {
-                let mut connection = self.connect(&asked.sentinels[0]).await?;
-                let reply = self.ask_one(&mut connection, question).await?;
+                let connection = self.connect(&asked.sentinels[0]).await?;
+                let reply = self.ask_one(&connection, question).await?;
                 Ok((reply, connection))
             };
             match answered.await {
@@ -115,35 +112,19 @@ impl Sentinels {
         Err(failure)
     }
 
-    async fn connect(&self, sentinel: &Endpoint) -> Result<MultiplexedConnection, Failure> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let connecting = sentinel
-            .client()
-            .get_multiplexed_async_connection_with_config(&config);
+    async fn connect(&self, sentinel: &Endpoint) -> Result<Arc<Connection>, Failure> {
+        let name = "leasehold-sentinel";
+        let connecting = Connection::connect(sentinel, name, Role::Sentinel, |_, _| ());
         match tokio::time::timeout(self.patience(), connecting).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(unreachable(sentinel, &failure_of(&error))),
-            Err(_) => Err(unreachable(sentinel, &"no answer")),
+            Ok(Err(failure)) => Err(unreachable(sentinel, &failure)),
+            Err(_) => Err(unreachable(sentinel, &"no reply")),
         }
     }
 
-    async fn ask_one(
-        &self,
-        connection: &mut MultiplexedConnection,
-        question: &[&str],
-    ) -> Result<Reply, Failure> {
-        let question = redis::cmd("SENTINEL").arg(question).to_owned();
-        let asking = connection.send_packed_command(&question);
-        let answer: Value = match tokio::time::timeout(self.patience(), asking).await {
-            Ok(answer) => answer.map_err(|error| failure_of(&error))?,
-            Err(_) => return Err(Failure::Unreachable("the sentinel does not answer".into())),
-        };
-        match reply_of(answer) {
-            Reply::Refused(refusal) => Err(Failure::Refused(refusal)),
-            reply => Ok(reply),
-        }
+    async fn ask_one(&self, connection: &Connection, question: &[&str]) -> Result<Reply, Failure> {
+        let words: Vec<_> = [&["SENTINEL"], question].concat();
+        connection.question(&words, self.patience()).await
     }
 
     /// Of one sentinel, so that one that is silent leaves time for another.

@@ -1,30 +1,24 @@
 //! The keeper's lane: one supervised connection to a node that carries all subscriptions there.
 //!
-//! The driver's own supervision goes dormant in a long outage and does not check that it was subscribed
-//! again, so this file does both: a task connects without end, subscribes to all that is wanted, and
-//! replaces a connection on which that is not confirmed (invariants 3 and 4 of the layer).
+//! A task connects without end, subscribes to every channel that has a listener, and replaces a connection on which
+//! that is not confirmed (invariants 3 and 4 of the layer).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::answer::{failure_of, reply_of};
 use super::backoff::Backoff;
-use super::link::LiveLink;
+use super::connection::{Change, Connection, Event};
 use super::origin::Origin;
-use super::reply::{Failure, Refusal, Reply};
+use super::reply::{Failure, Refusal};
 use super::{Channel, Link, Listener, News};
 
 /// How many channels are entered at once, and how many orders are taken at once.
 const BATCH: usize = 500;
-
-/// How long the server may take to confirm before the connection counts as silent.
-const CONFIRMATION: Duration = Duration::from_secs(1);
 
 /// A subscription in force; dropping it ends it.
 pub(crate) struct Subscription {
@@ -48,12 +42,13 @@ pub(super) struct Supervised {
     link: watch::Receiver<Line>,
     channels: Arc<Channels>,
     connect_timeout: Duration,
+    demand: Arc<Demand>,
 }
 
 /// The state of the line as the supervisor sees it.
 #[derive(Clone)]
 enum Line {
-    Up(Arc<LiveLink>),
+    Up(Arc<Connection>),
     Down(Arc<str>),
 }
 
@@ -79,16 +74,24 @@ impl Supervised {
         let (line, link) = watch::channel(Line::Down("not yet connected".into()));
         let channels = Arc::new(Channels::default());
         let connect_timeout = origin.connect_timeout();
-        runtime.spawn(supervise(origin, channels.clone(), inbox, line));
+        let demand = Arc::new(Demand::default());
+        runtime.spawn(supervise(
+            origin,
+            channels.clone(),
+            inbox,
+            line,
+            demand.clone(),
+        ));
         Self {
             orders,
             link,
             channels,
             connect_timeout,
+            demand,
         }
     }
 
-    pub(super) fn open_link(&self) -> Option<Arc<LiveLink>> {
+    pub(super) fn open_link(&self) -> Option<Arc<Connection>> {
         match &*self.link.borrow() {
             Line::Up(link) if link.is_open() => Some(link.clone()),
             _ => None,
@@ -96,7 +99,11 @@ impl Supervised {
     }
 
     /// The connection, waited for at most as long as connecting may take.
-    pub(super) async fn link(&self) -> Result<Arc<LiveLink>, Failure> {
+    pub(super) async fn link(&self) -> Result<Arc<Connection>, Failure> {
+        if let Some(link) = self.open_link() {
+            return Ok(link);
+        }
+        let _wanted = self.demand.begin();
         let mut link = self.link.clone();
         let up = link.wait_for(|line| matches!(line, Line::Up(link) if link.is_open()));
         match tokio::time::timeout(self.connect_timeout, up).await {
@@ -126,6 +133,7 @@ impl Supervised {
         }));
         let (done, confirmed) = oneshot::channel();
         let ordered = self.orders.send(Order::Subscribe { channel, done });
+        let _wanted = self.demand.begin();
         match (ordered, confirmed.await) {
             (Ok(()), Ok(Ok(()))) => Ok(subscription),
             (Ok(()), Ok(Err(refusal))) => Err(Failure::Refused(refusal)),
@@ -155,8 +163,6 @@ impl Drop for Listening {
 #[derive(Default)]
 struct Channels {
     listeners: Mutex<HashMap<Channel, Numbered>>,
-    /// Those that the server was asked to end; what it ends unasked has moved.
-    leaving: Mutex<HashSet<Channel>>,
     last_id: AtomicU64,
 }
 
@@ -216,21 +222,24 @@ async fn supervise(
     channels: Arc<Channels>,
     mut orders: mpsc::UnboundedReceiver<Order>,
     line: watch::Sender<Line>,
+    demand: Arc<Demand>,
 ) {
-    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    let mut pauses = Pauses::default();
     let mut unanswered = Vec::new();
     loop {
         match connect(&origin, &channels).await {
             Ok(link) => {
-                backoff.reset();
                 tracing::debug!(
                     server = link.server(),
                     version = link.facts().version,
                     "line is up"
                 );
                 line.send_replace(Line::Up(link.clone()));
-                let gone = restore(&link, &channels).await
-                    && serve(&link, &channels, &mut orders, &mut unanswered).await;
+                let restored = restore(&link, &channels).await;
+                if restored {
+                    pauses = Pauses::default();
+                }
+                let gone = restored && serve(&link, &channels, &mut orders, &mut unanswered).await;
                 link.close();
                 line.send_replace(Line::Down("the connection has broken".into()));
                 if gone {
@@ -243,10 +252,65 @@ async fn supervise(
                 line.send_replace(Line::Down(failure.to_string().into()));
             }
         }
-        let pause = tokio::time::sleep(backoff.pause());
-        if collect_during(pause, &mut orders, &mut unanswered).await {
+        if collect_during(pauses.next(&demand), &mut orders, &mut unanswered).await {
             return;
         }
+    }
+}
+
+/// How long the line stays down before the next attempt.
+struct Pauses {
+    /// Without demand: clients that lost the same server at the same moment return at different ones.
+    idle: Backoff,
+    /// From the moment at which the line is wanted. Demand comes at random moments itself: renewals and heartbeats have
+    /// jitter.
+    wanted: Backoff,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self {
+            idle: Backoff::full_jitter(Duration::from_secs(1), Duration::from_secs(10)),
+            wanted: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
+        }
+    }
+}
+
+impl Pauses {
+    async fn next(&mut self, demand: &Demand) {
+        let wanted = async {
+            demand.begun().await;
+            tokio::time::sleep(self.wanted.pause()).await;
+        };
+        tokio::select! {
+            () = tokio::time::sleep(self.idle.pause()) => {}
+            () = wanted => {}
+        }
+    }
+}
+
+/// How many requests and subscriptions wait for the line.
+#[derive(Default)]
+struct Demand(watch::Sender<usize>);
+
+/// One of them, until it is dropped.
+struct Wanted<'a>(&'a Demand);
+
+impl Demand {
+    fn begin(&self) -> Wanted<'_> {
+        self.0.send_modify(|count| *count += 1);
+        Wanted(self)
+    }
+
+    /// Waits until there is any.
+    async fn begun(&self) {
+        let _ = self.0.subscribe().wait_for(|count| *count > 0).await;
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -272,18 +336,17 @@ async fn collect_during(
     }
 }
 
-async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<LiveLink>, Failure> {
+async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<Connection>, Failure> {
     let heard = channels.clone();
-    let on_push = move |push: &PushInfo, link| deliver(&heard, push, link);
-    LiveLink::connect(origin, "leasehold-keeper", on_push).await
+    let on_event = move |event, link| deliver(&heard, &event, link);
+    origin.connect("leasehold-keeper", on_event).await
 }
 
 /// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells
 /// all who listen to look for themselves; false when the connection is of no use.
-async fn restore(link: &LiveLink, channels: &Channels) -> bool {
-    channels.leaving.lock().clear();
+async fn restore(link: &Connection, channels: &Channels) -> bool {
     for batch in channels.all().chunks(BATCH) {
-        match change(link, Change::Enter, batch).await {
+        match link.change(Change::Enter, batch).await {
             Ok(outcomes) => {
                 for (channel, outcome) in batch.iter().zip(outcomes) {
                     if let Err(refusal) = outcome {
@@ -302,78 +365,18 @@ async fn restore(link: &LiveLink, channels: &Channels) -> bool {
     true
 }
 
-fn deliver(channels: &Channels, push: &PushInfo, link: u64) {
-    let Some((Value::BulkString(name), rest)) = push.data.split_first() else {
-        return;
-    };
-    let channel = match push.kind {
-        PushKind::SMessage | PushKind::SUnsubscribe => Channel::Sharded(name.clone()),
-        PushKind::Message | PushKind::Unsubscribe => Channel::Classic(name.clone()),
-        _ => return,
-    };
-    match (&push.kind, rest) {
-        (PushKind::SMessage | PushKind::Message, [Value::BulkString(text)]) => {
-            channels.deliver(&channel, News::Message { text, link });
+fn deliver(channels: &Channels, event: &Event, link: u64) {
+    match event {
+        Event::Message { channel, text } => {
+            channels.deliver(channel, News::Message { text, link });
         }
-        (PushKind::SUnsubscribe | PushKind::Unsubscribe, _)
-            if !channels.leaving.lock().remove(&channel) =>
-        {
-            channels.deliver(&channel, News::Ended);
-        }
-        _ => {}
+        Event::Ended { channel } => channels.deliver(channel, News::Ended),
     }
-}
-
-/// What is done to a channel.
-#[derive(Clone, Copy)]
-enum Change {
-    Enter,
-    Leave,
-}
-
-impl Change {
-    /// The command, and how the server confirms it.
-    fn of(self, channel: &Channel) -> (&'static str, PushKind) {
-        match (self, channel) {
-            (Self::Enter, Channel::Sharded(_)) => ("SSUBSCRIBE", PushKind::SSubscribe),
-            (Self::Leave, Channel::Sharded(_)) => ("SUNSUBSCRIBE", PushKind::SUnsubscribe),
-            (Self::Enter, Channel::Classic(_)) => ("SUBSCRIBE", PushKind::Subscribe),
-            (Self::Leave, Channel::Classic(_)) => ("UNSUBSCRIBE", PushKind::Unsubscribe),
-        }
-    }
-}
-
-/// Enters or leaves channels and waits for the server's confirmation; the inner errors are its refusals.
-/// One command each: those of a cluster must not be named together unless they are of one slot.
-async fn change(
-    link: &LiveLink,
-    change: Change,
-    channels: &[Channel],
-) -> Result<Vec<Result<(), Refusal>>, Failure> {
-    let mut pipeline = redis::Pipeline::with_capacity(channels.len());
-    for channel in channels {
-        let (name, (command, _)) = (channel.name(), change.of(channel));
-        pipeline.cmd(command).arg(name);
-    }
-    let mut connection = link.connection();
-    let asking = connection.send_packed_commands(&pipeline, 0, channels.len());
-    let values = match tokio::time::timeout(CONFIRMATION, asking).await {
-        Ok(answered) => answered.map_err(|error| failure_of(&error))?,
-        Err(_) => return Err(Failure::Unreachable("subscribing took too long".into())),
-    };
-    let outcome = |(channel, value)| match (value, change.of(channel)) {
-        (Value::Push { kind, .. }, (_, confirmation)) if kind == confirmation => Ok(Ok(())),
-        (other, (command, _)) => match reply_of(other) {
-            Reply::Refused(refusal) => Ok(Err(refusal)),
-            reply => Err(Failure::malformed(command, &[reply])),
-        },
-    };
-    channels.iter().zip(values).map(outcome).collect()
 }
 
 /// Carries out orders until the link breaks (false) or nobody is left (true).
 async fn serve(
-    link: &LiveLink,
+    link: &Connection,
     channels: &Channels,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     unanswered: &mut Vec<Order>,
@@ -395,18 +398,17 @@ async fn serve(
 /// What counts is who listens now, not what was ordered when: a channel left and entered again in
 /// one batch stays subscribed.
 async fn carry_out(
-    link: &LiveLink,
+    link: &Connection,
     channels: &Channels,
     orders: &mut Vec<Order>,
 ) -> Result<(), Failure> {
     let (enter, leave) = changes(channels, orders);
     if !leave.is_empty() {
-        channels.leaving.lock().extend(leave.iter().cloned());
-        change(link, Change::Leave, &leave).await?;
+        link.change(Change::Leave, &leave).await?;
     }
     let mut outcomes = HashMap::new();
     if !enter.is_empty() {
-        let answered = change(link, Change::Enter, &enter).await?;
+        let answered = link.change(Change::Enter, &enter).await?;
         outcomes = enter.into_iter().zip(answered).collect();
     }
     for order in orders.drain(..) {

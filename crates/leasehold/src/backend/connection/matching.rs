@@ -1,0 +1,344 @@
+//! Which reply belongs to which request.
+//!
+//! A server replies in the order of the requests, so the next reply is that of the first request that waits. Pushes stand
+//! outside of that order, except that a subscription change is confirmed by a push of its own kind and channel.
+//!
+//! Order alone would trust every proxy between to repeat, lose and swap nothing. So each command is followed by a *seal*:
+//! `ECHO` of a number that is new on this connection. A reply is believed when its seal has come back behind it.
+//!
+//! # Invariants
+//!
+//! 1. A push is never taken for the reply to a request.
+//! 2. A request is complete when each of its replies has arrived with its seal behind it, not before.
+//! 3. A request whose caller has gone keeps its place in the order.
+//! 4. A frame that fits nowhere is [`Distrust`]. The connection is then closed, and every request that is not complete has
+//!    an unknown outcome.
+
+use std::borrow::Cow;
+use std::collections::{HashSet, VecDeque};
+use std::mem;
+use std::task::{Context, Poll, Waker};
+
+use super::resp::Frame;
+use crate::backend::Channel;
+use crate::backend::reply::Reply;
+
+/// A frame that the protocol does not allow at its place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server sent {0}")]
+pub(super) struct Distrust(Cow<'static, str>);
+
+/// What is done to a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Enter,
+    Leave,
+}
+
+/// What a push says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    Message {
+        channel: Channel,
+        text: Vec<u8>,
+    },
+    /// The server has ended a subscription unasked: the channel's slot is another node's now.
+    Ended {
+        channel: Channel,
+    },
+}
+
+/// The place of one request in [`Matcher`].
+pub(super) type Ticket = usize;
+
+/// Every request that was written, or is about to be, and is not complete.
+#[derive(Default)]
+pub(super) struct Matcher {
+    /// What the server owes, in order.
+    expected: VecDeque<Expected>,
+    slots: Vec<Slot>,
+    free: Vec<Ticket>,
+    /// The number of the last seal that was asked for.
+    last_seal: u64,
+    /// The channels whose messages are awaited.
+    subscribed: HashSet<Channel>,
+    is_closed: bool,
+}
+
+enum Expected {
+    Reply {
+        of: Ticket,
+    },
+    Change {
+        of: Ticket,
+        change: Change,
+        channel: Channel,
+    },
+    Seal {
+        of: Ticket,
+        number: u64,
+    },
+}
+
+/// One request. Slots are used again, so that a request needs no memory of its own but for its replies.
+#[derive(Default)]
+struct Slot {
+    stage: Stage,
+    /// Replies, confirmations and seals that are still to come.
+    left: usize,
+    replies: Vec<Reply>,
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Waiting,
+    Complete,
+    /// The connection was closed first.
+    Broken,
+    /// The caller has gone.
+    Abandoned,
+}
+
+/// The connection was closed before a request was complete.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+impl Matcher {
+    /// Registers a request of `replies` replies, whose parts follow in the order in which they are written.
+    pub(super) fn request(&mut self, replies: usize) -> Ticket {
+        let slot = Slot {
+            stage: if self.is_closed {
+                Stage::Broken
+            } else {
+                Stage::Waiting
+            },
+            left: 0,
+            replies: Vec::with_capacity(replies),
+            waker: None,
+        };
+        match self.free.pop() {
+            Some(at) => {
+                self.slots[at] = slot;
+                at
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    /// Expects the reply to a command of the request.
+    pub(super) fn expect_reply(&mut self, of: Ticket) {
+        self.expect(of, Expected::Reply { of });
+    }
+
+    /// Expects the confirmation of a subscription change, which counts as the reply [`Reply::Nil`].
+    pub(super) fn expect_change(&mut self, of: Ticket, change: Change, channel: Channel) {
+        self.expect(
+            of,
+            Expected::Change {
+                of,
+                change,
+                channel,
+            },
+        );
+    }
+
+    /// Expects a seal, and returns the number to be echoed.
+    pub(super) fn expect_seal(&mut self, of: Ticket) -> u64 {
+        self.last_seal += 1;
+        let number = self.last_seal;
+        self.expect(of, Expected::Seal { of, number });
+        number
+    }
+
+    fn expect(&mut self, of: Ticket, expected: Expected) {
+        if !self.is_closed {
+            self.slots[of].left += 1;
+            self.expected.push_back(expected);
+        }
+    }
+
+    /// How many replies, confirmations and seals are still to come.
+    pub(super) fn owed(&self) -> usize {
+        self.expected.len()
+    }
+
+    /// Takes in a frame; returns what a push says, and adds to `woken` the callers whose requests are complete.
+    pub(super) fn take(
+        &mut self,
+        frame: Frame,
+        woken: &mut Vec<Waker>,
+    ) -> Result<Option<Event>, Distrust> {
+        match frame {
+            Frame::Push(items) => self.push(items, woken),
+            Frame::Reply(reply) => self.reply(reply, woken).map(|()| None),
+        }
+    }
+
+    fn reply(&mut self, reply: Reply, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
+        let (of, reply) = match (self.expected.pop_front(), reply) {
+            (Some(Expected::Reply { of }), reply) => (of, Some(reply)),
+            (Some(Expected::Seal { of, number }), Reply::Bytes(text)) if is_seal(&text, number) => {
+                (of, None)
+            }
+            (Some(Expected::Seal { .. }), Reply::Refused(refusal)) => {
+                return Err(Distrust(format!("`{refusal}` in place of a seal").into()));
+            }
+            (Some(Expected::Seal { .. }), _) => {
+                return Err(Distrust(
+                    "a reply too many, too few, or out of order".into(),
+                ));
+            }
+            (Some(Expected::Change { of, .. }), Reply::Refused(refusal)) => {
+                (of, Some(Reply::Refused(refusal)))
+            }
+            (Some(Expected::Change { .. }), _) => {
+                return Err(Distrust("a reply in place of a confirmation".into()));
+            }
+            (None, _) => return Err(Distrust("a reply to nothing".into())),
+        };
+        self.store(of, reply, woken);
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        items: Vec<Reply>,
+        woken: &mut Vec<Waker>,
+    ) -> Result<Option<Event>, Distrust> {
+        let mut items = items.into_iter();
+        let (Some(Reply::Bytes(kind)), Some(Reply::Bytes(name))) = (items.next(), items.next())
+        else {
+            return Err(Distrust("a push without a channel".into()));
+        };
+        let (channel, what) = match kind.as_slice() {
+            b"message" => (Channel::Classic(name), None),
+            b"smessage" => (Channel::Sharded(name), None),
+            b"subscribe" => (Channel::Classic(name), Some(Change::Enter)),
+            b"ssubscribe" => (Channel::Sharded(name), Some(Change::Enter)),
+            b"unsubscribe" => (Channel::Classic(name), Some(Change::Leave)),
+            b"sunsubscribe" => (Channel::Sharded(name), Some(Change::Leave)),
+            _ => return Err(Distrust("a push that was not asked for".into())),
+        };
+        match (what, items.next(), items.next()) {
+            (None, Some(Reply::Bytes(text)), None) if self.subscribed.contains(&channel) => {
+                Ok(Some(Event::Message { channel, text }))
+            }
+            (Some(change), Some(Reply::Int(_)), None) => self.confirm(change, channel, woken),
+            _ => Err(Distrust("a push that was not asked for".into())),
+        }
+    }
+
+    fn confirm(
+        &mut self,
+        made: Change,
+        channel: Channel,
+        woken: &mut Vec<Waker>,
+    ) -> Result<Option<Event>, Distrust> {
+        let asked = match self.expected.front() {
+            Some(Expected::Change {
+                of,
+                change,
+                channel: of_channel,
+            }) if *change == made && *of_channel == channel => Some(*of),
+            _ => None,
+        };
+        if let Some(of) = asked {
+            self.expected.pop_front();
+            self.store(of, Some(Reply::Nil), woken);
+            match made {
+                Change::Enter => self.subscribed.insert(channel),
+                Change::Leave => self.subscribed.remove(&channel),
+            };
+            return Ok(None);
+        }
+        // Only a slot that moves ends a subscription unasked, and only sharded channels have one.
+        let moved = made == Change::Leave && matches!(channel, Channel::Sharded(_));
+        match moved && self.subscribed.remove(&channel) {
+            true => Ok(Some(Event::Ended { channel })),
+            false => Err(Distrust("a confirmation of nothing".into())),
+        }
+    }
+
+    /// Keeps a part of a request, and ends the request with its last one (invariant 2).
+    fn store(&mut self, of: Ticket, reply: Option<Reply>, woken: &mut Vec<Waker>) {
+        let slot = &mut self.slots[of];
+        slot.left -= 1;
+        match (slot.stage, slot.left) {
+            (Stage::Abandoned, 0) => self.free.push(of),
+            (Stage::Abandoned, _) => {}
+            (_, left) => {
+                slot.replies.extend(reply);
+                if left == 0 {
+                    slot.stage = Stage::Complete;
+                    woken.extend(slot.waker.take());
+                }
+            }
+        }
+    }
+
+    /// The replies to a request, once it is complete. It must not be asked again after that.
+    pub(super) fn poll(
+        &mut self,
+        of: Ticket,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Vec<Reply>, Broken>> {
+        let slot = &mut self.slots[of];
+        let outcome = match slot.stage {
+            Stage::Waiting if slot.left == 0 => Ok(Vec::new()),
+            Stage::Complete => Ok(mem::take(&mut slot.replies)),
+            Stage::Broken => Err(Broken),
+            Stage::Waiting | Stage::Abandoned => {
+                match &mut slot.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    none => *none = Some(context.waker().clone()),
+                }
+                return Poll::Pending;
+            }
+        };
+        self.free.push(of);
+        Poll::Ready(outcome)
+    }
+
+    /// Forgets the caller of a request, not its place (invariant 3).
+    pub(super) fn abandon(&mut self, of: Ticket) {
+        let slot = &mut self.slots[of];
+        match slot.stage {
+            Stage::Waiting if slot.left > 0 => {
+                slot.stage = Stage::Abandoned;
+                slot.replies = Vec::new();
+                slot.waker = None;
+            }
+            Stage::Waiting | Stage::Complete | Stage::Broken => {
+                slot.replies = Vec::new();
+                self.free.push(of);
+            }
+            Stage::Abandoned => {}
+        }
+    }
+
+    /// Ends every request that is not complete (invariant 4); returns the callers to wake.
+    pub(super) fn close(&mut self) -> Vec<Waker> {
+        self.is_closed = true;
+        self.expected.clear();
+        self.subscribed.clear();
+        let mut woken = Vec::new();
+        for slot in self
+            .slots
+            .iter_mut()
+            .filter(|slot| slot.stage == Stage::Waiting)
+        {
+            slot.stage = Stage::Broken;
+            woken.extend(slot.waker.take());
+        }
+        woken
+    }
+}
+
+fn is_seal(text: &[u8], number: u64) -> bool {
+    std::str::from_utf8(text).is_ok_and(|digits| digits.parse() == Ok(number))
+}
