@@ -92,7 +92,7 @@ pub(crate) fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
         let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));
         let greeting = match request[0].as_slice() {
             b"HELLO" | b"CLIENT" | b"COMMAND" | b"TIME" => true,
-            // Later ones echo numbers.
+            // Later ones are seals.
             b"ECHO" => request[1].starts_with(b"leasehold"),
             _ => false,
         };

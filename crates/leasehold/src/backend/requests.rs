@@ -164,12 +164,25 @@ mod tests {
         b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n",
         b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
         b"+OK\r\n",
-        b"$1\r\n1\r\n",
+        b"$9\r\nlh-seal-1\r\n",
         b"-ERR unasked\r\n",
     ];
 
-    /// What the proxy does to the reply to one command.
-    fn harm(dice: &mut Dice) -> Fault {
+    /// What the proxy does to the reply to one command. A second harm comes later: a reply that is lost while another is
+    /// put in its place is a forgery, which no seal shows.
+    fn harm(dice: &mut Dice, untouched: &mut u32) -> Fault {
+        *untouched += 1;
+        if *untouched < 8 {
+            return Fault::None;
+        }
+        let fault = any_harm(dice);
+        if fault != Fault::None {
+            *untouched = 0;
+        }
+        fault
+    }
+
+    fn any_harm(dice: &mut Dice) -> Fault {
         match dice.below(400) {
             0 => Fault::LoseReply,
             1 => Fault::RepeatReply,
@@ -213,12 +226,13 @@ mod tests {
     async fn harmed_replies_are_never_believed() {
         let server = Server::start(&Flavor::one());
         let proxy = Proxy::start(server.port());
-        let dice = Mutex::new(Dice::new(1));
+        let dice = Mutex::new((Dice::new(1), 0));
         let harmed = Arc::new(AtomicI64::new(0));
         let count = harmed.clone();
         proxy.judge(move |args| match args[0].as_slice() {
             b"PING" | b"ECHO" => {
-                let fault = harm(&mut dice.lock());
+                let (dice, untouched) = &mut *dice.lock();
+                let fault = harm(dice, untouched);
                 count.fetch_add(i64::from(fault != Fault::None), Ordering::Relaxed);
                 fault
             }

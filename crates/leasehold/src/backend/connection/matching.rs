@@ -23,6 +23,9 @@ use super::resp::Frame;
 use crate::backend::Channel;
 use crate::backend::reply::Reply;
 
+/// How every seal begins, and no other reply.
+const SEAL: &[u8] = b"lh-seal-";
+
 /// A frame that the protocol does not allow at its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent {0}")]
@@ -181,6 +184,9 @@ impl Matcher {
 
     fn reply(&mut self, reply: Reply, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
         let (of, reply) = match (self.expected.pop_front(), reply) {
+            (Some(Expected::Reply { .. }), Reply::Bytes(text)) if text.starts_with(SEAL) => {
+                return Err(Distrust("a seal in place of a reply".into()));
+            }
             (Some(Expected::Reply { of }), reply) => (of, Some(reply)),
             (Some(Expected::Seal { of, number }), Reply::Bytes(text)) if is_seal(&text, number) => {
                 (of, None)
@@ -339,6 +345,12 @@ impl Matcher {
     }
 }
 
+/// What is echoed as the seal of this number.
+pub(super) fn seal_text(number: u64) -> Vec<u8> {
+    [SEAL, number.to_string().as_bytes()].concat()
+}
+
 fn is_seal(text: &[u8], number: u64) -> bool {
-    std::str::from_utf8(text).is_ok_and(|digits| digits.parse() == Ok(number))
+    let digits = text.strip_prefix(SEAL).map(std::str::from_utf8);
+    matches!(digits, Some(Ok(digits)) if digits.parse() == Ok(number))
 }

@@ -59,7 +59,7 @@ fn enter(matcher: &mut Matcher, channels: &[&str]) -> Ticket {
 }
 
 fn seal(number: u64) -> Frame {
-    Frame::Reply(text(&number.to_string()))
+    Frame::Reply(Reply::Bytes(seal_text(number)))
 }
 
 fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<Event>, Distrust> {

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
 
-use super::matching::{Broken, Change, Event, Matcher, Ticket};
+use super::matching::{Broken, Change, Event, Matcher, Ticket, seal_text};
 use super::resp::{Decoder, Frame, Malformed};
 use crate::backend::Channel;
 use crate::backend::command::{Batch, Command};
@@ -101,7 +101,8 @@ impl State {
     fn seal(&mut self, of: Ticket) {
         if self.is_sealed {
             let number = self.matcher.expect_seal(of);
-            Command::new("ECHO").number(number).write_to(&mut self.out);
+            let seal = Command::new("ECHO").arg(seal_text(number));
+            seal.write_to(&mut self.out);
         }
     }
 }
