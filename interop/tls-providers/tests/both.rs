@@ -1,4 +1,4 @@
-//! Both providers are linked, and neither is installed: whatever asks rustls for "the" provider panics here.
+//! Both providers are linked, and neither is installed: code that asks rustls for "the" provider panics here.
 
 use leasehold::{Client, Release};
 use testkit::{Flavor, Setup};

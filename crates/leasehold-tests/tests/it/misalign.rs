@@ -1,4 +1,4 @@
-//! Slots that move while requests are in flight: the push that nobody asked for is nobody's reply.
+//! Slots that move while requests are in flight: an unasked push is never taken for a reply.
 
 use std::time::Duration;
 

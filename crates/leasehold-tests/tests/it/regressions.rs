@@ -337,7 +337,7 @@ fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
     }
 }
 
-/// Counting replicas gave the server one second, whatever timeouts were set.
+/// Counting replicas gave the server one second, and ignored the timeouts that were set.
 #[test]
 fn slow_count_of_replicas_is_waited_for() {
     run(async {

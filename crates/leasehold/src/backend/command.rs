@@ -33,7 +33,7 @@ impl Command {
     pub(crate) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
         let arg = arg.as_ref();
         self.words += 1;
-        prefix(&mut self.encoded, b'$', arg.len() as u64);
+        write_length(&mut self.encoded, b'$', arg.len() as u64);
         self.encoded.extend_from_slice(arg);
         self.encoded.extend_from_slice(b"\r\n");
         self
@@ -46,7 +46,7 @@ impl Command {
 
     /// Appends the command as RESP.
     pub(super) fn write_to(&self, out: &mut Vec<u8>) {
-        prefix(out, b'*', self.words as u64);
+        write_length(out, b'*', self.words as u64);
         out.extend_from_slice(&self.encoded);
     }
 
@@ -75,7 +75,7 @@ impl Command {
 }
 
 /// Appends a length behind the letter of its type.
-fn prefix(out: &mut Vec<u8>, kind: u8, length: u64) {
+pub(super) fn write_length(out: &mut Vec<u8>, kind: u8, length: u64) {
     out.push(kind);
     out.extend_from_slice(Digits::default().of(length));
     out.extend_from_slice(b"\r\n");
@@ -83,10 +83,10 @@ fn prefix(out: &mut Vec<u8>, kind: u8, length: u64) {
 
 /// Room for the digits of a number.
 #[derive(Default)]
-struct Digits([u8; 20]);
+pub(super) struct Digits([u8; 20]);
 
 impl Digits {
-    fn of(&mut self, mut number: u64) -> &[u8] {
+    pub(super) fn of(&mut self, mut number: u64) -> &[u8] {
         let mut at = self.0.len();
         loop {
             at -= 1;

@@ -136,7 +136,7 @@ impl Shared {
     }
 }
 
-/// The same failure for one more caller. Whatever went wrong, nothing of a caller's was sent.
+/// Copies a failure for one more caller. No request of a caller was sent before the dial failed.
 fn copy(failure: &Failure) -> Failure {
     match failure {
         Failure::Refused(refusal) => Failure::Refused(refusal.clone()),

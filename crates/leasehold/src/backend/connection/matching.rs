@@ -21,10 +21,11 @@ use std::task::{Context, Poll, Waker};
 
 use super::resp::Frame;
 use crate::backend::Channel;
+use crate::backend::command::{Digits, write_length};
 use crate::backend::reply::Reply;
 
 /// How every seal begins, and no other reply.
-const SEAL: &[u8] = b"lh-seal-";
+pub(super) const SEAL: &[u8] = b"lh-seal-";
 
 /// A frame that the protocol does not allow at its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -345,12 +346,18 @@ impl Matcher {
     }
 }
 
-/// What is echoed as the seal of this number.
-pub(super) fn seal_text(number: u64) -> Vec<u8> {
-    [SEAL, number.to_string().as_bytes()].concat()
+/// Appends the command whose reply is the seal of this number. It stands behind every command, so it is written without
+/// a [`Command`](crate::backend::Command) of its own.
+pub(super) fn write_seal(out: &mut Vec<u8>, number: u64) {
+    let mut digits = Digits::default();
+    let digits = digits.of(number);
+    out.extend_from_slice(b"*2\r\n$4\r\nECHO\r\n");
+    write_length(out, b'$', (SEAL.len() + digits.len()) as u64);
+    out.extend_from_slice(SEAL);
+    out.extend_from_slice(digits);
+    out.extend_from_slice(b"\r\n");
 }
 
 fn is_seal(text: &[u8], number: u64) -> bool {
-    let digits = text.strip_prefix(SEAL).map(std::str::from_utf8);
-    matches!(digits, Some(Ok(digits)) if digits.parse() == Ok(number))
+    text.strip_prefix(SEAL) == Some(Digits::default().of(number))
 }

@@ -1,4 +1,4 @@
-//! Whose a reply is, whatever comes between.
+//! Tests of the matcher: each reply reaches its own request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ fn enter(matcher: &mut Matcher, channels: &[&str]) -> Ticket {
 }
 
 fn seal(number: u64) -> Frame {
-    Frame::Reply(Reply::Bytes(seal_text(number)))
+    Frame::Reply(Reply::Bytes([SEAL, number.to_string().as_bytes()].concat()))
 }
 
 fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<Event>, Distrust> {
@@ -90,6 +90,13 @@ fn reply_is_believed_when_its_seal_is_back() {
     let two = outcome(&mut matcher, two);
     assert_eq!(two, Some(Ok(vec![Reply::Int(2), Reply::Int(3)])));
     assert_eq!(matcher.owed(), 0);
+}
+
+#[test]
+fn seal_is_written_as_an_echo() {
+    let mut out = Vec::new();
+    write_seal(&mut out, 120);
+    assert_eq!(out, b"*2\r\n$4\r\nECHO\r\n$11\r\nlh-seal-120\r\n");
 }
 
 #[test]

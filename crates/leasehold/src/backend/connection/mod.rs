@@ -82,7 +82,7 @@ impl Connection {
     ///
     /// # Cancel safety
     ///
-    /// A dropped request keeps its place: it is executed or not, and whatever is sent later is executed later. Nothing is
+    /// A dropped request keeps its place: it is executed or not, and each later request is executed after it. Nothing is
     /// sent again for a caller that has gone.
     pub(super) async fn exchange(
         &self,

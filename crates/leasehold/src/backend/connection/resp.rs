@@ -5,7 +5,7 @@
 //! 1. A push is a frame of its own kind. It is never a reply, and never part of one.
 //! 2. Memory is bounded: a frame holds at most [`MAX_FRAME`] bytes and [`MAX_DEPTH`] levels, a line at most
 //!    [`MAX_LINE`] bytes. A length that the server announces reserves nothing.
-//! 3. Whatever RESP3 does not allow is [`Malformed`]. Nothing after it on the same connection is decoded.
+//! 3. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after it on the same connection is decoded.
 
 use crate::backend::reply::{Refusal, Reply};
 

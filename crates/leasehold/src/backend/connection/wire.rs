@@ -10,7 +10,7 @@
 //! 2. A request is written by its own task at the latest when that task is next polled or dropped. No request depends on
 //!    another caller's task being polled.
 //! 3. What the socket does not accept at once is written by the reading task when the socket is ready.
-//! 4. When the reading task ends, for whatever reason, the connection is closed.
+//! 4. When the reading task ends, for any reason, the connection is closed.
 
 use std::future::Future;
 use std::io;
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
 
-use super::matching::{Broken, Change, Event, Matcher, Ticket, seal_text};
+use super::matching::{Broken, Change, Event, Matcher, Ticket, write_seal};
 use super::resp::{Decoder, Frame, Malformed};
 use crate::backend::Channel;
 use crate::backend::command::{Batch, Command};
@@ -45,7 +45,7 @@ pub(super) type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
 
 pub(super) struct Wire {
     state: Mutex<State>,
-    /// Locked by whoever has set `State::is_writing`, so nobody waits for it.
+    /// Locked only by the thread that has set `State::is_writing`, so no thread waits for it.
     writer: Mutex<Writer>,
     /// Wakes the reading task when the socket accepts more.
     ready: Arc<Ready>,
@@ -101,8 +101,7 @@ impl State {
     fn seal(&mut self, of: Ticket) {
         if self.is_sealed {
             let number = self.matcher.expect_seal(of);
-            let seal = Command::new("ECHO").arg(seal_text(number));
-            seal.write_to(&mut self.out);
+            write_seal(&mut self.out, number);
         }
     }
 }
@@ -169,7 +168,7 @@ impl Wire {
         exchange.await.map_err(|Broken| Closed(self.why_closed()))
     }
 
-    /// Writes everything that is there, unless another thread is writing: that one goes on until nothing is left.
+    /// Writes everything that is there, unless another thread is writing: that thread writes until nothing is left.
     fn flush(&self) {
         let mut state = self.state.lock();
         if state.is_writing {
@@ -195,7 +194,7 @@ impl Wire {
             state.is_unflushed = outcome.is_pending();
             match outcome {
                 Poll::Ready(Ok(())) => {}
-                // The reading task goes on (invariant 3).
+                // The reading task writes the rest (invariant 3).
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => {
                     state.is_writing = false;
