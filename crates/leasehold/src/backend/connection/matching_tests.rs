@@ -93,6 +93,17 @@ fn reply_is_believed_when_its_seal_is_back() {
 }
 
 #[test]
+fn seal_of_another_command_is_distrusted() {
+    let mut matcher = Matcher::default();
+    let one = request(&mut matcher, 1);
+    request(&mut matcher, 1);
+    // The first reply was lost together with its seal.
+    take(&mut matcher, reply(2)).unwrap();
+    assert!(take(&mut matcher, seal(2)).is_err());
+    assert_eq!(outcome(&mut matcher, one), None);
+}
+
+#[test]
 fn seal_is_written_as_an_echo() {
     let mut out = Vec::new();
     write_seal(&mut out, 120);
