@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::guard::{Lease, Release};
 use super::held::{Ending, Held, State};
+use super::inbox::NewLease;
 use super::{Engine, error_of};
 use crate::backend::Failure;
 use crate::error::{Error, Loss};
@@ -26,6 +27,8 @@ const LARGEST_BLOCK: u64 = 1024;
 pub(crate) struct Hold {
     pub(super) held: Arc<Held>,
     pub(super) engine: Arc<Engine>,
+    /// Where the keeper finds it, until it has taken it up.
+    new: NewLease,
     /// Which holder this is, of those who left it to each other.
     tenure: u64,
     tokens: Tokens,
@@ -55,7 +58,7 @@ enum Progress {
 impl Hold {
     /// Takes charge of `held` and has the keeper look after it.
     pub(super) fn new(held: Arc<Held>, engine: Arc<Engine>) -> Self {
-        engine.keeper.keep(held.clone());
+        let new = engine.keeper.keep(held.clone());
         let tokens = Tokens {
             own: held.token,
             spare: 0,
@@ -64,6 +67,7 @@ impl Hold {
         Self {
             held,
             engine,
+            new,
             tenure: 0,
             tokens,
             progress: Progress::Holding,
@@ -140,6 +144,7 @@ impl Hold {
         let next = Self {
             held: self.held.clone(),
             engine: self.engine.clone(),
+            new: self.new,
             tenure: self.held.pass(),
             tokens: self.tokens,
             progress: Progress::Holding,
@@ -167,6 +172,7 @@ impl Hold {
                 _ => Release::Released,
             });
         }
+        self.engine.keeper.forget(self.new);
         self.progress = Progress::Releasing;
         let (freed, repeated) = match self.send_release().await {
             // Releasing is idempotent, so a connection that broke unnoticed costs one more try.

@@ -2,20 +2,20 @@
 //!
 //! It renews leases, ends those whose deadline is here, cancels acquires of unknown outcome and gives
 //! back what was dropped, and looks after a lease at once when this process is told that it may be gone.
-//! Callers leave it orders in an [`Inbox`]; it is woken only when an order cannot wait until it would wake
-//! by itself, so a lock that is taken and released at once costs it nothing.
+//! Callers leave it orders in an [`Inbox`]; it is woken only when an order cannot wait until it would wake by itself. A lease
+//! that ends before the keeper has seen it is taken out again, so a short one costs the keeper nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::agenda::{Agenda, EARLY, What};
 use super::give_back::{self, Claim};
 use super::held::{Ending, Held, State};
+use super::inbox::{Inbox, NewLease, Taken};
 use super::renewal::{self, Due, Outcome, next_beat};
 use crate::backend::{Backend, Channel, Listener, News};
 use crate::clock::Moment;
@@ -33,11 +33,10 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// The way to give the keeper orders.
 #[derive(Clone, Default)]
 pub(crate) struct Keeper {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Order, Arc<Held>>>,
 }
 
 enum Order {
-    Keep(Arc<Held>),
     GiveBack(Arc<Held>),
     Cancel(Claim),
     Recount(Arc<Held>),
@@ -47,41 +46,45 @@ enum Order {
 }
 
 impl Keeper {
-    /// Starts to look after a lease.
-    pub(super) fn keep(&self, held: Arc<Held>) {
+    /// Looks after a lease, from when it would first be renewed at the latest.
+    pub(super) fn keep(&self, held: Arc<Held>) -> NewLease {
         let due = (Moment::now() + held.lease / 3).min(held.first_renewal);
-        self.inbox.post(Order::Keep(held), due);
+        self.inbox.add(held, due)
+    }
+
+    /// Says that a lease has ended.
+    pub(super) fn forget(&self, lease: NewLease) {
+        self.inbox.remove(lease);
     }
 
     /// Releases a lease whose guard is gone. Never blocks, fails or needs a runtime.
     pub(super) fn give_back(&self, held: Arc<Held>) {
-        self.inbox.post(Order::GiveBack(held), Moment::now());
+        self.inbox.order(Order::GiveBack(held));
     }
 
     /// Sees to it that an acquire of unknown outcome comes to nothing.
     pub(super) fn cancel(&self, claim: Claim) {
-        self.inbox.post(Order::Cancel(claim), Moment::now());
+        self.inbox.order(Order::Cancel(claim));
     }
 
     /// Shows others how often a lock has been entered, where that can be seen.
     pub(super) fn recount(&self, held: Arc<Held>) {
         if held.kind.recount(&held.mark, 1).is_some() {
-            self.inbox.post(Order::Recount(held), Moment::now());
+            self.inbox.order(Order::Recount(held));
         }
     }
 
     /// Gives everything back; returns when it is done.
     pub(super) async fn shutdown(&self) {
         let (done, all_done) = oneshot::channel();
-        self.inbox.post(Order::Shutdown(done), Moment::now());
+        self.inbox.order(Order::Shutdown(done));
         // An error means that the keeper has ended, and nothing is left to wait for.
         let _ = all_done.await;
     }
 
     /// Says that no more orders will come.
     pub(super) fn close(&self) {
-        self.inbox.state.lock().closed = true;
-        self.inbox.wake.notify_one();
+        self.inbox.close();
     }
 
     /// The keeper's work, for whoever runs it; ends some time after [`close`](Self::close).
@@ -105,7 +108,7 @@ impl Keeper {
 }
 
 /// Hears what this process is told by those who take its locks by force. What they say is only a reason to look.
-async fn be_told(inbox: Arc<Inbox>, backend: Arc<dyn Backend>) {
+async fn be_told(inbox: Arc<Inbox<Order, Arc<Held>>>, backend: Arc<dyn Backend>) {
     let (channel, slot) = process_channel(&Owner::process());
     let channel = Channel::Sharded(channel.into_bytes());
     let ear = Arc::new(Ear(Arc::downgrade(&inbox)));
@@ -117,69 +120,18 @@ async fn be_told(inbox: Arc<Inbox>, backend: Arc<dyn Backend>) {
 }
 
 /// Owns nothing: whoever lets go of it must not find itself ending leases.
-struct Ear(Weak<Inbox>);
+struct Ear(Weak<Inbox<Order, Arc<Held>>>);
 
 impl Listener for Ear {
     fn heard(&self, news: News<'_>) {
         if let (News::Message { text, .. }, Some(inbox)) = (news, self.0.upgrade()) {
-            inbox.post(Order::Doubt(text.to_vec()), Moment::now());
+            inbox.order(Order::Doubt(text.to_vec()));
         }
-    }
-}
-
-/// Orders not yet taken, and until when the keeper sleeps: under one lock, so that no order is left
-/// lying longer than it can bear.
-struct Inbox {
-    state: Mutex<InboxState>,
-    wake: Notify,
-}
-
-struct InboxState {
-    orders: Vec<Order>,
-    sleeps_until: Moment,
-    closed: bool,
-}
-
-impl Default for Inbox {
-    fn default() -> Self {
-        Self {
-            state: Mutex::new(InboxState {
-                orders: Vec::new(),
-                sleeps_until: Moment::NEVER,
-                closed: false,
-            }),
-            wake: Notify::new(),
-        }
-    }
-}
-
-impl Inbox {
-    /// Leaves an order that must be taken up by `due`.
-    fn post(&self, order: Order, due: Moment) {
-        let mut state = self.state.lock();
-        state.orders.push(order);
-        if due < state.sleeps_until {
-            drop(state);
-            self.wake.notify_one();
-        }
-    }
-
-    /// All orders, and whether these were the last: known together, or one that comes in between is forgotten.
-    fn take(&self) -> (Vec<Order>, bool) {
-        let mut state = self.state.lock();
-        (std::mem::take(&mut state.orders), state.closed)
-    }
-
-    /// Notes that the keeper will sleep until `moment`; false when there are orders to take first.
-    fn may_sleep_until(&self, moment: Moment) -> bool {
-        let mut state = self.state.lock();
-        state.sleeps_until = moment;
-        state.orders.is_empty()
     }
 }
 
 struct Worker {
-    inbox: Arc<Inbox>,
+    inbox: Arc<Inbox<Order, Arc<Held>>>,
     backend: Arc<dyn Backend>,
     patience: Duration,
     agenda: Agenda,
@@ -195,7 +147,14 @@ impl Worker {
     async fn run(mut self) {
         let mut give_up = Moment::NEVER;
         loop {
-            let (orders, closed) = self.inbox.take();
+            let Taken {
+                orders,
+                leases,
+                is_last,
+            } = self.inbox.take();
+            for lease in leases {
+                self.keep(lease);
+            }
             for order in orders {
                 self.accept(order);
             }
@@ -204,10 +163,10 @@ impl Worker {
             if self.jobs.is_empty() {
                 self.tell_that_all_is_given_back();
             }
-            if closed && give_up == Moment::NEVER {
+            if is_last && give_up == Moment::NEVER {
                 give_up = Moment::now() + FAREWELL;
             }
-            if closed && (self.jobs.is_empty() || Moment::now() >= give_up) {
+            if is_last && (self.jobs.is_empty() || Moment::now() >= give_up) {
                 return;
             }
             let next = self.agenda.next().min(give_up);
@@ -224,15 +183,20 @@ impl Worker {
                 Ok(outcomes) => self.take_in(outcomes),
                 Err(error) => tracing::error!(%error, "BUG: a job of the keeper failed"),
             },
-            () = self.inbox.wake.notified() => {}
+            () = self.inbox.woken() => {}
             () = tokio::time::sleep_until(next.as_timer()) => {}
+        }
+    }
+
+    fn keep(&mut self, held: Arc<Held>) {
+        match self.shutting_down.is_empty() {
+            true => self.agenda.add(held),
+            false => self.end_for_shutdown(held),
         }
     }
 
     fn accept(&mut self, order: Order) {
         match order {
-            Order::Keep(held) if !self.shutting_down.is_empty() => self.end_for_shutdown(held),
-            Order::Keep(held) => self.agenda.add(held),
             Order::GiveBack(held) => self.give_back(held),
             Order::Cancel(claim) => {
                 let job = give_back::cancel(claim, self.backend.clone(), self.patience);

@@ -38,6 +38,7 @@ mod give_back;
 mod guard;
 mod held;
 mod hold;
+mod inbox;
 mod keeper;
 mod line;
 #[cfg(test)]
