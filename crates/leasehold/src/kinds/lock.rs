@@ -200,7 +200,7 @@ impl<G: 'static> IntoFuture for Lock<G> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.ask.take().await.map(self.wrap) })
+        Box::pin(self.ask.take_as(self.wrap))
     }
 }
 
@@ -209,37 +209,60 @@ impl<G: 'static> IntoFuture for TryLock<G> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { Ok(self.ask.try_take().await?.map(self.wrap)) })
+        Box::pin(self.ask.try_take_as(self.wrap))
     }
 }
 
+// Blocks over what they use, instead of `async fn`, which would keep each argument twice: a pair of acquire and release
+// allocates one future, and a small one is cheap.
 impl Ask {
-    /// Waits for the lock, as its terms say.
-    pub(super) async fn take(self) -> Result<Guard, Error> {
-        let kind = self.kind?;
-        match self.reentry {
-            Some(reentry) => {
-                let entered = self.engine.enter(&reentry, &kind, &self.terms).await?;
-                Ok(Guard::entering(entered))
-            }
-            None => {
-                let taken = self.engine.take(&kind, &self.terms).await?;
-                Ok(Guard::new(Arc::new(taken)))
-            }
+    pub(super) fn take(self) -> impl Future<Output = Result<Guard, Error>> + Send {
+        self.take_as(|guard| guard)
+    }
+
+    fn take_as<G>(self, wrap: fn(Guard) -> G) -> impl Future<Output = Result<G, Error>> + Send {
+        let Self {
+            engine,
+            kind,
+            terms,
+            reentry,
+        } = self;
+        async move {
+            let kind = kind?;
+            let guard = match reentry {
+                Some(reentry) => {
+                    let entering = engine.enter(&reentry, &kind, &terms);
+                    Guard::entering(Box::pin(entering).await?)
+                }
+                None => Guard::new(Arc::new(engine.take(&kind, &terms).await?)),
+            };
+            Ok(wrap(guard))
         }
     }
 
-    async fn try_take(self) -> Result<Option<Guard>, Error> {
-        let kind = self.kind?;
-        match self.reentry {
-            Some(reentry) => {
-                let entered = self.engine.try_enter(&reentry, &kind, &self.terms).await?;
-                Ok(entered.map(Guard::entering))
-            }
-            None => {
-                let taken = self.engine.try_take(&kind, &self.terms).await?;
-                Ok(taken.map(|hold| Guard::new(Arc::new(hold))))
-            }
+    fn try_take_as<G>(
+        self,
+        wrap: fn(Guard) -> G,
+    ) -> impl Future<Output = Result<Option<G>, Error>> + Send {
+        let Self {
+            engine,
+            kind,
+            terms,
+            reentry,
+        } = self;
+        async move {
+            let kind = kind?;
+            let guard = match reentry {
+                Some(reentry) => {
+                    let entering = engine.try_enter(&reentry, &kind, &terms);
+                    Box::pin(entering).await?.map(Guard::entering)
+                }
+                None => {
+                    let taken = engine.try_take(&kind, &terms).await?;
+                    taken.map(|hold| Guard::new(Arc::new(hold)))
+                }
+            };
+            Ok(guard.map(wrap))
         }
     }
 }

@@ -7,13 +7,13 @@ use super::give_back::Claim;
 use super::held::{Granted, Held, State, first_lease};
 use super::hold::Hold;
 use super::keeper::Keeper;
-use super::waiting::{Asking, Turn};
+use super::waiting::{Asking, Place, Turn};
 use super::{Engine, error_of};
 use crate::backend::{Backoff, Failure, Link};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::holder::Holder;
-use crate::options::Terms;
+use crate::options::{Acknowledgement, Terms};
 use crate::owner::{Owner, Token};
 use crate::protocol::{Acquired, Hints, Kind, Mark, Renewed, Waiting};
 
@@ -70,7 +70,7 @@ impl Engine {
         let start = Moment::now();
         let mut log = Log::new(self.limits.outage);
         let outcome = match terms.wait {
-            Some(Duration::ZERO) => match self.attempt_firmly(kind, terms, true).await {
+            Some(Duration::ZERO) => match Box::pin(self.attempt_firmly(kind, terms, true)).await {
                 Ok(Attempt::Taken(hold)) => Some(Ok(hold)),
                 Ok(Attempt::Busy(holder)) => {
                     log.busy(holder);
@@ -81,7 +81,7 @@ impl Engine {
             },
             Some(limit) => {
                 let trying = self.try_until_taken(kind, terms, &mut log);
-                tokio::time::timeout(limit, trying).await.ok()
+                Box::pin(tokio::time::timeout(limit, trying)).await.ok()
             }
             None => Some(self.try_until_taken(kind, terms, &mut log).await),
         };
@@ -93,7 +93,7 @@ impl Engine {
                 let gate = kind.waiting().gate();
                 if let Some(seen) = gate.and_then(|gate| self.room.last_seen(gate)) {
                     log.ahead = log.ahead.or(seen.ahead);
-                    log.holder = log.holder.or(Some(seen.holder));
+                    log.holder = log.holder.or(Some(Box::new(seen.holder)));
                 }
                 Err(log.into_error(kind.name(), Moment::now().since(start)))
             }
@@ -118,6 +118,18 @@ impl Engine {
             }
             place = gate.map(|gate| self.room.enter(gate));
         }
+        // Boxed, since its state is large and most acquires never get here.
+        Box::pin(self.take_turn(kind, terms, place, log)).await
+    }
+
+    /// Waits for the turn to ask, where tasks of this process take turns, and then for the lock.
+    async fn take_turn(
+        self: &Arc<Self>,
+        kind: &Arc<dyn Kind>,
+        terms: &Terms,
+        place: Option<Place>,
+        log: &mut Log,
+    ) -> Result<Hold, Failure> {
         let turn = match &place {
             Some(place) => match place.turn(terms).await {
                 Turn::ToAsk(turn) => Some(turn),
@@ -128,8 +140,7 @@ impl Engine {
         tokio::select! {
             biased;
             () = self.closed() => Err(Failure::Closed),
-            // Boxed, since its state is large and most acquires never get here.
-            taken = Box::pin(self.wait(kind, terms, turn, log)) => taken,
+            taken = self.wait(kind, terms, turn, log) => taken,
         }
     }
 
@@ -218,7 +229,7 @@ impl Engine {
             // Stays armed: it was taken, and is cancelled.
             Ok(Acquired::Void { refusal }) => Err(Failure::Refused(refusal)),
             Ok(Acquired::Split) => {
-                self.give_up(armed).await;
+                Box::pin(self.give_up(armed)).await;
                 Ok(Attempt::Split)
             }
             Err(failure @ Failure::Refused(_)) => {
@@ -241,34 +252,44 @@ impl Engine {
     }
 
     /// Turns what the server granted into a hold, unless it came too late.
-    pub(super) async fn take_charge(
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn would keep its arguments twice"
+    )]
+    pub(super) fn take_charge(
         self: &Arc<Self>,
         armed: Armed<'_>,
         token: Token,
         terms: &Terms,
         granted: Granted,
-    ) -> Result<Hold, Failure> {
-        let token = self.lifted(&armed, token).await?;
-        let granted = self.acknowledged(&armed, terms, granted).await?;
-        let (kind, mark) = (armed.kind().clone(), armed.mark().clone());
-        let held = Held::new(kind, mark, token, terms, granted);
-        if matches!(held.state(), State::Ended(_)) {
-            return Err(Failure::Unknown("granted too late to be of use".into()));
+    ) -> impl Future<Output = Result<Hold, Failure>> + Send {
+        async move {
+            // Boxed, since most acquires need neither.
+            let token = match token.as_u64() < armed.link().facts().server_time {
+                true => Box::pin(self.lifted(&armed, token)).await?,
+                false => token,
+            };
+            let granted = match terms.acknowledged {
+                Some(wanted) => Box::pin(self.acknowledged(&armed, wanted, terms)).await?,
+                None => granted,
+            };
+            let (kind, mark) = (armed.kind().clone(), armed.mark().clone());
+            let held = Held::new(kind, mark, token, terms, granted);
+            if matches!(held.state(), State::Ended(_)) {
+                return Err(Failure::Unknown("granted too late to be of use".into()));
+            }
+            armed.disarm();
+            Ok(Hold::new(Arc::new(held), self.clone()))
         }
-        armed.disarm();
-        Ok(Hold::new(Arc::new(held), self.clone()))
     }
 
-    /// Invariant 10. The renewal comes after what was granted, so who has it has that too.
+    /// Invariant 10. The renewal comes after what was granted, so a replica that has it has that too.
     async fn acknowledged(
         &self,
         armed: &Armed<'_>,
+        wanted: Acknowledgement,
         terms: &Terms,
-        granted: Granted,
     ) -> Result<Granted, Failure> {
-        let Some(wanted) = terms.acknowledged else {
-            return Ok(granted);
-        };
         let lease = first_lease(terms);
         let renewing = self.renew(&**armed.kind(), armed.mark(), lease, Some(wanted));
         match renewing.await? {
@@ -277,16 +298,13 @@ impl Engine {
         }
     }
 
-    /// Invariant 8. After a loss of data the first to notice raises the counter for all.
+    /// Invariant 8. After a loss of data the first client to notice raises the counter for all.
     async fn lifted(&self, armed: &Armed<'_>, token: Token) -> Result<Token, Failure> {
         let link = armed.link();
-        let floor = link.facts().server_time;
-        if token.as_u64() < floor
-            && let Some(raise) = armed.kind().raise_token(floor)
-        {
-            return raise.send(link, self.limits.request).await;
+        match armed.kind().raise_token(link.facts().server_time) {
+            Some(raise) => raise.send(link, self.limits.request).await,
+            None => Ok(token),
         }
-        Ok(token)
     }
 }
 
@@ -349,7 +367,7 @@ impl Drop for Armed<'_> {
 
 /// What was met while trying, for the error at the end and for how long to bear an outage.
 pub(super) struct Log {
-    holder: Option<Holder>,
+    holder: Option<Box<Holder>>,
     /// How many were to be served first, in a line.
     pub(super) ahead: Option<u64>,
     failure: Option<Failure>,
@@ -371,7 +389,7 @@ impl Log {
     }
 
     pub(super) fn busy(&mut self, holder: Holder) {
-        self.holder = Some(holder);
+        self.holder = Some(Box::new(holder));
         self.fine();
     }
 
@@ -400,7 +418,7 @@ impl Log {
             None => Error::Timeout {
                 name: name.to_owned(),
                 waited,
-                holder: self.holder.map(Box::new),
+                holder: self.holder,
                 position: self.ahead.map(|ahead| ahead + 1),
             },
         }

@@ -36,7 +36,7 @@ pub(super) struct Held {
     /// When it must end at the latest, by `at_most`.
     limit: Option<Moment>,
     /// Until when others are kept out even after a release, by `at_least`.
-    keep_until: Moment,
+    keep_until: Option<Moment>,
     /// How it came to this process; nothing when those who wait are not concerned with it.
     passage: Mutex<Option<Box<Passage>>>,
     /// Counts those who left it to each other.
@@ -119,7 +119,7 @@ impl Held {
             renewed: terms.renewed,
             first_renewal: next,
             limit: terms.at_most.map(|at_most| start + at_most),
-            keep_until: Moment::now() + terms.at_least,
+            keep_until: (!terms.at_least.is_zero()).then(|| Moment::now() + terms.at_least),
             passage: Mutex::default(),
             tenure: AtomicU64::new(0),
             state: AtomicU64::new(deadline(start, lease).as_nanos()),
@@ -227,8 +227,8 @@ impl Held {
 
     /// The call that gives this lock back, with regard to `at_least`.
     pub(super) fn release_call(&self, server: Capabilities) -> Call<Freed> {
-        let keep = self.keep_until.since(Moment::now());
-        let keep = (!keep.is_zero()).then_some(keep);
+        let keep = self.keep_until.map(|until| until.since(Moment::now()));
+        let keep = keep.filter(|keep| !keep.is_zero());
         self.kind.release(&self.mark, keep, server)
     }
 

@@ -62,9 +62,14 @@ impl<R> Call<R> {
     }
 
     /// Sends it and reads the answer.
-    pub(crate) async fn send(self, link: &dyn Link, patience: Duration) -> Result<R, Failure> {
-        let batch = Batch::new(self.commands, self.of_all);
-        (self.read)(exchange(batch, link, patience).await?)
+    pub(crate) fn send(
+        self,
+        link: &dyn Link,
+        patience: Duration,
+    ) -> impl Future<Output = Result<R, Failure>> + Send {
+        let (asked, read) = (self.commands.len(), self.read);
+        let asking = link.ask(Batch::new(self.commands, self.of_all), patience);
+        async move { read(one_each(asked, asking.await?)?) }
     }
 
     /// Sends many calls as one pipeline; each outcome stands for itself.
@@ -78,9 +83,9 @@ impl<R> Call<R> {
             readers.push((call.commands.len(), call.read));
             commands.extend(call.commands);
         }
-        let batch = commands.into_iter().collect();
-        let replies = exchange(batch, link, patience).await?;
-        let mut replies = replies.into_iter();
+        let asked = commands.len();
+        let replies = link.ask(Batch::new(commands, false), patience).await?;
+        let mut replies = one_each(asked, replies)?.into_iter();
         Ok(readers
             .into_iter()
             .map(|(count, read)| read(replies.by_ref().take(count).collect()))
@@ -107,16 +112,10 @@ pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, Failure> {
     }
 }
 
-/// Asks, and makes sure that there is one answer per command.
-async fn exchange(
-    batch: Batch,
-    link: &dyn Link,
-    patience: Duration,
-) -> Result<Vec<Reply>, Failure> {
-    let asked = batch.len();
-    let replies = link.ask(batch, patience).await?;
-    if replies.len() != asked {
-        return Err(Failure::malformed("a pipeline", &replies));
+/// Makes sure that there is one answer per command.
+fn one_each(asked: usize, replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
+    match replies.len() == asked {
+        true => Ok(replies),
+        false => Err(Failure::malformed("a pipeline", &replies)),
     }
-    Ok(replies)
 }

@@ -8,6 +8,7 @@
 //! 1. Everything of one lock hashes to one slot, whatever its name is.
 //! 2. Two names never share a key or channel, and no lock's key lies below `leasehold:`.
 
+use std::fmt::Write;
 use std::sync::{Arc, LazyLock};
 
 use super::Keys;
@@ -122,7 +123,12 @@ impl Keyspace {
         }
         // The channel ends with the key, and the key with the name: one text holds all three.
         let slot = slot_of(prefix.as_bytes(), name.as_bytes());
-        let channel = format!("{RESERVED}wake:{{{}}}:{prefix}{name}", tag_of(slot));
+        let mut channel = String::with_capacity(RESERVED.len() + 16 + prefix.len() + name.len());
+        let _ = write!(
+            channel,
+            "{RESERVED}wake:{{{}}}:{prefix}{name}",
+            tag_of(slot)
+        );
         Ok(LockKeys {
             lock_at: channel.len() - name.len() - prefix.len(),
             name_at: channel.len() - name.len(),

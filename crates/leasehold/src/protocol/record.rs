@@ -3,6 +3,7 @@
 //! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces: `lh1` the version of this layout,
 //! OWNER 32 hex digits, SINCE the server's clock in milliseconds, NOTE free text to the end.
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,8 +14,11 @@ const VERSION: &str = "lh1";
 
 /// The value that stands for one acquisition by this process.
 pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
-    let (since, pid) = (since_micros / 1000, std::process::id());
-    format!("{VERSION} {owner} {since} {pid} {} {note}", host()).into_bytes()
+    let (since, process) = (since_micros / 1000, process_and_host());
+    // 52: the version, the owner, the milliseconds and spaces.
+    let mut value = String::with_capacity(52 + process.len() + note.len());
+    let _ = write!(value, "{VERSION} {owner} {since} {process} {note}");
+    value.into_bytes()
 }
 
 /// The owner in a value of this process's own making.
@@ -61,6 +65,11 @@ fn particulars(value: &str) -> Option<Holder> {
 }
 
 /// This machine's name, in one word.
+fn process_and_host() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{} {}", std::process::id(), host()));
+    &TEXT
+}
+
 fn host() -> &'static str {
     static HOST: LazyLock<String> = LazyLock::new(|| {
         let system = rustix::system::uname();
