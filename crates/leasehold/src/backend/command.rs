@@ -50,11 +50,6 @@ impl Command {
         out.extend_from_slice(&self.encoded);
     }
 
-    /// Whether it changes the meaning of the command right behind it.
-    pub(super) fn is_prefix(&self) -> bool {
-        self.encoded.starts_with(b"$6\r\nASKING\r\n")
-    }
-
     /// The words, the name first.
     fn args(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.encoded.as_slice();

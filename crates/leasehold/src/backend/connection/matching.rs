@@ -3,13 +3,14 @@
 //! A server replies in the order of the requests, so the next reply is that of the first request that waits. Pushes stand
 //! outside of that order, except that a subscription change is confirmed by a push of its own kind and channel.
 //!
-//! Order alone would trust every proxy between to repeat, lose and swap nothing. So each command is followed by a *seal*:
-//! `ECHO` of a number that is new on this connection. A reply is believed when its seal has come back behind it.
+//! Order alone would trust every proxy between to repeat, lose and swap nothing. So each request is followed by a *seal*:
+//! `ECHO` of a number that is new on this connection. Replies are believed when the seal of their request has come back
+//! right behind them. Within one request their order is the server's.
 //!
 //! # Invariants
 //!
 //! 1. A push is never taken for the reply to a request.
-//! 2. A request is complete when each of its replies has arrived with its seal behind it, not before.
+//! 2. A request is complete when all of its replies have arrived with its seal behind them, not before.
 //! 3. A request whose caller has gone keeps its place in the order.
 //! 4. A frame that fits nowhere is [`Distrust`]. The connection is then closed, and every request that is not complete has
 //!    an unknown outcome.
@@ -19,13 +20,10 @@ use std::collections::{HashSet, VecDeque};
 use std::mem;
 use std::task::{Context, Poll, Waker};
 
-use super::resp::Frame;
+use super::resp::{Frame, SEAL};
 use crate::backend::Channel;
 use crate::backend::command::{Digits, write_length};
 use crate::backend::reply::Reply;
-
-/// How every seal begins, and no other reply.
-pub(super) const SEAL: &[u8] = b"lh-seal-";
 
 /// A frame that the protocol does not allow at its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,36 +178,44 @@ impl Matcher {
         match frame {
             Frame::Push(items) => self.push(items, woken),
             Frame::Reply(reply) => self.reply(reply, woken).map(|()| None),
+            Frame::Seal(number) => self.seal(number, woken).map(|()| None),
         }
     }
 
     fn reply(&mut self, reply: Reply, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
         let (of, reply) = match (self.expected.pop_front(), reply) {
-            (Some(Expected::Reply { .. }), Reply::Bytes(text)) if text.starts_with(SEAL) => {
-                return Err(Distrust("a seal in place of a reply".into()));
-            }
-            (Some(Expected::Reply { of }), reply) => (of, Some(reply)),
-            (Some(Expected::Seal { of, number }), Reply::Bytes(text)) if is_seal(&text, number) => {
-                (of, None)
-            }
+            (Some(Expected::Reply { of }), reply) => (of, reply),
             (Some(Expected::Seal { .. }), Reply::Refused(refusal)) => {
                 return Err(Distrust(format!("`{refusal}` in place of a seal").into()));
             }
             (Some(Expected::Seal { .. }), _) => {
-                return Err(Distrust(
-                    "a reply too many, too few, or out of order".into(),
-                ));
+                return Err(Distrust("a reply in place of a seal".into()));
             }
             (Some(Expected::Change { of, .. }), Reply::Refused(refusal)) => {
-                (of, Some(Reply::Refused(refusal)))
+                (of, Reply::Refused(refusal))
             }
             (Some(Expected::Change { .. }), _) => {
                 return Err(Distrust("a reply in place of a confirmation".into()));
             }
             (None, _) => return Err(Distrust("a reply to nothing".into())),
         };
-        self.store(of, reply, woken);
+        self.store(of, Some(reply), woken);
         Ok(())
+    }
+
+    fn seal(&mut self, number: u64, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
+        match self.expected.pop_front() {
+            Some(Expected::Seal {
+                of,
+                number: expected,
+            }) if expected == number => {
+                self.store(of, None, woken);
+                Ok(())
+            }
+            _ => Err(Distrust(
+                "a seal where replies or another seal were due".into(),
+            )),
+        }
     }
 
     fn push(
@@ -346,7 +352,7 @@ impl Matcher {
     }
 }
 
-/// Appends the command whose reply is the seal of this number. It stands behind every command, so it is written without
+/// Appends the command whose reply is the seal of this number. It stands behind every request, so it is written without
 /// a [`Command`](crate::backend::Command) of its own.
 pub(super) fn write_seal(out: &mut Vec<u8>, number: u64) {
     let mut digits = Digits::default();
@@ -356,8 +362,4 @@ pub(super) fn write_seal(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(SEAL);
     out.extend_from_slice(digits);
     out.extend_from_slice(b"\r\n");
-}
-
-fn is_seal(text: &[u8], number: u64) -> bool {
-    text.strip_prefix(SEAL) == Some(Digits::default().of(number))
 }

@@ -22,7 +22,6 @@ pub(crate) use tls::Tls;
 
 use super::reply::{Failure, Refusal, RefusalKind, Reply};
 use super::{Batch, BoxFuture, Channel, Command, Facts, Link};
-use crate::clock::Moment;
 use wire::{Closed, Wire};
 
 /// A connection that was logged in.
@@ -89,18 +88,18 @@ impl Connection {
         batch: Batch,
         timeout: Duration,
     ) -> Result<Vec<Reply>, Failure> {
-        let sent = Moment::now();
         let exchange = async {
             let mut replies = self.wire.request(&batch).await?;
             if replies
                 .iter()
                 .any(|reply| reply.is_refused(RefusalKind::NoScript))
             {
-                self.teach(&batch, &mut replies).await?;
+                // Boxed, since it happens once per script and server.
+                Box::pin(self.teach(&batch, &mut replies)).await?;
             }
             Ok(replies)
         };
-        let replies = self.in_time(sent, timeout, exchange).await?;
+        let replies = self.in_time(timeout, exchange).await?;
         if replies.iter().any(is_demoted) {
             self.close();
         }
@@ -127,9 +126,7 @@ impl Connection {
         channels: &[Channel],
     ) -> Result<Vec<Result<(), Refusal>>, Failure> {
         let changing = self.wire.change(change, channels);
-        let replies = self
-            .in_time(Moment::now(), self.change_timeout, changing)
-            .await?;
+        let replies = self.in_time(self.change_timeout, changing).await?;
         let outcome = |reply| match reply {
             Reply::Refused(refusal) => Err(refusal),
             _ => Ok(()),
@@ -139,16 +136,16 @@ impl Connection {
 
     async fn in_time<T>(
         &self,
-        sent: Moment,
         timeout: Duration,
         exchange: impl Future<Output = Result<T, Closed>>,
     ) -> Result<T, Failure> {
+        let answers = self.wire.answers();
         match tokio::time::timeout(timeout, exchange).await {
             Ok(Ok(replies)) => Ok(replies),
             Ok(Err(Closed(why))) => Err(Failure::Unknown(why.to_string().into())),
             Err(_) => {
                 // Others were answered meanwhile: only this request is slow, not the connection.
-                if self.wire.heard() < sent.as_nanos() {
+                if self.wire.answers() == answers {
                     self.close();
                 }
                 Err(Failure::Unknown(

@@ -5,7 +5,8 @@
 //! 1. A push is a frame of its own kind. It is never a reply, and never part of one.
 //! 2. Memory is bounded: a frame holds at most [`MAX_FRAME`] bytes and [`MAX_DEPTH`] levels, a line at most
 //!    [`MAX_LINE`] bytes. A length that the server announces reserves nothing.
-//! 3. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after it on the same connection is decoded.
+//! 3. What begins as a seal is one, or [`Malformed`]: it is never a reply.
+//! 4. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after it on the same connection is decoded.
 
 use crate::backend::reply::{Refusal, Reply};
 
@@ -15,6 +16,9 @@ pub(super) const MAX_FRAME: usize = 64 * 1024 * 1024;
 /// The deepest nesting of lists.
 const MAX_DEPTH: usize = 16;
 
+/// How every seal begins, and no reply.
+pub(super) const SEAL: &[u8] = b"lh-seal-";
+
 /// The longest line: a status, an error, a number or a length.
 const MAX_LINE: usize = 64 * 1024;
 
@@ -22,6 +26,8 @@ const MAX_LINE: usize = 64 * 1024;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     Reply(Reply),
+    /// A number that was sent to be echoed.
+    Seal(u64),
     /// Sent unasked, or as the confirmation of a subscription change.
     Push(Vec<Reply>),
 }
@@ -49,6 +55,7 @@ struct Open {
 /// What a line, with its body if it has one, stands for.
 enum Token {
     Value(Reply),
+    Seal(u64),
     List { is_push: bool, length: usize },
 }
 
@@ -76,6 +83,8 @@ impl Decoder {
     fn add(&mut self, token: Token) -> Result<Option<Frame>, Malformed> {
         let mut value = match token {
             Token::Value(value) => value,
+            Token::Seal(number) if self.open.is_empty() => return Ok(Some(Frame::Seal(number))),
+            Token::Seal(_) => return Err(Malformed("a seal inside a reply")),
             Token::List { is_push, .. } if is_push && !self.open.is_empty() => {
                 return Err(Malformed("a push inside a reply"));
             }
@@ -192,6 +201,9 @@ fn body(
         return Err(Malformed("a string that is longer than announced"));
     }
     let content = &bytes[start..end];
+    if let Some(number) = content.strip_prefix(SEAL) {
+        return Ok(Some((seal(number)?, end + 2)));
+    }
     let value = match kind {
         b'!' => Reply::Refused(refusal(content)),
         // Three letters say how it is formatted.
@@ -200,6 +212,13 @@ fn body(
         _ => Reply::Bytes(content.to_vec()),
     };
     Ok(Some((Token::Value(value), end + 2)))
+}
+
+fn seal(digits: &[u8]) -> Result<Token, Malformed> {
+    let number = u64::try_from(int(digits)?);
+    number
+        .map(Token::Seal)
+        .map_err(|_| Malformed("a seal that is none"))
 }
 
 fn list(kind: u8, text: &[u8]) -> Result<Token, Malformed> {
@@ -323,8 +342,16 @@ mod tests {
     }
 
     #[test]
+    fn seal_is_no_reply() {
+        assert_eq!(one("$10\r\nlh-seal-12\r\n"), Ok(Frame::Seal(12)));
+    }
+
+    #[test]
     fn whatever_resp3_does_not_allow_is_malformed() {
         for bytes in [
+            "$9\r\nlh-seal-x\r\n",
+            "$10\r\nlh-seal--1\r\n",
+            "*1\r\n$9\r\nlh-seal-1\r\n",
             "?\r\n",
             "\r\n",
             "+OK\n",

@@ -29,7 +29,6 @@ use super::resp::{Decoder, Frame, Malformed};
 use crate::backend::Channel;
 use crate::backend::command::{Batch, Command};
 use crate::backend::reply::Reply;
-use crate::clock::Moment;
 
 /// How much is read at once; the buffer grows with the largest frame.
 const READ: usize = 16 * 1024;
@@ -51,8 +50,8 @@ pub(super) struct Wire {
     ready: Arc<Ready>,
     closed: AtomicBool,
     on_close: Notify,
-    /// When the last request was completed.
-    heard: AtomicU64,
+    /// How often replies were believed.
+    answers: AtomicU64,
 }
 
 #[derive(Default)]
@@ -78,11 +77,8 @@ impl State {
         for command in batch.commands() {
             command.write_to(&mut self.out);
             self.matcher.expect_reply(of);
-            // What prepares the next command must stand right before it.
-            if !command.is_prefix() {
-                self.seal(of);
-            }
         }
+        self.seal(of);
         of
     }
 
@@ -118,7 +114,7 @@ impl Wire {
             ready: Arc::default(),
             closed: AtomicBool::new(false),
             on_close: Notify::new(),
-            heard: AtomicU64::new(Moment::now().as_nanos()),
+            answers: AtomicU64::new(0),
         });
         // From here on, so that a task that is never run ends the connection too (invariant 4).
         let reading = Reading(wire.clone());
@@ -225,7 +221,7 @@ impl Wire {
         (written, writer.as_mut().poll_flush(&mut context))
     }
 
-    /// Seals every command from now on.
+    /// Seals every request from now on.
     pub(super) fn begin_seals(&self) {
         self.state.lock().is_sealed = true;
     }
@@ -234,9 +230,9 @@ impl Wire {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// When the last reply was believed, or the connection was made.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    /// How often replies were believed: it stands still while the server is silent.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
     }
 
     /// Ends every request that is not complete, and the reading task. Only the first call has an effect.
@@ -412,8 +408,7 @@ impl Wire {
             events.extend(event.map_err(|distrust| distrust.to_string())?);
         }
         if state.matcher.owed() < owed {
-            self.heard
-                .store(Moment::now().as_nanos(), Ordering::Relaxed);
+            self.answers.fetch_add(1, Ordering::Relaxed);
         }
         state.is_reader_awake = woken.len() > 1;
         Ok(())
