@@ -1,7 +1,8 @@
 //! Who holds: the owner of one acquisition, and the fencing token of one holding.
 
 use std::fmt;
-use std::sync::LazyLock;
+
+use parking_lot::Mutex;
 
 use crate::chance;
 
@@ -12,19 +13,26 @@ use crate::chance;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u128);
 
-/// The second half of all owners of this process.
-static PROCESS: LazyLock<u64> = LazyLock::new(chance::bits);
+/// Returns the second half of all owners of this process. A fork draws its own.
+fn process() -> u64 {
+    static DRAWN: Mutex<Option<(u32, u64)>> = Mutex::new(None);
+    let pid = std::process::id();
+    let mut drawn = DRAWN.lock();
+    match *drawn {
+        Some((by, bits)) if by == pid => bits,
+        _ => drawn.insert((pid, chance::bits())).1,
+    }
+}
 
 impl Owner {
     /// A new owner from the system's random source.
     pub(crate) fn random() -> Self {
-        let process = *PROCESS;
-        Self(u128::from(chance::bits()) << 64 | u128::from(process))
+        Self(u128::from(chance::bits()) << 64 | u128::from(process()))
     }
 
     /// What all owners of this process end with: 16 hex digits.
     pub(crate) fn process() -> String {
-        format!("{:016x}", *PROCESS)
+        format!("{:016x}", process())
     }
 
     /// It as a number of 63 bits, for where threads are numbered.

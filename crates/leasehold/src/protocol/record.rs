@@ -14,10 +14,10 @@ const VERSION: &str = "lh1";
 
 /// The value that stands for one acquisition by this process.
 pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
-    let (since, process) = (since_micros / 1000, process_and_host());
-    // 52: the version, the owner, the milliseconds and spaces.
-    let mut value = String::with_capacity(52 + process.len() + note.len());
-    let _ = write!(value, "{VERSION} {owner} {since} {process} {note}");
+    let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
+    // 64: the version, the owner, the two numbers and the spaces.
+    let mut value = String::with_capacity(64 + host.len() + note.len());
+    let _ = write!(value, "{VERSION} {owner} {since} {pid} {host} {note}");
     value.into_bytes()
 }
 
@@ -65,11 +65,6 @@ fn particulars(value: &str) -> Option<Holder> {
 }
 
 /// This machine's name, in one word.
-fn process_and_host() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{} {}", std::process::id(), host()));
-    &TEXT
-}
-
 fn host() -> &'static str {
     static HOST: LazyLock<String> = LazyLock::new(|| {
         let system = rustix::system::uname();
