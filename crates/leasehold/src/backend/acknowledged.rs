@@ -1,13 +1,14 @@
 //! Connections whose answers count only when replicas have what was written.
 //!
-//! `WAIT` covers the writes of its own connection, and blocks it: so each request has a connection to itself,
-//! taken from those that are idle.
+//! `WAIT` covers the writes of its own connection, and blocks it: so each request has a connection to itself. There are few
+//! of them, and requests take turns.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::connection::{Connection, Role};
 use super::origin::Origin;
@@ -16,8 +17,8 @@ use super::{Batch, BoxFuture, Command, Facts, Link};
 use crate::clock::Moment;
 use crate::options::{Acknowledgement, Replicas};
 
-/// More than this many idle connections are not kept.
-const MOST_IDLE: usize = 16;
+/// As many connections are there at the same time at most.
+const MOST: usize = 16;
 
 /// How long the number of replicas is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -26,6 +27,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 pub(super) struct Pool {
     origin: Origin,
     idle: Mutex<Vec<Arc<Connection>>>,
+    turns: Arc<Semaphore>,
     /// Every connection, idle or in use, that is still there.
     made: Mutex<Vec<Weak<Connection>>>,
     known: Mutex<Option<(Moment, u32)>>,
@@ -36,34 +38,43 @@ impl Pool {
         Arc::new(Self {
             origin,
             idle: Mutex::default(),
+            turns: Arc::new(Semaphore::new(MOST)),
             made: Mutex::default(),
             known: Mutex::default(),
         })
     }
 
-    /// A connection for one who needs it to itself, until it is dropped.
+    /// Waits for a connection that the caller has to itself until it drops it.
     pub(super) async fn link(
         self: &Arc<Self>,
         wanted: Acknowledgement,
     ) -> Result<Arc<dyn Link>, Failure> {
-        let link = match self.take_idle() {
-            Some(link) => link,
-            None => self.connect().await?,
+        let turn = self.turns.clone().acquire_owned().await;
+        let turn = turn.map_err(|_| Failure::Closed)?;
+        let (link, turn) = match self.take_idle() {
+            Some(link) => (link, turn),
+            None => self.connect(turn).await?,
         };
-        let replicas = match wanted.replicas {
-            Replicas::AtLeast(count) => count,
-            Replicas::All => self.count(&link).await?,
-        };
-        Ok(Arc::new(Acknowledged {
+        let mut taken = Acknowledged {
             pool: self.clone(),
             link,
-            replicas,
+            replicas: 0,
             timeout: wanted.timeout,
-        }))
+            is_asked: AtomicBool::new(false),
+            _turn: turn,
+        };
+        taken.replicas = match wanted.replicas {
+            Replicas::AtLeast(count) => count,
+            Replicas::All => self.count(&taken.link).await?,
+        };
+        Ok(Arc::new(taken))
     }
 
     /// Connects in a task of its own: a caller that gives up leaves the connection to the next.
-    async fn connect(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+    async fn connect(
+        self: &Arc<Self>,
+        turn: OwnedSemaphorePermit,
+    ) -> Result<(Arc<Connection>, OwnedSemaphorePermit), Failure> {
         let (pool, (sender, made)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
             let connected = pool.origin.connect("leasehold-replicas", |_, _| ()).await;
@@ -72,7 +83,7 @@ impl Pool {
                 made.retain(|link| link.strong_count() > 0);
                 made.push(Arc::downgrade(link));
             }
-            if let Err(Ok(link)) = sender.send(connected) {
+            if let Err(Ok((link, _turn))) = sender.send(connected.map(|link| (link, turn))) {
                 pool.put_back(link);
             }
         });
@@ -80,9 +91,8 @@ impl Pool {
     }
 
     fn put_back(&self, link: Arc<Connection>) {
-        let mut idle = self.idle.lock();
-        if link.is_open() && idle.len() < MOST_IDLE {
-            idle.push(link);
+        if link.is_open() {
+            self.idle.lock().push(link);
         }
     }
 
@@ -154,6 +164,9 @@ struct Acknowledged {
     link: Arc<Connection>,
     replicas: u32,
     timeout: Duration,
+    /// Whether a reply is awaited.
+    is_asked: AtomicBool,
+    _turn: OwnedSemaphorePermit,
 }
 
 impl Acknowledged {
@@ -163,7 +176,9 @@ impl Acknowledged {
             .number(u64::from(self.replicas))
             .number(timeout.max(1));
         let batch = batch.followed_by(wait);
+        self.is_asked.store(true, Ordering::Release);
         let mut replies = self.link.exchange(batch, patience + self.timeout).await?;
+        self.is_asked.store(false, Ordering::Release);
         match replies.pop() {
             Some(Reply::Int(count)) => {
                 let acknowledged = u32::try_from(count).unwrap_or(0);
@@ -201,7 +216,11 @@ impl Link for Acknowledged {
 
 impl Drop for Acknowledged {
     fn drop(&mut self) {
-        self.pool.put_back(self.link.clone());
+        // While `WAIT` blocks it, it is of no use to another request.
+        match *self.is_asked.get_mut() {
+            true => self.link.close(),
+            false => self.pool.put_back(self.link.clone()),
+        }
     }
 }
 

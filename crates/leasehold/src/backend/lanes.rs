@@ -64,10 +64,11 @@ impl Lanes {
         self.keeper.subscribe(channel, listener).await
     }
 
-    /// The connections that are there now.
+    /// Returns the connections that are there now. Those of callers come last: a caller whose connection to a former master
+    /// was closed finds no other to it.
     pub(super) fn links(&self) -> impl Iterator<Item = Arc<Connection>> {
-        let lanes = [Lane::Requests, Lane::Keeper];
-        let lanes = lanes.into_iter().filter_map(|lane| self.open_link(lane));
-        lanes.chain(self.acknowledged.iter().flat_map(|pool| pool.links()))
+        let pools = self.acknowledged.iter().flat_map(|pool| pool.links());
+        let lanes = [Lane::Keeper, Lane::Requests];
+        pools.chain(lanes.into_iter().filter_map(|lane| self.open_link(lane)))
     }
 }
