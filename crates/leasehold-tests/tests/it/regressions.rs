@@ -1,5 +1,7 @@
 //! One test per bug that was found and fixed.
 
+mod lease;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

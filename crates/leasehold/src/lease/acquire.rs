@@ -131,16 +131,17 @@ impl Engine {
         log: &mut Log,
     ) -> Result<Hold, Failure> {
         let turn = match &place {
-            Some(place) => match place.turn(terms).await {
+            Some(place) => match place.turn(terms, &self.keeper).await {
                 Turn::ToAsk(turn) => Some(turn),
                 Turn::ToHold(hold) => return Ok(hold),
             },
             None => None,
         };
+        let pulse = turn.as_ref().map(Asking::pulse);
         tokio::select! {
             biased;
             () = self.closed() => Err(Failure::Closed),
-            taken = self.wait(kind, terms, turn, log) => taken,
+            taken = Asking::drive(pulse, self.wait(kind, terms, turn, log)) => taken,
         }
     }
 

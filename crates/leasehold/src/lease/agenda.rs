@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::held::{Held, State};
+use super::held::{Ending, Held, State};
 use crate::clock::Moment;
 
 /// While leases are held the keeper looks at the clock this often: timers stop while the machine
@@ -20,11 +20,17 @@ pub(super) const BEATS: u32 = 256;
 
 /// What is to be done when, for all leases held: one entry each for renewing and for expiring.
 ///
-/// Entries of leases that have ended are dropped when their time comes.
+/// Entries of leases that have ended are dropped when their time comes, or when the number of entries has doubled.
 #[derive(Default)]
 pub(super) struct Agenda {
     entries: BTreeMap<Moment, Vec<(Arc<Held>, What)>>,
+    /// How many entries there are, and how many were left when ended leases were last dropped.
+    count: usize,
+    swept: usize,
 }
+
+/// Below this many entries nothing is swept.
+const FEW: usize = 1024;
 
 /// What an entry is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +71,20 @@ impl Agenda {
 
     pub(super) fn push(&mut self, due: Moment, held: Arc<Held>, what: What) {
         self.entries.entry(due).or_default().push((held, what));
+        self.count += 1;
+        if self.count > FEW.max(2 * self.swept) {
+            self.sweep();
+        }
+    }
+
+    /// Drops the entries of leases that were released. Those that were lost are still to be looked after.
+    fn sweep(&mut self) {
+        self.entries.retain(|_, entries| {
+            entries.retain(|(held, _)| held.state() != State::Ended(Ending::Released));
+            !entries.is_empty()
+        });
+        self.count = self.entries.values().map(Vec::len).sum();
+        self.swept = self.count;
     }
 
     /// Takes out all that is due.
@@ -75,6 +95,7 @@ impl Agenda {
         {
             due.append(&mut first.remove());
         }
+        self.count -= due.len();
         due
     }
 
@@ -90,6 +111,7 @@ impl Agenda {
             && let Some(entries) = self.entries.get_mut(&due)
         {
             let (held, what) = entries.swap_remove(at);
+            self.count -= 1;
             self.push(now, held, what);
             return true;
         }
@@ -116,9 +138,35 @@ impl Agenda {
 
     /// Forgets everything; every lease once.
     pub(super) fn clear(&mut self) -> Vec<Arc<Held>> {
+        self.count = 0;
         let all = std::mem::take(&mut self.entries).into_values().flatten();
         all.filter(|(_, what)| *what == What::Expire)
             .map(|(held, _)| held)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::held::Granted;
+    use super::super::tests::kind;
+    use super::*;
+    use crate::options::Terms;
+    use crate::owner::{Owner, Token};
+
+    /// A lease of a year that was released stayed in memory for a year.
+    #[test]
+    fn agenda_forgets_leases_that_were_released() {
+        let mut agenda = Agenda::default();
+        for _ in 0..10_000 {
+            let mut terms = Terms::new(Duration::from_secs(366 * 86_400));
+            terms.renewed = false;
+            let mark = kind().mark(&Owner::random(), 0, "");
+            let granted = Granted::new(Moment::now(), terms.lease);
+            let held = Arc::new(Held::new(kind(), mark, Token::new(1), &terms, granted));
+            agenda.add(held.clone());
+            held.end(Ending::Released);
+        }
+        assert!(agenda.clear().len() < 2_000);
     }
 }

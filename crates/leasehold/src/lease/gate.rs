@@ -10,11 +10,14 @@
 //! 2. Desk and lock hand themselves on when they are dropped, so a task that goes away while it is called
 //!    takes nothing with it.
 //! 3. Nothing is dropped while the line is locked.
+//! 4. A task at the desk that is not polled keeps the desk for at most two looks of the keeper.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -28,6 +31,8 @@ struct Line<P, L> {
     /// Those who wait to be called, first come first served.
     waiting: VecDeque<oneshot::Sender<Turn<P, L>>>,
     papers: Papers<P>,
+    /// Whether the keeper looks at it.
+    is_watched: bool,
 }
 
 /// Where the papers are.
@@ -35,7 +40,7 @@ enum Papers<P> {
     /// Nobody asks the server and nobody stands in line.
     Unused(P),
     /// At the desk, with the task that asks the server.
-    AtDesk,
+    AtDesk(Arc<Pulse>),
     /// Put aside: a task that had the desk has the lock, or has left it to another.
     PutAside(P),
 }
@@ -56,6 +61,45 @@ pub(crate) enum Standing<P, L> {
 pub(crate) struct Desk<P, L> {
     gate: Arc<Gate<P, L>>,
     papers: Option<P>,
+    pulse: Arc<Pulse>,
+}
+
+/// A line that the keeper looks at.
+pub(crate) trait Watched: Send + Sync {
+    /// Calls another task to the desk where the one that has it is not polled; returns false when nobody is in line.
+    fn watch(self: Arc<Self>) -> bool;
+}
+
+/// Whether the task at the desk is polled.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    is_asked_for: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Pulse {
+    /// Notes that the task is polled.
+    pub(crate) fn beat(&self, context: &Context<'_>) {
+        self.is_asked_for.store(false, Ordering::Release);
+        let mut task = self.task.lock();
+        match &mut *task {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+    }
+
+    /// Asks for a poll; returns false when there was none since the last time.
+    fn is_felt(&self) -> bool {
+        !self.is_asked_for.swap(true, Ordering::AcqRel)
+    }
+
+    /// Has the task polled.
+    fn wake(&self) {
+        let task = self.task.lock().clone();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
 }
 
 impl<P, L> Gate<P, L> {
@@ -64,6 +108,7 @@ impl<P, L> Gate<P, L> {
             line: Mutex::new(Line {
                 waiting: VecDeque::new(),
                 papers: Papers::Unused(papers),
+                is_watched: false,
             }),
         }
     }
@@ -83,8 +128,9 @@ impl<P, L> Gate<P, L> {
         place: impl FnOnce(&mut VecDeque<oneshot::Sender<Turn<P, L>>>, oneshot::Sender<Turn<P, L>>),
     ) -> Standing<P, L> {
         let mut line = self.line.lock();
-        match mem::replace(&mut line.papers, Papers::AtDesk) {
-            Papers::Unused(papers) => Standing::Called(Turn::Desk(Desk::new(self, papers))),
+        let pulse = Arc::<Pulse>::default();
+        match mem::replace(&mut line.papers, Papers::AtDesk(pulse.clone())) {
+            Papers::Unused(papers) => Standing::Called(Turn::Desk(Desk::new(self, papers, pulse))),
             elsewhere => {
                 line.papers = elsewhere;
                 line.forget_who_is_gone();
@@ -113,7 +159,8 @@ impl<P, L> Gate<P, L> {
     /// papers. To be said once for every [`Desk::has_the_lock`].
     pub(crate) fn lock_is_gone(self: &Arc<Self>, note: impl FnOnce(&mut P)) {
         let mut line = self.line.lock();
-        match mem::replace(&mut line.papers, Papers::AtDesk) {
+        let nobody = Papers::AtDesk(Arc::default());
+        match mem::replace(&mut line.papers, nobody) {
             Papers::PutAside(mut papers) => {
                 note(&mut papers);
                 self.call_to_the_desk(&mut line, papers);
@@ -123,12 +170,38 @@ impl<P, L> Gate<P, L> {
     }
 
     fn call_to_the_desk(self: &Arc<Self>, line: &mut Line<P, L>, papers: P) {
-        line.papers = Papers::AtDesk;
-        if let Err(Turn::Desk(mut desk)) = line.call(Turn::Desk(Desk::new(self, papers)))
+        let pulse = Arc::<Pulse>::default();
+        line.papers = Papers::AtDesk(pulse.clone());
+        if let Err(Turn::Desk(mut desk)) = line.call(Turn::Desk(Desk::new(self, papers, pulse)))
             && let Some(papers) = desk.papers.take()
         {
             line.papers = Papers::Unused(papers);
         }
+    }
+
+    /// Returns whether the caller is to have the keeper look at the line, where tasks wait in it now.
+    pub(crate) fn begin_watch(&self) -> bool {
+        let mut line = self.line.lock();
+        !line.waiting.is_empty() && !mem::replace(&mut line.is_watched, true)
+    }
+}
+
+impl<P: Default + Send, L: Send> Watched for Gate<P, L> {
+    fn watch(self: Arc<Self>) -> bool {
+        let mut line = self.line.lock();
+        line.waiting.retain(|call| !call.is_closed());
+        line.is_watched = !line.waiting.is_empty();
+        let pulse = match &line.papers {
+            Papers::AtDesk(pulse) if line.is_watched => pulse.clone(),
+            _ => return line.is_watched,
+        };
+        if !pulse.is_felt() {
+            // With papers of its own: those of the silent task are with it (invariant 4).
+            self.call_to_the_desk(&mut line, P::default());
+        }
+        drop(line);
+        pulse.wake();
+        true
     }
 }
 
@@ -142,6 +215,11 @@ impl<P, L> Line<P, L> {
             }
         }
         Err(turn)
+    }
+
+    /// Whether the papers are where this pulse beats.
+    fn is_at_desk(&self, pulse: &Arc<Pulse>) -> bool {
+        matches!(&self.papers, Papers::AtDesk(current) if Arc::ptr_eq(current, pulse))
     }
 
     /// Before the line grows: many may come and go while one holds the lock for long.
@@ -169,18 +247,28 @@ impl<P, L> Standing<P, L> {
 }
 
 impl<P, L> Desk<P, L> {
-    fn new(gate: &Arc<Gate<P, L>>, papers: P) -> Self {
+    fn new(gate: &Arc<Gate<P, L>>, papers: P, pulse: Arc<Pulse>) -> Self {
         Self {
             gate: gate.clone(),
             papers: Some(papers),
+            pulse,
         }
     }
 
-    /// Says that the lock is now with this process: until it is gone again nobody needs the desk.
-    pub(crate) fn has_the_lock(mut self) {
-        if let Some(papers) = self.papers.take() {
-            self.gate.line.lock().papers = Papers::PutAside(papers);
+    /// Returns what the task at the desk notes its polls on.
+    pub(crate) fn pulse(&self) -> Arc<Pulse> {
+        self.pulse.clone()
+    }
+
+    /// Says that the lock is now with this process: until it is gone again nobody needs the desk. Returns false when
+    /// another task was called to the desk meanwhile.
+    pub(crate) fn has_the_lock(mut self) -> bool {
+        let mut line = self.gate.line.lock();
+        let is_ours = line.is_at_desk(&self.pulse);
+        if is_ours && let Some(papers) = self.papers.take() {
+            line.papers = Papers::PutAside(papers);
         }
+        is_ours
     }
 }
 
@@ -208,7 +296,13 @@ impl<P, L> Drop for Desk<P, L> {
     fn drop(&mut self) {
         if let Some(papers) = self.papers.take() {
             let mut line = self.gate.line.lock();
-            self.gate.call_to_the_desk(&mut line, papers);
+            if line.is_at_desk(&self.pulse) {
+                self.gate.call_to_the_desk(&mut line, papers);
+            } else {
+                // Papers may own what must not be dropped under the lock (invariant 3).
+                drop(line);
+                drop(papers);
+            }
         }
     }
 }

@@ -48,6 +48,10 @@ pub(super) struct Held {
     ended: Notify,
     /// How many guards of a reentrant handle there are.
     entries: AtomicU32,
+    /// Whether the keeper is to show, or is showing, how many there are.
+    is_recounting: AtomicBool,
+    /// Whether it was handed to a task that has not taken it yet.
+    is_unclaimed: AtomicBool,
 }
 
 /// How a lock came to a task that waited for it, for the sake of those who wait behind it.
@@ -126,6 +130,8 @@ impl Held {
             capped: AtomicBool::new(terms.at_most.is_some_and(|at_most| at_most <= lease)),
             ended: Notify::new(),
             entries: AtomicU32::new(0),
+            is_recounting: AtomicBool::new(false),
+            is_unclaimed: AtomicBool::new(false),
         }
     }
 
@@ -141,6 +147,25 @@ impl Held {
 
     pub(super) fn entries(&self) -> u32 {
         self.entries.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the caller is to have the entries shown: nobody else is about to.
+    pub(super) fn begin_recount(&self) -> bool {
+        !self.is_recounting.swap(true, Ordering::AcqRel)
+    }
+
+    /// Ends what [`begin_recount`](Self::begin_recount) began. Entries that changed before that are the caller's to show.
+    pub(super) fn end_recount(&self) {
+        self.is_recounting.store(false, Ordering::Release);
+    }
+
+    /// Says that it is on its way to another task, or has arrived there.
+    pub(super) fn set_unclaimed(&self, is_unclaimed: bool) {
+        self.is_unclaimed.store(is_unclaimed, Ordering::Release);
+    }
+
+    pub(super) fn is_unclaimed(&self) -> bool {
+        self.is_unclaimed.load(Ordering::Acquire)
     }
 
     /// The state now. A deadline that has passed ends the lease, whoever looks first.

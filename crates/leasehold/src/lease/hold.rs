@@ -99,6 +99,7 @@ impl Hold {
     pub(super) async fn take_over(mut self, terms: &Terms) -> Result<Self, Self> {
         let fits = self.held.suits(terms) && self.next_token().await.is_some() && self.is_valid();
         if fits {
+            self.held.set_unclaimed(false);
             return Ok(self);
         }
         self.progress = Progress::Unwanted;
@@ -149,6 +150,8 @@ impl Hold {
             tokens: self.tokens,
             progress: Progress::Holding,
         };
+        // A task that is not polled must not keep the lock beyond its lease.
+        self.held.set_unclaimed(true);
         match gate.hand_on(next) {
             Ok(()) => {
                 self.progress = Progress::Done;

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::agenda::{Agenda, EARLY, What};
+use super::gate::Watched;
 use super::give_back::{self, Claim};
 use super::held::{Ending, Held, State};
 use super::inbox::{Inbox, NewLease, Taken};
@@ -26,6 +27,9 @@ use crate::protocol::{Renewed, process_channel};
 
 /// How many renewals one pipeline carries.
 const BATCH: usize = 500;
+
+/// How often lines of tasks are looked at.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// How long outstanding work may take once nobody is left who could ask for more.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -42,14 +46,24 @@ enum Order {
     Recount(Arc<Held>),
     /// Renew what stands on the server as this mark: it may be gone.
     Doubt(Vec<u8>),
+    Watch(Weak<dyn Watched>),
     Shutdown(oneshot::Sender<()>),
 }
 
 impl Keeper {
-    /// Looks after a lease, from when it would first be renewed at the latest.
+    /// Looks after a lease, from its first renewal or its deadline on at the latest.
     pub(super) fn keep(&self, held: Arc<Held>) -> NewLease {
-        let due = (Moment::now() + held.lease / 3).min(held.first_renewal);
+        let due = match held.state() {
+            // Also the end is the keeper's to announce (invariant 4).
+            State::Valid { deadline } => held.first_renewal.min(deadline.before(EARLY)),
+            State::Ended(_) => held.first_renewal,
+        };
         self.inbox.add(held, due)
+    }
+
+    /// Looks after a line of tasks, as long as there is one.
+    pub(super) fn watch(&self, line: Weak<dyn Watched>) {
+        self.inbox.order(Order::Watch(line));
     }
 
     /// Says that a lease has ended.
@@ -69,7 +83,7 @@ impl Keeper {
 
     /// Shows others how often a lock has been entered, where that can be seen.
     pub(super) fn recount(&self, held: Arc<Held>) {
-        if held.kind.recount(&held.mark, 1).is_some() {
+        if held.kind.recount(&held.mark, 1).is_some() && held.begin_recount() {
             self.inbox.order(Order::Recount(held));
         }
     }
@@ -94,6 +108,8 @@ impl Keeper {
             inbox: self.inbox,
             backend,
             doubted: Vec::new(),
+            watched: Vec::new(),
+            next_watch: Moment::NEVER,
             patience,
             agenda: Agenda::default(),
             jobs: JoinSet::new(),
@@ -137,6 +153,9 @@ struct Worker {
     agenda: Agenda,
     /// Marks of leases that may be gone, and are yet to be looked after.
     doubted: Vec<Vec<u8>>,
+    /// Lines of tasks, and when they are looked at again.
+    watched: Vec<Weak<dyn Watched>>,
+    next_watch: Moment,
     /// Requests under way. Renewals report back; the others report to nobody.
     jobs: JoinSet<Vec<Outcome>>,
     /// Who waits for everything to be given back; not empty from the first shutdown on.
@@ -159,6 +178,7 @@ impl Worker {
                 self.accept(order);
             }
             self.look_after_doubted();
+            self.watch_lines();
             self.do_what_is_due();
             if self.jobs.is_empty() {
                 self.tell_that_all_is_given_back();
@@ -169,9 +189,11 @@ impl Worker {
             if is_last && (self.jobs.is_empty() || Moment::now() >= give_up) {
                 return;
             }
-            let next = self.agenda.next().min(give_up);
-            if self.inbox.may_sleep_until(next) {
-                self.sleep_until(next).await;
+            let next = self.agenda.next().min(give_up).min(self.next_watch);
+            match self.inbox.may_sleep_until(next) {
+                true => self.sleep_until(next).await,
+                // Orders that keep coming must not keep requests from being sent.
+                false => tokio::task::yield_now().await,
             }
         }
     }
@@ -207,6 +229,7 @@ impl Worker {
                 self.jobs.spawn(report_nothing(job));
             }
             Order::Doubt(mark) => self.doubted.push(mark),
+            Order::Watch(line) => self.watched.push(line),
             Order::Shutdown(done) => {
                 self.shutting_down.push(Some(done));
                 for held in self.agenda.clear() {
@@ -221,6 +244,21 @@ impl Worker {
         let now = Moment::now();
         let agenda = &mut self.agenda;
         self.doubted.retain(|mark| !agenda.hurry(mark, now));
+    }
+
+    fn watch_lines(&mut self) {
+        if self.watched.is_empty() {
+            self.next_watch = Moment::NEVER;
+            return;
+        }
+        let now = Moment::now();
+        if self.next_watch == Moment::NEVER {
+            self.next_watch = now + WATCH;
+        } else if self.next_watch <= now {
+            self.next_watch = now + WATCH;
+            self.watched
+                .retain(|line| line.upgrade().is_some_and(Watched::watch));
+        }
     }
 
     fn end_for_shutdown(&mut self, held: Arc<Held>) {
@@ -247,6 +285,11 @@ impl Worker {
         for (held, what) in self.agenda.take_due(now) {
             match what {
                 What::Expire => self.look_at_deadline(held, now),
+                // A task that was handed the lock and does not claim it has it for what is left of the lease.
+                What::Renew { failures } if held.is_unclaimed() => {
+                    let again = What::Renew { failures };
+                    self.agenda.push(now + retry_pause(&held), held, again);
+                }
                 What::Renew { failures } => {
                     let node = self.backend.node(held.kind.slot());
                     let batch = (node, failures, held.acknowledged);
@@ -319,10 +362,10 @@ impl Worker {
                 }
                 Err(failure) => {
                     tracing::debug!(lock = held.kind.name(), %failure, "renewal failed");
-                    let pause = (held.lease / 20).min(Duration::from_millis(500));
                     let failures = failures + 1;
                     let again = What::Renew { failures };
-                    self.agenda.push(Moment::now() + pause, held, again);
+                    let due = Moment::now() + retry_pause(&held);
+                    self.agenda.push(due, held, again);
                 }
             }
         }
@@ -332,4 +375,9 @@ impl Worker {
 async fn report_nothing(job: impl Future<Output = ()>) -> Vec<Outcome> {
     job.await;
     Vec::new()
+}
+
+/// When a renewal that could not be made is tried again.
+fn retry_pause(held: &Held) -> Duration {
+    (held.lease / 20).min(Duration::from_millis(500))
 }

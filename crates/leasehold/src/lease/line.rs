@@ -35,7 +35,7 @@ const SHORTEST_PLACE: Duration = Duration::from_millis(500);
 pub(super) struct Grants {
     /// What the backend is given to tell: it has no part in the subscriptions, else both would keep each other for ever.
     ears: Arc<Ears>,
-    heard_on: tokio::sync::Mutex<Subscriptions>,
+    heard_on: Mutex<HashMap<Vec<u8>, Arc<tokio::sync::Mutex<Hearing>>>>,
 }
 
 /// The ears of all who wait.
@@ -44,10 +44,11 @@ struct Ears {
     waiting: Mutex<HashMap<Owner, mpsc::UnboundedSender<Heard>>>,
 }
 
-/// Channels that are heard, and when one that could not be is next asked for.
+/// How this process hears the grants of one channel.
 #[derive(Default)]
-struct Subscriptions {
-    made: HashMap<Vec<u8>, Subscription>,
+struct Hearing {
+    subscription: Option<Subscription>,
+    /// When it may be tried again, after it took too long.
     not_before: Option<Moment>,
 }
 
@@ -215,22 +216,27 @@ impl Engine {
     }
 
     async fn hear_grants(&self, channel: &[u8], slot: Slot) -> Result<(), Failure> {
-        let mut heard_on = self.grants.heard_on.lock().await;
-        let not_before = heard_on.not_before;
-        let too_early = not_before.is_some_and(|moment| Moment::now() < moment);
-        if too_early || heard_on.made.contains_key(channel) {
-            return Ok(());
-        }
-        let ears = self.grants.ears.clone();
-        let sharded = Channel::Sharded(channel.to_vec());
-        let subscribing = self.backend.subscribe(sharded, slot, ears);
-        match tokio::time::timeout(self.limits.request, subscribing).await {
-            Ok(subscribed) => {
-                heard_on.made.insert(channel.to_vec(), subscribed?);
+        let hearing = {
+            let mut channels = self.grants.heard_on.lock();
+            channels.entry(channel.to_vec()).or_default().clone()
+        };
+        // The limit covers the lock too: another task may hold it and not be polled.
+        let hear = async {
+            let mut hearing = hearing.lock().await;
+            let is_early = hearing.not_before.is_some_and(|at| Moment::now() < at);
+            if is_early || hearing.subscription.is_some() {
+                return Ok(());
             }
-            Err(_) => heard_on.not_before = Some(Moment::now() + self.limits.request),
-        }
-        Ok(())
+            hearing.not_before = Some(Moment::now() + 2 * self.limits.request);
+            let ears = self.grants.ears.clone();
+            let sharded = Channel::Sharded(channel.to_vec());
+            let subscribed = self.backend.subscribe(sharded, slot, ears).await;
+            hearing.not_before = None;
+            hearing.subscription = Some(subscribed?);
+            Ok(())
+        };
+        let heard = tokio::time::timeout(self.limits.request, hear).await;
+        heard.unwrap_or(Ok(()))
     }
 
     /// Gets in line and stays there until the lock is ours, or the place is lost (`None`).

@@ -114,19 +114,34 @@ pub(super) async fn fill_in(held: Arc<Held>, backend: Arc<dyn Backend>, patience
     }
 }
 
-/// Shows how often a lock has been entered, until that is what is shown. Where it fails it stays wrong for
-/// those who look, until the next change: nothing depends on it.
+/// Shows how often a lock has been entered, until that is what is shown. Where it fails it stays wrong until the next
+/// change: nothing depends on it.
 pub(super) async fn recount(held: Arc<Held>, backend: Arc<dyn Backend>, patience: Duration) {
     while let State::Valid { .. } = held.state() {
         let entries = held.entries();
-        let call = held.kind.recount(&held.mark, entries);
-        let link = backend.link(Lane::Keeper, held.kind.slot()).await;
-        let (Some(call), Ok(link)) = (call, link) else {
-            return;
-        };
-        if call.send(&*link, patience).await.is_err() || held.entries() == entries {
+        let is_shown = show_entries(&held, entries, &*backend, patience).await;
+        if is_shown && held.entries() != entries {
+            continue;
+        }
+        held.end_recount();
+        // What changed before that line is still to be shown, unless another job does.
+        if !is_shown || held.entries() == entries || !held.begin_recount() {
             return;
         }
+    }
+}
+
+async fn show_entries(
+    held: &Held,
+    entries: u32,
+    backend: &dyn Backend,
+    patience: Duration,
+) -> bool {
+    let call = held.kind.recount(&held.mark, entries);
+    let link = backend.link(Lane::Keeper, held.kind.slot()).await;
+    match (call, link) {
+        (Some(call), Ok(link)) => call.send(&*link, patience).await.is_ok(),
+        _ => false,
     }
 }
 

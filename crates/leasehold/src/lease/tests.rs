@@ -142,6 +142,23 @@ async fn without_renewals_the_loss_is_told_at_the_deadline_and_not_later() {
     );
 }
 
+/// The keeper slept until the next renewal of another lease, and past the deadline of a shorter one.
+#[tokio::test(start_paused = true)]
+async fn loss_beside_other_leases_is_announced_in_time() {
+    let backend = Scripted::new(yes);
+    let engine = engine(&backend);
+    let _other = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
+    sleep(LEASE).await;
+    for millis in (20..300).step_by(7) {
+        let mut terms = Terms::new(LEASE);
+        terms.at_most = Some(Duration::from_millis(millis));
+        let guard = acquire(&engine, &terms).await.unwrap();
+        let deadline = Moment::now() + guard.remaining();
+        assert_eq!(guard.lost().await, Some(Loss::AtMost));
+        assert!(Moment::now() <= deadline, "at most {millis} ms");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_after_the_deadline_does_not_revive_a_lease() {
     let late = LEASE / 4 - AT_ONCE;

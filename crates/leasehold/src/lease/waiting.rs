@@ -5,6 +5,8 @@
 //! subscription, so a connection that fell silent is noticed by them.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +14,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::acquire::Log;
-use super::gate::{self, Gate};
+use super::gate::{self, Gate, Pulse};
 use super::hold::Hold;
+use super::keeper::Keeper;
 use super::{Engine, error_of};
 use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
@@ -143,8 +146,8 @@ pub(super) struct Place {
 
 impl Place {
     /// Waits for this task's turn: to talk to the server, or to hold what another task has left to it.
-    pub(super) async fn turn(&self, terms: &Terms) -> Turn<'_> {
-        let mut standing = self.entrance.gate.enter();
+    pub(super) async fn turn(&self, terms: &Terms, keeper: &Keeper) -> Turn<'_> {
+        let mut standing = self.stand(keeper);
         loop {
             match standing.called().await {
                 gate::Turn::Desk(papers) => return Turn::ToAsk(self.asking(papers)),
@@ -161,12 +164,22 @@ impl Place {
     }
 
     /// Waits for the turn to talk to the server, of one who wants nothing to hold.
-    async fn turn_to_ask(&self) -> Asking<'_> {
+    async fn turn_to_ask(&self, keeper: &Keeper) -> Asking<'_> {
         loop {
-            if let gate::Turn::Desk(papers) = self.entrance.gate.enter().called().await {
+            if let gate::Turn::Desk(papers) = self.stand(keeper).called().await {
                 return self.asking(papers);
             }
         }
+    }
+
+    /// Gets in line, and has the keeper look at it.
+    fn stand(&self, keeper: &Keeper) -> gate::Standing<Papers, Hold> {
+        let gate = &self.entrance.gate;
+        let standing = gate.enter();
+        if gate.begin_watch() {
+            keeper.watch(Arc::<LockGate>::downgrade(gate));
+        }
+        standing
     }
 
     fn asking(&self, mut papers: gate::Desk<Papers, Hold>) -> Asking<'_> {
@@ -226,6 +239,22 @@ pub(super) struct Asking<'a> {
 }
 
 impl Asking<'_> {
+    /// Drives what the task does with its turn, and notes each poll: a task that is not polled loses its turn.
+    pub(super) async fn drive<T>(pulse: Option<Arc<Pulse>>, asking: impl Future<Output = T>) -> T {
+        let mut asking = pin!(asking);
+        poll_fn(|context| {
+            if let Some(pulse) = &pulse {
+                pulse.beat(context);
+            }
+            asking.as_mut().poll(context)
+        })
+        .await
+    }
+
+    pub(super) fn pulse(&self) -> Arc<Pulse> {
+        self.papers.pulse()
+    }
+
     /// Ends the turn with the lock in hand: where it may be handed on, others need not ask for it.
     pub(super) fn took(self, hold: &Hold, terms: &Terms) {
         let Some(holder) = hold.to_be_handed_on(terms) else {
@@ -233,8 +262,9 @@ impl Asking<'_> {
         };
         self.place.saw(holder, None);
         let place = self.place.room.enter(&self.place.entrance.name);
-        self.papers.has_the_lock();
-        hold.held.came_by(place, terms);
+        if self.papers.has_the_lock() {
+            hold.held.came_by(place, terms);
+        }
     }
 
     /// Lets those go first who have waited longer: whoever has just had the lock for a whole round waits longest
@@ -347,7 +377,18 @@ impl Engine {
         log: &mut Log,
     ) -> Result<(), Failure> {
         let place = self.room.enter(hints.gate());
-        let mut turn = place.turn_to_ask().await;
+        let turn = place.turn_to_ask(&self.keeper).await;
+        let pulse = Some(turn.pulse());
+        Asking::drive(pulse, self.watch_in_turn(hints, slot, turn, log)).await
+    }
+
+    async fn watch_in_turn(
+        &self,
+        hints: &dyn Hints,
+        slot: Slot,
+        mut turn: Asking<'_>,
+        log: &mut Log,
+    ) -> Result<(), Failure> {
         loop {
             let seen = match turn.listen(self, hints, slot).await {
                 Ok(()) => glance(self, hints, slot).await,

@@ -1,0 +1,209 @@
+//! Bugs of the lease layer: owners, losses, waiters and the keeper.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Release};
+use testkit::{Dice, Flavor, Server, Setup};
+
+use super::until_waited_for;
+use crate::support::{
+    AMPLE, LEASE, SHORT, builder_at, client, eventually, name, patient, run, scaled, server, url_at,
+};
+
+/// Forked processes drew the same owners from random bytes that their parent had fetched ahead: both held the lock.
+#[test]
+fn forked_workers_draw_owners_of_their_own() {
+    let server = server();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "regressions::lease::forks",
+            "--ignored",
+            "--nocapture",
+        ])
+        .env("LEASEHOLD_FORKS", url_at(server.port()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let tokens: Vec<_> = said
+        .lines()
+        .filter_map(|line| line.split_once("token "))
+        .collect();
+    assert_eq!(tokens.len(), 2, "{output:?}");
+    assert_ne!(tokens[0].1, tokens[1].1, "{said}");
+}
+
+#[test]
+#[ignore = "the body of worker processes"]
+fn forks() {
+    let Ok(url) = std::env::var("LEASEHOLD_FORKS") else {
+        return;
+    };
+    let hold = |name: &'static str| {
+        let url = url.clone();
+        run(async move {
+            let client = patient(Client::builder(&url)).connect().await.unwrap();
+            let guard = client.fair_mutex(name).lock().await.unwrap();
+            let token = guard.token();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            client.shutdown(AMPLE).await;
+            token
+        })
+    };
+    hold("before");
+    let mut children = Vec::new();
+    for _ in 0..2 {
+        match fork::fork().unwrap() {
+            fork::Fork::Parent(pid) => children.push(pid),
+            fork::Fork::Child => {
+                println!("token {}", hold("after"));
+                std::process::exit(0);
+            }
+        }
+    }
+    for pid in children {
+        fork::waitpid(pid).unwrap();
+    }
+}
+
+/// The keeper, busy with other leases, slept past the deadline of a new one that is shorter than its rounds.
+#[test]
+#[ignore = "deep: measures when a loss is announced, a thousand times"]
+fn loss_is_announced_before_the_next_holder() {
+    run(async {
+        let rounds = scaled(1_000);
+        let server = server();
+        let (ours, theirs) = (client(&server).await, client(&server).await);
+        let _other = ours.mutex(&name()).lock().await.unwrap();
+        let mut dice = Dice::new(rounds);
+        for round in 0..rounds {
+            let name = name();
+            let limit = Duration::from_millis(60 + dice.below(140));
+            let (ours, theirs) = (ours.mutex(&name), theirs.mutex(&name));
+            let acquire = match round % 2 {
+                0 => ours.try_lock().lease(LEASE).at_most(limit),
+                _ => ours.try_lock().lease(limit),
+            };
+            // A machine that stalls for as long as the lease.
+            let Ok(Some(guard)) = acquire.await else {
+                continue;
+            };
+            let next = tokio::spawn(async move {
+                let guard = theirs.lock().await.unwrap();
+                (Instant::now(), guard)
+            });
+            guard.lost().await.unwrap();
+            let lost = Instant::now();
+            let (taken, _guard) = next.await.unwrap();
+            assert!(lost <= taken, "{:?} late in round {round}", lost - taken);
+        }
+    });
+}
+
+/// A task that was handed the lock and was not polled kept it for ever: the keeper renewed it.
+#[test]
+fn unpolled_next_holder_has_the_lock_one_lease() {
+    run(async {
+        let server = server();
+        let lease = Duration::from_secs(2);
+        let builder = |lease| builder_at(server.port()).lease(lease);
+        let ours = builder(lease).connect().await.unwrap();
+        let theirs = builder(lease).connect().await.unwrap();
+        let lock = ours.mutex(&name());
+        let first = lock.lock().await.unwrap();
+        let waits = tokio::spawn(lock.lock().into_future());
+        until_waited_for(&server).await;
+        let mut unpolled = lock.lock().into_future();
+        let polled = tokio::time::timeout(SHORT, &mut unpolled).await;
+        assert!(polled.is_err(), "the lock is held");
+        drop(first);
+        drop(waits.await.unwrap().unwrap());
+        let start = Instant::now();
+        let next = theirs.mutex(lock.name()).lock().wait(AMPLE).await;
+        assert!(next.is_ok(), "{:?} after {:?}", next, start.elapsed());
+        drop(unpolled);
+    });
+}
+
+/// A task that asks the server for all others of its process, and was not polled, kept them from a free lock.
+#[test]
+fn unpolled_waiter_lets_others_of_its_process_ask() {
+    run(async {
+        let server = server();
+        for fair in [false, true] {
+            let name = name();
+            let ours = client(&server).await;
+            let lock = || match fair {
+                true => ours.fair_mutex(&name).lock(),
+                false => ours.mutex(&name).lock(),
+            };
+            let held = lock().await.unwrap();
+            let mut unpolled = lock().into_future();
+            let polled = tokio::time::timeout(SHORT, &mut unpolled).await;
+            assert!(polled.is_err(), "the lock is held");
+            assert_eq!(held.release().await.unwrap(), Release::Released);
+            let next = lock().wait(AMPLE).await;
+            assert!(next.is_ok(), "fair: {fair}, {next:?}");
+            drop(unpolled);
+        }
+    });
+}
+
+/// Each acquire that replicas acknowledge had a connection of its own.
+#[test]
+fn acquires_for_replicas_share_few_connections() {
+    share_connections(scaled(300));
+}
+
+#[test]
+#[ignore = "deep: ten thousand acquires at once"]
+fn ten_thousand_acquires_share_few_connections() {
+    share_connections(scaled(10_000));
+}
+
+fn share_connections(acquires: u64) {
+    run(async {
+        let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
+        let master = at_once.start(&Flavor::one());
+        let replica = Server::start(&Flavor::one());
+        replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+        let role = || master.ask(&["INFO", "replication"]);
+        eventually("a replica", || role().text().contains("state=online")).await;
+        let url = format!("redis://127.0.0.1:{}", master.port());
+        let client = patient(Client::builder(&url)).lease(AMPLE);
+        let client = client.connect().await.unwrap();
+        let before = master.info("total_connections_received");
+        let acquire = |_| {
+            let lock = client.mutex(&name()).lock();
+            tokio::spawn(lock.replicas(1, LEASE).into_future())
+        };
+        let tasks: Vec<_> = (0..acquires).map(acquire).collect();
+        let mut guards = Vec::new();
+        for task in tasks {
+            guards.push(task.await.unwrap().unwrap());
+        }
+        let made = master.info("total_connections_received") - before;
+        assert!(made <= 32.0, "{made} connections");
+    });
+}
+
+/// Every entry into a lock of Redisson was an order of its own for the keeper.
+#[test]
+fn reentering_leaves_the_keeper_no_backlog() {
+    run(async {
+        let server = Server::start(&Flavor::one());
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let client = patient(Client::builder(&url)).connect().await.unwrap();
+        let lock = client.redisson().lock(&name()).reentrant();
+        let _outer = lock.lock().await.unwrap();
+        for _ in 0..scaled(20_000) {
+            drop(lock.lock().await.unwrap());
+        }
+        let before = server.info("total_commands_processed");
+        client.shutdown(AMPLE).await;
+        let left = server.info("total_commands_processed") - before;
+        assert!(left < 100.0, "{left} commands are left to be sent");
+    });
+}
