@@ -142,7 +142,7 @@ impl Nemesis<'_> {
             (Fault::PauseServer | Fault::BlackHole, _) => lease,
             (Fault::PauseClients, _) => lease / 2,
             (Fault::RestartServer, _) => 200,
-            (Fault::FullMemory | Fault::RevokeRights, _) => 400,
+            (Fault::FullMemory | Fault::RevokeRights | Fault::RevokeChannels, _) => 400,
             _ => 1,
         }
     }
@@ -216,6 +216,7 @@ fn command(fault: Fault, millis: u64) -> Option<String> {
         Fault::KillSubscribers => "CLIENT KILL TYPE pubsub",
         Fault::FullMemory => "CONFIG SET maxmemory 1",
         Fault::RevokeRights => "ACL SETUSER worker -eval -evalsha",
+        Fault::RevokeChannels => "ACL SETUSER worker resetchannels",
         Fault::PauseClients => return Some(format!("CLIENT PAUSE {millis} WRITE")),
         _ => return None,
     };
@@ -232,6 +233,9 @@ fn undo(fault: Fault, target: Target, site: &Site) {
         }
         (Fault::RevokeRights, Target::Server(node)) => {
             site.servers.tell(node, "ACL SETUSER worker +@all");
+        }
+        (Fault::RevokeChannels, Target::Server(node)) => {
+            site.servers.tell(node, "ACL SETUSER worker allchannels");
         }
         _ => {}
     }

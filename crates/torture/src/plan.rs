@@ -33,6 +33,12 @@ pub(crate) struct Plan {
     /// Whether every replica must acknowledge.
     #[serde(default)]
     pub(crate) replicas: bool,
+    /// One waiter in so many is not polled for twice as long as another may be stuck; none where it is 0.
+    #[serde(default)]
+    pub(crate) unpolled: u64,
+    /// Whether each worker also takes locks on runtimes that block and end.
+    #[serde(default)]
+    pub(crate) runtimes: bool,
     /// Whether each worker also wraps programs by the command `leasehold`.
     #[serde(default)]
     pub(crate) commands: bool,
@@ -142,6 +148,7 @@ pub(crate) enum Fault {
     PauseClients,
     FullMemory,
     RevokeRights,
+    RevokeChannels,
     /// A master dies before its replicas have its last writes.
     FailOver,
     /// A master sleeps until another has taken over, and wakes believing that it is one.
@@ -171,6 +178,7 @@ impl Fault {
             Self::PauseClients => "CLIENT PAUSE",
             Self::FullMemory => "full memory",
             Self::RevokeRights => "rights revoked",
+            Self::RevokeChannels => "channels revoked",
             Self::FailOver => "failover, writes lost",
             Self::SleepMaster => "failover while a master sleeps",
             Self::MoveSlot => "slot moved",
@@ -242,6 +250,8 @@ pub(crate) mod tests {
             long_holds: 1,
             persistence: Persistence::None,
             replicas: false,
+            unpolled: 0,
+            runtimes: false,
             commands: false,
             bad_requests: 0,
             pace_ms: 100,

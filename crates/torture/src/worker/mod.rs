@@ -2,6 +2,7 @@
 
 mod command;
 mod taking;
+mod unwell;
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -121,6 +122,10 @@ impl Worker {
                 worker.run_commands();
             }));
         }
+        if plan.runtimes {
+            let worker = self.clone();
+            tasks.push(tokio::task::spawn_blocking(move || worker.run_runtimes()));
+        }
         for task in tasks {
             task.await.expect("no task panics");
         }
@@ -137,6 +142,12 @@ impl Worker {
         while !self.over.load(Ordering::SeqCst) {
             let (lock, ask) = self.choose(&mut dice);
             let holding = self.holdings.fetch_add(1, Ordering::Relaxed);
+            let unpolled = self.job.plan.unpolled;
+            if unpolled > 0 && dice.below(unpolled) == 0 {
+                self.take_without_polls(lock, holding, &mut dice, &mut store)
+                    .await;
+                continue;
+            }
             let (weight, patient) = (ask.weight, ask.patience.is_some());
             self.note(lock, holding, What::Want { weight, patient });
             let kind = self.job.plan.kind(lock);
@@ -200,6 +211,7 @@ impl Worker {
         let token = held.token();
         let (at, deadline) = (now(), held.deadline());
         self.note_at(lock, holding, at, What::Got { token, deadline });
+        let mut ending = Ending::of(self, lock, holding);
         let alone = self.job.plan.kind(lock).capacity() == 1;
         let sells = token > 0 && alone && dice.below(4) == 0;
         let read = if sells {
@@ -227,7 +239,7 @@ impl Worker {
             let accepted = coupons::sell(store, lock, token, &seller, read);
             self.note(lock, holding, What::Sold { token, accepted });
         }
-        self.note(lock, holding, What::End);
+        ending.note();
         if held.give_back(dice.below(4) == 0).await {
             self.note(lock, holding, What::Gave);
         }
@@ -244,6 +256,37 @@ impl Worker {
             at,
             what,
         });
+    }
+}
+
+/// The end of a holding, noted before the lock is given back: also where the runtime ends first.
+struct Ending<'a> {
+    worker: &'a Worker,
+    lock: u32,
+    holding: u64,
+    is_noted: bool,
+}
+
+impl<'a> Ending<'a> {
+    fn of(worker: &'a Worker, lock: u32, holding: u64) -> Self {
+        Self {
+            worker,
+            lock,
+            holding,
+            is_noted: false,
+        }
+    }
+
+    fn note(&mut self) {
+        if !std::mem::replace(&mut self.is_noted, true) {
+            self.worker.note(self.lock, self.holding, What::End);
+        }
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.note();
     }
 }
 
