@@ -1,5 +1,8 @@
 //! One test per bug that was found and fixed.
 
+/// What was done is done, also where it may not be published.
+mod publish;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
