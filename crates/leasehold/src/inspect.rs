@@ -13,6 +13,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::Engine;
+use crate::protocol::redisson::Mode;
 use crate::protocol::{
     First, Hints, Keys, Kind, Lean, QueueKeys, Queued, Share, Sight, Stood, is_connected, page,
 };
@@ -209,7 +210,10 @@ impl Client {
             SeenKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
             SeenKind::RedissonReadWriteLock => {
                 let lock = redisson.read_write_lock(&key);
-                lock.read_lock().force_unlock().await?
+                match sight.mode {
+                    Some(Mode::Write) => lock.write_lock().force_unlock().await?,
+                    _ => lock.read_lock().force_unlock().await?,
+                }
             }
             _ => redisson.lock(&key).force_unlock().await?,
         };

@@ -1,0 +1,38 @@
+//! Locks that operators and other libraries look at, release by force, or change.
+
+use leasehold::{Client, Release};
+use testkit::Server;
+
+use crate::redisson::{ENDLESS, take_now};
+use crate::support::{name, on_every_server, patient};
+
+/// A client whose names are whole keys, with all rights.
+async fn operator(server: &Server) -> Client {
+    let url = format!("redis://127.0.0.1:{}", server.port());
+    let builder = patient(Client::builder(&url)).prefix("");
+    builder.connect().await.unwrap()
+}
+
+fn exists(server: &Server, key: &str) -> bool {
+    server.ask(&["EXISTS", key]).int() == 1
+}
+
+/// A forced release always asked for readers, and found none beside a writer.
+#[test]
+fn forced_release_frees_each_lock_of_redisson() {
+    on_every_server(|server| async move {
+        let client = operator(&server).await;
+        let ours = client.redisson().watchdog(ENDLESS);
+        for kind in ["lock", "fair", "read", "write"] {
+            let name = name();
+            let held = take_now(&ours, kind, &name).await;
+            let freed = client.force_release(&name).await.unwrap();
+            assert_eq!(freed.len(), 1, "{kind}");
+            let holder = freed[0].redisson.as_deref().unwrap();
+            assert!(holder.starts_with(ours.id()), "{kind}: {holder}");
+            assert!(!exists(&server, &name), "{kind}");
+            assert!(matches!(held.release().await, Release::WasLost { .. }));
+            assert_eq!(client.force_release(&name).await.unwrap(), [], "{kind}");
+        }
+    });
+}
