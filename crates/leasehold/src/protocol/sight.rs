@@ -38,6 +38,14 @@ pub(crate) struct Sight {
     pub(crate) mode: Option<Mode>,
 }
 
+impl Sight {
+    /// Whether the server ends it by itself unless it is renewed.
+    pub(crate) fn expires(&self) -> bool {
+        let mut holders = self.holders.iter();
+        holders.all(|stood| stood.holder.lease_left.is_some())
+    }
+}
+
 /// One who holds or waits.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Stood {
@@ -82,9 +90,8 @@ impl First {
                 Ok(Self::Hash { left })
             }
             [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
-            [Reply::Bytes(value), left, _] if value.is_empty() && left.int() == Some(-2) => {
-                Ok(Self::Nothing)
-            }
+            // It is not there, or was released between the two commands.
+            [Reply::Bytes(_), Reply::Int(-2), _] => Ok(Self::Nothing),
             [Reply::Bytes(value), left, heard] => {
                 let left = left.int().and_then(time_left);
                 Ok(Self::Lock(one_holder(value, left, heard)))

@@ -1,7 +1,7 @@
 //! Locks that operators and other libraries look at, release by force, or change.
 
-use leasehold::{Client, Release};
-use testkit::Server;
+use leasehold::{Client, Error, Release};
+use testkit::{Answer, Server};
 
 use crate::redisson::{ENDLESS, take_now};
 use crate::support::{name, on_every_server, patient};
@@ -34,5 +34,24 @@ fn forced_release_frees_each_lock_of_redisson() {
             assert!(matches!(held.release().await, Release::WasLost { .. }));
             assert_eq!(client.force_release(&name).await.unwrap(), [], "{kind}");
         }
+    });
+}
+
+/// A forced release took every string for a lock, and deleted data.
+#[test]
+fn forced_release_spares_data_without_expiry() {
+    on_every_server(|server| async move {
+        let client = operator(&server).await;
+        let (data, lock) = (name(), name());
+        for value in [r#"{"name":"Ada"}"#, ""] {
+            server.tell(&["SET", &data, value]);
+            let error = client.force_release(&data).await.unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+            assert!(error.to_string().contains("without an expiry"), "{error}");
+            assert_eq!(server.ask(&["GET", &data]), Answer::Text(value.to_owned()));
+        }
+        server.tell(&["SET", &lock, "of another library", "PX", "600000"]);
+        assert_eq!(client.force_release(&lock).await.unwrap().len(), 1);
+        assert!(!exists(&server, &lock));
     });
 }
