@@ -4,7 +4,7 @@ use leasehold::{Client, Error, Release};
 use testkit::{Answer, Server};
 
 use crate::redisson::{ENDLESS, take_now};
-use crate::support::{name, on_every_server, patient};
+use crate::support::{LEASE, name, on_every_server, patient};
 
 /// A client whose names are whole keys, with all rights.
 async fn operator(server: &Server) -> Client {
@@ -53,5 +53,27 @@ fn forced_release_spares_data_without_expiry() {
         server.tell(&["SET", &lock, "of another library", "PX", "600000"]);
         assert_eq!(client.force_release(&lock).await.unwrap().len(), 1);
         assert!(!exists(&server, &lock));
+    });
+}
+
+/// A renewal rewrote the expiry that the hash did not have, and so deleted it.
+#[test]
+fn renewal_of_redisson_lock_without_expiry_keeps_it() {
+    on_every_server(|server| async move {
+        let client = operator(&server).await;
+        let ours = client.redisson().watchdog(LEASE);
+        let (read, write) = (name(), name());
+        let reader = ours.read_write_lock(&read);
+        let reader = reader.read_lock().try_lock().await.unwrap().unwrap();
+        let writer = ours.read_write_lock(&write);
+        let writer = writer.write_lock().try_lock().await.unwrap().unwrap();
+        for name in [&read, &write] {
+            assert_eq!(server.ask(&["PERSIST", name]).int(), 1);
+        }
+        reader.extend(LEASE).await.unwrap();
+        writer.extend(LEASE).await.unwrap();
+        assert!(exists(&server, &read) && exists(&server, &write));
+        assert_eq!(reader.release().await.unwrap(), Release::Released);
+        assert_eq!(writer.release().await.unwrap(), Release::Released);
     });
 }
