@@ -103,7 +103,7 @@ impl First {
     /// Looks again at a hash: of ours, of Redisson's or of neither. The particulars of at most so many are read.
     pub(crate) fn look_again(keys: &QueueKeys, left: Option<Duration>, most: u64) -> Call<Self> {
         let key = keys.lock();
-        let line = format!("redisson_lock_queue:{{{key}}}");
+        let line = super::redisson::prefixed("redisson_lock_queue", key);
         let commands = vec![
             LIST.call(&keys.all(), &[&digits(most)]),
             Command::new("HSCAN")

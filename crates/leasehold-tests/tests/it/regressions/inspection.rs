@@ -1,10 +1,10 @@
 //! Locks that operators and other libraries look at, release by force, or change.
 
-use leasehold::{Client, Error, Release};
+use leasehold::{Client, Error, Release, SeenKind};
 use testkit::{Answer, Server};
 
 use crate::redisson::{ENDLESS, take_now};
-use crate::support::{LEASE, name, on_every_server, patient};
+use crate::support::{AMPLE, LEASE, eventually, name, on_every_server, patient};
 
 /// A client whose names are whole keys, with all rights.
 async fn operator(server: &Server) -> Client {
@@ -75,5 +75,29 @@ fn renewal_of_redisson_lock_without_expiry_keeps_it() {
         assert!(exists(&server, &read) && exists(&server, &write));
         assert_eq!(reader.release().await.unwrap(), Release::Released);
         assert_eq!(writer.release().await.unwrap(), Release::Released);
+    });
+}
+
+/// Redisson adds braces to names without any, the inspection added them to all names: it found no queue.
+#[test]
+fn redisson_fair_lock_with_braces_shows_its_waiters() {
+    on_every_server(|server| async move {
+        let client = operator(&server).await;
+        let ours = client.redisson().watchdog(ENDLESS);
+        for name in [format!("{{{}}}:job", name()), format!("{}{{", name())] {
+            let _held = take_now(&ours, "fair", &name).await;
+            let waiting = tokio::spawn(ours.fair_lock(&name).lock().into_future());
+            let queue = format!("redisson_lock_queue:{name}");
+            eventually("a waiter", || exists(&server, &queue)).await;
+            let seen = client.look(&name).await.unwrap().unwrap();
+            assert_eq!(
+                (seen.kind, seen.waiting, seen.waiters.len()),
+                (SeenKind::RedissonFairLock, Some(1), 1)
+            );
+            assert_eq!(client.force_release(&name).await.unwrap().len(), 1);
+            let next = tokio::time::timeout(AMPLE, waiting).await.unwrap();
+            let next = next.unwrap().unwrap();
+            assert_eq!(next.release().await.unwrap(), Release::Released);
+        }
     });
 }
