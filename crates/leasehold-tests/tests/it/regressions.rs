@@ -1,5 +1,7 @@
 //! One test per bug that was found and fixed.
 
+/// Locks that are handed on, kept, or asked for as another kind.
+mod holding;
 /// Locks that operators and other libraries look at, release by force, or change.
 mod inspection;
 /// What was done is done, also where it may not be published.

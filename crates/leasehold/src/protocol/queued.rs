@@ -33,6 +33,8 @@ const KEPT: Duration = Duration::from_secs(30 * 86_400);
 pub(crate) struct Queued {
     keys: Arc<QueueKeys>,
     share: Share,
+    /// The kind and the key: what tasks of one process wait for together must be the same kind of lock.
+    gate: Arc<[u8]>,
 }
 
 /// Which kind of lock it is, and how much of it is taken at a time.
@@ -72,7 +74,8 @@ pub(crate) struct Census {
 
 impl Queued {
     pub(crate) fn new(keys: Arc<QueueKeys>, share: Share) -> Self {
-        Self { keys, share }
+        let gate = [share.kind.as_bytes(), b" ", keys.key()].concat().into();
+        Self { keys, share, gate }
     }
 
     /// The same lock, of which `weight` is taken.
@@ -185,7 +188,7 @@ impl HandOn for Queued {
 impl Line for Queued {
     /// Those who share the lock are let in together, so each has a place of its own.
     fn gate(&self) -> Option<&[u8]> {
-        (!self.share.shared).then(|| self.key())
+        (!self.share.shared).then_some(&*self.gate)
     }
 
     fn told(&self, _mark: &[u8]) -> Told<'_> {

@@ -1,0 +1,30 @@
+//! Locks that are handed on, kept, or asked for as another kind.
+
+use leasehold::kinds::Lock;
+use leasehold::{Error, Release};
+
+use crate::support::{AMPLE, client, eventually, name, owners, run, server};
+
+/// A writer was handed a fair mutex of the same name by a task of its process. It must ask the server.
+#[test]
+fn writer_is_not_handed_a_fair_mutex() {
+    run(async {
+        let server = server();
+        let client = client(&server).await;
+        let name = name();
+        let first = client.fair_mutex(&name).lock().await.unwrap();
+        let second = tokio::spawn(client.fair_mutex(&name).lock().into_future());
+        eventually("it waits", || !owners(&server, "line", &name).is_empty()).await;
+        let writer = Lock::from(client.rw_lock(&name).write()).wait(AMPLE);
+        let writer = tokio::spawn(writer.into_future());
+        let semaphore = client.semaphore(&name, 1).acquire().wait(AMPLE);
+        let semaphore = tokio::spawn(semaphore.into_future());
+        for asked in [writer, semaphore] {
+            let error = asked.await.unwrap().unwrap_err();
+            assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
+        }
+        assert_eq!(first.release().await.unwrap(), Release::Released);
+        let second = second.await.unwrap().unwrap();
+        assert_eq!(second.release().await.unwrap(), Release::Released);
+    });
+}
