@@ -6,6 +6,8 @@ mod holding;
 mod inspection;
 /// What was done is done, also where it may not be published.
 mod publish;
+/// Tokens rise although the server loses its data.
+mod tokens;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

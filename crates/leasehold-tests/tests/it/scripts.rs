@@ -27,6 +27,12 @@ fn left(server: &Server) -> i64 {
     server.ask(&["PTTL", "k"]).int()
 }
 
+/// The server's clock in microseconds.
+fn clock(server: &Server) -> i64 {
+    let time = server.ask(&["TIME"]);
+    time.list()[0].int() * 1_000_000 + time.list()[1].int()
+}
+
 fn is_error(answer: &Answer, code: &str) -> bool {
     matches!(answer, Answer::Error(error) if error.contains(code))
 }
@@ -46,21 +52,59 @@ fn renew_lengthens_ours_and_never_shortens_it() {
 #[test]
 fn tokens_are_given_to_the_holder_and_to_nobody_else() {
     let server = held();
-    let take =
-        |mark: &str, count: &str| server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count]);
-    server.tell(&["SET", "counter", "1794752174808353"]);
-    assert_eq!(take("me", "16"), Answer::Int(1_794_752_174_808_354));
-    assert_eq!(server.ask(&["GET", "counter"]).text(), "1794752174808369");
-    assert_eq!(take("me", "1"), Answer::Int(1_794_752_174_808_370));
+    let take = |mark: &str, count: &str, own: &str| {
+        server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count, own])
+    };
+    let counter = || server.ask(&["GET", "counter"]).text().to_owned();
+    let block = |first, count| Answer::List(vec![Answer::Int(first), Answer::Int(count)]);
+    server.tell(&["SET", "counter", "1494752174808353"]);
+    assert_eq!(take("me", "16", "7"), block(1_494_752_174_808_354, 16));
+    assert_eq!(counter(), "1494752174808369");
+    assert_eq!(take("me", "1", "7"), block(1_494_752_174_808_370, 1));
     assert_eq!(
         server.ask(&["INCR", "counter"]).int(),
         1_794_752_174_808_371
     );
-    assert_eq!(take("you", "16"), Answer::Int(0));
-    for count in ["0", "-1", "1.5", "x"] {
-        assert!(is_error(&take("me", count), "LEASEHOLD"), "{count}");
+    assert_eq!(take("you", "16", "7"), Answer::Int(0));
+    for (count, own) in [
+        ("0", "7"),
+        ("-1", "7"),
+        ("1.5", "7"),
+        ("x", "7"),
+        ("1", "-1"),
+        ("1", "x"),
+    ] {
+        assert!(
+            is_error(&take("me", count, own), "LEASEHOLD"),
+            "{count} {own}"
+        );
     }
-    assert_eq!(server.ask(&["GET", "counter"]).text(), "1794752174808371");
+    assert_eq!(counter(), "1494752174808371");
+    // A counter that was lost, or is behind, does not repeat the holder's token.
+    assert_eq!(
+        take("me", "16", "1594752174808371"),
+        block(1_594_752_174_808_372, 16)
+    );
+}
+
+#[test]
+fn tokens_do_not_pass_the_clock() {
+    let server = held();
+    let take = |count: &str| server.ask(&["EVAL", TOKENS, "2", "k", "counter", "me", count, "7"]);
+    let start = clock(&server);
+    server.tell(&["SET", "counter", &start.to_string()]);
+    let part = take("1000000000000");
+    let (first, count) = (part.list()[0].int(), part.list()[1].int());
+    assert_eq!(first, start + 1);
+    assert!(first + count - 1 <= clock(&server), "{count} from {first}");
+    assert_eq!(
+        server.ask(&["GET", "counter"]).text(),
+        (start + count).to_string()
+    );
+    let ahead = (clock(&server) + 60_000_000).to_string();
+    server.tell(&["SET", "counter", &ahead]);
+    assert_eq!(take("1"), Answer::Int(0));
+    assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
 #[test]
@@ -122,10 +166,7 @@ fn keep_sets_the_end_of_ours_exactly() {
 #[test]
 fn raise_gives_rising_tokens_not_below_clock_or_floor() {
     let server = Server::start(&Flavor::one());
-    let clock = || {
-        let time = server.ask(&["TIME"]);
-        time.list()[0].int() * 1_000_000 + time.list()[1].int()
-    };
+    let clock = || clock(&server);
     let before = clock();
     let first = eval(&server, RAISE, "t", &["0"]).int();
     assert!(first >= before && first <= clock());

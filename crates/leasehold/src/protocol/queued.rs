@@ -10,8 +10,8 @@ use super::call::first;
 use super::keys::QueueKeys;
 use super::script::{digits, script};
 use super::{
-    Acquired, Call, Freed, Grant, HandOn, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting,
-    record, token,
+    Acquired, Call, Freed, Grant, HandOn, Keys, Kind, Line, Mark, Renewed, Standing, TokenBlock,
+    Told, Waiting, record, token,
 };
 use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply};
 use crate::holder::Holder;
@@ -175,9 +175,9 @@ impl Kind for Queued {
 }
 
 impl HandOn for Queued {
-    fn more_tokens(&self, mark: &[u8], count: u64) -> Call<Option<Token>> {
-        let args = [record::owner(mark), &digits(count)];
-        Call::script(&TOKENS, &self.keys.all(), &args, token::read_first)
+    fn more_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
+        let args = [record::owner(mark), &digits(count), &digits(own.as_u64())];
+        Call::script(&TOKENS, &self.keys.all(), &args, token::read_block)
     }
 
     fn shown(&self, mark: &[u8]) -> Holder {

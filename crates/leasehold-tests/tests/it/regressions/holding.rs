@@ -3,6 +3,7 @@
 use leasehold::kinds::Lock;
 use leasehold::{Error, Release};
 
+use crate::hand_on::{KINDS, pass};
 use crate::support::{AMPLE, client, eventually, name, owners, run, server};
 
 /// A writer was handed a fair mutex of the same name by a task of its process. It must ask the server.
@@ -26,5 +27,24 @@ fn writer_is_not_handed_a_fair_mutex() {
         assert_eq!(first.release().await.unwrap(), Release::Released);
         let second = second.await.unwrap().unwrap();
         assert_eq!(second.release().await.unwrap(), Release::Released);
+    });
+}
+
+/// After the counter was lost, tokens for hand-ons started below the holder's own.
+#[test]
+fn handed_on_token_exceeds_own_without_counter() {
+    const LOSE: &[&str] = &[
+        "EVAL",
+        "for _, key in ipairs(redis.call('KEYS', 'leasehold:token:*')) do redis.call('DEL', key) end",
+        "0",
+    ];
+    run(async {
+        let server = server();
+        for kind in KINDS {
+            for _ in 0..5 {
+                // Asserts that the tokens rise.
+                let _ = pass(&server, kind, |lock| lock, LOSE).await;
+            }
+        }
     });
 }
