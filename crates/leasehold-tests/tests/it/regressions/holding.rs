@@ -4,7 +4,7 @@ use leasehold::kinds::Lock;
 use leasehold::{Error, Release};
 
 use crate::hand_on::{KINDS, pass};
-use crate::support::{AMPLE, client, eventually, name, owners, run, server};
+use crate::support::{AMPLE, LEASE, client, eventually, name, owners, run, server};
 
 /// A writer was handed a fair mutex of the same name by a task of its process. It must ask the server.
 #[test]
@@ -46,5 +46,20 @@ fn handed_on_token_exceeds_own_without_counter() {
                 let _ = pass(&server, kind, |lock| lock, LOSE).await;
             }
         }
+    });
+}
+
+/// The lock was free when the lease ended.
+#[test]
+fn at_least_above_a_fixed_lease_is_refused() {
+    run(async {
+        let server = server();
+        let client = client(&server).await;
+        let name = name();
+        let asked = client.mutex(&name).try_lock().lease(LEASE);
+        let error = asked.at_least(LEASE * 2).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("20s") && text.contains("10s"), "{text}");
     });
 }
