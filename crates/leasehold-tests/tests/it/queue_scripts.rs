@@ -115,6 +115,18 @@ fn release_keeps_others_out_for_as_long_as_asked() {
         .parse()
         .unwrap();
     assert_eq!(end - answer[1], 5_000_000);
+    // Neither a renewal that comes late nor the same release again moves the end.
+    let renewed = numbers(&eval(&server, RENEW, &["a", MINUTE]));
+    assert_eq!((renewed[0], renewed[3]), (1, end));
+    let again = numbers(&eval(&server, RELEASE, &["a", "9000000"]));
+    assert_eq!(again[0], 1);
+    assert_eq!(
+        server.ask(&["ZSCORE", "holders", "a"]).text(),
+        end.to_string()
+    );
+    // By force it is free at once.
+    assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
+    assert_eq!(members(&server, "holders"), ["b", "c"]);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn tokens_are_given_to_the_holder_and_to_nobody_else() {
     assert_eq!(take("me", "1", "7"), block(1_494_752_174_808_370, 1));
     assert_eq!(
         server.ask(&["INCR", "counter"]).int(),
-        1_794_752_174_808_371
+        1_494_752_174_808_371
     );
     assert_eq!(take("you", "16", "7"), Answer::Int(0));
     for (count, own) in [
@@ -127,7 +127,7 @@ fn times_out_of_range_change_nothing() {
     let server = held();
     for script in [RENEW, KEEP] {
         for time in ["0", "-1", "1.5", "", "x", "nan"] {
-            let answer = eval(&server, script, "k", &["me", time]);
+            let answer = eval(&server, script, "k", &["me", time, "kept"]);
             assert!(is_error(&answer, "LEASEHOLD"), "{time}: {answer:?}");
             assert!(left(&server) > 50_000, "{time}");
         }
@@ -153,14 +153,30 @@ fn release_deletes_ours_and_tells_the_channel() {
 #[test]
 fn keep_sets_the_end_of_ours_exactly() {
     let server = held();
-    assert_eq!(eval(&server, KEEP, "k", &["you", "30000"]), Answer::Int(0));
+    let keep = |mark: &str, left: &str| eval(&server, KEEP, "k", &[mark, left, "kept"]);
+    assert_eq!(keep("you", "30000"), Answer::Int(0));
     assert!(left(&server) > 50_000);
-    assert_eq!(eval(&server, KEEP, "k", &["me", "30000"]), Answer::Int(1));
+    assert_eq!(keep("me", "30000"), Answer::Int(1));
     assert!((1..=30_000).contains(&left(&server)));
     assert_eq!(
-        eval(&server, KEEP, "absent", &["me", "3000"]),
+        eval(&server, KEEP, "absent", &["me", "3000", "kept"]),
         Answer::Int(0)
     );
+}
+
+#[test]
+fn kept_lock_is_not_renewed_and_keeps_its_end() {
+    let server = held();
+    let keep = || eval(&server, KEEP, "k", &["me", "30000", "kept"]);
+    assert_eq!(keep(), Answer::Int(1));
+    assert_eq!(
+        eval(&server, RENEW, "k", &["me", "200000"]),
+        Answer::Int(-1)
+    );
+    let end = server.ask(&["PEXPIRETIME", "k"]);
+    assert_eq!(keep(), Answer::Int(1), "repeated");
+    assert_eq!(server.ask(&["PEXPIRETIME", "k"]), end);
+    assert_eq!(server.ask(&["GET", "k"]).text(), "kept");
 }
 
 #[test]

@@ -37,9 +37,8 @@ impl Lean {
 
     /// Leaves the lock to end by itself `left` from now, if it is ours.
     fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
-        let left = millis_up(left).to_string();
-        let keys = [self.keys.lock().as_bytes()];
-        Call::script(&KEEP, &keys, &[mark, left.as_bytes()], read_release)
+        let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
+        Call::script(&KEEP, &[self.key()], &args, read_release)
     }
 }
 
