@@ -13,6 +13,7 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lease::Engine;
+use crate::protocol::redisson::Mode;
 use crate::protocol::{
     First, Hints, Keys, Kind, Lean, QueueKeys, Queued, Share, Sight, Stood, is_connected, page,
 };
@@ -174,12 +175,17 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`look`](Self::look), and [`Error::Invalid`] for a latch. After [`Error::Unknown`] it may have happened.
+    /// As for [`look`](Self::look), and [`Error::Invalid`] for a latch, or for a value of another library that has no
+    /// expiry: locks have one, data often has none. After [`Error::Unknown`] it may have happened.
     pub async fn force_release(&self, name: &str) -> Result<Vec<Holder>, Error> {
         let Some(sight) = self.sight(name).await? else {
             return Ok(Vec::new());
         };
         let kind: Box<dyn Kind> = match sight.kind {
+            SeenKind::Foreign if !sight.expires() => {
+                let why = "its key holds a value without an expiry, which is data and no lock";
+                return Err(Error::invalid("name", why));
+            }
             SeenKind::Mutex | SeenKind::Foreign => Box::new(self.as_mutex(name)?),
             SeenKind::FairMutex | SeenKind::Semaphore { .. } | SeenKind::RwLock => {
                 Box::new(Queued::new(self.keys(name)?, Share::NOTHING))
@@ -209,7 +215,10 @@ impl Client {
             SeenKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
             SeenKind::RedissonReadWriteLock => {
                 let lock = redisson.read_write_lock(&key);
-                lock.read_lock().force_unlock().await?
+                match sight.mode {
+                    Some(Mode::Write) => lock.write_lock().force_unlock().await?,
+                    _ => lock.read_lock().force_unlock().await?,
+                }
             }
             _ => redisson.lock(&key).force_unlock().await?,
         };

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use testkit::hold_for_all;
 
 use crate::backend::{Refusal, RefusalKind, Reply, Target, Tls};
-use crate::owner::Owner;
+use crate::owner::{Owner, Token};
 use crate::protocol::redisson::{
     CountDown, Counted, Expiring, Fair, Hashed, Layout, Mode, Object, ReadWrite,
 };
@@ -212,7 +212,7 @@ fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
         read(call, replies);
     }
     if let Some(hand_on) = kind.hand_on() {
-        read(hand_on.more_tokens(&mark, 4), replies);
+        read(hand_on.more_tokens(&mark, 4, Token::new(3)), replies);
     }
     match kind.waiting() {
         Waiting::ForHints(hints) => read(hints.glance(), replies),

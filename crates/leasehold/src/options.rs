@@ -88,6 +88,11 @@ impl Terms {
     pub(crate) fn validate(&self) -> Result<(), Error> {
         validate_lease(self.lease, self.longest)?;
         within("at_least", self.at_least, Duration::ZERO, self.longest)?;
+        if !self.renewed && self.at_least > self.lease {
+            let (least, lease) = (self.at_least, self.lease);
+            let why = format!("{least:?} is longer than the fixed lease of {lease:?}");
+            return Err(Error::invalid("at_least", why));
+        }
         if let Some(at_most) = self.at_most {
             within("at_most", at_most, SHORTEST, LONGEST)?;
             if at_most < self.at_least {
@@ -183,6 +188,18 @@ mod tests {
         terms.at_least = Duration::from_secs(2);
         terms.at_most = Some(Duration::from_secs(1));
         assert!(terms.validate().is_err());
+    }
+
+    #[test]
+    fn least_above_a_fixed_lease_is_refused() {
+        let mut terms = Terms::new(Duration::from_secs(2));
+        terms.at_least = Duration::from_secs(5);
+        assert!(terms.validate().is_ok(), "it is renewed until then");
+        terms.renewed = false;
+        let error = terms.validate().unwrap_err().to_string();
+        assert!(error.contains("5s") && error.contains("2s"), "{error}");
+        terms.at_least = terms.lease;
+        assert!(terms.validate().is_ok());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// The kinds that are handed on.
-const KINDS: [&str; 2] = ["mutex", "fair"];
+pub(crate) const KINDS: [&str; 2] = ["mutex", "fair"];
 
 fn lock(client: &Client, kind: &str, name: &str) -> Lock {
     match kind {
@@ -226,16 +226,16 @@ fn one_who_asks_for_something_else_asks_the_server() {
 }
 
 /// What stood on the server for one who waited, and for the one behind it.
-struct Passed {
-    before: String,
-    after: String,
+pub(crate) struct Passed {
+    pub(crate) before: String,
+    pub(crate) after: String,
     /// Of the one behind.
     guard: Guard,
 }
 
 /// Has two tasks wait for one lock, the second on terms of its own, and the first give it to it; just before, the
 /// server is told to do something.
-async fn pass(
+pub(crate) async fn pass(
     server: &Server,
     kind: &'static str,
     terms: fn(Lock) -> Lock,

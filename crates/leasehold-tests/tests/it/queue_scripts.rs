@@ -115,6 +115,18 @@ fn release_keeps_others_out_for_as_long_as_asked() {
         .parse()
         .unwrap();
     assert_eq!(end - answer[1], 5_000_000);
+    // Neither a renewal that comes late nor the same release again moves the end.
+    let renewed = numbers(&eval(&server, RENEW, &["a", MINUTE]));
+    assert_eq!((renewed[0], renewed[3]), (1, end));
+    let again = numbers(&eval(&server, RELEASE, &["a", "9000000"]));
+    assert_eq!(again[0], 1);
+    assert_eq!(
+        server.ask(&["ZSCORE", "holders", "a"]).text(),
+        end.to_string()
+    );
+    // By force it is free at once.
+    assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
+    assert_eq!(members(&server, "holders"), ["b", "c"]);
 }
 
 #[test]
@@ -133,25 +145,57 @@ fn renew_lengthens_and_makes_nothing() {
 #[test]
 fn tokens_are_given_to_holders_and_to_nobody_else() {
     let server = full();
-    let before = server
+    let counter = || {
+        let counter = server.ask(&["GET", "counter"]);
+        counter.text().parse::<i64>().unwrap()
+    };
+    let block = |first, count| Answer::List(vec![Answer::Int(first), Answer::Int(count)]);
+    // Far behind the clock, so that there are enough.
+    server.tell(&["SET", "counter", "1494752174808353"]);
+    let first = 1_494_752_174_808_354;
+    let take = |owner: &str, count: &str, own: &str| eval(&server, TOKENS, &[owner, count, own]);
+    assert_eq!(take("a", "16", "7"), block(first, 16));
+    assert_eq!(counter(), first + 15);
+    for owner in ["c", "nobody"] {
+        assert_eq!(take(owner, "16", "7"), Answer::Int(0));
+    }
+    for (count, own) in [
+        ("0", "7"),
+        ("-1", "7"),
+        ("1.5", "7"),
+        ("x", "7"),
+        ("1", "-1"),
+        ("1", "x"),
+    ] {
+        assert!(is_error(&take("a", count, own), "LEASEHOLD"));
+    }
+    assert_eq!(counter(), first + 15, "nothing was changed");
+    // A counter that was lost, or is behind, does not repeat the holder's token.
+    let own = 1_594_752_174_808_371;
+    assert_eq!(take("a", "16", &own.to_string()), block(own + 1, 16));
+    // Whoever is served next has a larger one.
+    eval(&server, RELEASE, &["a", "0"]);
+    assert!(enter(&server, "c", MINUTE)[1] > own + 16);
+}
+
+#[test]
+fn tokens_do_not_pass_the_clock() {
+    let server = full();
+    let last = server
         .ask(&["GET", "counter"])
         .text()
         .parse::<i64>()
         .unwrap();
-    let first = eval(&server, TOKENS, &["a", "16"]).int();
-    assert!(first > before, "{first} {before}");
-    let counter = || server.ask(&["GET", "counter"]).text().to_owned();
-    assert_eq!(counter(), (first + 15).to_string());
-    for (owner, count) in [("c", "16"), ("nobody", "16")] {
-        assert_eq!(eval(&server, TOKENS, &[owner, count]), Answer::Int(0));
-    }
-    for count in ["0", "-1", "1.5", "x"] {
-        assert!(is_error(&eval(&server, TOKENS, &["a", count]), "LEASEHOLD"));
-    }
-    assert_eq!(counter(), (first + 15).to_string(), "nothing was changed");
-    // Whoever is served next has a larger one.
-    eval(&server, RELEASE, &["a", "0"]);
-    assert!(enter(&server, "c", MINUTE)[1] > first + 15);
+    let part = eval(&server, TOKENS, &["a", "1000000000000", "7"]);
+    let (first, count) = (part.list()[0].int(), part.list()[1].int());
+    assert_eq!(first, last + 1);
+    // The script's own clock is in the reply of a step.
+    let now = numbers(&eval(&server, RENEW, &["a", "1"]))[2];
+    assert!(first + count - 1 <= now, "{count} from {first}");
+    let ahead = (now + 60_000_000).to_string();
+    server.tell(&["SET", "counter", &ahead]);
+    assert_eq!(eval(&server, TOKENS, &["a", "1", "7"]), Answer::Int(0));
+    assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
 #[test]

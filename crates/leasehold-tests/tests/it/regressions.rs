@@ -1,6 +1,15 @@
 //! One test per bug that was found and fixed.
 
+/// Locks that are handed on, kept, or asked for as another kind.
+mod holding;
+/// Locks that operators and other libraries look at, release by force, or change.
+mod inspection;
+/// Owners, losses, waiters and the keeper.
 mod lease;
+/// What was done is done, also where it may not be published.
+mod publish;
+/// Tokens rise although the server loses its data.
+mod tokens;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -27,6 +27,12 @@ fn left(server: &Server) -> i64 {
     server.ask(&["PTTL", "k"]).int()
 }
 
+/// The server's clock in microseconds.
+fn clock(server: &Server) -> i64 {
+    let time = server.ask(&["TIME"]);
+    time.list()[0].int() * 1_000_000 + time.list()[1].int()
+}
+
 fn is_error(answer: &Answer, code: &str) -> bool {
     matches!(answer, Answer::Error(error) if error.contains(code))
 }
@@ -46,21 +52,59 @@ fn renew_lengthens_ours_and_never_shortens_it() {
 #[test]
 fn tokens_are_given_to_the_holder_and_to_nobody_else() {
     let server = held();
-    let take =
-        |mark: &str, count: &str| server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count]);
-    server.tell(&["SET", "counter", "1794752174808353"]);
-    assert_eq!(take("me", "16"), Answer::Int(1_794_752_174_808_354));
-    assert_eq!(server.ask(&["GET", "counter"]).text(), "1794752174808369");
-    assert_eq!(take("me", "1"), Answer::Int(1_794_752_174_808_370));
+    let take = |mark: &str, count: &str, own: &str| {
+        server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count, own])
+    };
+    let counter = || server.ask(&["GET", "counter"]).text().to_owned();
+    let block = |first, count| Answer::List(vec![Answer::Int(first), Answer::Int(count)]);
+    server.tell(&["SET", "counter", "1494752174808353"]);
+    assert_eq!(take("me", "16", "7"), block(1_494_752_174_808_354, 16));
+    assert_eq!(counter(), "1494752174808369");
+    assert_eq!(take("me", "1", "7"), block(1_494_752_174_808_370, 1));
     assert_eq!(
         server.ask(&["INCR", "counter"]).int(),
-        1_794_752_174_808_371
+        1_494_752_174_808_371
     );
-    assert_eq!(take("you", "16"), Answer::Int(0));
-    for count in ["0", "-1", "1.5", "x"] {
-        assert!(is_error(&take("me", count), "LEASEHOLD"), "{count}");
+    assert_eq!(take("you", "16", "7"), Answer::Int(0));
+    for (count, own) in [
+        ("0", "7"),
+        ("-1", "7"),
+        ("1.5", "7"),
+        ("x", "7"),
+        ("1", "-1"),
+        ("1", "x"),
+    ] {
+        assert!(
+            is_error(&take("me", count, own), "LEASEHOLD"),
+            "{count} {own}"
+        );
     }
-    assert_eq!(server.ask(&["GET", "counter"]).text(), "1794752174808371");
+    assert_eq!(counter(), "1494752174808371");
+    // A counter that was lost, or is behind, does not repeat the holder's token.
+    assert_eq!(
+        take("me", "16", "1594752174808371"),
+        block(1_594_752_174_808_372, 16)
+    );
+}
+
+#[test]
+fn tokens_do_not_pass_the_clock() {
+    let server = held();
+    let take = |count: &str| server.ask(&["EVAL", TOKENS, "2", "k", "counter", "me", count, "7"]);
+    let start = clock(&server);
+    server.tell(&["SET", "counter", &start.to_string()]);
+    let part = take("1000000000000");
+    let (first, count) = (part.list()[0].int(), part.list()[1].int());
+    assert_eq!(first, start + 1);
+    assert!(first + count - 1 <= clock(&server), "{count} from {first}");
+    assert_eq!(
+        server.ask(&["GET", "counter"]).text(),
+        (start + count).to_string()
+    );
+    let ahead = (clock(&server) + 60_000_000).to_string();
+    server.tell(&["SET", "counter", &ahead]);
+    assert_eq!(take("1"), Answer::Int(0));
+    assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
 #[test]
@@ -83,7 +127,7 @@ fn times_out_of_range_change_nothing() {
     let server = held();
     for script in [RENEW, KEEP] {
         for time in ["0", "-1", "1.5", "", "x", "nan"] {
-            let answer = eval(&server, script, "k", &["me", time]);
+            let answer = eval(&server, script, "k", &["me", time, "kept"]);
             assert!(is_error(&answer, "LEASEHOLD"), "{time}: {answer:?}");
             assert!(left(&server) > 50_000, "{time}");
         }
@@ -109,23 +153,36 @@ fn release_deletes_ours_and_tells_the_channel() {
 #[test]
 fn keep_sets_the_end_of_ours_exactly() {
     let server = held();
-    assert_eq!(eval(&server, KEEP, "k", &["you", "30000"]), Answer::Int(0));
+    let keep = |mark: &str, left: &str| eval(&server, KEEP, "k", &[mark, left, "kept"]);
+    assert_eq!(keep("you", "30000"), Answer::Int(0));
     assert!(left(&server) > 50_000);
-    assert_eq!(eval(&server, KEEP, "k", &["me", "30000"]), Answer::Int(1));
+    assert_eq!(keep("me", "30000"), Answer::Int(1));
     assert!((1..=30_000).contains(&left(&server)));
     assert_eq!(
-        eval(&server, KEEP, "absent", &["me", "3000"]),
+        eval(&server, KEEP, "absent", &["me", "3000", "kept"]),
         Answer::Int(0)
     );
 }
 
 #[test]
+fn kept_lock_is_not_renewed_and_keeps_its_end() {
+    let server = held();
+    let keep = || eval(&server, KEEP, "k", &["me", "30000", "kept"]);
+    assert_eq!(keep(), Answer::Int(1));
+    assert_eq!(
+        eval(&server, RENEW, "k", &["me", "200000"]),
+        Answer::Int(-1)
+    );
+    let end = server.ask(&["PEXPIRETIME", "k"]);
+    assert_eq!(keep(), Answer::Int(1), "repeated");
+    assert_eq!(server.ask(&["PEXPIRETIME", "k"]), end);
+    assert_eq!(server.ask(&["GET", "k"]).text(), "kept");
+}
+
+#[test]
 fn raise_gives_rising_tokens_not_below_clock_or_floor() {
     let server = Server::start(&Flavor::one());
-    let clock = || {
-        let time = server.ask(&["TIME"]);
-        time.list()[0].int() * 1_000_000 + time.list()[1].int()
-    };
+    let clock = || clock(&server);
     let before = clock();
     let first = eval(&server, RAISE, "t", &["0"]).int();
     assert!(first >= before && first <= clock());

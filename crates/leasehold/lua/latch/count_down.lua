@@ -26,7 +26,8 @@ if left > 0 and not counted then
   left = left - 1
   redis.call('HSET', latch, 'by ' .. caller, 1, 'left', left)
   if left == 0 then
-    redis.call('SPUBLISH', channel, '')
+    -- A refused publish must not fail what is done: waiters then find it by polling.
+    redis.pcall('SPUBLISH', channel, '')
   end
 end
 return left

@@ -21,5 +21,6 @@ if kind ~= 'latch' then
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
 redis.call('DEL', latch)
-redis.call('SPUBLISH', channel, '')
+-- A refused publish must not fail what is done: waiters then find it by polling.
+redis.pcall('SPUBLISH', channel, '')
 return 1

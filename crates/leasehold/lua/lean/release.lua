@@ -18,4 +18,6 @@ if redis.call('GET', lock) ~= mark then
   return 0
 end
 redis.call('DEL', lock)
-return redis.call('SPUBLISH', channel, '') + 1
+-- A refused publish must not fail what is done: waiters then find it by polling.
+local notified = redis.pcall('SPUBLISH', channel, '')
+return (tonumber(notified) or 0) + 1

@@ -31,7 +31,7 @@ local function digits(number)
   return string.format('%d%06d', math.floor(number / 1000000), number % 1000000)
 end
 
--- weight, shared, first lease, token, since, channel, record: see lua/README.md
+-- weight, shared, first lease, token, since, channel or '-' after a release, record: see lua/README.md
 local function entry(owner)
   local value = redis.call('HGET', lock, owner) or '0 0 0 0 0 - '
   return string.match(value, '^(%d+) (%d) (%d+) (%d+) (%d+) (%S+) (.*)$')

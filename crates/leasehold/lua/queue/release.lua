@@ -1,6 +1,7 @@
 -- queue/release
 --
--- Ends what an owner has, a holding or a place in line, and gives the lock to the next.
+-- Ends what an owner has, a holding or a place in line, and gives the lock to the next. A holding that is
+-- kept from others is marked, so that no renewal under way prolongs it.
 --
 -- ARGV[1]  owner  string; 32 hex digits
 -- ARGV[2]  keep   integer; 0, or how long others are still kept out if it holds
@@ -25,8 +26,12 @@ elseif queued and redis.call('ZSCORE', line, owner) then
   stood = 2
 end
 if stood == 1 and keep > 0 then
-  redis.call('ZADD', holders, now + keep, owner)
-  last = math.max(last, now + keep)
+  local weight, shared, first, its_token, since, channel, record = entry(owner)
+  if channel ~= '-' then
+    enrol(owner, weight, shared, first, its_token, since, '-', record)
+    redis.call('ZADD', holders, now + keep, owner)
+    last = math.max(last, now + keep)
+  end
 elseif stood > 0 then
   leave(owner)
   if queued then

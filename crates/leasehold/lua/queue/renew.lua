@@ -1,7 +1,7 @@
 -- queue/renew
 --
 -- Makes what an owner has last at least so long from now: its lease if it holds, its place if it
--- waits. Never shortens either, never makes one.
+-- waits. Never shortens either, never makes one, and leaves a lock alone that is released and only kept from others.
 --
 -- ARGV[1]  owner   string; 32 hex digits
 -- ARGV[2]  length  integer from 1
@@ -18,8 +18,11 @@ end
 -- A write that needs no memory comes first: what follows is then allowed on a full server.
 redis.call('HDEL', lock, '')
 settle()
-local set = redis.call('ZSCORE', holders, owner) and holders
-set = set or queued and redis.call('ZSCORE', line, owner) and alive
+local set = queued and redis.call('ZSCORE', line, owner) and alive
+if redis.call('ZSCORE', holders, owner) then
+  local _, _, _, _, _, channel = entry(owner)
+  set = channel ~= '-' and holders
+end
 if set then
   redis.call('ZADD', set, 'GT', now + length, owner)
   last = math.max(last, now + length)

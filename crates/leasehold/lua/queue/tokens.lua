@@ -1,24 +1,30 @@
 -- queue/tokens
 --
--- Takes more tokens for a lock that an owner still holds, for those it is handed on to.
+-- Takes more tokens for a lock that an owner still holds, for those it is handed on to. The counter does not pass
+-- the server's clock by that: a counter that was lost starts again at the clock, above all tokens given before.
 --
 -- ARGV[1]  owner  string; 32 hex digits
--- ARGV[2]  count  integer from 1; how many
+-- ARGV[2]  count  integer from 1; how many are wanted
+-- ARGV[3]  own    integer; the holder's token, below all of them even if the counter was lost
 --
 -- Returns
---   n  the first of them
---   0  it does not hold it; nothing was changed
+--   list  the first of them, how many there are: as many as wanted, or as the clock allows
+--   0     it does not hold it, or the clock allows none; nothing was changed
 --   error LEASEHOLD  an argument is out of its range; nothing was changed
 
-local owner, count = ARGV[1], tonumber(ARGV[2])
+local owner, count, own = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-if not count or count < 1 or count % 1 ~= 0 then
-  return redis.error_reply('LEASEHOLD count is out of its range')
+if not count or count < 1 or count % 1 ~= 0 or not own or own < 0 or own >= 2 ^ 53 then
+  return redis.error_reply('LEASEHOLD an argument is out of its range')
 end
 local ends = redis.call('ZSCORE', holders, owner)
 if not ends or tonumber(ends) <= now then
   return 0
 end
-local first = math.max(tonumber(redis.call('GET', counter) or 0), now) + 1
-redis.call('SET', counter, digits(first + count - 1))
-return first
+local before = math.max(tonumber(redis.call('GET', counter) or 0), own)
+local given = math.min(count, now - before)
+if given < 1 then
+  return 0
+end
+redis.call('SET', counter, digits(before + given))
+return {before + 1, given}

@@ -18,5 +18,6 @@ if redis.call('GET', lock) ~= mark then
   return 0
 end
 redis.call('DEL', lock)
-redis.call('SPUBLISH', channel, which)
+-- A refused publish must not fail what is done: waiters then find it by polling.
+redis.pcall('SPUBLISH', channel, which)
 return 1

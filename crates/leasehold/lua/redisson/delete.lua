@@ -16,5 +16,5 @@ local publish = ARGV[1]
 if redis.call('DEL', key) == 0 then
   return 0
 end
-redis.call(publish, channel, '0')
+redis.pcall(publish, channel, '0')
 return 1

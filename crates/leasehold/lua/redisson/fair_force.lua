@@ -16,6 +16,6 @@ if redis.call('DEL', lock) == 0 then
   return 0
 end
 if head then
-  redis.call(publish, channel .. ':' .. head, '0')
+  redis.pcall(publish, channel .. ':' .. head, '0')
 end
 return 1

@@ -18,7 +18,7 @@ local keep_ms, publish = tonumber(ARGV[3]), ARGV[4]
 local function call_next()
   local next = redis.call('LINDEX', line, 0)
   if next then
-    redis.call(publish, channel .. ':' .. next, '0')
+    redis.pcall(publish, channel .. ':' .. next, '0')
   end
 end
 

@@ -24,5 +24,5 @@ if left > 1 then
   return redis.call('DECR', latch)
 end
 redis.call('DEL', latch)
-redis.call(publish, channel, '0')
+redis.pcall(publish, channel, '0')
 return 0

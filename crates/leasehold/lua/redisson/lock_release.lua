@@ -24,5 +24,5 @@ if keep_ms > 0 then
   return 1
 end
 redis.call('DEL', lock)
-redis.call(publish, channel, '0')
+redis.pcall(publish, channel, '0')
 return 1

@@ -28,7 +28,7 @@ if #expired > 0 then
   redis.call('ZREM', held, unpack(expired))
   local there = redis.call('INCRBY', available, #expired)
   if there > 0 then
-    redis.call(publish, channel, there)
+    redis.pcall(publish, channel, there)
   end
 end
 if tonumber(redis.call('GET', available) or 0) < wanted then

@@ -31,7 +31,7 @@ for at = 1, #ids, 16 do
   end
 end
 if keep_ms == 0 and freed > 0 then
-  redis.call(publish, channel, redis.call('INCRBY', available, freed))
+  redis.pcall(publish, channel, redis.call('INCRBY', available, freed))
 end
 if freed < #ids / 16 or expired > 0 then
   return 0

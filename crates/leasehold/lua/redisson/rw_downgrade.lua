@@ -24,5 +24,5 @@ redis.call('HDEL', lock, writer)
 for number = 1, entries do
   redis.call('SET', entry(owner, number), 1, 'PX', math.max(1, redis.call('PTTL', lock)))
 end
-redis.call(publish, channel, '1')
+redis.pcall(publish, channel, '1')
 return 1

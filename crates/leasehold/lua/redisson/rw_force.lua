@@ -18,5 +18,5 @@ if redis.call('HGET', lock, 'mode') ~= mode then
   return 0
 end
 redis.call('DEL', lock)
-redis.call(publish, channel, mode == 'read' and '0' or '1')
+redis.pcall(publish, channel, mode == 'read' and '0' or '1')
 return 1

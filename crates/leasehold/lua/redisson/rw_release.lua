@@ -35,6 +35,6 @@ if left > 0 then
   redis.call('PEXPIRE', lock, left)
 elseif not entries or redis.call('HGET', lock, 'mode') == 'read' then
   redis.call('DEL', lock)
-  redis.call(publish, channel, entries and '0' or '1')
+  redis.pcall(publish, channel, entries and '0' or '1')
 end
 return 1

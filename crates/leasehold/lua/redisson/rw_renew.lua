@@ -24,6 +24,9 @@ elseif redis.call('HEXISTS', lock, writer) == 0 then
 end
 if redis.call('PEXPIRE', lock, lease_ms, 'GT') == 0 then
   -- Written all the same: what replicas acknowledge is a write.
-  redis.call('PEXPIREAT', lock, redis.call('PEXPIRETIME', lock))
+  local at = redis.call('PEXPIRETIME', lock)
+  if at > 0 then
+    redis.call('PEXPIREAT', lock, at)
+  end
 end
 return 1

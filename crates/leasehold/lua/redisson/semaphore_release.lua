@@ -28,5 +28,5 @@ end
 if not noted and certain == '0' then
   return 0
 end
-redis.call(publish, channel, redis.call('INCRBY', available, given))
+redis.pcall(publish, channel, redis.call('INCRBY', available, given))
 return 1

@@ -19,5 +19,5 @@ if redis.call('EXISTS', key) == 1 then
   return 0
 end
 redis.call('SET', key, number)
-redis.call(publish, channel, message)
+redis.pcall(publish, channel, message)
 return 1

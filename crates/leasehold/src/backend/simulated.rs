@@ -148,12 +148,12 @@ impl World {
                 }
                 _ => Reply::Int(0),
             },
-            [b"EVALSHA", _, b"2", key, _, mark, count] => {
-                let first = server.counter + 1;
+            [b"EVALSHA", _, b"2", key, _, mark, count, own] => {
+                let last = server.counter.max(number(own));
                 match server.keys.get(*key).is_some_and(|(at, _)| at == mark) {
                     true => {
-                        server.counter += number(count);
-                        Reply::Int(first)
+                        server.counter = last + number(count);
+                        Reply::List(vec![Reply::Int(last + 1), Reply::Int(number(count))])
                     }
                     false => Reply::Int(0),
                 }

@@ -143,7 +143,8 @@ macro_rules! terms {
             /// Keeps others out until this long after the start, even when released earlier.
             ///
             /// For a job that must run once although the clocks of its hosts differ. A holder that
-            /// crashes is not covered: its lock ends with its lease.
+            /// crashes is not covered: its lock ends with its lease. A [fixed](Self::lease) lease must be at
+            /// least as long.
             pub fn at_least(mut self, length: Duration) -> Self {
                 self.ask.terms.at_least = length;
                 self

@@ -12,18 +12,24 @@ const TELLINGS: u32 = 10;
 const TELLING: Duration = Duration::from_millis(50);
 
 impl Engine {
-    /// Gives back what another holds, as its owner would, and tells it; false when it was not its any more.
+    /// Releases what another owner holds, as that owner would, and notifies it; false when it held nothing any more.
     pub(crate) async fn take_away(&self, kind: &dyn Kind, from: &Stood) -> Result<bool, Error> {
         let taking = async {
             let link = self.link(kind.slot()).await?;
             let release = kind.release(&from.mark, None, link.facts().capabilities);
-            match release.send(&*link, self.limits.request).await? {
-                Freed::Freed { .. } => self.tell(from).await.map(|()| true),
-                Freed::NotOurs => Ok(false),
-            }
+            release.send(&*link, self.limits.request).await
         };
-        let taken = taking.await;
-        taken.map_err(|failure| error_of(failure, kind.name()))
+        let freed = taking.await;
+        match freed.map_err(|failure| error_of(failure, kind.name()))? {
+            Freed::Freed { .. } => {
+                // The lock is free by now. A holder that cannot be notified finds out at its next renewal.
+                if let Err(failure) = self.tell(from).await {
+                    tracing::debug!(lock = kind.name(), %failure, "the holder was not notified");
+                }
+                Ok(true)
+            }
+            Freed::NotOurs => Ok(false),
+        }
     }
 
     /// Tells it again for a while where nobody hears it: one who has only just connected does not listen yet.

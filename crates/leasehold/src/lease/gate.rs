@@ -141,11 +141,6 @@ impl<P, L> Gate<P, L> {
         }
     }
 
-    /// How many stand in line, some of whom may have gone away.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.line.lock().waiting.len() as u64
-    }
-
     /// Leaves the lock to the next in line; gives it back where nobody is.
     pub(crate) fn hand_on(&self, lock: L) -> Result<(), L> {
         let mut line = self.line.lock();

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::renewal::first_beat;
-use super::waiting::{LockGate, Place};
+use super::waiting::{LockGate, Place, Round};
 use crate::backend::Capabilities;
 use crate::clock::Moment;
 use crate::error::Loss;
@@ -59,6 +59,8 @@ pub(super) struct Passage {
     place: Place,
     since: Moment,
     note: Box<str>,
+    /// How often tasks of this process left the lock to each other when the process last held it.
+    last_round: u64,
 }
 
 /// A lock that goes from task to task of this process goes back to the server after this: others may wait, and
@@ -258,9 +260,14 @@ impl Held {
     }
 
     /// Notes that others of this process wait behind `place`, where this one came from.
-    pub(super) fn came_by(&self, place: Place, terms: &Terms) {
-        let (since, note) = (Moment::now(), terms.note.as_str().into());
-        *self.passage.lock() = Some(Box::new(Passage { place, since, note }));
+    pub(super) fn came_by(&self, place: Place, terms: &Terms, last_round: u64) {
+        let passage = Passage {
+            place,
+            since: Moment::now(),
+            note: terms.note.as_str().into(),
+            last_round,
+        };
+        *self.passage.lock() = Some(Box::new(passage));
         // What was lost before this line could tell nobody.
         if let State::Ended(Ending::Lost(_)) = self.state() {
             self.is_gone(0);
@@ -290,12 +297,10 @@ impl Held {
         (usual && now.since(passage.since) < ROUND).then(|| passage.place.gate().clone())
     }
 
-    /// How many tasks of this process wait for it, about.
-    pub(super) fn behind(&self) -> u64 {
+    /// How often tasks of this process left the lock to each other when the process last held it.
+    pub(super) fn last_round(&self) -> u64 {
         let passage = self.passage.lock();
-        passage
-            .as_ref()
-            .map_or(0, |passage| passage.place.gate().waiting())
+        passage.as_ref().map_or(0, |passage| passage.last_round)
     }
 
     /// Ends one holder's time and begins the next one's.
@@ -312,8 +317,12 @@ impl Held {
             return;
         };
         let whole_round = Moment::now().since(passage.since) >= ROUND;
-        // One of those who were told is this process.
-        passage.place.lock_is_gone(whole_round && told > 1);
+        let round = Round {
+            // One of the processes that were notified is this one.
+            let_others: whole_round && told > 1,
+            hand_ons: self.tenure.load(Ordering::Acquire),
+        };
+        passage.place.lock_is_gone(round);
     }
 
     fn loss_by_time(&self) -> Loss {

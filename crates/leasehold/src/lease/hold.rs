@@ -15,12 +15,12 @@ use crate::error::{Error, Loss};
 use crate::holder::Holder;
 use crate::options::Terms;
 use crate::owner::Token;
-use crate::protocol::{Freed, HandOn};
+use crate::protocol::{Freed, TokenBlock};
 
-/// Tokens are taken in blocks of this many or more.
+/// A client asks for at least this many tokens at once.
 const SMALLEST_BLOCK: u64 = 16;
 
-/// And of this many or fewer: what is left of a block is lost when the lock goes back.
+/// A client asks for at most this many tokens at once: what is left of them is lost when the lock goes back.
 const LARGEST_BLOCK: u64 = 1024;
 
 /// Shared by all guards of a reentrant handle.
@@ -41,7 +41,7 @@ struct Tokens {
     own: Token,
     /// How many that follow it are ours.
     spare: u64,
-    /// How many were taken at once when last they were.
+    /// How many the server gave at once when it was last asked.
     block: u64,
 }
 
@@ -106,18 +106,24 @@ impl Hold {
         Err(self)
     }
 
-    /// Gives this holder a token that nobody had before.
+    /// Gives this holder a token above all before; `None` when the server gives none.
     async fn next_token(&mut self) -> Option<()> {
         let Tokens { own, spare, block } = self.tokens;
         self.tokens = match spare {
             0 => {
-                // Ever larger blocks while it goes around, and at once a large one where many wait.
-                let block = (8 * block).max(4 * self.held.behind());
-                let block = block.clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
+                // As many as the last round used and a few more; ever more while that is too little.
+                let used = self.held.last_round();
+                let wanted = (used + used / 4).max(2 * block);
+                let wanted = wanted.clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
+                let taken = self.more_tokens(wanted).await?;
+                // A server that does not know the holder's token must not repeat it (invariant 11).
+                if taken.first <= own {
+                    return None;
+                }
                 Tokens {
-                    own: self.more_tokens(self.held.kind.hand_on()?, block).await?,
-                    spare: block - 1,
-                    block,
+                    own: taken.first,
+                    spare: taken.count - 1,
+                    block: taken.count,
                 }
             }
             _ => Tokens {
@@ -130,11 +136,12 @@ impl Hold {
     }
 
     /// While the lock is ours on the server nobody else gets tokens of it: these are larger than all before.
-    async fn more_tokens(&self, kind: &dyn HandOn, count: u64) -> Option<Token> {
+    async fn more_tokens(&self, count: u64) -> Option<TokenBlock> {
         let link = self.engine.link(self.held.kind.slot()).await.ok()?;
-        let call = kind.more_tokens(&self.held.mark, count);
-        let first = call.send(&*link, self.engine.limits.request).await;
-        first.ok()?
+        let kind = self.held.kind.hand_on()?;
+        let call = kind.more_tokens(&self.held.mark, count, self.tokens.own);
+        let taken = call.send(&*link, self.engine.limits.request).await;
+        taken.ok()?
     }
 
     /// Leaves it to the next task of this process that waits; false when it must go back to the server.

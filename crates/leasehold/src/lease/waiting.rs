@@ -64,8 +64,16 @@ pub(super) struct Papers {
     subscription: Option<Subscription>,
     /// What the place in the server's line goes by, of one who gave up without being served.
     ticket: Option<u64>,
+    last_round: Round,
+}
+
+/// What became of a lock that tasks of this process left to each other, once it is back at the server.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Round {
     /// Whether this process has just had the lock for a whole round, and others wait for it.
-    let_others: bool,
+    pub(super) let_others: bool,
+    /// How often one task left it to another.
+    pub(super) hand_ons: u64,
 }
 
 /// What the task at the desk last saw of the lock.
@@ -184,16 +192,16 @@ impl Place {
 
     fn asking(&self, mut papers: gate::Desk<Papers, Hold>) -> Asking<'_> {
         Asking {
-            courtesy: std::mem::take(&mut papers.let_others).then_some(COURTESY),
+            courtesy: std::mem::take(&mut papers.last_round.let_others).then_some(COURTESY),
             place: self,
             papers,
             looked: None,
         }
     }
 
-    /// Says that this process has the lock no longer; with `let_others`, because others are to have it first.
-    pub(super) fn lock_is_gone(&self, let_others: bool) {
-        let note = |papers: &mut Papers| papers.let_others = let_others;
+    /// Says that this process has the lock no longer, and what became of it here.
+    pub(super) fn lock_is_gone(&self, round: Round) {
+        let note = |papers: &mut Papers| papers.last_round = round;
         self.entrance.gate.lock_is_gone(note);
     }
 
@@ -262,8 +270,9 @@ impl Asking<'_> {
         };
         self.place.saw(holder, None);
         let place = self.place.room.enter(&self.place.entrance.name);
+        let last_round = self.papers.last_round.hand_ons;
         if self.papers.has_the_lock() {
-            hold.held.came_by(place, terms);
+            hold.held.came_by(place, terms, last_round);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Acquired, Call, Freed, Glance, Mark, Renewed, Standing};
+use super::{Acquired, Call, Freed, Glance, Mark, Renewed, Standing, TokenBlock};
 use crate::backend::{Capabilities, Channel, Slot};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
@@ -72,9 +72,9 @@ pub(crate) trait Kind: Send + Sync + 'static {
 
 /// What tasks of one process can leave to each other without asking the server.
 pub(crate) trait HandOn: Send + Sync {
-    /// Takes so many more tokens while it is ours, for those it is left to: the first of them, or nothing when it is
-    /// not ours any more.
-    fn more_tokens(&self, mark: &[u8], count: u64) -> Call<Option<Token>>;
+    /// Takes up to `count` more tokens above `own` while it is ours, for those it is left to; `None` when it is not ours
+    /// any more, or when the server's clock allows none.
+    fn more_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>>;
     /// Who holds it, as others see it.
     fn shown(&self, mark: &[u8]) -> Holder;
 }

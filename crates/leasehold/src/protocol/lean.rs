@@ -10,7 +10,8 @@ use super::expiry::{glance_at, time_left};
 use super::keys::LockKeys;
 use super::script::{digits, script};
 use super::{
-    Acquired, Announced, Call, Freed, Glance, HandOn, Hints, Keys, Kind, Mark, Renewed, Waiting,
+    Acquired, Announced, Call, Freed, Glance, HandOn, Hints, Keys, Kind, Mark, Renewed, TokenBlock,
+    Waiting,
 };
 use super::{record, token};
 use crate::backend::{Capabilities, Command, Failure, Reply};
@@ -36,9 +37,8 @@ impl Lean {
 
     /// Leaves the lock to end by itself `left` from now, if it is ours.
     fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
-        let left = millis_up(left).to_string();
-        let keys = [self.keys.lock().as_bytes()];
-        Call::script(&KEEP, &keys, &[mark, left.as_bytes()], read_release)
+        let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
+        Call::script(&KEEP, &[self.key()], &args, read_release)
     }
 }
 
@@ -136,9 +136,10 @@ impl Kind for Lean {
 }
 
 impl HandOn for Lean {
-    fn more_tokens(&self, mark: &[u8], count: u64) -> Call<Option<Token>> {
+    fn more_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
         let keys = [self.key(), self.keys.counter.as_bytes()];
-        Call::script(&TOKENS, &keys, &[mark, &digits(count)], token::read_first)
+        let args = [mark, &digits(count), &digits(own.as_u64())];
+        Call::script(&TOKENS, &keys, &args, token::read_block)
     }
 
     fn shown(&self, mark: &[u8]) -> Holder {

@@ -39,6 +39,7 @@ pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};
 pub(crate) use report::{Report, clock, report};
 pub(crate) use sight::{First, Sight, Stood, is_connected, page};
+pub(crate) use token::TokenBlock;
 pub(crate) use voted::{Roll, Seat, Voted, too_few};
 
 use crate::backend::Refusal;

@@ -10,8 +10,8 @@ use super::call::first;
 use super::keys::QueueKeys;
 use super::script::{digits, script};
 use super::{
-    Acquired, Call, Freed, Grant, HandOn, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting,
-    record, token,
+    Acquired, Call, Freed, Grant, HandOn, Keys, Kind, Line, Mark, Renewed, Standing, TokenBlock,
+    Told, Waiting, record, token,
 };
 use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply};
 use crate::holder::Holder;
@@ -33,6 +33,8 @@ const KEPT: Duration = Duration::from_secs(30 * 86_400);
 pub(crate) struct Queued {
     keys: Arc<QueueKeys>,
     share: Share,
+    /// The kind and the key: what tasks of one process wait for together must be the same kind of lock.
+    gate: Arc<[u8]>,
 }
 
 /// Which kind of lock it is, and how much of it is taken at a time.
@@ -72,7 +74,8 @@ pub(crate) struct Census {
 
 impl Queued {
     pub(crate) fn new(keys: Arc<QueueKeys>, share: Share) -> Self {
-        Self { keys, share }
+        let gate = [share.kind.as_bytes(), b" ", keys.key()].concat().into();
+        Self { keys, share, gate }
     }
 
     /// The same lock, of which `weight` is taken.
@@ -172,9 +175,9 @@ impl Kind for Queued {
 }
 
 impl HandOn for Queued {
-    fn more_tokens(&self, mark: &[u8], count: u64) -> Call<Option<Token>> {
-        let args = [record::owner(mark), &digits(count)];
-        Call::script(&TOKENS, &self.keys.all(), &args, token::read_first)
+    fn more_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
+        let args = [record::owner(mark), &digits(count), &digits(own.as_u64())];
+        Call::script(&TOKENS, &self.keys.all(), &args, token::read_block)
     }
 
     fn shown(&self, mark: &[u8]) -> Holder {
@@ -185,7 +188,7 @@ impl HandOn for Queued {
 impl Line for Queued {
     /// Those who share the lock are let in together, so each has a place of its own.
     fn gate(&self) -> Option<&[u8]> {
-        (!self.share.shared).then(|| self.key())
+        (!self.share.shared).then_some(&*self.gate)
     }
 
     fn told(&self, _mark: &[u8]) -> Told<'_> {

@@ -1,7 +1,8 @@
 //! The value of a held lock: its owner, and who that is for people who look.
 //!
 //! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces: `lh1` the version of this layout,
-//! OWNER 32 hex digits, SINCE the server's clock in milliseconds, NOTE free text to the end.
+//! OWNER 32 hex digits, SINCE the server's clock in milliseconds, NOTE free text to the end. A lock that is released
+//! and still kept from others has `lh1:kept` there.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -12,6 +13,9 @@ use crate::owner::Owner;
 
 const VERSION: &str = "lh1";
 
+/// What stands in place of the version once the owner has released the lock and `at_least` keeps it from others.
+const KEPT: &str = "lh1:kept";
+
 /// The value that stands for one acquisition by this process.
 pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
     let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
@@ -19,6 +23,12 @@ pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
     let mut value = String::with_capacity(64 + host.len() + note.len());
     let _ = write!(value, "{VERSION} {owner} {since} {pid} {host} {note}");
     value.into_bytes()
+}
+
+/// Returns the value that keeps others out after a release. It names the same holder as `mark`, and no renewal matches it.
+pub(super) fn kept(mark: &[u8]) -> Vec<u8> {
+    let rest = mark.strip_prefix(VERSION.as_bytes()).unwrap_or(mark);
+    [KEPT.as_bytes(), rest].concat()
 }
 
 /// The owner in a value of this process's own making.
@@ -29,7 +39,9 @@ pub(super) fn owner(mark: &[u8]) -> &[u8] {
 
 /// The process that made `value`, by what its owners end with; `None` when it is not of this layout.
 pub(super) fn process(value: &[u8]) -> Option<&str> {
-    let rest = value.strip_prefix(VERSION.as_bytes())?;
+    let rest = value
+        .strip_prefix(KEPT.as_bytes())
+        .or_else(|| value.strip_prefix(VERSION.as_bytes()))?;
     let owner = std::str::from_utf8(rest.get(1..33)?).ok()?;
     let is_owner = owner.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_owner.then(|| &owner[16..])
@@ -45,7 +57,7 @@ pub(super) fn read(value: &[u8]) -> Holder {
 
 fn particulars(value: &str) -> Option<Holder> {
     let mut parts = value.splitn(6, ' ');
-    if parts.next()? != VERSION {
+    if ![VERSION, KEPT].contains(&parts.next()?) {
         return None;
     }
     let _owner = parts.next()?;
@@ -93,6 +105,15 @@ mod tests {
             UNIX_EPOCH.checked_add(Duration::from_millis(1_763_000_000_123))
         );
         assert!(!format!("{holder:?}").contains(&owner.to_string()));
+    }
+
+    #[test]
+    fn kept_value_differs_and_shows_the_same_holder() {
+        let value = write(&Owner::random(), 1_763_000_000_123_456, "nightly");
+        let kept = kept(&value);
+        assert_ne!(kept, value);
+        assert_eq!(read(&kept), read(&value));
+        assert_eq!(process(&kept), process(&value));
     }
 
     #[test]

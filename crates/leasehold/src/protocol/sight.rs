@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::call::first;
 use super::expiry::time_left;
 use super::keys::QueueKeys;
+use super::redisson::Mode;
 use super::script::{digits, script};
 use super::{Call, Keyspace, process_channel, queued, record};
 use crate::backend::{Command, Failure, RefusalKind, Reply, Slot};
@@ -33,6 +34,16 @@ pub(crate) struct Sight {
     pub(crate) waiters: Vec<Stood>,
     /// How many processes wait, where that can be known.
     pub(crate) waiting: Option<u64>,
+    /// In which mode a read-write lock of Redisson's is held.
+    pub(crate) mode: Option<Mode>,
+}
+
+impl Sight {
+    /// Whether the server ends it by itself unless it is renewed.
+    pub(crate) fn expires(&self) -> bool {
+        let mut holders = self.holders.iter();
+        holders.all(|stood| stood.holder.lease_left.is_some())
+    }
 }
 
 /// One who holds or waits.
@@ -79,9 +90,8 @@ impl First {
                 Ok(Self::Hash { left })
             }
             [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
-            [Reply::Bytes(value), left, _] if value.is_empty() && left.int() == Some(-2) => {
-                Ok(Self::Nothing)
-            }
+            // It is not there, or was released between the two commands.
+            [Reply::Bytes(_), Reply::Int(-2), _] => Ok(Self::Nothing),
             [Reply::Bytes(value), left, heard] => {
                 let left = left.int().and_then(time_left);
                 Ok(Self::Lock(one_holder(value, left, heard)))
@@ -93,7 +103,7 @@ impl First {
     /// Looks again at a hash: of ours, of Redisson's or of neither. The particulars of at most so many are read.
     pub(crate) fn look_again(keys: &QueueKeys, left: Option<Duration>, most: u64) -> Call<Self> {
         let key = keys.lock();
-        let line = format!("redisson_lock_queue:{{{key}}}");
+        let line = super::redisson::prefixed("redisson_lock_queue", key);
         let commands = vec![
             LIST.call(&keys.all(), &[&digits(most)]),
             Command::new("HSCAN")
@@ -206,6 +216,7 @@ fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Sight {
         holding: 1,
         waiters: Vec::new(),
         waiting: heard_by(heard),
+        mode: None,
     }
 }
 
@@ -247,6 +258,7 @@ fn ours(reply: &Reply) -> Option<Sight> {
         holding: number(4)?,
         waiters: of_part(2)?,
         waiting: number(5),
+        mode: None,
     })
 }
 
@@ -260,9 +272,13 @@ fn redissons(
     let [_, fields] = fields.list()? else {
         return None;
     };
-    let names = fields.list()?.iter().step_by(2).map(Reply::text);
-    let names: Vec<&str> = names.collect::<Option<_>>()?;
-    let (mode, owners): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| *name == "mode");
+    let (mut mode, mut owners) = (None, Vec::new());
+    for field in fields.list()?.chunks_exact(2) {
+        match field[0].text()? {
+            "mode" => mode = Some(Mode::read(field[1].text()?)?),
+            owner => owners.push(owner),
+        }
+    }
     let holders: Option<Vec<_>> = owners.iter().map(|owner| redisson(owner, left)).collect();
     let holders = holders.filter(|holders| !holders.is_empty())?;
     let waiters = line.list().unwrap_or_default().iter();
@@ -270,10 +286,10 @@ fn redissons(
         .filter_map(|waiter| redisson(waiter.text()?, None))
         .collect();
     Some(Sight {
-        kind: match (mode.is_empty(), waiters.is_empty()) {
-            (false, _) => SeenKind::RedissonReadWriteLock,
-            (true, false) => SeenKind::RedissonFairLock,
-            (true, true) => SeenKind::RedissonLock,
+        kind: match (mode, waiters.is_empty()) {
+            (Some(_), _) => SeenKind::RedissonReadWriteLock,
+            (None, false) => SeenKind::RedissonFairLock,
+            (None, true) => SeenKind::RedissonLock,
         },
         holding: holders.len() as u64,
         holders,
@@ -283,6 +299,7 @@ fn redissons(
             false => waiting.int().and_then(|count| u64::try_from(count).ok()),
         },
         waiters,
+        mode,
     })
 }
 

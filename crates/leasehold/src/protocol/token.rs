@@ -19,10 +19,26 @@ pub(super) fn raise(counter: &str, floor: u64) -> Call<Token> {
     )
 }
 
-/// The first of several, or nothing for 0.
-pub(super) fn read_first(replies: Vec<Reply>) -> Result<Option<Token>, Failure> {
-    let token = read(&first("tokens", replies)?)?;
-    Ok((token.as_u64() > 0).then_some(token))
+/// Consecutive tokens that were taken together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenBlock {
+    pub(crate) first: Token,
+    /// How many there are, at least one.
+    pub(crate) count: u64,
+}
+
+/// Reads the first token and how many there are, or nothing for 0.
+pub(super) fn read_block(replies: Vec<Reply>) -> Result<Option<TokenBlock>, Failure> {
+    match first("tokens", replies)? {
+        Reply::Int(0) => Ok(None),
+        reply => match reply.list() {
+            Some([first, Reply::Int(count @ 1..)]) => Ok(Some(TokenBlock {
+                first: read(first)?,
+                count: count.unsigned_abs(),
+            })),
+            _ => Err(Failure::malformed("tokens", &[reply])),
+        },
+    }
 }
 
 pub(super) fn read(reply: &Reply) -> Result<Token, Failure> {

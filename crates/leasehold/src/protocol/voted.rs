@@ -49,7 +49,7 @@ impl Voted {
 
     /// Leaves the lock to end by itself `left` from now, wherever it is ours.
     fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
-        let args = [mark, &digits(millis_up(left))];
+        let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
         Call::script(&KEEP, &[self.key()], &args, |replies| {
             read_release(&replies)
         })

@@ -89,6 +89,8 @@ struct Holding {
     token: i64,
     since: i64,
     end: i64,
+    /// Whether its owner has released it, so that it only keeps others out.
+    released: bool,
 }
 
 struct Waiting {
@@ -160,8 +162,11 @@ impl Model {
                     .line
                     .iter_mut()
                     .find(|waits| waits.share.owner == *owner);
-                let ends = holding.map(|held| &mut held.end);
-                if let Some(end) = ends.or(waiting.map(|waits| &mut waits.end)) {
+                let end = match holding {
+                    Some(held) => (!held.released).then_some(&mut held.end),
+                    None => waiting.map(|waits| &mut waits.end),
+                };
+                if let Some(end) = end {
                     *end = (*end).max(now + length);
                 }
                 self.standing(*owner, now)
@@ -260,7 +265,11 @@ impl Model {
             .position(|waits| waits.share.owner == owner);
         let stood = match (holding, waiting) {
             (Some(at), _) if keep > 0 => {
-                self.holders[at].end = now + keep;
+                let held = &mut self.holders[at];
+                if !held.released {
+                    held.end = now + keep;
+                    held.released = true;
+                }
                 1
             }
             (Some(at), _) => {
@@ -287,6 +296,7 @@ impl Model {
             token: self.token,
             since: now,
             end: now + lease,
+            released: false,
         });
         self.token
     }
@@ -337,7 +347,8 @@ impl Model {
                 } = held.share;
                 let (token, since, end) = (held.token, held.since, held.end);
                 let shared = i64::from(shared);
-                format!("{weight} {shared} {first} {token} {since} c lh1 who|{end}")
+                let channel = if held.released { "-" } else { "c" };
+                format!("{weight} {shared} {first} {token} {since} {channel} lh1 who|{end}")
             },
         )
     }

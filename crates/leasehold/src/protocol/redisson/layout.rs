@@ -102,10 +102,7 @@ impl Keys for Object {
 impl Object {
     /// Another key or channel of it.
     pub(super) fn prefixed(&self, what: &str) -> String {
-        match self.key.contains('{') {
-            true => format!("{what}:{}", self.key),
-            false => format!("{what}:{{{}}}", self.key),
-        }
+        prefixed(what, &self.key)
     }
 
     /// What its other keys begin with where what they are comes last.
@@ -140,6 +137,14 @@ impl Object {
             name: name.as_bytes(),
             sharded: self.sharded,
         }
+    }
+}
+
+/// Another key or channel of the object at `key`: Redisson adds braces only to names without any.
+pub(crate) fn prefixed(what: &str, key: &str) -> String {
+    match key.contains('{') {
+        true => format!("{what}:{key}"),
+        false => format!("{what}:{{{key}}}"),
     }
 }
 

@@ -15,7 +15,7 @@ mod read_write;
 pub(crate) use counted::Counted;
 pub(crate) use fair::Fair;
 pub(crate) use latch::CountDown;
-pub(crate) use layout::{Layout, Object};
+pub(crate) use layout::{Layout, Object, prefixed};
 pub(crate) use lock::Hashed;
 pub(crate) use permits::Expiring;
 pub(crate) use read_write::{Mode, ReadWrite};

@@ -41,6 +41,23 @@ pub(crate) enum Mode {
     Write,
 }
 
+impl Mode {
+    /// The mode as the hash has it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+
+    /// Reads the mode that a hash has; `None` when it is none.
+    pub(crate) fn read(word: &str) -> Option<Self> {
+        [Self::Read, Self::Write]
+            .into_iter()
+            .find(|mode| mode.word() == word)
+    }
+}
+
 /// The calls of one lock, for those who read or for those who write.
 #[derive(Debug)]
 pub(crate) struct ReadWrite {
@@ -62,12 +79,9 @@ impl ReadWrite {
 
     /// Takes it away from all who hold it in this mode; false when nobody does.
     pub(crate) fn force(&self) -> Call<bool> {
-        let mode: &[u8] = match self.mode {
-            Mode::Read => b"read",
-            Mode::Write => b"write",
-        };
         let keys = [self.key(), self.channel.as_bytes()];
-        Call::script(&FORCE, &keys, &[mode, self.object.publish()], read_done)
+        let args = [self.mode.word().as_bytes(), self.object.publish()];
+        Call::script(&FORCE, &keys, &args, read_done)
     }
 
     fn own_keys(&self) -> [&[u8]; 2] {

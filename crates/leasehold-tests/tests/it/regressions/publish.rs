@@ -1,0 +1,114 @@
+//! What was done is done, also where the user may not publish that it was.
+
+use leasehold::{LatchState, Release};
+use testkit::{Answer, Flavor, Server};
+
+use crate::contract::{KINDS, any_lock};
+use crate::inspect::allow_looking;
+use crate::redisson;
+use crate::support::{AMPLE, PASSWORD, client, exists, name, on_every_server, run, server, url_at};
+
+/// Takes all channels from the user that the library logs in as: what a new user of Redis 7 has.
+fn without_channels(server: &Server) {
+    server.tell(&["ACL", "SETUSER", "leasehold", "resetchannels"]);
+}
+
+/// The release was reported as denied, although the lock was free.
+#[test]
+fn release_without_channel_rights_succeeds() {
+    on_every_server(|server| async move {
+        without_channels(&server);
+        allow_looking(&server);
+        let client = client(&server).await;
+        for kind in 0..KINDS {
+            let name = name();
+            let guard = any_lock(&client, &name, kind).await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert!(!exists(&server, &name), "kind {kind}");
+            let _revoked = any_lock(&client, &name, kind).await.unwrap();
+            assert_eq!(client.force_release(&name).await.unwrap().len(), 1);
+            assert!(!exists(&server, &name), "kind {kind}");
+        }
+        let latch = client.latch(&name());
+        assert!(latch.set(1, AMPLE).await.unwrap());
+        let opened = latch.count_down("me").await.unwrap();
+        assert_eq!(opened, LatchState::Open);
+        assert!(latch.delete().await.unwrap());
+    });
+}
+
+/// A quorum asked a second time, and so did not notice.
+#[test]
+fn quorum_script_without_channel_rights_releases() {
+    const RELEASE: &str = include_str!("../../../../leasehold/lua/quorum/release.lua");
+    let server = server();
+    without_channels(&server);
+    server.tell(&["SET", "lock:k", "me", "PX", "600000"]);
+    let mut user = server.connect();
+    user.ask(&["AUTH", "leasehold", PASSWORD]).unwrap();
+    let release = ["EVAL", RELEASE, "1", "lock:k", "me", "leasehold:c", "once"];
+    assert_eq!(user.ask(&release).unwrap(), Answer::Int(1));
+    assert!(!exists(&server, "k"));
+}
+
+#[test]
+fn redisson_release_without_channel_rights_succeeds() {
+    for flavor in Flavor::all() {
+        run(async {
+            let server = redisson::server(&flavor);
+            without_channels(&server);
+            let ours = redisson::of(&redisson::client(&url_at(server.port())).await);
+            let gone = |name: &str| server.ask(&["EXISTS", name]).int() == 0;
+            for kind in ["lock", "fair", "fenced", "read", "write"] {
+                let name = name();
+                let held = redisson::take_now(&ours, kind, &name).await;
+                set_waiter(&server, &name, true);
+                held.give_back().await;
+                assert!(gone(&name), "{kind}");
+                set_waiter(&server, &name, false);
+                let _revoked = redisson::take_now(&ours, kind, &name).await;
+                set_waiter(&server, &name, true);
+                assert!(redisson::force(&ours, kind, &name).await, "{kind}");
+                assert!(gone(&name), "{kind}");
+            }
+            let rw = ours.read_write_lock(&name());
+            let writer = rw.write_lock().try_lock().await.unwrap().unwrap();
+            let reader = writer.downgrade().await.unwrap();
+            assert_eq!(reader.release().await.unwrap(), Release::Released);
+            counts(&ours).await;
+        });
+    }
+}
+
+/// Puts a waiter into the queue that a fair lock of this name has, or takes it out: a release then has something to publish.
+fn set_waiter(server: &Server, name: &str, waits: bool) {
+    let queue = format!("redisson_lock_queue:{{{name}}}");
+    let timeouts = format!("redisson_lock_timeout:{{{name}}}");
+    if !waits {
+        return server.tell(&["DEL", &queue, &timeouts]);
+    }
+    let (waiter, never) = ("a2b1f3c4-0000-4000-8000-123456789abc:1", "9007199254740991");
+    server.tell(&["RPUSH", &queue, waiter]);
+    server.tell(&["ZADD", &timeouts, never, waiter]);
+}
+
+/// Semaphores and latches.
+async fn counts(ours: &leasehold::redisson::Redisson) {
+    let semaphore = ours.semaphore(&name());
+    assert!(semaphore.try_set_permits(1).await.unwrap());
+    let permits = semaphore.try_acquire(1).await.unwrap().unwrap();
+    permits.release().await.unwrap();
+    assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+
+    let expirable = ours.permit_expirable_semaphore(&name());
+    assert!(expirable.try_set_permits(1).await.unwrap());
+    let permit = expirable.try_acquire(1).await.unwrap().unwrap();
+    assert_eq!(permit.release().await.unwrap(), Release::Released);
+    assert_eq!(expirable.available_permits().await.unwrap(), 1);
+
+    let latch = ours.count_down_latch(&name());
+    assert!(latch.try_set_count(1).await.unwrap());
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    assert!(latch.try_set_count(2).await.unwrap());
+    assert!(latch.delete().await.unwrap());
+}
