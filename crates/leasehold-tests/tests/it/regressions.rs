@@ -1,5 +1,8 @@
 //! One test per bug that was found and fixed.
 
+/// Those of sentinels, clusters, quorums and subscriptions.
+mod network;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

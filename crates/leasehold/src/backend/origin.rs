@@ -44,10 +44,36 @@ impl Origin {
             Self::Fixed(endpoint, role) => {
                 Connection::connect(endpoint, name, *role, on_event).await
             }
-            Self::Elected(sentinels) => {
-                let master = sentinels.master().await?;
-                Connection::connect(&master, name, Role::Master, on_event).await
-            }
+            Self::Elected(sentinels) => connect_to_master(sentinels, name, on_event).await,
         }
     }
+}
+
+/// Connects to the server that one sentinel names, or where it does not accept, to one that others name: the sentinel
+/// that was asked first may be behind.
+async fn connect_to_master(
+    sentinels: &Sentinels,
+    name: &'static str,
+    on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+) -> Result<Arc<Connection>, Failure> {
+    let on_event = Arc::new(on_event);
+    let connect = async |server: &Endpoint| {
+        let on_event = on_event.clone();
+        let on_event = move |event, link| on_event(event, link);
+        Connection::connect(server, name, Role::Master, on_event).await
+    };
+    let first = sentinels.master().await?;
+    let failure = match connect(&first).await {
+        Ok(connection) => return Ok(connection),
+        Err(failure) => failure,
+    };
+    let is_tried = |server: &&Endpoint| format!("{server:?}") == format!("{first:?}");
+    let election = sentinels.elect().await;
+    for server in election.servers().filter(|server| !is_tried(server)) {
+        tracing::info!(?first, %failure, ?server, "sentinels name another server too");
+        if let Ok(connection) = connect(server).await {
+            return Ok(connection);
+        }
+    }
+    Err(failure)
 }
