@@ -1,11 +1,15 @@
 //! Bugs between client and servers: sentinels, clusters, quorums and subscriptions.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
 use leasehold::{Client, Release};
 use testkit::group::{GROUP, Group};
-use testkit::{Flavor, Server};
+use testkit::{Fault, Flavor, Proxy, Server};
 
-use crate::deployment::{builder_by, group};
-use crate::support::{eventually, name, patient, run};
+use crate::deployment::{Five, builder_by, builder_of, group};
+use crate::support::{LEASE, eventually, name, patient, run, url_at};
 
 async fn works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
@@ -65,5 +69,48 @@ fn misled_sentinel_does_not_end_connections() {
         eventually("another sentinel is asked", left).await;
         works(&client).await;
         assert_eq!(connections(), before, "the master was left");
+    });
+}
+
+/// What put a lock on a node that missed it could come after its release, and the lock stayed there until its lease ended.
+#[test]
+fn late_fill_does_not_outlast_the_release() {
+    const FILL: &str = include_str!("../../../../leasehold/lua/quorum/fill.lua");
+    run(async {
+        let five = Five::start(&Flavor::one());
+        let first = &five.servers[0];
+        let digest = first.ask(&["SCRIPT", "LOAD", FILL]).text().to_owned();
+        let ports = five.servers.iter().map(Server::port);
+        let proxies: Vec<_> = ports.map(Proxy::start).collect();
+        for proxy in &proxies[1..] {
+            // The node that misses the lock says so before a majority has kept it.
+            proxy.distance(Duration::from_millis(50));
+        }
+        let is_filled = Arc::new(AtomicBool::new(false));
+        let noted = is_filled.clone();
+        proxies[0].judge(move |request| {
+            let is_fill = request.get(1).is_some_and(|one| *one == digest.as_bytes());
+            noted.fetch_or(is_fill, Ordering::SeqCst);
+            match is_fill {
+                true => Fault::Delay(Duration::from_millis(500)),
+                false => Fault::None,
+            }
+        });
+        let urls = proxies.iter().map(|proxy| url_at(proxy.port())).collect();
+        let builder = builder_of(urls).lease(LEASE).request_timeout(LEASE / 8);
+        let quorum = builder.connect().await.unwrap();
+        let name = name();
+        let guard = quorum.mutex(&name).lock().await.unwrap();
+        eventually("at all", || five.having(&name) == 5).await;
+        first.tell(&["DEL", &crate::support::key(&name)]);
+        let filling = || is_filled.load(Ordering::SeqCst);
+        eventually("a fill is on its way", filling).await;
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        let is_back = Instant::now();
+        eventually("put back", || five.having(&name) > 0).await;
+        eventually("gone", || five.having(&name) == 0).await;
+        // It would have stayed for the whole lease.
+        let took = is_back.elapsed();
+        assert!(took < LEASE * 8 / 10, "it was there for {took:?}");
     });
 }
