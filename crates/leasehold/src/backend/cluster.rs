@@ -17,9 +17,9 @@ use super::connection::{Connection, Endpoint, Role, Tls};
 use super::homes::Homes;
 use super::lanes::Lanes;
 use super::origin::Origin;
-use super::reply::{Cause, Failure};
+use super::reply::{Cause, Failure, Reply};
 use super::route::Route;
-use super::slots::{self, Address, Layout};
+use super::slots::{self, Address, Layout, Redirect};
 use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
 use crate::options::Acknowledgement;
 
@@ -60,6 +60,7 @@ struct Map {
 pub(super) struct Node {
     /// Tells it from all others of this process.
     number: usize,
+    pub(super) host: String,
     pub(super) lanes: Lanes,
 }
 
@@ -144,6 +145,22 @@ impl Nodes {
         self.owner(slot).ok_or_else(missing)
     }
 
+    /// Whether `node` has refused something because the slot is another's now, which is noted.
+    pub(super) fn is_moved(&self, failure: &Failure, node: &Node) -> bool {
+        let Failure::Refused(refusal) = failure else {
+            return false;
+        };
+        let redirect = Redirect::of(&Reply::Refused(refusal.clone()));
+        let Some(Redirect::Moved(slot, address)) = redirect else {
+            return false;
+        };
+        match address.given_by(&node.host) {
+            Some(address) => self.moved(slot, &address),
+            None => self.stir.notify_one(),
+        }
+        true
+    }
+
     /// Notes that `slot` is at `address` now.
     pub(super) fn moved(&self, slot: Slot, address: &Address) {
         let Some(node) = self.node_at(address) else {
@@ -162,15 +179,11 @@ impl Nodes {
         if let Some(node) = map.nodes.get(address) {
             return Some(node.clone());
         }
-        let seed = self.seeds.first()?;
-        let host = match address.host.as_str() {
-            "" => seed.host(),
-            host => host.to_owned(),
-        };
-        let endpoint = seed.at(&host, address.port);
+        let endpoint = self.seeds.first()?.at(&address.host, address.port);
         let origin = Origin::Fixed(Arc::new(endpoint), Role::Member);
         let node = Arc::new(Node {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            host: address.host.clone(),
             lanes: Lanes::start(origin, &self.keeper),
         });
         map.nodes.insert(address.clone(), node.clone());
@@ -215,7 +228,7 @@ impl Nodes {
     async fn layout_by(&self, link: &Connection) -> Result<Layout, Failure> {
         let patience = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
         let slots = link.question(&["CLUSTER", "SLOTS"], patience).await?;
-        let layout = slots::layout(&slots)?;
+        let layout = slots::layout(&slots, link.host())?;
         match layout.is_empty() {
             true => Err(Failure::Unreachable("no node has any slot yet".into())),
             false => Ok(layout),

@@ -13,8 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::cluster::{Node, Nodes};
-use super::reply::{Failure, Reply};
-use super::slots::Redirect;
+use super::reply::Failure;
 use super::subscriptions::Unsubscribe;
 use super::{Channel, Listener, News, Slot, Subscription};
 
@@ -136,19 +135,12 @@ impl Seat {
                     *at = Some((node, subscription));
                     return Ok(());
                 }
-                Err(Failure::Refused(refusal)) => {
-                    let redirect = Redirect::of(&Reply::Refused(refusal.clone()));
-                    let Some(Redirect::Moved(slot, address)) = redirect else {
-                        return Err(Failure::Refused(refusal));
-                    };
-                    nodes.moved(slot, &address);
-                    refused = Some(refusal);
-                }
+                Err(failure) if nodes.is_moved(&failure, &node) => refused = Some(failure),
                 Err(failure) => return Err(failure),
             }
         }
         self.ear.ended.store(true, Ordering::Release);
-        Err(refused.map_or(Failure::Closed, Failure::Refused))
+        Err(refused.unwrap_or(Failure::Closed))
     }
 }
 

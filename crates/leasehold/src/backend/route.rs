@@ -42,9 +42,13 @@ impl Route {
     async fn follow(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
         let end = Moment::now() + patience;
         let mut pauses = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-        let mut replies = self.current().exchange(batch.clone(), patience).await?;
+        let first = self.current();
+        let mut replies = first.exchange(batch.clone(), patience).await?;
+        // Who has refused, where it is not the first.
+        let mut refusers: HashMap<usize, Arc<Connection>> = HashMap::new();
         for hop in 0.. {
-            let errands = self.errands(&replies);
+            let refuser = |index| refusers.get(&index).unwrap_or(&first).host();
+            let errands = self.errands(&replies, refuser);
             let left = end.since(Moment::now());
             if errands.is_empty() || left.is_zero() {
                 break;
@@ -64,6 +68,7 @@ impl Route {
                 };
                 for (index, answer) in indices.into_iter().zip(answers) {
                     replies[index] = answer;
+                    refusers.insert(index, link.clone());
                 }
             }
         }
@@ -71,19 +76,30 @@ impl Route {
     }
 
     /// What was refused and is to be sent where, by index; notes what has moved.
-    fn errands(&self, replies: &[Reply]) -> HashMap<Errand, Vec<usize>> {
+    fn errands<'a>(
+        &self,
+        replies: &[Reply],
+        refuser: impl Fn(usize) -> &'a str,
+    ) -> HashMap<Errand, Vec<usize>> {
         let mut errands: HashMap<_, Vec<_>> = HashMap::new();
         for (index, reply) in replies.iter().enumerate() {
             let errand = match Redirect::of(reply) {
                 Some(Redirect::Moved(slot, address)) => {
-                    self.nodes.moved(slot, &address);
-                    Errand::At(address)
+                    let address = address.given_by(refuser(index));
+                    if let Some(address) = &address {
+                        self.nodes.moved(slot, address);
+                    }
+                    address.map(Errand::At)
                 }
-                Some(Redirect::Ask(address)) => Errand::Ask(address),
-                Some(Redirect::Again) => Errand::Again,
+                Some(Redirect::Ask(address)) => address.given_by(refuser(index)).map(Errand::Ask),
+                Some(Redirect::Again) => Some(Errand::Again),
                 None => continue,
             };
-            errands.entry(errand).or_default().push(index);
+            match errand {
+                Some(errand) => errands.entry(errand).or_default().push(index),
+                // The node does not know where the other is; its caller tries again when that is learnt.
+                None => self.nodes.stir.notify_one(),
+            }
         }
         errands
     }

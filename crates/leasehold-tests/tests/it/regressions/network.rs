@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Release};
 use testkit::group::{GROUP, Group};
-use testkit::{Fault, Flavor, Proxy, Server};
+use testkit::{Cluster, Fault, Flavor, Proxy, Server, Setup};
 
 use crate::deployment::{Five, builder_by, builder_of, group};
 use crate::support::{LEASE, eventually, name, patient, run, url_at};
@@ -113,4 +113,28 @@ fn late_fill_does_not_outlast_the_release() {
         let took = is_back.elapsed();
         assert!(took < LEASE * 8 / 10, "it was there for {took:?}");
     });
+}
+
+/// Where a node gave no host, that of the URL's first node was taken, and `?` for a name.
+#[test]
+fn cluster_nodes_without_a_name_are_found() {
+    for kind in ["unknown-endpoint", "hostname"] {
+        run(async {
+            let setup = Setup::default().option("cluster-preferred-endpoint-type", kind);
+            let cluster = Cluster::start(&setup, &Flavor::one(), 2, false);
+            // The first address is not that of a node, and no node is at its host.
+            let node = cluster.server(0).port();
+            let url = format!("redis+cluster://127.0.0.2:{node},127.0.0.1:{node}");
+            let client = patient(Client::builder(&url)).connect().await.unwrap();
+            for _ in 0..10 {
+                works(&client).await;
+            }
+            // Whoever is sent on is sent to a node without a name as well.
+            let slot = cluster.slot("lock:moved");
+            let from = cluster.owner(slot, 0);
+            cluster.move_slot(slot, from, 1 - from);
+            let guard = client.mutex("moved").lock().await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+        });
+    }
 }
