@@ -4,7 +4,6 @@
 //! answered or are too late: one that is slow or dead delays nobody. What the answers come to is for others to
 //! say; here they only stand side by side, as [`Reply::Each`].
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,26 +11,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
+use super::gathering::{self, majority};
 use super::lanes::Lanes;
 use super::origin::Origin;
 use super::reply::{Failure, Refusal, RefusalKind, Reply};
-use super::subscriptions::Unsubscribe;
 use super::{
-    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Lane, Link, Listener, News, Slot,
+    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Lane, Link, Listener, Slot,
     Subscription,
 };
 use crate::clock::Moment;
 use crate::options::Acknowledgement;
-
-/// How many announcements are remembered until a majority has made them.
-const REMEMBERED: usize = 16;
-
-/// How many of so many nodes decide: more than half.
-pub(crate) fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
-}
 
 /// See the module's documentation.
 pub(crate) struct Assembly {
@@ -46,7 +36,7 @@ pub(crate) struct Assembly {
 }
 
 struct Member {
-    lanes: Lanes,
+    lanes: Arc<Lanes>,
     /// Whether somebody is connecting the callers' lane.
     dialing: AtomicBool,
     /// Why that failed when it was last tried.
@@ -89,7 +79,7 @@ impl Assembly {
     ) -> Self {
         let member = |origin| {
             Arc::new(Member {
-                lanes: Lanes::start(origin, keeper),
+                lanes: Arc::new(Lanes::start(origin, keeper)),
                 dialing: AtomicBool::new(false),
                 refused: Mutex::default(),
             })
@@ -196,102 +186,14 @@ impl Backend for Assembly {
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {
-        Box::pin(async move {
-            let gathering = Arc::new(Gathering {
-                listener,
-                majority: self.majority(),
-                heard: Mutex::default(),
-            });
-            // One task per member, which ends its part of the subscription when it is ended itself.
-            let mut parts = JoinSet::new();
-            let (sender, mut outcomes) = mpsc::unbounded_channel();
-            for (number, member) in self.members.iter().enumerate() {
-                let (member, channel, sender) = (member.clone(), channel.clone(), sender.clone());
-                let gathering = gathering.clone();
-                let ear = Arc::new(Ear { gathering, number });
-                let part = async move {
-                    match member.lanes.subscribe(channel, ear).await {
-                        Ok(_in_force) => {
-                            let _ = sender.send(Ok(()));
-                            drop(sender);
-                            std::future::pending::<()>().await;
-                        }
-                        Err(failure) => {
-                            let _ = sender.send(Err(failure));
-                        }
-                    }
-                };
-                parts.spawn_on(part, &self.keeper);
-            }
-            drop(sender);
-            let mut confirmed = 0;
-            let mut failure = Failure::Closed;
-            while let Some(outcome) = outcomes.recv().await {
-                match outcome {
-                    Ok(()) => confirmed += 1,
-                    Err(why) => failure = why,
-                }
-                if confirmed >= self.majority() {
-                    return Ok(Subscription::new(Box::new(Parts(parts))));
-                }
-            }
-            Err(failure)
-        })
-    }
-}
-
-/// Ends a subscription at all members when dropped.
-struct Parts(#[expect(dead_code, reason = "dropped with it")] JoinSet<()>);
-
-impl Unsubscribe for Parts {}
-
-/// Passes a message on when a majority of the members has said the same.
-struct Gathering {
-    listener: Arc<dyn Listener>,
-    majority: usize,
-    /// What was said lately, and by which members, one bit each.
-    heard: Mutex<VecDeque<(Vec<u8>, u64)>>,
-}
-
-/// Hears one member.
-struct Ear {
-    gathering: Arc<Gathering>,
-    number: usize,
-}
-
-impl Listener for Ear {
-    fn heard(&self, news: News<'_>) {
-        let passed_on = match news {
-            News::Message { text, .. } => self.gathering.completes(text, self.number),
-            News::Resubscribed | News::Ended => true,
-        };
-        if passed_on {
-            self.gathering.listener.heard(news);
-        }
-    }
-}
-
-impl Gathering {
-    /// Whether `text` has now been heard from just a majority.
-    fn completes(&self, text: &[u8], member: usize) -> bool {
-        let bit = 1 << (member % 64);
-        let mut heard = self.heard.lock();
-        let said = match heard.iter_mut().find(|(said, _)| said == text) {
-            Some((_, members)) => members,
-            None => {
-                if heard.len() == REMEMBERED {
-                    heard.pop_front();
-                }
-                heard.push_back((text.to_vec(), 0));
-                match heard.back_mut() {
-                    Some((_, members)) => members,
-                    None => return true,
-                }
-            }
-        };
-        let before = *said;
-        *said |= bit;
-        before != *said && said.count_ones() as usize == self.majority
+        let members = self.members.iter().map(|member| member.lanes.clone());
+        let members = members.collect();
+        Box::pin(gathering::subscribe(
+            members,
+            channel,
+            listener,
+            self.keeper.clone(),
+        ))
     }
 }
 
@@ -389,32 +291,5 @@ mod tests {
             Some(Reply::Nil),
             Some(Reply::Int(1))
         ]));
-    }
-
-    #[test]
-    fn a_message_is_passed_on_once_when_a_majority_has_said_it() {
-        struct Deaf;
-        impl Listener for Deaf {
-            fn heard(&self, _news: News<'_>) {}
-        }
-        let gathering = Gathering {
-            listener: Arc::new(Deaf),
-            majority: 3,
-            heard: Mutex::default(),
-        };
-        let said = [
-            (b"a", 0),
-            (b"b", 1),
-            (b"a", 1),
-            (b"a", 1),
-            (b"a", 4),
-            (b"a", 2),
-        ];
-        let passed = said.map(|(text, member)| gathering.completes(text, member));
-        assert_eq!(passed, [false, false, false, false, true, false]);
-        for number in 0..100_u32 {
-            gathering.completes(&number.to_be_bytes(), 0);
-        }
-        assert_eq!(gathering.heard.lock().len(), REMEMBERED);
     }
 }

@@ -21,6 +21,7 @@ use super::reply::{Cause, Failure, Reply};
 use super::route::Route;
 use super::slots::{self, Address, Layout, Redirect};
 use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
+use crate::clock::Moment;
 use crate::options::Acknowledgement;
 
 const SLOTS: usize = 16_384;
@@ -110,19 +111,22 @@ impl Cluster {
 
 /// Keeps the map and the subscriptions up to date until nobody is left.
 async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
+    let mut due = Moment::NEVER;
     loop {
         tokio::time::sleep(SHORTEST_WATCH).await;
-        tokio::select! {
-            () = stir.notified() => {}
-            () = tokio::time::sleep(WATCH) => {}
-        }
+        let next = Moment::now() + WATCH;
+        let is_stirred = tokio::select! {
+            () = stir.notified() => true,
+            () = tokio::time::sleep_until(next.min(due).as_timer()) => false,
+        };
         let Some(nodes) = nodes.upgrade() else {
             return;
         };
         if let Err(failure) = nodes.ask_layout().await {
             tracing::warn!(%failure, "no node says who has which slot");
         }
-        Homes::settle_all(&nodes).await;
+        Homes::settle(&nodes, is_stirred).await;
+        due = nodes.homes.due(&nodes);
     }
 }
 

@@ -21,9 +21,11 @@ mod backoff;
 mod cluster;
 mod command;
 mod connection;
+mod gathering;
 mod homes;
 mod lanes;
 mod origin;
+mod pauses;
 mod reply;
 mod requests;
 mod route;
@@ -41,10 +43,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use assembly::majority;
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
 pub(crate) use connection::Tls;
+pub(crate) use gathering::majority;
 pub(crate) use reply::{Cause, Failure, Refusal, RefusalKind, Reply};
 pub(crate) use subscriptions::Subscription;
 

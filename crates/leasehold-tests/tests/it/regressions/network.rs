@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Release};
+use leasehold::{Client, ClientBuilder, Loss, Release};
 use testkit::group::{GROUP, Group};
 use testkit::{Cluster, Fault, Flavor, Proxy, Server, Setup};
 
-use crate::deployment::{Five, builder_by, builder_of, group};
-use crate::support::{LEASE, eventually, name, patient, run, url_at};
+use crate::deployment::{Five, builder_by, builder_of, cluster, cluster_url, group};
+use crate::inspect::{LONG, allow_looking, listened_to};
+use crate::support::{AMPLE, LEASE, builder_at, eventually, name, patient, run, server, url_at};
 
 async fn works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
@@ -69,6 +70,74 @@ fn misled_sentinel_does_not_end_connections() {
         eventually("another sentinel is asked", left).await;
         works(&client).await;
         assert_eq!(connections(), before, "the master was left");
+    });
+}
+
+/// The user's right to channels is taken away until the server has refused the channel of this process, and given back.
+async fn deny_channels_for_a_while(servers: &[Server]) {
+    let set = |rule: &str| {
+        for server in servers {
+            server.tell(&["ACL", "SETUSER", "leasehold", rule]);
+        }
+    };
+    let is_refused = |server: &Server| {
+        let log = format!("{:?}", server.ask(&["ACL", "LOG"]));
+        log.contains("leasehold:process:")
+    };
+    set("resetchannels");
+    for server in servers {
+        // Redis does so by itself.
+        server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    eventually("refused", || servers.iter().any(is_refused)).await;
+    set("&leasehold:*");
+}
+
+/// A holder is seen to be there, and learns at once that its lock was revoked.
+async fn is_heard(servers: &[Server], builder: impl Fn() -> ClientBuilder) {
+    servers.iter().for_each(allow_looking);
+    let holding = builder().lease(LONG).connect().await.unwrap();
+    listened_to(servers, 1).await;
+    let name = name();
+    let guard = holding.mutex(&name).lock().await.unwrap();
+    deny_channels_for_a_while(servers).await;
+    listened_to(servers, 1).await;
+    let seen = holding.look(&name).await.unwrap().unwrap();
+    assert_eq!(seen.holders[0].alive, Some(true));
+    holding.force_release(&name).await.unwrap();
+    let lost = tokio::time::timeout(AMPLE, guard.lost()).await;
+    assert_eq!(lost.unwrap(), Some(Loss::Taken));
+}
+
+/// A subscription that the server refused when a connection was made anew was not asked for again.
+#[test]
+fn refused_subscription_is_made_when_permitted() {
+    run(async {
+        let server = server();
+        let servers = std::slice::from_ref(&server);
+        is_heard(servers, || builder_at(server.port())).await;
+    });
+}
+
+/// In a cluster it was forgotten altogether: new connections did not ask for it either.
+#[test]
+fn refused_cluster_subscription_is_made_when_permitted() {
+    run(async {
+        let cluster = cluster(&Flavor::one());
+        let url = cluster_url(&cluster);
+        is_heard(cluster.servers(), || patient(Client::builder(&url))).await;
+    });
+}
+
+/// A process that may not listen when it connects was never asked for again.
+#[test]
+fn process_denied_at_first_is_heard_later() {
+    run(async {
+        let server = server();
+        server.tell(&["ACL", "SETUSER", "leasehold", "resetchannels"]);
+        let _client = builder_at(server.port()).connect().await.unwrap();
+        deny_channels_for_a_while(std::slice::from_ref(&server)).await;
+        listened_to(std::slice::from_ref(&server), 1).await;
     });
 }
 
