@@ -23,6 +23,9 @@ use super::{
 use crate::clock::Moment;
 use crate::options::Acknowledgement;
 
+/// What members are given at the first connection, at least, that are later than a majority.
+const AS_LONG_AGAIN: Duration = Duration::from_millis(50);
+
 /// See the module's documentation.
 pub(crate) struct Assembly {
     members: Vec<Arc<Member>>,
@@ -97,9 +100,34 @@ impl Assembly {
         majority(self.members.len())
     }
 
-    fn open_links(&self, lane: Lane) -> Vec<Option<Arc<dyn Link>>> {
+    /// The connections that are there, one per server: a second address of a server has no vote.
+    fn open_links(&self, lane: Lane) -> Open {
         let link = |member: &Arc<Member>| Some(member.lanes.open_link(lane)? as Arc<dyn Link>);
-        self.members.iter().map(link).collect()
+        let mut links: Vec<_> = self.members.iter().map(link).collect();
+        let mut known: Vec<(usize, Arc<Facts>)> = Vec::new();
+        let mut twins = None;
+        for (second, link) in links.iter_mut().enumerate() {
+            let Some(own) = link.as_ref().map(|link| link.facts()) else {
+                continue;
+            };
+            let is_same = |other: &Facts| own.run_id.is_some() && own.run_id == other.run_id;
+            match known.iter().find(|(_, other)| is_same(other)) {
+                Some((first, _)) => {
+                    *link = None;
+                    twins = twins.or(Some((*first, second)));
+                }
+                None => known.push((second, own)),
+            }
+        }
+        Open { links, twins }
+    }
+
+    /// Whether every member is connected, or was found not to be there.
+    fn is_complete(&self, lane: Lane) -> bool {
+        self.members.iter().all(|member| {
+            let is_open = member.lanes.open_link(lane).is_some();
+            is_open || !member.dialing.load(Ordering::Acquire)
+        })
     }
 
     /// Connects to members that are not connected, in the background.
@@ -129,14 +157,39 @@ impl Assembly {
     }
 }
 
+/// The connections of one lane, in the order of the members.
+struct Open {
+    links: Vec<Option<Arc<dyn Link>>>,
+    /// Two members that are one server.
+    twins: Option<(usize, usize)>,
+}
+
+impl Open {
+    /// Refuses new work where two members are one server. The keeper goes on: what is held must be kept and released.
+    fn check(&self, lane: Lane) -> Result<(), Failure> {
+        match (lane, self.twins) {
+            (Lane::Keeper, _) | (_, None) => Ok(()),
+            (Lane::Requests, Some((first, second))) => Err(Failure::Refused(Refusal {
+                kind: RefusalKind::SameServer,
+                message: format!(
+                    "numbers {} and {} are the same server, and a quorum is of independent ones",
+                    first + 1,
+                    second + 1
+                ),
+            })),
+        }
+    }
+}
+
 impl Backend for Assembly {
     fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
-        let links = self.open_links(lane);
-        let open = links.iter().flatten().count();
-        if open < links.len() && lane == Lane::Requests {
+        let open = self.open_links(lane);
+        let count = open.links.iter().flatten().count();
+        if count < open.links.len() && lane == Lane::Requests {
             self.dial_missing();
         }
-        (open >= self.majority()).then(|| Arc::new(Voices::new(links)) as Arc<dyn Link>)
+        let is_enough = count >= self.majority() && open.check(lane).is_ok();
+        is_enough.then(|| Arc::new(Voices::new(open.links)) as Arc<dyn Link>)
     }
 
     /// Waits a little for a majority; then goes on with those that are there, be they few. Where there never
@@ -149,17 +202,26 @@ impl Backend for Assembly {
             } else {
                 self.first_patience
             };
-            let end = Moment::now() + patience;
+            let start = Moment::now();
+            let end = start + patience;
+            // The first time the others are given as long again: two of all must not be one server.
+            let mut met_by = met.then_some(start);
             loop {
                 if let Some(link) = self.open_link(lane, slot) {
-                    self.met.store(true, Ordering::Relaxed);
-                    return Ok(link);
+                    let now = Moment::now();
+                    let met_by = *met_by.get_or_insert(now + now.since(start).max(AS_LONG_AGAIN));
+                    if now >= met_by.min(end) || self.is_complete(lane) {
+                        self.met.store(true, Ordering::Relaxed);
+                        return Ok(link);
+                    }
                 }
+                let open = self.open_links(lane);
+                open.check(lane)?;
                 if Moment::now() >= end && !met {
                     return Err(self.absence());
                 }
                 if Moment::now() >= end {
-                    return Ok(Arc::new(Voices::new(self.open_links(lane))) as Arc<dyn Link>);
+                    return Ok(Arc::new(Voices::new(open.links)) as Arc<dyn Link>);
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -213,6 +275,7 @@ impl Voices {
             server_time: clocks.get(clocks.len() / 2).copied().unwrap_or(0),
             read_at: Moment::now(),
             version: "several".to_owned(),
+            run_id: None,
             capabilities: Capabilities::default(),
         });
         Self { links, facts }

@@ -86,7 +86,7 @@ impl Target {
         keeper: &tokio::runtime::Handle,
     ) -> Arc<dyn Backend> {
         let origin = |target| match target {
-            Self::One(origin) => Some(origin),
+            Self::One(origin) => Some(origin.of_several()),
             Self::Cluster(_) => None,
         };
         let origins = targets.into_iter().filter_map(origin).collect();
@@ -210,6 +210,8 @@ pub(crate) struct Facts {
     pub(crate) read_at: Moment,
     /// The server's name and version, as it gives them.
     pub(crate) version: String,
+    /// What tells this start of the server from every other one; of one of several servers only.
+    pub(crate) run_id: Option<String>,
     /// Which optional commands it has.
     pub(crate) capabilities: Capabilities,
 }

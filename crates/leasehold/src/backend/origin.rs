@@ -11,14 +11,14 @@ use super::sentinel::Sentinels;
 #[derive(Clone)]
 pub(crate) enum Origin {
     Fixed(Arc<Endpoint>, Role),
-    Elected(Arc<Sentinels>),
+    Elected(Arc<Sentinels>, Role),
 }
 
 impl Origin {
     /// Understands `url`.
     pub(super) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
         match Sentinels::new(url, tls, connect_timeout) {
-            Some(sentinels) => sentinels.map(Self::Elected),
+            Some(sentinels) => sentinels.map(|sentinels| Self::Elected(sentinels, Role::Master)),
             None => {
                 let endpoint = Endpoint::new(url, tls, connect_timeout)?;
                 Ok(Self::Fixed(Arc::new(endpoint), Role::Master))
@@ -26,11 +26,19 @@ impl Origin {
         }
     }
 
+    /// The same server, as one of several that are asked as one.
+    pub(super) fn of_several(self) -> Self {
+        match self {
+            Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::Voter),
+            Self::Elected(sentinels, _) => Self::Elected(sentinels, Role::Voter),
+        }
+    }
+
     pub(super) fn connect_timeout(&self) -> Duration {
         match self {
             Self::Fixed(endpoint, _) => endpoint.connect_timeout(),
             // The sentinels are asked first.
-            Self::Elected(sentinels) => sentinels.connect_timeout() * 2,
+            Self::Elected(sentinels, _) => sentinels.connect_timeout() * 2,
         }
     }
 
@@ -44,7 +52,9 @@ impl Origin {
             Self::Fixed(endpoint, role) => {
                 Connection::connect(endpoint, name, *role, on_event).await
             }
-            Self::Elected(sentinels) => connect_to_master(sentinels, name, on_event).await,
+            Self::Elected(sentinels, role) => {
+                connect_to_master(sentinels, *role, name, on_event).await
+            }
         }
     }
 }
@@ -53,6 +63,7 @@ impl Origin {
 /// that was asked first may be behind.
 async fn connect_to_master(
     sentinels: &Sentinels,
+    role: Role,
     name: &'static str,
     on_event: impl Fn(Event, u64) + Send + Sync + 'static,
 ) -> Result<Arc<Connection>, Failure> {
@@ -60,7 +71,7 @@ async fn connect_to_master(
     let connect = async |server: &Endpoint| {
         let on_event = on_event.clone();
         let on_event = move |event, link| on_event(event, link);
-        Connection::connect(server, name, Role::Master, on_event).await
+        Connection::connect(server, name, role, on_event).await
     };
     let first = sentinels.master().await?;
     let failure = match connect(&first).await {

@@ -23,7 +23,7 @@ pub(super) struct Standalone {
 impl Standalone {
     pub(super) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
         let lanes = Arc::new(Lanes::start(origin.clone(), keeper));
-        if let Origin::Elected(sentinels) = origin {
+        if let Origin::Elected(sentinels, _) = origin {
             keeper.spawn(watch(sentinels, Arc::downgrade(&lanes)));
         }
         Self { lanes }

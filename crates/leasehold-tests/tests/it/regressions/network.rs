@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Loss, Release};
+use leasehold::{Client, ClientBuilder, Error, Loss, Release};
 use testkit::group::{GROUP, Group};
 use testkit::{Cluster, Fault, Flavor, Proxy, Server, Setup};
 
@@ -138,6 +138,31 @@ fn process_denied_at_first_is_heard_later() {
         let _client = builder_at(server.port()).connect().await.unwrap();
         deny_channels_for_a_while(std::slice::from_ref(&server)).await;
         listened_to(std::slice::from_ref(&server), 1).await;
+    });
+}
+
+/// Three addresses of one server were a quorum, and that server a majority.
+#[test]
+fn quorum_refuses_two_addresses_of_one_server() {
+    run(async {
+        let five = Five::start(&Flavor::one());
+        let urls = five.urls();
+        let again = urls[0].replace("127.0.0.1", "localhost");
+        let twice = vec![urls[0].clone(), urls[1].clone(), again.clone()];
+        let thrice = vec![urls[0].clone(), urls[0].clone(), again];
+        for urls in [twice, thrice] {
+            let founded = builder_of(urls.clone()).found().await;
+            let connected = builder_of(urls).connect().await.map(drop);
+            for outcome in [founded, connected] {
+                let Err(Error::Invalid { what: "url", why }) = outcome else {
+                    panic!("{outcome:?}");
+                };
+                assert!(why.contains("same server"), "{why}");
+            }
+        }
+        let quorum = builder_of(urls).connect().await.unwrap();
+        let guard = quorum.mutex(&name()).lock().await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
     });
 }
 
