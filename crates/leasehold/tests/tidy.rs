@@ -33,6 +33,7 @@ const AT_HOME: [(&str, &[&str]); 3] = [
             "backend/cluster.rs",
             "backend/homes.rs",
             "backend/sentinel.rs",
+            "backend/sentries.rs",
             "backend/standalone.rs",
             "backend/subscriptions.rs",
             "lease/keeper.rs",

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::gathering::{self, majority};
 use super::lanes::Lanes;
 use super::origin::Origin;
 use super::reply::{Failure, Refusal, RefusalKind, Reply};
+use super::subscriptions::OnLine;
 use super::{
     Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Lane, Link, Listener, Slot,
     Subscription,
@@ -36,6 +37,8 @@ pub(crate) struct Assembly {
     met: AtomicBool,
     /// Where subscriptions live: they may be handed on to tasks of other runtimes.
     keeper: Handle,
+    /// Says that a member was connected to, which may have been started anew.
+    changes: Arc<Notify>,
 }
 
 struct Member {
@@ -80,9 +83,18 @@ impl Assembly {
         patience: Duration,
         keeper: &Handle,
     ) -> Self {
+        let changes = Arc::new(Notify::new());
+        let on_line: OnLine = {
+            let changes = changes.clone();
+            Arc::new(move |is_up| {
+                if is_up {
+                    changes.notify_one();
+                }
+            })
+        };
         let member = |origin| {
             Arc::new(Member {
-                lanes: Arc::new(Lanes::start(origin, keeper)),
+                lanes: Arc::new(Lanes::start(origin, keeper, on_line.clone())),
                 dialing: AtomicBool::new(false),
                 refused: Mutex::default(),
             })
@@ -93,6 +105,7 @@ impl Assembly {
             patience,
             met: AtomicBool::new(false),
             keeper: keeper.clone(),
+            changes,
         }
     }
 
@@ -239,6 +252,10 @@ impl Backend for Assembly {
 
     fn node(&self, _slot: Slot) -> usize {
         0
+    }
+
+    fn changes(&self) -> Arc<Notify> {
+        self.changes.clone()
     }
 
     /// Returns when a majority has confirmed; the others are heard when they do.

@@ -32,6 +32,7 @@ mod route;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sentinel;
+mod sentries;
 #[cfg(test)]
 pub(crate) mod simulated;
 mod slots;
@@ -42,6 +43,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
@@ -131,6 +134,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// A slot of each node that has any, to ask all of them for something.
     fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, Failure>> {
         Box::pin(async { Ok(vec![0]) })
+    }
+
+    /// Says that one of several servers was connected to. It keeps nothing of the backend alive.
+    fn changes(&self) -> Arc<Notify> {
+        Arc::default()
     }
 
     /// Hears `channel`, which lies in `slot`, until the subscription is dropped; returns when the server

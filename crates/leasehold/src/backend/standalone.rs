@@ -22,7 +22,7 @@ pub(super) struct Standalone {
 
 impl Standalone {
     pub(super) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
-        let lanes = Arc::new(Lanes::start(origin.clone(), keeper));
+        let lanes = Arc::new(Lanes::start(origin.clone(), keeper, Arc::new(|_| ())));
         if let Origin::Elected(sentinels, _) = origin {
             keeper.spawn(watch(sentinels, Arc::downgrade(&lanes)));
         }

@@ -47,6 +47,9 @@ pub(super) struct Supervised {
     demand: Arc<Demand>,
 }
 
+/// Called when the connection was made, and with `false` when it has broken or could not be made.
+pub(super) type OnLine = Arc<dyn Fn(bool) + Send + Sync>;
+
 /// The state of the line as the supervisor sees it.
 #[derive(Clone)]
 enum Line {
@@ -71,9 +74,10 @@ impl Order {
 }
 
 impl Supervised {
-    pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle, on_line: OnLine) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let (line, link) = watch::channel(Line::Down("not yet connected".into()));
+        let (sender, link) = watch::channel(Line::Down("not yet connected".into()));
+        let line = Reported { sender, on_line };
         let channels = Arc::new(Channels::default());
         let connect_timeout = origin.connect_timeout();
         let demand = Arc::new(Demand::default());
@@ -218,12 +222,26 @@ impl Channels {
     }
 }
 
+/// Where the supervisor says how the line is.
+struct Reported {
+    sender: watch::Sender<Line>,
+    on_line: OnLine,
+}
+
+impl Reported {
+    fn is(&self, line: Line) {
+        let is_up = matches!(line, Line::Up(_));
+        self.sender.send_replace(line);
+        (self.on_line)(is_up);
+    }
+}
+
 /// Keeps the line up until nobody is left to give orders.
 async fn supervise(
     origin: Origin,
     channels: Arc<Channels>,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    line: watch::Sender<Line>,
+    line: Reported,
     demand: Arc<Demand>,
 ) {
     let mut pauses = Pauses::default();
@@ -237,7 +255,7 @@ async fn supervise(
                     version = link.facts().version,
                     "line is up"
                 );
-                line.send_replace(Line::Up(link.clone()));
+                line.is(Line::Up(link.clone()));
                 let restored = restore(&link, &channels, &mut refused).await;
                 if restored {
                     pauses = Pauses::default();
@@ -245,7 +263,7 @@ async fn supervise(
                 let gone = restored
                     && serve(&link, &channels, &mut orders, &mut unanswered, refused).await;
                 link.close();
-                line.send_replace(Line::Down("the connection has broken".into()));
+                line.is(Line::Down("the connection has broken".into()));
                 if gone {
                     return;
                 }
@@ -253,7 +271,7 @@ async fn supervise(
             }
             Err(failure) => {
                 tracing::warn!(%failure, "cannot connect, trying again");
-                line.send_replace(Line::Down(failure.to_string().into()));
+                line.is(Line::Down(failure.to_string().into()));
             }
         }
         if collect_during(pauses.next(&demand), &mut orders, &mut unanswered).await {

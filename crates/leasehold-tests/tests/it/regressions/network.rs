@@ -8,7 +8,7 @@ use leasehold::{Client, ClientBuilder, Error, Loss, Release};
 use testkit::group::{GROUP, Group};
 use testkit::{Cluster, Fault, Flavor, Proxy, Server, Setup};
 
-use crate::deployment::{Five, builder_by, builder_of, cluster, cluster_url, group};
+use crate::deployment::{Deployment, Five, builder_by, builder_of, cluster, cluster_url, group};
 use crate::inspect::{LONG, allow_looking, listened_to};
 use crate::support::{AMPLE, LEASE, builder_at, eventually, name, patient, run, server, url_at};
 
@@ -164,6 +164,88 @@ fn quorum_refuses_two_addresses_of_one_server() {
         let guard = quorum.mutex(&name()).lock().await.unwrap();
         assert_eq!(guard.release().await.unwrap(), Release::Released);
     });
+}
+
+/// How often servers were sent commands whose names begin like this.
+fn calls(servers: &[Server], command: &str) -> u64 {
+    let line = format!("cmdstat_{command}");
+    let of_one = |server: &Server| {
+        let stats = server.ask(&["INFO", "commandstats"]);
+        let lines = stats.text().lines().filter(|one| one.starts_with(&line));
+        let count = |line: &str| {
+            let (_, calls) = line.split_once("calls=")?;
+            calls.split(',').next()?.parse::<u64>().ok()
+        };
+        lines.filter_map(count).sum::<u64>()
+    };
+    servers.iter().map(of_one).sum()
+}
+
+/// Commands of this name while a client does nothing for five seconds.
+async fn calls_while_idle(servers: &[Server], command: &str) -> u64 {
+    // All that belongs to connecting is over.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let before = calls(servers, command);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    calls(servers, command) - before
+}
+
+/// Every client asked a node for the slots of all, every second.
+#[test]
+fn idle_client_of_a_cluster_asks_for_little() {
+    run(async {
+        let cluster = cluster(&Flavor::one());
+        let _client = cluster.client().await;
+        let calls = calls_while_idle(cluster.servers(), "cluster|slots").await;
+        assert!(calls <= 1, "asked {calls} times in 5 s");
+    });
+}
+
+/// Every client asked all nodes of a quorum whether they vote, every second.
+#[test]
+fn idle_client_of_a_quorum_asks_for_little() {
+    run(async {
+        let five = Five::start(&Flavor::one());
+        let _client = five.client().await;
+        let calls = calls_while_idle(&five.servers, "eval").await;
+        assert!(calls <= 5, "asked {calls} times in 5 s");
+    });
+}
+
+#[test]
+fn idle_client_leaves_a_demoted_cluster_master() {
+    leave_demoted_master(&[Flavor::one()], AMPLE);
+}
+
+#[test]
+#[ignore = "deep: measures how soon a client leaves, on every server"]
+fn idle_client_leaves_a_demoted_master_at_once() {
+    leave_demoted_master(&Flavor::all(), Duration::from_secs(2));
+}
+
+/// The client does nothing, and is not due to ask within the limit: the node itself says that its slots have gone.
+fn leave_demoted_master(flavors: &[Flavor], limit: Duration) {
+    for flavor in flavors {
+        run(async {
+            let cluster = cluster(flavor);
+            let _client = cluster.client().await;
+            let master = cluster.server(0);
+            let watched = ["PUBSUB", "SHARDCHANNELS", "leasehold:watch:*"];
+            let is_watched = || !master.ask(&watched).list().is_empty();
+            eventually("a client listens", is_watched).await;
+            cluster.server(3).tell(&["CLUSTER", "FAILOVER"]);
+            eventually("a failover", || !master.is_master()).await;
+            let start = Instant::now();
+            let is_left = || {
+                let clients = master.ask(&["CLIENT", "LIST"]);
+                !clients.text().contains("name=leasehold")
+            };
+            eventually("nobody is connected", is_left).await;
+            let took = start.elapsed();
+            println!("{}: left after {took:?}", flavor.name);
+            assert!(took < limit, "{took:?}");
+        });
+    }
 }
 
 /// What put a lock on a node that missed it could come after its release, and the lock stayed there until its lease ended.
