@@ -3,6 +3,7 @@
 //!
 //! `scripts/deep models malformed` tries a hundred times as many.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -167,7 +168,7 @@ fn kinds() -> Vec<Box<dyn Kind>> {
         shared: true,
         handed_on: true,
     };
-    let roll = Roll::new(&space.standing());
+    let roll = Arc::new(Roll::new(&space.standing()));
     vec![
         Box::new(Lean::new(space.lock("a").expect("a name"))),
         Box::new(Queued::new(space.queue("a").expect("a name"), share)),

@@ -32,6 +32,8 @@ const AT_HOME: [(&str, &[&str]); 3] = [
             "backend/assembly.rs",
             "backend/cluster.rs",
             "backend/homes.rs",
+            "backend/sentinel.rs",
+            "backend/sentries.rs",
             "backend/standalone.rs",
             "backend/subscriptions.rs",
             "lease/keeper.rs",

@@ -102,6 +102,45 @@ impl Group {
         hosts.join(",")
     }
 
+    /// `host:port` of the sentinel at `index`.
+    #[must_use]
+    pub fn sentinel(&self, index: usize) -> String {
+        format!("127.0.0.1:{}", self.sentinels[index].port.number)
+    }
+
+    /// Has a sentinel forget the group, as one does that is started anew without its settings.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn reset_sentinel(&self, index: usize) {
+        self.sentinels[index].tell(&["SENTINEL", "REMOVE", GROUP]);
+    }
+
+    /// Has a sentinel name the server on `port` as the master, as one does whose settings are old.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn mislead_sentinel(&self, index: usize, port: u16) {
+        // One that has forgotten it refuses this.
+        self.sentinels[index].ask(&["SENTINEL", "REMOVE", GROUP]);
+        let monitor = ["SENTINEL", "MONITOR", GROUP, "127.0.0.1"];
+        self.sentinels[index].tell(&[&monitor[..], &[&port.to_string(), "2"]].concat());
+    }
+
+    /// The sentinels that a client of the library is connected to.
+    #[must_use]
+    pub fn asked_sentinels(&self) -> Vec<usize> {
+        let is_asked = |one: &Sentinel| match one.ask(&["CLIENT", "LIST"]) {
+            Answer::Text(list) => list.contains("cmd=sentinel|get-master-addr-by-name"),
+            _ => false,
+        };
+        let sentinels = self.sentinels.iter().enumerate();
+        let asked = sentinels.filter(|(_, one)| is_asked(one));
+        asked.map(|(at, _)| at).collect()
+    }
+
     /// The server at `index`; 0 was the first master.
     #[must_use]
     pub fn server(&self, index: usize) -> &Server {
@@ -251,6 +290,12 @@ impl Sentinel {
             connection.ask(args)
         });
         asked.unwrap_or_else(|error| Answer::Error(error.to_string()))
+    }
+
+    fn tell(&self, args: &[&str]) {
+        if let Answer::Error(error) = self.ask(args) {
+            panic!("{args:?}: {error}");
+        }
     }
 
     fn master_field(&self, name: &str) -> Option<String> {

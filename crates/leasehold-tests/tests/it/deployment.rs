@@ -160,7 +160,11 @@ pub(crate) fn group(flavor: &Flavor) -> Group {
 }
 
 pub(crate) fn sentinel_builder(group: &Group, name: &str) -> ClientBuilder {
-    let sentinels = group.sentinels();
+    builder_by(&group.sentinels(), name)
+}
+
+/// With these sentinels, which stand in this order in the URL.
+pub(crate) fn builder_by(sentinels: &str, name: &str) -> ClientBuilder {
     let url = format!(
         "redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{name}?sentinel_password={SENTINEL_PASSWORD}"
     );

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// Longer than any test: what is told, is not told by a renewal or an end.
-const LONG: Duration = AMPLE.saturating_mul(10);
+pub(crate) const LONG: Duration = AMPLE.saturating_mul(10);
 
 /// How soon a holder must know.
 const AT_ONCE: Duration = Duration::from_millis(600);
@@ -33,7 +33,7 @@ async fn with_long_leases(server: &Server) -> Client {
 }
 
 /// Waits until so many clients of this process hear what it is told; they do a little after they have connected.
-async fn listened_to(servers: &[Server], clients: i64) {
+pub(crate) async fn listened_to(servers: &[Server], clients: i64) {
     let listening = |server: &Server| {
         let channels = server.ask(&["PUBSUB", "SHARDCHANNELS", "leasehold:process:*"]);
         channels.list().first().map_or(0, |channel| {

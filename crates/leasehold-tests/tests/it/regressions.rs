@@ -6,6 +6,8 @@ mod holding;
 mod inspection;
 /// Owners, losses, waiters and the keeper.
 mod lease;
+/// Sentinels, clusters, quorums and subscriptions.
+mod network;
 /// What was done is done, also where it may not be published.
 mod publish;
 /// Tokens rise although the server loses its data.

@@ -96,15 +96,17 @@ pub(crate) fn exists(server: &Server, name: &str) -> bool {
     server.ask(&["EXISTS", &key(name)]).int() == 1
 }
 
-/// The channels in which somebody hears of locks; that in which a process hears of itself is no lock's.
+/// The channels in which clients hear of locks. Those in which a process hears of itself, and of a node's slots, are no
+/// lock's.
 pub(crate) fn channels(server: &Server) -> Vec<String> {
     let channels = server.ask(&["PUBSUB", "SHARDCHANNELS"]);
     let channels = channels
         .list()
         .iter()
         .map(|channel| channel.text().to_owned());
-    let of_locks = |channel: &String| !channel.starts_with("leasehold:process:");
-    channels.filter(of_locks).collect()
+    let others = ["leasehold:process:", "leasehold:watch:"];
+    let is_other = |channel: &String| others.iter().any(|other| channel.starts_with(other));
+    channels.filter(|channel| !is_other(channel)).collect()
 }
 
 /// Whether a client listens for the release of this mutex: it then waits, or is about to try again.

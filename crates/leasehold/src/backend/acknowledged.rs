@@ -125,7 +125,7 @@ impl Pool {
         }
         let timeout = self.origin.connect_timeout();
         let count = match &self.origin {
-            Origin::Elected(sentinels) => sentinels.replicas().await?,
+            Origin::Elected(sentinels, _) => sentinels.replicas().await?,
             Origin::Fixed(_, Role::Member) => {
                 in_cluster(&link.question(&["CLUSTER", "NODES"], timeout).await?)?
             }

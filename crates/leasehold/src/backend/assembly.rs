@@ -4,34 +4,28 @@
 //! answered or are too late: one that is slow or dead delays nobody. What the answers come to is for others to
 //! say; here they only stand side by side, as [`Reply::Each`].
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, mpsc};
 
+use super::gathering::{self, majority};
 use super::lanes::Lanes;
 use super::origin::Origin;
 use super::reply::{Failure, Refusal, RefusalKind, Reply};
-use super::subscriptions::Unsubscribe;
+use super::subscriptions::OnLine;
 use super::{
-    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Lane, Link, Listener, News, Slot,
+    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Lane, Link, Listener, Slot,
     Subscription,
 };
 use crate::clock::Moment;
 use crate::options::Acknowledgement;
 
-/// How many announcements are remembered until a majority has made them.
-const REMEMBERED: usize = 16;
-
-/// How many of so many nodes decide: more than half.
-pub(crate) fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
-}
+/// What members are given at the first connection, at least, that are later than a majority.
+const AS_LONG_AGAIN: Duration = Duration::from_millis(50);
 
 /// See the module's documentation.
 pub(crate) struct Assembly {
@@ -43,10 +37,12 @@ pub(crate) struct Assembly {
     met: AtomicBool,
     /// Where subscriptions live: they may be handed on to tasks of other runtimes.
     keeper: Handle,
+    /// Says that a member was connected to, which may have been started anew.
+    changes: Arc<Notify>,
 }
 
 struct Member {
-    lanes: Lanes,
+    lanes: Arc<Lanes>,
     /// Whether somebody is connecting the callers' lane.
     dialing: AtomicBool,
     /// Why that failed when it was last tried.
@@ -87,9 +83,18 @@ impl Assembly {
         patience: Duration,
         keeper: &Handle,
     ) -> Self {
+        let changes = Arc::new(Notify::new());
+        let on_line: OnLine = {
+            let changes = changes.clone();
+            Arc::new(move |is_up| {
+                if is_up {
+                    changes.notify_one();
+                }
+            })
+        };
         let member = |origin| {
             Arc::new(Member {
-                lanes: Lanes::start(origin, keeper),
+                lanes: Arc::new(Lanes::start(origin, keeper, on_line.clone())),
                 dialing: AtomicBool::new(false),
                 refused: Mutex::default(),
             })
@@ -100,6 +105,7 @@ impl Assembly {
             patience,
             met: AtomicBool::new(false),
             keeper: keeper.clone(),
+            changes,
         }
     }
 
@@ -107,9 +113,34 @@ impl Assembly {
         majority(self.members.len())
     }
 
-    fn open_links(&self, lane: Lane) -> Vec<Option<Arc<dyn Link>>> {
+    /// The connections that are there, one per server: a second address of a server has no vote.
+    fn open_links(&self, lane: Lane) -> Open {
         let link = |member: &Arc<Member>| Some(member.lanes.open_link(lane)? as Arc<dyn Link>);
-        self.members.iter().map(link).collect()
+        let mut links: Vec<_> = self.members.iter().map(link).collect();
+        let mut known: Vec<(usize, Arc<Facts>)> = Vec::new();
+        let mut twins = None;
+        for (second, link) in links.iter_mut().enumerate() {
+            let Some(own) = link.as_ref().map(|link| link.facts()) else {
+                continue;
+            };
+            let is_same = |other: &Facts| own.run_id.is_some() && own.run_id == other.run_id;
+            match known.iter().find(|(_, other)| is_same(other)) {
+                Some((first, _)) => {
+                    *link = None;
+                    twins = twins.or(Some((*first, second)));
+                }
+                None => known.push((second, own)),
+            }
+        }
+        Open { links, twins }
+    }
+
+    /// Whether every member is connected, or was found not to be there.
+    fn is_complete(&self, lane: Lane) -> bool {
+        self.members.iter().all(|member| {
+            let is_open = member.lanes.open_link(lane).is_some();
+            is_open || !member.dialing.load(Ordering::Acquire)
+        })
     }
 
     /// Connects to members that are not connected, in the background.
@@ -139,14 +170,39 @@ impl Assembly {
     }
 }
 
+/// The connections of one lane, in the order of the members.
+struct Open {
+    links: Vec<Option<Arc<dyn Link>>>,
+    /// Two members that are one server.
+    twins: Option<(usize, usize)>,
+}
+
+impl Open {
+    /// Refuses new work where two members are one server. The keeper goes on: what is held must be kept and released.
+    fn check(&self, lane: Lane) -> Result<(), Failure> {
+        match (lane, self.twins) {
+            (Lane::Keeper, _) | (_, None) => Ok(()),
+            (Lane::Requests, Some((first, second))) => Err(Failure::Refused(Refusal {
+                kind: RefusalKind::SameServer,
+                message: format!(
+                    "numbers {} and {} are the same server, and a quorum is of independent ones",
+                    first + 1,
+                    second + 1
+                ),
+            })),
+        }
+    }
+}
+
 impl Backend for Assembly {
     fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
-        let links = self.open_links(lane);
-        let open = links.iter().flatten().count();
-        if open < links.len() && lane == Lane::Requests {
+        let open = self.open_links(lane);
+        let count = open.links.iter().flatten().count();
+        if count < open.links.len() && lane == Lane::Requests {
             self.dial_missing();
         }
-        (open >= self.majority()).then(|| Arc::new(Voices::new(links)) as Arc<dyn Link>)
+        let is_enough = count >= self.majority() && open.check(lane).is_ok();
+        is_enough.then(|| Arc::new(Voices::new(open.links)) as Arc<dyn Link>)
     }
 
     /// Waits a little for a majority; then goes on with those that are there, be they few. Where there never
@@ -159,17 +215,26 @@ impl Backend for Assembly {
             } else {
                 self.first_patience
             };
-            let end = Moment::now() + patience;
+            let start = Moment::now();
+            let end = start + patience;
+            // The first time the others are given as long again: two of all must not be one server.
+            let mut met_by = met.then_some(start);
             loop {
                 if let Some(link) = self.open_link(lane, slot) {
-                    self.met.store(true, Ordering::Relaxed);
-                    return Ok(link);
+                    let now = Moment::now();
+                    let met_by = *met_by.get_or_insert(now + now.since(start).max(AS_LONG_AGAIN));
+                    if now >= met_by.min(end) || self.is_complete(lane) {
+                        self.met.store(true, Ordering::Relaxed);
+                        return Ok(link);
+                    }
                 }
+                let open = self.open_links(lane);
+                open.check(lane)?;
                 if Moment::now() >= end && !met {
                     return Err(self.absence());
                 }
                 if Moment::now() >= end {
-                    return Ok(Arc::new(Voices::new(self.open_links(lane))) as Arc<dyn Link>);
+                    return Ok(Arc::new(Voices::new(open.links)) as Arc<dyn Link>);
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -189,6 +254,10 @@ impl Backend for Assembly {
         0
     }
 
+    fn changes(&self) -> Arc<Notify> {
+        self.changes.clone()
+    }
+
     /// Returns when a majority has confirmed; the others are heard when they do.
     fn subscribe(
         &self,
@@ -196,102 +265,14 @@ impl Backend for Assembly {
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, Failure>> {
-        Box::pin(async move {
-            let gathering = Arc::new(Gathering {
-                listener,
-                majority: self.majority(),
-                heard: Mutex::default(),
-            });
-            // One task per member, which ends its part of the subscription when it is ended itself.
-            let mut parts = JoinSet::new();
-            let (sender, mut outcomes) = mpsc::unbounded_channel();
-            for (number, member) in self.members.iter().enumerate() {
-                let (member, channel, sender) = (member.clone(), channel.clone(), sender.clone());
-                let gathering = gathering.clone();
-                let ear = Arc::new(Ear { gathering, number });
-                let part = async move {
-                    match member.lanes.subscribe(channel, ear).await {
-                        Ok(_in_force) => {
-                            let _ = sender.send(Ok(()));
-                            drop(sender);
-                            std::future::pending::<()>().await;
-                        }
-                        Err(failure) => {
-                            let _ = sender.send(Err(failure));
-                        }
-                    }
-                };
-                parts.spawn_on(part, &self.keeper);
-            }
-            drop(sender);
-            let mut confirmed = 0;
-            let mut failure = Failure::Closed;
-            while let Some(outcome) = outcomes.recv().await {
-                match outcome {
-                    Ok(()) => confirmed += 1,
-                    Err(why) => failure = why,
-                }
-                if confirmed >= self.majority() {
-                    return Ok(Subscription::new(Box::new(Parts(parts))));
-                }
-            }
-            Err(failure)
-        })
-    }
-}
-
-/// Ends a subscription at all members when dropped.
-struct Parts(#[expect(dead_code, reason = "dropped with it")] JoinSet<()>);
-
-impl Unsubscribe for Parts {}
-
-/// Passes a message on when a majority of the members has said the same.
-struct Gathering {
-    listener: Arc<dyn Listener>,
-    majority: usize,
-    /// What was said lately, and by which members, one bit each.
-    heard: Mutex<VecDeque<(Vec<u8>, u64)>>,
-}
-
-/// Hears one member.
-struct Ear {
-    gathering: Arc<Gathering>,
-    number: usize,
-}
-
-impl Listener for Ear {
-    fn heard(&self, news: News<'_>) {
-        let passed_on = match news {
-            News::Message { text, .. } => self.gathering.completes(text, self.number),
-            News::Resubscribed | News::Ended => true,
-        };
-        if passed_on {
-            self.gathering.listener.heard(news);
-        }
-    }
-}
-
-impl Gathering {
-    /// Whether `text` has now been heard from just a majority.
-    fn completes(&self, text: &[u8], member: usize) -> bool {
-        let bit = 1 << (member % 64);
-        let mut heard = self.heard.lock();
-        let said = match heard.iter_mut().find(|(said, _)| said == text) {
-            Some((_, members)) => members,
-            None => {
-                if heard.len() == REMEMBERED {
-                    heard.pop_front();
-                }
-                heard.push_back((text.to_vec(), 0));
-                match heard.back_mut() {
-                    Some((_, members)) => members,
-                    None => return true,
-                }
-            }
-        };
-        let before = *said;
-        *said |= bit;
-        before != *said && said.count_ones() as usize == self.majority
+        let members = self.members.iter().map(|member| member.lanes.clone());
+        let members = members.collect();
+        Box::pin(gathering::subscribe(
+            members,
+            channel,
+            listener,
+            self.keeper.clone(),
+        ))
     }
 }
 
@@ -311,6 +292,7 @@ impl Voices {
             server_time: clocks.get(clocks.len() / 2).copied().unwrap_or(0),
             read_at: Moment::now(),
             version: "several".to_owned(),
+            run_id: None,
             capabilities: Capabilities::default(),
         });
         Self { links, facts }
@@ -389,32 +371,5 @@ mod tests {
             Some(Reply::Nil),
             Some(Reply::Int(1))
         ]));
-    }
-
-    #[test]
-    fn a_message_is_passed_on_once_when_a_majority_has_said_it() {
-        struct Deaf;
-        impl Listener for Deaf {
-            fn heard(&self, _news: News<'_>) {}
-        }
-        let gathering = Gathering {
-            listener: Arc::new(Deaf),
-            majority: 3,
-            heard: Mutex::default(),
-        };
-        let said = [
-            (b"a", 0),
-            (b"b", 1),
-            (b"a", 1),
-            (b"a", 1),
-            (b"a", 4),
-            (b"a", 2),
-        ];
-        let passed = said.map(|(text, member)| gathering.completes(text, member));
-        assert_eq!(passed, [false, false, false, false, true, false]);
-        for number in 0..100_u32 {
-            gathering.completes(&number.to_be_bytes(), 0);
-        }
-        assert_eq!(gathering.heard.lock().len(), REMEMBERED);
     }
 }

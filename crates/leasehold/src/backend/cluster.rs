@@ -1,7 +1,9 @@
 //! A cluster: each slot at the node that has it now.
 //!
 //! Every node has lanes of its own, so that a node that is down delays nobody else's requests. Who has which
-//! slot is asked once a second, at once when something has moved, and learnt from every redirection.
+//! slot is learnt from every redirection, and asked at once when something is amiss: a redirection, a request that failed,
+//! a connection that was made or broke, a subscription that a node has ended. Every node is made to tell when its
+//! slots go (`sentries`), so that where nothing happens it is enough to ask now and then.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,23 +15,27 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 
 use super::address::Hosts;
+use super::backoff::Backoff;
 use super::connection::{Connection, Endpoint, Role, Tls};
 use super::homes::Homes;
 use super::lanes::Lanes;
 use super::origin::Origin;
-use super::reply::{Cause, Failure};
-use super::route::Route;
-use super::slots::{self, Address, Layout};
+use super::reply::{Cause, Failure, Reply};
+use super::route::{Noticed, Route};
+use super::sentries::{self, Sentry};
+use super::slots::{self, Address, Layout, Redirect};
 use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
+use crate::chance;
+use crate::clock::Moment;
 use crate::options::Acknowledgement;
 
 const SLOTS: usize = 16_384;
 
-/// How often the nodes are asked who has which slot.
+/// How often the nodes are asked who has which slot while one of them cannot be heard.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// Not more often than this, however much moves.
-const SHORTEST_WATCH: Duration = Duration::from_millis(50);
+/// The same while all of them can: from this to three times as long, at random.
+const CALM: Duration = Duration::from_secs(10);
 
 /// See the module's documentation.
 pub(super) struct Cluster {
@@ -60,7 +66,9 @@ struct Map {
 pub(super) struct Node {
     /// Tells it from all others of this process.
     number: usize,
+    pub(super) host: String,
     pub(super) lanes: Lanes,
+    pub(super) sentry: Sentry,
 }
 
 /// Nodes by which a cluster is found.
@@ -109,19 +117,40 @@ impl Cluster {
 
 /// Keeps the map and the subscriptions up to date until nobody is left.
 async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
+    // However much is amiss, the nodes are not asked without a pause.
+    let mut pauses = Backoff::new(Duration::from_millis(50), WATCH);
+    let (mut next, mut due) = (Moment::now() + WATCH, Moment::NEVER);
     loop {
-        tokio::time::sleep(SHORTEST_WATCH).await;
-        tokio::select! {
-            () = stir.notified() => {}
-            () = tokio::time::sleep(WATCH) => {}
-        }
+        tokio::time::sleep(pauses.pause()).await;
+        let is_stirred = tokio::select! {
+            () = stir.notified() => true,
+            () = tokio::time::sleep_until(next.min(due).as_timer()) => false,
+        };
         let Some(nodes) = nodes.upgrade() else {
             return;
         };
-        if let Err(failure) = nodes.ask_layout().await {
-            tracing::warn!(%failure, "no node says who has which slot");
+        if is_stirred || Moment::now() >= next {
+            match nodes.ask_layout().await {
+                Ok(true) => pauses.reset(),
+                Ok(false) => {}
+                Err(failure) => tracing::warn!(%failure, "no node says who has which slot"),
+            }
+            let is_calm = sentries::post(&nodes).await;
+            if is_calm {
+                pauses.reset();
+            }
+            next = Moment::now() + interval(is_calm);
         }
-        Homes::settle_all(&nodes).await;
+        Homes::settle(&nodes, is_stirred).await;
+        due = nodes.homes.due(&nodes);
+    }
+}
+
+/// How long until the nodes are asked again. At random, so that clients that were started together do not ask together.
+fn interval(is_calm: bool) -> Duration {
+    match is_calm {
+        true => CALM + CALM.mul_f64(2.0 * chance::fraction()),
+        false => WATCH.mul_f64(0.75 + 0.5 * chance::fraction()),
     }
 }
 
@@ -144,6 +173,22 @@ impl Nodes {
         self.owner(slot).ok_or_else(missing)
     }
 
+    /// Whether `node` has refused something because the slot is another's now, which is noted.
+    pub(super) fn is_moved(&self, failure: &Failure, node: &Node) -> bool {
+        let Failure::Refused(refusal) = failure else {
+            return false;
+        };
+        let redirect = Redirect::of(&Reply::Refused(refusal.clone()));
+        let Some(Redirect::Moved(slot, address)) = redirect else {
+            return false;
+        };
+        match address.given_by(&node.host) {
+            Some(address) => self.moved(slot, &address),
+            None => self.stir.notify_one(),
+        }
+        true
+    }
+
     /// Notes that `slot` is at `address` now.
     pub(super) fn moved(&self, slot: Slot, address: &Address) {
         let Some(node) = self.node_at(address) else {
@@ -162,35 +207,43 @@ impl Nodes {
         if let Some(node) = map.nodes.get(address) {
             return Some(node.clone());
         }
-        let seed = self.seeds.first()?;
-        let host = match address.host.as_str() {
-            "" => seed.host(),
-            host => host.to_owned(),
-        };
-        let endpoint = seed.at(&host, address.port);
+        let endpoint = self.seeds.first()?.at(&address.host, address.port);
         let origin = Origin::Fixed(Arc::new(endpoint), Role::Member);
+        let stir = self.stir.clone();
+        let on_line = Arc::new(move |_| stir.notify_one());
         let node = Arc::new(Node {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
-            lanes: Lanes::start(origin, &self.keeper),
+            host: address.host.clone(),
+            lanes: Lanes::start(origin, &self.keeper, on_line),
+            sentry: Sentry::default(),
         });
         map.nodes.insert(address.clone(), node.clone());
         Some(node)
     }
 
-    async fn ask_layout(&self) -> Result<(), Failure> {
+    /// Learns who has which slot; whether that is news.
+    async fn ask_layout(&self) -> Result<bool, Failure> {
         let _one = self.asking.lock().await;
         self.learn_layout().await
     }
 
-    /// Asks the nodes that are connected, then those of the URL, until one answers.
-    async fn learn_layout(&self) -> Result<(), Failure> {
+    /// Every node that has slots.
+    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
+        let mut seen = HashSet::new();
+        let map = self.map.read();
+        let owners = map.owners.iter().flatten();
+        let masters = owners.filter(|owner| seen.insert(owner.number));
+        masters.cloned().collect()
+    }
+
+    /// Asks the nodes that are connected, then those of the URL, until one replies; whether that is news.
+    async fn learn_layout(&self) -> Result<bool, Failure> {
         let known: Vec<_> = self.map.read().nodes.values().cloned().collect();
         for node in known {
             if let Some(link) = node.lanes.open_link(Lane::Keeper)
                 && let Ok(layout) = self.layout_by(&link).await
             {
-                self.install(layout);
-                return Ok(());
+                return Ok(self.install(layout));
             }
         }
         let mut failure = Failure::Unreachable("no node is named".into());
@@ -202,10 +255,7 @@ impl Nodes {
                 self.layout_by(&link).await
             };
             match asked.await {
-                Ok(layout) => {
-                    self.install(layout);
-                    return Ok(());
-                }
+                Ok(layout) => return Ok(self.install(layout)),
                 Err(why) => failure = why,
             }
         }
@@ -215,16 +265,16 @@ impl Nodes {
     async fn layout_by(&self, link: &Connection) -> Result<Layout, Failure> {
         let patience = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
         let slots = link.question(&["CLUSTER", "SLOTS"], patience).await?;
-        let layout = slots::layout(&slots)?;
+        let layout = slots::layout(&slots, link.host())?;
         match layout.is_empty() {
             true => Err(Failure::Unreachable("no node has any slot yet".into())),
             false => Ok(layout),
         }
     }
 
-    /// Takes `layout` for the truth; who has no slot any more is left, lest a master that was demoted
-    /// and made master again be taken for one that never was away.
-    fn install(&self, layout: Layout) {
+    /// Takes `layout` for the truth, and returns whether it is news. Who has no slot any more is left, lest a master that
+    /// was demoted and made master again be taken for one that never was away.
+    fn install(&self, layout: Layout) -> bool {
         let mut owners = vec![None; SLOTS];
         let mut masters = HashMap::new();
         for (address, ranges) in layout {
@@ -240,11 +290,14 @@ impl Nodes {
         }
         let mut map = self.map.write();
         let before = std::mem::replace(&mut map.nodes, masters);
+        let number = |owner: &Option<Arc<Node>>| owner.as_ref().map(|node| node.number);
+        let is_news = !map.owners.iter().map(number).eq(owners.iter().map(number));
         map.owners = owners;
         let gone = |address: &Address| !map.nodes.contains_key(address);
         for (_, node) in before.iter().filter(|(address, _)| gone(address)) {
             node.lanes.links().for_each(|link| link.close());
         }
+        is_news
     }
 
     /// The first slot of each node that has any.
@@ -282,7 +335,7 @@ impl Backend for Cluster {
         })
     }
 
-    /// Does not follow redirections: what is to be acknowledged was taken a moment ago at the same node.
+    /// Does not follow redirections, but notes them: what is to be acknowledged was taken a moment ago at the same node.
     fn acknowledged(
         &self,
         lane: Lane,
@@ -291,7 +344,9 @@ impl Backend for Cluster {
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
         Box::pin(async move {
             let owner = self.nodes.find_owner(slot).await?;
-            owner.lanes.acknowledged(lane, wanted).await
+            let link = owner.lanes.acknowledged(lane, wanted).await;
+            let link = link.inspect_err(|_| self.nodes.stir.notify_one())?;
+            Ok(Arc::new(Noticed::new(self.nodes.clone(), owner, link)) as Arc<dyn Link>)
         })
     }
 

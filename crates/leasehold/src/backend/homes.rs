@@ -1,22 +1,23 @@
 //! Where the subscriptions of a cluster are at home: each at the node that has its channel's slot.
 //!
 //! A server ends a subscription when its slot moves away; then, and whenever the map says that a channel is
-//! elsewhere, it is made anew at the new node, and its listener is told to look for itself.
+//! elsewhere, it is made anew at the new node, and its listener is notified. What fails is tried again until it succeeds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::backoff::Backoff;
 use super::cluster::{Node, Nodes};
-use super::reply::{Failure, Reply};
-use super::slots::Redirect;
+use super::reply::Failure;
 use super::subscriptions::Unsubscribe;
 use super::{Channel, Listener, News, Slot, Subscription};
+use crate::clock::Moment;
 
 /// How long a node may take to confirm before the next look.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,13 +37,28 @@ struct Seat {
     channel: Channel,
     slot: Slot,
     ear: Arc<Ear>,
-    at: tokio::sync::Mutex<Option<(Arc<Node>, Subscription)>>,
+    at: tokio::sync::Mutex<Option<Home>>,
+    retry: Mutex<Retry>,
 }
 
-/// Passes on what is heard, and notices when the server has ended the subscription.
+/// A subscription that a node has confirmed.
+struct Home {
+    node: Arc<Node>,
+    _subscription: Subscription,
+    /// How often a server had ended it before: it is over when that has become more.
+    endings: u64,
+}
+
+/// When a subscription that could not be made is tried again.
+struct Retry {
+    backoff: Backoff,
+    due: Moment,
+}
+
+/// Passes on what is heard, and counts how often a server has ended the subscription.
 struct Ear {
     listener: Arc<dyn Listener>,
-    ended: AtomicBool,
+    endings: AtomicU64,
     stir: Arc<Notify>,
 }
 
@@ -50,7 +66,7 @@ impl Listener for Ear {
     fn heard(&self, news: News<'_>) {
         match news {
             News::Ended => {
-                self.ended.store(true, Ordering::Release);
+                self.endings.fetch_add(1, Ordering::AcqRel);
                 self.stir.notify_one();
             }
             news => self.listener.heard(news),
@@ -67,7 +83,7 @@ impl Homes {
     ) -> Result<Subscription, Failure> {
         let ear = Ear {
             listener,
-            ended: AtomicBool::new(false),
+            endings: AtomicU64::new(0),
             stir: nodes.stir.clone(),
         };
         let seat = Arc::new(Seat {
@@ -75,6 +91,10 @@ impl Homes {
             slot,
             ear: Arc::new(ear),
             at: tokio::sync::Mutex::default(),
+            retry: Mutex::new(Retry {
+                backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(10)),
+                due: Moment::now(),
+            }),
         });
         let id = nodes.homes.last_id.fetch_add(1, Ordering::Relaxed);
         let leaving = Leaving {
@@ -86,69 +106,88 @@ impl Homes {
         Ok(Subscription::new(Box::new(leaving)))
     }
 
-    /// Moves every subscription that is not where its slot is. Each by itself: a node that is down delays
-    /// only its own.
-    pub(super) async fn settle_all(nodes: &Arc<Nodes>) {
-        let seats: Vec<_> = nodes.homes.seats.lock().values().cloned().collect();
+    /// Makes every subscription anew that is not where its slot is, and is due or `all` are. Each by itself: a node that
+    /// is down delays only its own.
+    pub(super) async fn settle(nodes: &Arc<Nodes>, all: bool) {
         let mut moving = JoinSet::new();
-        for seat in seats {
-            if seat.is_home(nodes) {
+        for seat in nodes.homes.astray(nodes) {
+            if !all && seat.retry.lock().due > Moment::now() {
                 continue;
             }
             let nodes = nodes.clone();
             moving.spawn(async move {
                 let settled = tokio::time::timeout(PATIENCE, seat.settle(&nodes)).await;
-                if let Ok(Ok(())) = settled {
+                if seat.note(matches!(settled, Ok(Ok(())))) {
                     seat.ear.listener.heard(News::Resubscribed);
                 }
             });
         }
         while moving.join_next().await.is_some() {}
     }
+
+    /// When the next subscription is to be tried again; never where all are where they belong.
+    pub(super) fn due(&self, nodes: &Nodes) -> Moment {
+        let astray = self.astray(nodes).into_iter();
+        let due = astray.map(|seat| seat.retry.lock().due).min();
+        due.unwrap_or(Moment::NEVER)
+    }
+
+    fn astray(&self, nodes: &Nodes) -> Vec<Arc<Seat>> {
+        let seats: Vec<_> = self.seats.lock().values().cloned().collect();
+        let astray = seats.into_iter().filter(|seat| !seat.is_home(nodes));
+        astray.collect()
+    }
 }
 
 impl Seat {
-    /// One that is just being settled counts as at home.
+    /// One that is just being settled counts as at home; so does one that is yet to be, which its own caller does.
     fn is_home(&self, nodes: &Nodes) -> bool {
         let Ok(at) = self.at.try_lock() else {
             return true;
         };
-        let owner = nodes.owner(self.slot);
-        let is_there = match (&*at, &owner) {
-            (Some((node, _)), Some(owner)) => Arc::ptr_eq(node, owner),
-            // Whoever subscribes first does it by itself.
-            (None, _) => !self.ear.ended.load(Ordering::Acquire),
-            (Some(_), None) => true,
+        let Some(home) = &*at else {
+            return true;
         };
-        is_there && !self.ear.ended.load(Ordering::Acquire)
+        let owner = nodes.owner(self.slot);
+        let is_there = owner.is_none_or(|owner| Arc::ptr_eq(&home.node, &owner));
+        is_there && home.endings == self.ear.endings.load(Ordering::Acquire)
     }
 
-    /// Subscribes at the node that has the slot, following where the nodes send us.
+    /// Notes whether settling has succeeded, and returns that.
+    fn note(&self, settled: bool) -> bool {
+        let mut retry = self.retry.lock();
+        match settled {
+            true => retry.backoff.reset(),
+            false => retry.due = Moment::now() + retry.backoff.pause(),
+        }
+        settled
+    }
+
+    /// Subscribes at the node that has the slot, following where the nodes send us. Where that fails, or is cancelled,
+    /// what was there before still counts as over.
     async fn settle(&self, nodes: &Nodes) -> Result<(), Failure> {
         let mut at = self.at.lock().await;
-        let mut refused = None;
+        let mut failure = Failure::Closed;
         for _ in 0..TRIES {
-            self.ear.ended.store(false, Ordering::Release);
+            let endings = self.ear.endings.load(Ordering::Acquire);
             let node = nodes.find_owner(self.slot).await?;
             let subscribing = node.lanes.subscribe(self.channel.clone(), self.ear.clone());
-            match subscribing.await {
-                Ok(subscription) => {
-                    *at = Some((node, subscription));
+            failure = match subscribing.await {
+                Ok(_subscription) => {
+                    *at = Some(Home {
+                        node,
+                        _subscription,
+                        endings,
+                    });
                     return Ok(());
                 }
-                Err(Failure::Refused(refusal)) => {
-                    let redirect = Redirect::of(&Reply::Refused(refusal.clone()));
-                    let Some(Redirect::Moved(slot, address)) = redirect else {
-                        return Err(Failure::Refused(refusal));
-                    };
-                    nodes.moved(slot, &address);
-                    refused = Some(refusal);
-                }
-                Err(failure) => return Err(failure),
+                Err(failure) => failure,
+            };
+            if !nodes.is_moved(&failure, &node) {
+                break;
             }
         }
-        self.ear.ended.store(true, Ordering::Release);
-        Err(refused.map_or(Failure::Closed, Failure::Refused))
+        Err(failure)
     }
 }
 

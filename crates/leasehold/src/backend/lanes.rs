@@ -7,7 +7,7 @@ use super::connection::Connection;
 use super::origin::Origin;
 use super::reply::Failure;
 use super::requests::Requests;
-use super::subscriptions::Supervised;
+use super::subscriptions::{OnLine, Supervised};
 use super::{Channel, Lane, Link, Listener, Subscription};
 use crate::options::Acknowledgement;
 
@@ -20,10 +20,11 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// Connects the keeper's lane in the background, on `keeper`; callers connect when they ask.
-    pub(super) fn start(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
+    /// Connects the keeper's lane in the background, on `keeper`, and says by `on_line` how it is; callers connect when
+    /// they ask.
+    pub(super) fn start(origin: Origin, keeper: &tokio::runtime::Handle, on_line: OnLine) -> Self {
         Self {
-            keeper: Supervised::start(origin.clone(), keeper),
+            keeper: Supervised::start(origin.clone(), keeper, on_line),
             requests: Requests::new(origin.clone()),
             acknowledged: [Pool::new(origin.clone()), Pool::new(origin)],
         }

@@ -21,15 +21,18 @@ mod backoff;
 mod cluster;
 mod command;
 mod connection;
+mod gathering;
 mod homes;
 mod lanes;
 mod origin;
+mod pauses;
 mod reply;
 mod requests;
 mod route;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod sentinel;
+mod sentries;
 #[cfg(test)]
 pub(crate) mod simulated;
 mod slots;
@@ -41,10 +44,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use assembly::majority;
+use tokio::sync::Notify;
+
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
 pub(crate) use connection::Tls;
+pub(crate) use gathering::majority;
 pub(crate) use reply::{Cause, Failure, Refusal, RefusalKind, Reply};
 pub(crate) use subscriptions::Subscription;
 
@@ -84,7 +89,7 @@ impl Target {
         keeper: &tokio::runtime::Handle,
     ) -> Arc<dyn Backend> {
         let origin = |target| match target {
-            Self::One(origin) => Some(origin),
+            Self::One(origin) => Some(origin.of_several()),
             Self::Cluster(_) => None,
         };
         let origins = targets.into_iter().filter_map(origin).collect();
@@ -129,6 +134,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// A slot of each node that has any, to ask all of them for something.
     fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, Failure>> {
         Box::pin(async { Ok(vec![0]) })
+    }
+
+    /// Says that one of several servers was connected to. It keeps nothing of the backend alive.
+    fn changes(&self) -> Arc<Notify> {
+        Arc::default()
     }
 
     /// Hears `channel`, which lies in `slot`, until the subscription is dropped; returns when the server
@@ -208,6 +218,8 @@ pub(crate) struct Facts {
     pub(crate) read_at: Moment,
     /// The server's name and version, as it gives them.
     pub(crate) version: String,
+    /// What tells this start of the server from every other one; of one of several servers only.
+    pub(crate) run_id: Option<String>,
     /// Which optional commands it has.
     pub(crate) capabilities: Capabilities,
 }

@@ -11,14 +11,14 @@ use super::sentinel::Sentinels;
 #[derive(Clone)]
 pub(crate) enum Origin {
     Fixed(Arc<Endpoint>, Role),
-    Elected(Arc<Sentinels>),
+    Elected(Arc<Sentinels>, Role),
 }
 
 impl Origin {
     /// Understands `url`.
     pub(super) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
         match Sentinels::new(url, tls, connect_timeout) {
-            Some(sentinels) => sentinels.map(Self::Elected),
+            Some(sentinels) => sentinels.map(|sentinels| Self::Elected(sentinels, Role::Master)),
             None => {
                 let endpoint = Endpoint::new(url, tls, connect_timeout)?;
                 Ok(Self::Fixed(Arc::new(endpoint), Role::Master))
@@ -26,11 +26,19 @@ impl Origin {
         }
     }
 
+    /// The same server, as one of several that are asked as one.
+    pub(super) fn of_several(self) -> Self {
+        match self {
+            Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::Voter),
+            Self::Elected(sentinels, _) => Self::Elected(sentinels, Role::Voter),
+        }
+    }
+
     pub(super) fn connect_timeout(&self) -> Duration {
         match self {
             Self::Fixed(endpoint, _) => endpoint.connect_timeout(),
             // The sentinels are asked first.
-            Self::Elected(sentinels) => sentinels.connect_timeout() * 2,
+            Self::Elected(sentinels, _) => sentinels.connect_timeout() * 2,
         }
     }
 
@@ -44,10 +52,39 @@ impl Origin {
             Self::Fixed(endpoint, role) => {
                 Connection::connect(endpoint, name, *role, on_event).await
             }
-            Self::Elected(sentinels) => {
-                let master = sentinels.master().await?;
-                Connection::connect(&master, name, Role::Master, on_event).await
+            Self::Elected(sentinels, role) => {
+                connect_to_master(sentinels, *role, name, on_event).await
             }
         }
     }
+}
+
+/// Connects to the server that one sentinel names, or where it does not accept, to one that others name: the sentinel
+/// that was asked first may be behind.
+async fn connect_to_master(
+    sentinels: &Sentinels,
+    role: Role,
+    name: &'static str,
+    on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+) -> Result<Arc<Connection>, Failure> {
+    let on_event = Arc::new(on_event);
+    let connect = async |server: &Endpoint| {
+        let on_event = on_event.clone();
+        let on_event = move |event, link| on_event(event, link);
+        Connection::connect(server, name, role, on_event).await
+    };
+    let first = sentinels.master().await?;
+    let failure = match connect(&first).await {
+        Ok(connection) => return Ok(connection),
+        Err(failure) => failure,
+    };
+    let is_tried = |server: &&Endpoint| format!("{server:?}") == format!("{first:?}");
+    let election = sentinels.elect().await;
+    for server in election.servers().filter(|server| !is_tried(server)) {
+        tracing::info!(?first, %failure, ?server, "sentinels name another server too");
+        if let Ok(connection) = connect(server).await {
+            return Ok(connection);
+        }
+    }
+    Err(failure)
 }

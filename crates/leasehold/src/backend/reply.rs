@@ -86,6 +86,8 @@ pub(crate) enum RefusalKind {
     NoScript,
     /// Too few of several nodes can vote; what a count comes to, not an error of a server.
     TooFewVote,
+    /// Two of several addresses lead to one server; what a comparison shows, not an error of a server.
+    SameServer,
     /// More was asked for than can ever be had; what a script answers, not an error of the server.
     TooMuch,
     Other,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::backoff::Backoff;
-use super::cluster::Nodes;
+use super::cluster::{Node, Nodes};
 use super::connection::Connection;
 use super::reply::{Failure, Reply};
 use super::slots::{Address, Redirect};
@@ -42,9 +42,13 @@ impl Route {
     async fn follow(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
         let end = Moment::now() + patience;
         let mut pauses = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
-        let mut replies = self.current().exchange(batch.clone(), patience).await?;
+        let first = self.current();
+        let mut replies = self.sent(first.exchange(batch.clone(), patience)).await?;
+        // Who has refused, where it is not the first.
+        let mut refusers: HashMap<usize, Arc<Connection>> = HashMap::new();
         for hop in 0.. {
-            let errands = self.errands(&replies);
+            let refuser = |index| refusers.get(&index).unwrap_or(&first).host();
+            let errands = self.errands(&replies, refuser);
             let left = end.since(Moment::now());
             if errands.is_empty() || left.is_zero() {
                 break;
@@ -59,31 +63,52 @@ impl Route {
                 };
                 let left = end.since(Moment::now());
                 let answers = match errand {
-                    Errand::Ask(_) => asking(&link, batch, &indices, left).await?,
-                    _ => link.exchange(batch.part(&indices), left).await?,
+                    Errand::Ask(_) => self.sent(asking(&link, batch, &indices, left)).await?,
+                    _ => self.sent(link.exchange(batch.part(&indices), left)).await?,
                 };
                 for (index, answer) in indices.into_iter().zip(answers) {
                     replies[index] = answer;
+                    refusers.insert(index, link.clone());
                 }
             }
         }
         Ok(replies)
     }
 
+    /// Waits for the replies. Where there are none, the slot may be another's by now.
+    async fn sent(
+        &self,
+        exchange: impl Future<Output = Result<Vec<Reply>, Failure>>,
+    ) -> Result<Vec<Reply>, Failure> {
+        let replies = exchange.await;
+        replies.inspect_err(|_| self.nodes.stir.notify_one())
+    }
+
     /// What was refused and is to be sent where, by index; notes what has moved.
-    fn errands(&self, replies: &[Reply]) -> HashMap<Errand, Vec<usize>> {
+    fn errands<'a>(
+        &self,
+        replies: &[Reply],
+        refuser: impl Fn(usize) -> &'a str,
+    ) -> HashMap<Errand, Vec<usize>> {
         let mut errands: HashMap<_, Vec<_>> = HashMap::new();
         for (index, reply) in replies.iter().enumerate() {
             let errand = match Redirect::of(reply) {
                 Some(Redirect::Moved(slot, address)) => {
-                    self.nodes.moved(slot, &address);
-                    Errand::At(address)
+                    let address = address.given_by(refuser(index));
+                    if let Some(address) = &address {
+                        self.nodes.moved(slot, address);
+                    }
+                    address.map(Errand::At)
                 }
-                Some(Redirect::Ask(address)) => Errand::Ask(address),
-                Some(Redirect::Again) => Errand::Again,
+                Some(Redirect::Ask(address)) => address.given_by(refuser(index)).map(Errand::Ask),
+                Some(Redirect::Again) => Some(Errand::Again),
                 None => continue,
             };
-            errands.entry(errand).or_default().push(index);
+            match errand {
+                Some(errand) => errands.entry(errand).or_default().push(index),
+                // The node does not know where the other is; its caller tries again when that is learnt.
+                None => self.nodes.stir.notify_one(),
+            }
         }
         errands
     }
@@ -99,6 +124,43 @@ impl Route {
         let link = connected.ok()?.ok()?;
         *self.current.lock() = link.clone();
         Some(link)
+    }
+}
+
+/// A link that follows no redirections, and sees to it that the next request goes elsewhere.
+pub(super) struct Noticed {
+    nodes: Arc<Nodes>,
+    node: Arc<Node>,
+    link: Arc<dyn Link>,
+}
+
+impl Noticed {
+    pub(super) fn new(nodes: Arc<Nodes>, node: Arc<Node>, link: Arc<dyn Link>) -> Self {
+        Self { nodes, node, link }
+    }
+}
+
+impl Link for Noticed {
+    fn facts(&self) -> Arc<Facts> {
+        self.link.facts()
+    }
+
+    fn number(&self) -> u64 {
+        self.link.number()
+    }
+
+    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+        Box::pin(async move {
+            let replies = self.link.ask(batch, patience).await;
+            let replies = replies.inspect_err(|_| self.nodes.stir.notify_one())?;
+            for reply in &replies {
+                if let Reply::Refused(refusal) = reply {
+                    let failure = Failure::Refused(refusal.clone());
+                    self.nodes.is_moved(&failure, &self.node);
+                }
+            }
+            Ok(replies)
+        })
     }
 }
 

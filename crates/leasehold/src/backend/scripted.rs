@@ -95,6 +95,7 @@ impl Backend for Scripted {
                 server_time: 0,
                 read_at: Moment::now(),
                 version: "scripted 1".to_owned(),
+                run_id: None,
                 capabilities: Capabilities {
                     delex: true,
                     ..Capabilities::default()

@@ -1,31 +1,70 @@
 //! Asking sentinels which server is the master now.
 //!
-//! They are asked for every connection, and once a second while there is one, so that a server that was
-//! demoted behind a broken network is left too.
+//! One of them is asked for every connection, and once a second while there is one, so that a server that was
+//! demoted behind a broken network is left too. A sentinel can be behind or know nothing, as one that was started
+//! anew: where the server that it names does not accept, and before a server is left, all of them are asked.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 use super::address::Hosts;
 use super::connection::{Connection, Endpoint, Role, Tls};
 use super::reply::{Cause, Failure, Reply};
+use crate::chance;
 
 /// The sentinels of one group of servers.
 pub(crate) struct Sentinels {
     /// The name that they know the group by.
-    group: String,
+    group: Arc<str>,
     /// A member of the group: all share credentials, TLS and database, and differ in their address.
     member: Endpoint,
     connect_timeout: Duration,
-    /// Who was heard last is asked first.
-    asked: Mutex<Asked>,
+    /// The sentinel that gave the last useful reply stands first. At the start it is a random one, so that many
+    /// clients do not all ask the same.
+    sentinels: Mutex<Vec<Sentinel>>,
 }
 
-struct Asked {
-    sentinels: Vec<Endpoint>,
+struct Sentinel {
+    endpoint: Endpoint,
     connection: Option<Arc<Connection>>,
+}
+
+/// A server that sentinels name as the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Named {
+    host: String,
+    port: u16,
+    /// How often the group has changed its master, as the sentinels know it.
+    epoch: u64,
+    /// How many sentinels name it.
+    votes: usize,
+}
+
+/// The servers that the sentinels name, the most credible first.
+pub(super) struct Election {
+    candidates: Vec<(Endpoint, Rank)>,
+}
+
+/// A later epoch counts for more than any number of sentinels that know an earlier one.
+type Rank = (u64, usize);
+
+impl Election {
+    /// Every candidate.
+    pub(super) fn servers(&self) -> impl Iterator<Item = &Endpoint> {
+        self.candidates.iter().map(|(server, _)| server)
+    }
+
+    /// Whether another server is certainly more credible than `server`.
+    pub(super) fn is_over_for(&self, server: &str) -> bool {
+        let first = self.candidates.first().map(|(_, rank)| *rank);
+        let its = self.candidates.iter();
+        let its = its.filter(|(at, _)| format!("{at:?}") == server);
+        let its = its.map(|(_, rank)| *rank).max();
+        first > its
+    }
 }
 
 impl Sentinels {
@@ -41,18 +80,22 @@ impl Sentinels {
         let address = Address::parse(scheme, rest);
         let sentinels = address.and_then(|address| {
             let endpoint = |url: &String| Endpoint::new(url, tls, connect_timeout);
+            let sentinel = |url: &String| {
+                let connection = None;
+                endpoint(url).map(|endpoint| Sentinel {
+                    endpoint,
+                    connection,
+                })
+            };
+            let urls = address.sentinels.iter();
+            let mut sentinels: Vec<_> = urls.map(sentinel).collect::<Result<_, _>>()?;
+            let first = chance::bits() % sentinels.len().max(1) as u64;
+            sentinels.rotate_left(usize::try_from(first).unwrap_or(0));
             Ok(Arc::new(Self {
-                group: address.group,
+                group: address.group.into(),
                 member: endpoint(&address.member)?,
                 connect_timeout,
-                asked: Mutex::new(Asked {
-                    sentinels: address
-                        .sentinels
-                        .iter()
-                        .map(endpoint)
-                        .collect::<Result<_, _>>()?,
-                    connection: None,
-                }),
+                sentinels: Mutex::new(sentinels),
             }))
         });
         Some(sentinels)
@@ -62,75 +105,176 @@ impl Sentinels {
         self.connect_timeout
     }
 
-    /// The server that the sentinels say is the master.
+    /// The server that a sentinel says is the master: the first one that replies and knows the group.
     pub(super) async fn master(&self) -> Result<Endpoint, Failure> {
-        let group = &self.group;
-        match self.ask(&["GET-MASTER-ADDR-BY-NAME", group]).await? {
-            Reply::Nil => Err(Failure::Unreachable(
-                format!("the sentinels know no group `{group}`").into(),
-            )),
-            reply => match address(&reply) {
-                Some((host, port)) => Ok(self.member.at(host, port)),
-                None => Err(Failure::malformed("SENTINEL", &[reply])),
-            },
-        }
+        let question = ["GET-MASTER-ADDR-BY-NAME", &*self.group];
+        let read = |reply: Reply| match (&reply, address(&reply)) {
+            (_, Some((host, port))) => Ok(self.member.at(host, port)),
+            (Reply::Nil, None) => Err(unknown(&self.group)),
+            (_, None) => Err(Failure::malformed("SENTINEL", &[reply])),
+        };
+        self.ask(&question, read).await
     }
 
     /// How many replicas they know of, up or down.
     pub(super) async fn replicas(&self) -> Result<u32, Failure> {
-        let reply = self.ask(&["MASTER", &self.group]).await?;
-        let count = reply.field("num-slaves").and_then(Reply::int);
-        let count = count.and_then(|count| u32::try_from(count).ok());
-        count.ok_or_else(|| Failure::malformed("SENTINEL", std::slice::from_ref(&reply)))
+        let read = |reply: Reply| {
+            let count = reply.field("num-slaves").and_then(Reply::int);
+            let count = count.and_then(|count| u32::try_from(count).ok());
+            count.ok_or_else(|| Failure::malformed("SENTINEL", std::slice::from_ref(&reply)))
+        };
+        self.ask(&["MASTER", &self.group], read).await
     }
 
-    /// Asks whoever was heard last, then the others, until one answers.
-    async fn ask(&self, question: &[&str]) -> Result<Reply, Failure> {
-        let mut asked = self.asked.lock().await;
-        if let Some(connection) = asked.connection.take()
-            && let Ok(reply) = self.ask_one(&connection, question).await
-        {
-            asked.connection = Some(connection);
-            return Ok(reply);
-        }
+    /// Asks the sentinels one after the other, until one gives a useful reply.
+    async fn ask<T>(
+        &self,
+        question: &[&str],
+        read: impl Fn(Reply) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut sentinels = self.sentinels.lock().await;
         let mut failure = Failure::Unreachable("no sentinel is named".into());
-        for _ in 0..asked.sentinels.len() {
-            let answered = async {
-                let connection = self.connect(&asked.sentinels[0]).await?;
-                let reply = self.ask_one(&connection, question).await?;
-                Ok((reply, connection))
+        for _ in 0..sentinels.len() {
+            let sentinel = &mut sentinels[0];
+            let open = sentinel.connection.take();
+            let asked = async {
+                let connection = connected(&sentinel.endpoint, open).await?;
+                let reply = say(&connection, question, self.patience()).await?;
+                Ok((read(reply)?, connection))
             };
-            match answered.await {
-                Ok((reply, connection)) => {
-                    asked.connection = Some(connection);
-                    return Ok(reply);
+            match in_time(&sentinel.endpoint, self.patience(), asked).await {
+                Ok((answer, connection)) => {
+                    sentinel.connection = Some(connection);
+                    return Ok(answer);
                 }
                 Err(why) => failure = why,
             }
-            asked.sentinels.rotate_left(1);
+            sentinels.rotate_left(1);
         }
         Err(failure)
     }
 
-    async fn connect(&self, sentinel: &Endpoint) -> Result<Arc<Connection>, Failure> {
-        let name = "leasehold-sentinel";
-        let connecting = Connection::connect(sentinel, name, Role::Sentinel, |_, _| ());
-        match tokio::time::timeout(self.patience(), connecting).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(failure)) => Err(unreachable(sentinel, &failure)),
-            Err(_) => Err(unreachable(sentinel, &"no reply")),
+    /// Asks all sentinels at the same time. The one that names the most credible server is asked first from then on.
+    pub(super) async fn elect(&self) -> Election {
+        let mut sentinels = self.sentinels.lock().await;
+        let mut asking = JoinSet::new();
+        for (at, sentinel) in sentinels.iter_mut().enumerate() {
+            let (endpoint, group) = (sentinel.endpoint.clone(), self.group.clone());
+            let (open, patience) = (sentinel.connection.take(), self.patience());
+            asking.spawn(async move {
+                let view = async {
+                    let connection = connected(&endpoint, open).await?;
+                    let named = view(&connection, &group, patience).await?;
+                    Ok((named, connection))
+                };
+                (at, in_time(&endpoint, patience, view).await)
+            });
         }
-    }
-
-    async fn ask_one(&self, connection: &Connection, question: &[&str]) -> Result<Reply, Failure> {
-        let words: Vec<_> = [&["SENTINEL"], question].concat();
-        connection.question(&words, self.patience()).await
+        let mut views = Vec::new();
+        while let Some(asked) = asking.join_next().await {
+            match asked {
+                Ok((at, Ok((named, connection)))) => views.push((at, named, connection)),
+                Ok((_, Err(failure))) => tracing::debug!(%failure, "a sentinel is of no use"),
+                Err(error) => tracing::error!(%error, "BUG: asking a sentinel failed"),
+            }
+        }
+        let named = count(views.iter().map(|(_, named, _)| named));
+        let chosen = named.first().and_then(|first| {
+            let is_first = |named: &Named| (&*named.host, named.port) == (&*first.host, first.port);
+            views.into_iter().find(|(_, named, _)| is_first(named))
+        });
+        // The others are left: a client that is well talks to one.
+        if let Some((at, _, connection)) = chosen {
+            sentinels[at].connection = Some(connection);
+            sentinels.rotate_left(at);
+        }
+        let candidate = |one: Named| {
+            let server = self.member.at(&one.host, one.port);
+            (server, (one.epoch, one.votes))
+        };
+        Election {
+            candidates: named.into_iter().map(candidate).collect(),
+        }
     }
 
     /// Of one sentinel, so that one that is silent leaves time for another.
     fn patience(&self) -> Duration {
         self.connect_timeout / 2
     }
+}
+
+/// The connection to a sentinel, made anew where there is none.
+async fn connected(
+    sentinel: &Endpoint,
+    open: Option<Arc<Connection>>,
+) -> Result<Arc<Connection>, Failure> {
+    if let Some(open) = open.filter(|open| open.is_open()) {
+        return Ok(open);
+    }
+    let name = "leasehold-sentinel";
+    let connecting = Connection::connect(sentinel, name, Role::Sentinel, |_, _| ());
+    connecting
+        .await
+        .map_err(|failure| not_asked(sentinel, &failure))
+}
+
+async fn say(
+    connection: &Connection,
+    question: &[&str],
+    patience: Duration,
+) -> Result<Reply, Failure> {
+    let words: Vec<_> = [&["SENTINEL"], question].concat();
+    connection.question(&words, patience).await
+}
+
+/// What one sentinel says. Where it may not tell the epoch, that counts as the first.
+async fn view(connection: &Connection, group: &str, patience: Duration) -> Result<Named, Failure> {
+    let question = ["GET-MASTER-ADDR-BY-NAME", group];
+    let reply = say(connection, &question, patience).await?;
+    let (host, port) = address(&reply).ok_or_else(|| unknown(group))?;
+    let epoch = match say(connection, &["MASTER", group], patience).await {
+        Ok(master) => master.field("config-epoch").and_then(Reply::int),
+        Err(_) => None,
+    };
+    Ok(Named {
+        host: host.to_owned(),
+        port,
+        epoch: epoch
+            .and_then(|epoch| u64::try_from(epoch).ok())
+            .unwrap_or(0),
+        votes: 1,
+    })
+}
+
+/// The servers that are named, each once, the most credible first.
+fn count<'a>(views: impl Iterator<Item = &'a Named>) -> Vec<Named> {
+    let mut named: Vec<Named> = Vec::new();
+    for view in views {
+        let is_same = |one: &&mut Named| (&one.host, one.port) == (&view.host, view.port);
+        match named.iter_mut().find(is_same) {
+            Some(one) => {
+                one.epoch = one.epoch.max(view.epoch);
+                one.votes += 1;
+            }
+            None => named.push(view.clone()),
+        }
+    }
+    named.sort_by_key(|one| std::cmp::Reverse((one.epoch, one.votes)));
+    named
+}
+
+/// Bounds what one sentinel may take.
+async fn in_time<T>(
+    sentinel: &Endpoint,
+    patience: Duration,
+    asking: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let asked = tokio::time::timeout(patience, asking).await;
+    asked.unwrap_or_else(|_| Err(not_asked(sentinel, &"no reply")))
+}
+
+fn unknown(group: &str) -> Failure {
+    Failure::Unreachable(format!("no sentinel that replies knows a group `{group}`").into())
 }
 
 fn address(reply: &Reply) -> Option<(&str, u16)> {
@@ -140,7 +284,7 @@ fn address(reply: &Reply) -> Option<(&str, u16)> {
     }
 }
 
-fn unreachable(sentinel: &Endpoint, why: &dyn std::fmt::Display) -> Failure {
+fn not_asked(sentinel: &Endpoint, why: &dyn std::fmt::Display) -> Failure {
     Failure::Unreachable(format!("sentinel {sentinel:?}: {why}").into())
 }
 
@@ -181,6 +325,50 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn named(host: &str, epoch: u64, votes: usize) -> Named {
+        let host = host.to_owned();
+        Named {
+            host,
+            port: 1,
+            epoch,
+            votes,
+        }
+    }
+
+    #[test]
+    fn later_epoch_wins_over_more_sentinels() {
+        let views = [named("old", 1, 1), named("old", 1, 1), named("new", 2, 1)];
+        assert_eq!(
+            count(views.iter()),
+            [named("new", 2, 1), named("old", 1, 2)]
+        );
+        let views = [named("few", 1, 1), named("many", 1, 1), named("many", 0, 1)];
+        assert_eq!(
+            count(views.iter()),
+            [named("many", 1, 2), named("few", 1, 1)]
+        );
+    }
+
+    #[test]
+    fn server_is_left_for_a_more_credible_one_only() {
+        let endpoint = |host: &str| {
+            let url = format!("redis://{host}:1");
+            Endpoint::new(&url, &Tls::default(), Duration::from_secs(1)).unwrap()
+        };
+        let candidates = vec![
+            (endpoint("a"), (2, 1)),
+            (endpoint("b"), (2, 1)),
+            (endpoint("c"), (1, 9)),
+        ];
+        let election = Election { candidates };
+        let over = ["a:1", "b:1", "c:1", "d:1"].map(|server| election.is_over_for(server));
+        assert_eq!(over, [false, false, true, true]);
+        let nobody = Election {
+            candidates: Vec::new(),
+        };
+        assert!(!nobody.is_over_for("a:1"));
+    }
 
     #[test]
     fn a_url_names_sentinels_group_and_credentials_of_both() {

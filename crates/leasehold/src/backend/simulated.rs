@@ -309,6 +309,7 @@ impl Link for Wire {
             server_time: 0,
             read_at: Moment::now(),
             version: "simulated 1".to_owned(),
+            run_id: None,
             capabilities: Capabilities {
                 delex: true,
                 ..Capabilities::default()

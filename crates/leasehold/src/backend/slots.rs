@@ -14,22 +14,45 @@ pub(super) struct Address {
     pub(super) port: u16,
 }
 
-/// Reads the answer to `CLUSTER SLOTS`.
-pub(super) fn layout(reply: &Reply) -> Result<Layout, Failure> {
+impl Address {
+    /// The same address, as `host` gave it; `None` where that node does not know the host itself.
+    pub(super) fn given_by(self, host: &str) -> Option<Self> {
+        let port = self.port;
+        match self.host.as_str() {
+            "?" => None,
+            "" => Some(Self {
+                host: host.to_owned(),
+                port,
+            }),
+            _ => Some(self),
+        }
+    }
+}
+
+/// Reads the reply of `host` to `CLUSTER SLOTS`. A node whose address is not known is left out.
+pub(super) fn layout(reply: &Reply, host: &str) -> Result<Layout, Failure> {
     let mut layout = Layout::new();
     for range in reply.list().unwrap_or_default() {
         let read = || {
             let parts = range.list()?;
             let slot = |at: usize| Slot::try_from(parts.get(at)?.int()?).ok();
             let master = parts.get(2)?.list()?;
-            let address = Address {
+            let mut address = Address {
                 host: master.first()?.text().unwrap_or_default().to_owned(),
                 port: u16::try_from(master.get(1)?.int()?).ok()?,
             };
+            // Where names are preferred and a node has none, its number stands beside.
+            let number = master.get(3).and_then(|more| more.field("ip")?.text());
+            if let ("?", Some(number)) = (address.host.as_str(), number) {
+                number.clone_into(&mut address.host);
+            }
             Some((address, slot(0)?..=slot(1)?))
         };
         let malformed = || Failure::malformed("CLUSTER SLOTS", std::slice::from_ref(range));
         let (address, slots) = read().ok_or_else(malformed)?;
+        let Some(address) = address.given_by(host) else {
+            continue;
+        };
         match layout.iter_mut().find(|(at, _)| *at == address) {
             Some((_, ranges)) => ranges.push(slots),
             None => layout.push((address, vec![slots])),
@@ -99,13 +122,39 @@ mod tests {
         };
         let told = Reply::List(vec![range(0, 9, 1), range(10, 19, 2), range(20, 29, 1)]);
         assert_eq!(
-            layout(&told).unwrap(),
+            layout(&told, "10.0.0.9").unwrap(),
             [
                 (address("10.0.0.1", 1), vec![0..=9, 20..=29]),
                 (address("10.0.0.1", 2), vec![10..=19]),
             ]
         );
-        assert!(layout(&Reply::List(vec![Reply::Int(1)])).is_err());
+        assert!(layout(&Reply::List(vec![Reply::Int(1)]), "").is_err());
+    }
+
+    #[test]
+    fn hosts_that_are_left_out_are_those_that_reply() {
+        let number = |ip: &str| Reply::List(vec![bytes("ip"), bytes(ip)]);
+        let node = |slot, host, more| {
+            let node = Reply::List(vec![host, Reply::Int(1), bytes("id"), more]);
+            Reply::List(vec![Reply::Int(slot), Reply::Int(slot), node])
+        };
+        let slots = Reply::List(vec![
+            node(0, Reply::Nil, Reply::List(Vec::new())),
+            node(1, bytes(""), Reply::List(Vec::new())),
+            node(2, bytes("?"), number("10.0.0.2")),
+            node(3, bytes("?"), number("")),
+            node(4, bytes("?"), Reply::List(Vec::new())),
+        ]);
+        assert_eq!(
+            layout(&slots, "10.0.0.9").unwrap(),
+            [
+                (address("10.0.0.9", 1), vec![0..=0, 1..=1, 3..=3]),
+                (address("10.0.0.2", 1), vec![2..=2]),
+            ]
+        );
+        assert_eq!(address("?", 1).given_by("10.0.0.9"), None);
+        let here = address("", 1).given_by("10.0.0.9");
+        assert_eq!(here, Some(address("10.0.0.9", 1)));
     }
 
     #[test]

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::connection::Connection;
 use super::lanes::Lanes;
 use super::origin::Origin;
 use super::reply::Failure;
 use super::sentinel::Sentinels;
 use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
+use crate::chance;
 use crate::options::Acknowledgement;
 
 /// How often sentinels are asked whether the master is still the master.
@@ -20,8 +22,8 @@ pub(super) struct Standalone {
 
 impl Standalone {
     pub(super) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
-        let lanes = Arc::new(Lanes::start(origin.clone(), keeper));
-        if let Origin::Elected(sentinels) = origin {
+        let lanes = Arc::new(Lanes::start(origin.clone(), keeper, Arc::new(|_| ())));
+        if let Origin::Elected(sentinels, _) = origin {
             keeper.spawn(watch(sentinels, Arc::downgrade(&lanes)));
         }
         Self { lanes }
@@ -31,11 +33,12 @@ impl Standalone {
 /// Leaves servers that the sentinels no longer call the master, until nobody is left.
 async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<Lanes>) {
     loop {
-        tokio::time::sleep(WATCH).await;
+        // With jitter, so that clients that were started together do not ask together.
+        tokio::time::sleep(WATCH.mul_f64(0.75 + 0.5 * chance::fraction())).await;
         if lanes.strong_count() == 0 {
             return;
         }
-        // Where no sentinel answers, the connections that are there are the best there is.
+        // Where no sentinel replies, the connections that are there are the best there is.
         let Ok(master) = sentinels.master().await else {
             continue;
         };
@@ -43,8 +46,14 @@ async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<Lanes>) {
             return;
         };
         let master = format!("{master:?}");
-        for link in lanes.links().filter(|link| link.server() != master) {
-            tracing::info!(from = link.server(), to = master, "the master has changed");
+        if lanes.links().all(|link| link.server() == master) {
+            continue;
+        }
+        // That sentinel may be behind.
+        let election = sentinels.elect().await;
+        let former = |link: &Arc<Connection>| election.is_over_for(link.server());
+        for link in lanes.links().filter(former) {
+            tracing::info!(from = link.server(), "the master has changed");
             link.close();
         }
     }

@@ -14,8 +14,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::backoff::Backoff;
 use super::connection::{Change, Connection, Event};
 use super::origin::Origin;
+use super::pauses::{Demand, Pauses};
 use super::reply::{Failure, Refusal};
 use super::{Channel, Link, Listener, News};
+use crate::clock::Moment;
 
 /// How many channels are entered at once, and how many orders are taken at once.
 const BATCH: usize = 500;
@@ -45,6 +47,9 @@ pub(super) struct Supervised {
     demand: Arc<Demand>,
 }
 
+/// Called when the connection was made, and with `false` when it has broken or could not be made.
+pub(super) type OnLine = Arc<dyn Fn(bool) + Send + Sync>;
+
 /// The state of the line as the supervisor sees it.
 #[derive(Clone)]
 enum Line {
@@ -69,9 +74,10 @@ impl Order {
 }
 
 impl Supervised {
-    pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle) -> Self {
+    pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle, on_line: OnLine) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let (line, link) = watch::channel(Line::Down("not yet connected".into()));
+        let (sender, link) = watch::channel(Line::Down("not yet connected".into()));
+        let line = Reported { sender, on_line };
         let channels = Arc::new(Channels::default());
         let connect_timeout = origin.connect_timeout();
         let demand = Arc::new(Demand::default());
@@ -216,17 +222,32 @@ impl Channels {
     }
 }
 
+/// Where the supervisor says how the line is.
+struct Reported {
+    sender: watch::Sender<Line>,
+    on_line: OnLine,
+}
+
+impl Reported {
+    fn is(&self, line: Line) {
+        let is_up = matches!(line, Line::Up(_));
+        self.sender.send_replace(line);
+        (self.on_line)(is_up);
+    }
+}
+
 /// Keeps the line up until nobody is left to give orders.
 async fn supervise(
     origin: Origin,
     channels: Arc<Channels>,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    line: watch::Sender<Line>,
+    line: Reported,
     demand: Arc<Demand>,
 ) {
     let mut pauses = Pauses::default();
     let mut unanswered = Vec::new();
     loop {
+        let mut refused = Refused::default();
         match connect(&origin, &channels).await {
             Ok(link) => {
                 tracing::debug!(
@@ -234,14 +255,15 @@ async fn supervise(
                     version = link.facts().version,
                     "line is up"
                 );
-                line.send_replace(Line::Up(link.clone()));
-                let restored = restore(&link, &channels).await;
+                line.is(Line::Up(link.clone()));
+                let restored = restore(&link, &channels, &mut refused).await;
                 if restored {
                     pauses = Pauses::default();
                 }
-                let gone = restored && serve(&link, &channels, &mut orders, &mut unanswered).await;
+                let gone = restored
+                    && serve(&link, &channels, &mut orders, &mut unanswered, refused).await;
                 link.close();
-                line.send_replace(Line::Down("the connection has broken".into()));
+                line.is(Line::Down("the connection has broken".into()));
                 if gone {
                     return;
                 }
@@ -249,68 +271,12 @@ async fn supervise(
             }
             Err(failure) => {
                 tracing::warn!(%failure, "cannot connect, trying again");
-                line.send_replace(Line::Down(failure.to_string().into()));
+                line.is(Line::Down(failure.to_string().into()));
             }
         }
         if collect_during(pauses.next(&demand), &mut orders, &mut unanswered).await {
             return;
         }
-    }
-}
-
-/// How long the line stays down before the next attempt.
-struct Pauses {
-    /// Without demand: clients that lost the same server at the same moment return at different ones.
-    idle: Backoff,
-    /// From the moment at which the line is wanted. Demand comes at random moments itself: renewals and heartbeats have
-    /// jitter.
-    wanted: Backoff,
-}
-
-impl Default for Pauses {
-    fn default() -> Self {
-        Self {
-            idle: Backoff::full_jitter(Duration::from_secs(1), Duration::from_secs(10)),
-            wanted: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
-        }
-    }
-}
-
-impl Pauses {
-    async fn next(&mut self, demand: &Demand) {
-        let wanted = async {
-            demand.begun().await;
-            tokio::time::sleep(self.wanted.pause()).await;
-        };
-        tokio::select! {
-            () = tokio::time::sleep(self.idle.pause()) => {}
-            () = wanted => {}
-        }
-    }
-}
-
-/// How many requests and subscriptions wait for the line.
-#[derive(Default)]
-struct Demand(watch::Sender<usize>);
-
-/// One of them, until it is dropped.
-struct Wanted<'a>(&'a Demand);
-
-impl Demand {
-    fn begin(&self) -> Wanted<'_> {
-        self.0.send_modify(|count| *count += 1);
-        Wanted(self)
-    }
-
-    /// Waits until there is any.
-    async fn begun(&self) {
-        let _ = self.0.subscribe().wait_for(|count| *count > 0).await;
-    }
-}
-
-impl Drop for Wanted<'_> {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -344,25 +310,80 @@ async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<Connec
 
 /// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells
 /// all who listen to look for themselves; false when the connection is of no use.
-async fn restore(link: &Connection, channels: &Channels) -> bool {
-    for batch in channels.all().chunks(BATCH) {
-        match link.change(Change::Enter, batch).await {
-            Ok(outcomes) => {
-                for (channel, outcome) in batch.iter().zip(outcomes) {
-                    if let Err(refusal) = outcome {
-                        tracing::warn!(%refusal, "refused to subscribe, waiters poll");
-                        channels.deliver(channel, News::Ended);
-                    }
-                }
-            }
-            Err(failure) => {
-                tracing::warn!(%failure, "subscribing again failed");
-                return false;
-            }
-        }
+async fn restore(link: &Connection, channels: &Channels, refused: &mut Refused) -> bool {
+    if let Err(failure) = enter_again(link, channels, channels.all(), refused).await {
+        tracing::warn!(%failure, "subscribing again failed");
+        return false;
     }
     channels.tell_all_to_look();
     true
+}
+
+/// Subscribes to channels that have a listener already; returns those that the server has confirmed.
+async fn enter_again(
+    link: &Connection,
+    channels: &Channels,
+    wanted: Vec<Channel>,
+    refused: &mut Refused,
+) -> Result<Vec<Channel>, Failure> {
+    let mut entered = Vec::new();
+    for batch in wanted.chunks(BATCH) {
+        let outcomes = link.change(Change::Enter, batch).await?;
+        for (channel, outcome) in batch.iter().zip(outcomes) {
+            let Err(refusal) = outcome else {
+                entered.push(channel.clone());
+                continue;
+            };
+            tracing::warn!(%refusal, "refused to subscribe, waiters poll");
+            channels.deliver(channel, News::Ended);
+            refused.push(channel.clone());
+        }
+    }
+    Ok(entered)
+}
+
+/// Channels with a listener that the server refused, as it does while rights are missing. They are tried again.
+struct Refused {
+    channels: Vec<Channel>,
+    backoff: Backoff,
+    due: Moment,
+}
+
+impl Default for Refused {
+    fn default() -> Self {
+        Self {
+            channels: Vec::new(),
+            backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(10)),
+            due: Moment::NEVER,
+        }
+    }
+}
+
+impl Refused {
+    fn push(&mut self, channel: Channel) {
+        if self.channels.is_empty() {
+            self.due = Moment::now() + self.backoff.pause();
+        }
+        self.channels.push(channel);
+    }
+
+    /// Waits until they are due; without end where there are none.
+    async fn due(&self) {
+        match self.channels.is_empty() {
+            true => std::future::pending().await,
+            false => tokio::time::sleep_until(self.due.as_timer()).await,
+        }
+    }
+
+    /// Tries all of them that still have a listener, which is notified where it succeeds.
+    async fn try_again(&mut self, link: &Connection, channels: &Channels) -> Result<(), Failure> {
+        let mut wanted = std::mem::take(&mut self.channels);
+        wanted.retain(|channel| channels.contains(channel));
+        for channel in enter_again(link, channels, wanted, self).await? {
+            channels.deliver(&channel, News::Resubscribed);
+        }
+        Ok(())
+    }
 }
 
 fn deliver(channels: &Channels, event: &Event, link: u64) {
@@ -380,6 +401,7 @@ async fn serve(
     channels: &Channels,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     unanswered: &mut Vec<Order>,
+    mut refused: Refused,
 ) -> bool {
     loop {
         if let Err(failure) = carry_out(link, channels, unanswered).await {
@@ -389,6 +411,12 @@ async fn serve(
         tokio::select! {
             () = link.closed() => return false,
             taken = orders.recv_many(unanswered, BATCH) => if taken == 0 { return true },
+            () = refused.due() => {
+                if let Err(failure) = refused.try_again(link, channels).await {
+                    tracing::warn!(%failure, "subscribing again failed");
+                    return false;
+                }
+            }
         }
     }
 }

@@ -43,7 +43,7 @@ impl Mutex {
     pub(crate) fn voted(
         engine: Arc<Engine>,
         keyspace: &Keyspace,
-        roll: &Roll,
+        roll: &Arc<Roll>,
         name: &str,
         terms: &Terms,
     ) -> Self {

@@ -1,20 +1,30 @@
 //! Letting nodes vote again that were started anew: after every lease from before has ended, and not below
 //! the tokens that a majority of the others knows of.
 //!
-//! Any client does it, whoever comes first; the nodes decide by their own clocks. Where fewer than a majority
+//! Any client does it, the first that comes; the nodes decide by their own clocks. Where fewer than a majority
 //! still vote, nobody knows enough, and nobody is let in.
+//!
+//! No promise depends on how often the nodes are asked: each of them compares its run id in every step, and does not
+//! vote from the first moment after a restart. Asking late only makes a node vote again later. So they are asked when there
+//! is news, which is a new connection or a vote that a node refused, and now and then.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::{Engine, error_of};
-use crate::backend::{Backend, Failure, Lane, majority};
+use crate::backend::{Backend, Backoff, Failure, Lane, majority};
+use crate::chance;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::protocol::{Roll, Seat, too_few};
 
-/// How often the nodes are asked.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the nodes are asked where there is no news: from this to three times as long, at random.
+const CALM: Duration = Duration::from_secs(10);
+
+/// Up to this much later than a node can be let in, at random: one of many clients does it, and the others find it done.
+const JITTER: Duration = Duration::from_secs(1);
 
 /// Between two questions to nodes that are just being connected to.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -37,14 +47,46 @@ impl Admission {
 
     /// Goes on until the engine is gone.
     pub(crate) async fn watch(self, engine: Weak<Engine>) {
+        let backend = || engine.upgrade().map(|engine| engine.backend.clone());
+        let Some(changes) = backend().map(|backend| backend.changes()) else {
+            return;
+        };
+        let mut pauses = Backoff::new(JITTER, CALM);
+        let mut seats = Ok(Vec::new());
         loop {
-            tokio::time::sleep(LOOK).await;
-            let Some(backend) = engine.upgrade().map(|engine| engine.backend.clone()) else {
+            self.until_news(&changes, &seats, &mut pauses).await;
+            let Some(backend) = backend() else {
                 return;
             };
-            if let Err(failure) = self.look(&*backend, Lane::Keeper).await {
+            seats = self.look(&*backend, Lane::Keeper).await;
+            if let Err(failure) = &seats {
                 tracing::debug!(%failure, "nodes could not be asked who votes");
             }
+        }
+    }
+
+    /// Waits until it is worth asking the nodes, which last said `seats`.
+    async fn until_news(
+        &self,
+        changes: &Notify,
+        seats: &Result<Vec<Seat>, Failure>,
+        pauses: &mut Backoff,
+    ) {
+        let (pause, all_vote) = match seats {
+            Ok(seats) => {
+                pauses.reset();
+                (pause(seats), voting(seats) == seats.len())
+            }
+            Err(_) => (pauses.pause(), false),
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = changes.notified() => {
+                // Others are connected to at about the same time.
+                tokio::time::sleep(PAUSE).await;
+            }
+            // That one of them does not vote is no news where it is known.
+            () = self.roll.barred(), if all_vote => {}
         }
     }
 
@@ -119,6 +161,18 @@ where
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// How long the nodes need not be asked that have said this: until the first of them can be let in, where they can be.
+fn pause(seats: &[Seat]) -> Duration {
+    let calm = CALM + CALM.mul_f64(2.0 * chance::fraction());
+    let jitter = JITTER.mul_f64(chance::fraction());
+    let due = seats.iter().filter_map(|seat| match seat {
+        Seat::Ready if voting(seats) >= majority(seats.len()) => Some(jitter),
+        Seat::Quarantined { left } => Some(*left + jitter),
+        _ => None,
+    });
+    due.min().map_or(calm, |due| due.min(calm))
 }
 
 fn voting(seats: &[Seat]) -> usize {
@@ -235,6 +289,36 @@ mod tests {
             assert!(Moment::now().since(start) >= LIMIT);
             assert!(floors(&asked).iter().all(|floor| *floor == 0), "{asked:?}");
         }
+    }
+
+    #[test]
+    fn nodes_are_asked_when_one_can_be_let_in() {
+        let left = Duration::from_secs(5);
+        let quarantined = Seat::Quarantined { left };
+        for _ in 0..100 {
+            let calm = [&[knows(1), knows(1)][..], &[knows(1), READY, Seat::Silent]];
+            for seats in calm {
+                assert!((CALM..=CALM * 3).contains(&pause(seats)), "{seats:?}");
+            }
+            assert!(pause(&[knows(1), knows(1), READY]) <= JITTER);
+            let due = pause(&[knows(1), knows(1), quarantined]);
+            assert!((left..=left + JITTER).contains(&due), "{due:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn vote_that_is_refused_is_a_reason_to_ask() {
+        let barred = vec![Reply::Each(vec![Some(Reply::List(vec![Reply::Int(3)]))])];
+        let (admission, engine, asked) = nodes(&[&[knows(1), knows(1), knows(1)]]);
+        let (engine, roll) = (Arc::new(engine), admission.roll.clone());
+        let watching = tokio::spawn(admission.watch(Arc::downgrade(&engine)));
+        tokio::time::sleep(CALM * 3 + AT_ONCE * 2).await;
+        let calm = asked.lock().len();
+        assert!((1..=3).contains(&calm), "{calm}");
+        roll.note(&barred);
+        tokio::time::sleep(AT_ONCE * 2).await;
+        assert_eq!(asked.lock().len(), calm + 1);
+        watching.abort();
     }
 
     #[tokio::test(start_paused = true)]

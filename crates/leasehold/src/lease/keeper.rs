@@ -18,7 +18,7 @@ use super::give_back::{self, Claim};
 use super::held::{Ending, Held, State};
 use super::inbox::{Inbox, NewLease, Taken};
 use super::renewal::{self, Due, Outcome, next_beat};
-use crate::backend::{Backend, Channel, Listener, News};
+use crate::backend::{Backend, Backoff, Channel, Listener, News};
 use crate::clock::Moment;
 use crate::error::Loss;
 use crate::options::margin;
@@ -128,10 +128,17 @@ async fn be_told(inbox: Arc<Inbox<Order, Arc<Held>>>, backend: Arc<dyn Backend>)
     let (channel, slot) = process_channel(&Owner::process());
     let channel = Channel::Sharded(channel.into_bytes());
     let ear = Arc::new(Ear(Arc::downgrade(&inbox)));
-    let subscribed = backend.subscribe(channel, slot, ear).await;
-    if let Err(failure) = &subscribed {
-        tracing::warn!(%failure, "locks taken by force are noticed at the next renewal only");
-    }
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+    let _subscription = loop {
+        let subscribing = backend.subscribe(channel.clone(), slot, ear.clone());
+        match subscribing.await {
+            Ok(subscription) => break subscription,
+            Err(failure) => {
+                tracing::warn!(%failure, "locks taken by force are noticed at the next renewal only");
+            }
+        }
+        tokio::time::sleep(backoff.pause()).await;
+    };
     std::future::pending::<()>().await;
 }
 

@@ -234,6 +234,7 @@ pub(crate) fn error_of(failure: Failure, name: &str) -> Error {
             RefusalKind::NoScript | RefusalKind::Other => Error::Unexpected(refusal.into()),
             RefusalKind::TooFewVote => Error::NoQuorum(refusal.into()),
             RefusalKind::TooMuch => Error::invalid("permits", refusal.message),
+            RefusalKind::SameServer => Error::invalid("url", refusal.message),
             RefusalKind::WrongType => Error::WrongType {
                 name: name.to_owned(),
             },

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agenda::shared;
-use super::give_back::link_after;
-use super::held::{Held, State};
+use super::give_back::{self, link_after};
+use super::held::{Ending, Held, State};
 use crate::backend::{Backend, Failure, Lane};
 use crate::chance;
 use crate::clock::Moment;
+use crate::error::Loss;
 use crate::protocol::{Call, Renewed};
 
 /// When a lease is renewed again that was last renewed at `sent`: after a third of it, so that two renewals may fail.
@@ -100,17 +101,32 @@ pub(super) async fn renew(
 }
 
 /// Puts a lease that is certain where it is missing, for as long as it is certain.
+///
+/// The holder releases on another connection, which may overtake this: a node that gets the release first would have the
+/// lock put back until its lease ends. Where the lease has ended meanwhile it is released again.
 pub(super) async fn fill_in(held: Arc<Held>, backend: Arc<dyn Backend>, patience: Duration) {
+    let Ok(link) = backend.link(Lane::Keeper, held.kind.slot()).await else {
+        return;
+    };
     let State::Valid { deadline } = held.state() else {
         return;
     };
     let left = deadline.since(Moment::now());
-    let call = held.kind.fill_in(&held.mark, left, held.token);
-    let link = backend.link(Lane::Keeper, held.kind.slot()).await;
-    if let (Some(call), Ok(link)) = (call, link)
-        && let Err(failure) = call.send(&*link, patience).await
-    {
+    let Some(call) = held.kind.fill_in(&held.mark, left, held.token) else {
+        return;
+    };
+    // Of all: the node that misses it is not one of the majority that replies first.
+    if let Err(failure) = call.of_all().send(&*link, patience).await {
         tracing::debug!(lock = held.kind.name(), %failure, "could not be filled in");
+    }
+    match held.state() {
+        // The keeper releases what has expired, when its margin is over.
+        State::Valid { .. } | State::Ended(Ending::Lost(Loss::Expired | Loss::AtMost)) => {}
+        State::Ended(_) => {
+            // The holder's own release, which is tried twice, reports that it freed the lock: it comes first.
+            tokio::time::sleep(patience * 2).await;
+            give_back::release(held, backend, patience).await;
+        }
     }
 }
 

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::keys::LockKeys;
 use super::script::{digest, digits, script};
 use super::tally::{self, Ballot, Hold, Verdict};
@@ -32,19 +34,20 @@ script!(ADMIT, "quorum/admit.lua");
 pub(crate) struct Voted {
     keys: LockKeys,
     votes: String,
-    standing: Arc<str>,
-    /// The highest token that this client has seen, of any lock.
-    seen: Arc<AtomicU64>,
+    roll: Arc<Roll>,
 }
 
 impl Voted {
-    pub(crate) fn new(keys: LockKeys, roll: &Roll) -> Self {
+    pub(crate) fn new(keys: LockKeys, roll: &Arc<Roll>) -> Self {
         Self {
             votes: keys.beside("votes"),
-            standing: roll.standing.clone(),
-            seen: roll.seen.clone(),
+            roll: roll.clone(),
             keys,
         }
+    }
+
+    fn standing(&self) -> &[u8] {
+        self.roll.standing.as_bytes()
     }
 
     /// Leaves the lock to end by itself `left` from now, wherever it is ours.
@@ -63,7 +66,7 @@ impl Voted {
         let since = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
         let owner = record::owner(mark).iter().take(8);
         let salt = owner.fold(0, |sum, byte| sum * 31 + u64::from(*byte)) % 1000;
-        (since + salt).max(self.seen.load(Ordering::Relaxed) + 1)
+        (since + salt).max(self.roll.seen.load(Ordering::Relaxed) + 1)
     }
 }
 
@@ -79,15 +82,16 @@ impl Kind for Voted {
 
     fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
         let token = self.proposal(mark);
-        let keys = [self.key(), self.votes.as_bytes(), self.standing.as_bytes()];
+        let keys = [self.key(), self.votes.as_bytes(), self.standing()];
         let args = [mark, &digits(millis_up(lease))[..], &digits(token)];
-        let (seen, own) = (self.seen.clone(), mark.clone());
+        let (roll, own) = (self.roll.clone(), mark.clone());
         Call::script(&VOTE, &keys, &args, move |replies| {
+            roll.note(&replies);
             let ballots: Vec<_> = each("a vote", &replies)?.iter().map(ballot).collect();
             let verdict = tally::election(&ballots);
             Ok(match verdict {
                 Verdict::Held => {
-                    seen.fetch_max(token, Ordering::Relaxed);
+                    roll.seen.fetch_max(token, Ordering::Relaxed);
                     let token = Token::new(token);
                     Acquired::Held { token }
                 }
@@ -98,7 +102,7 @@ impl Kind for Voted {
                     holder: holder(&mark, left),
                 },
                 Verdict::Split { highest } => {
-                    seen.fetch_max(highest, Ordering::Relaxed);
+                    roll.seen.fetch_max(highest, Ordering::Relaxed);
                     Acquired::Split
                 }
                 Verdict::TooFew { voting } => Acquired::Void {
@@ -109,9 +113,11 @@ impl Kind for Voted {
     }
 
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        let keys = [self.key(), self.standing.as_bytes()];
+        let keys = [self.key(), self.standing()];
         let args = [mark, &digits(millis_up(lease))];
-        Call::script(&RENEW, &keys, &args, |replies| {
+        let roll = self.roll.clone();
+        Call::script(&RENEW, &keys, &args, move |replies| {
+            roll.note(&replies);
             match tally::hold(&numbers("a renewal", &replies)?) {
                 Hold::Kept { everywhere: true } => Ok(Renewed::Kept),
                 Hold::Kept { everywhere: false } => Ok(Renewed::KeptInPart),
@@ -134,7 +140,7 @@ impl Kind for Voted {
     }
 
     fn fill_in(&self, mark: &[u8], left: Duration, token: Token) -> Option<Call<()>> {
-        let keys = [self.key(), self.votes.as_bytes(), self.standing.as_bytes()];
+        let keys = [self.key(), self.votes.as_bytes(), self.standing()];
         let left = digits(millis_up(left).max(1));
         let args = [mark, &left[..], &digits(token.as_u64())];
         Some(Call::script(&FILL, &keys, &args, |_| Ok(())))
@@ -189,9 +195,15 @@ impl Hints for Voted {
 /// Which nodes may vote: the calls by which that is asked and granted, and what their voters share.
 #[derive(Debug)]
 pub(crate) struct Roll {
-    standing: Arc<str>,
-    seen: Arc<AtomicU64>,
+    standing: String,
+    /// The highest token that this client has seen, of any lock.
+    seen: AtomicU64,
+    /// Says that a node has refused to vote.
+    barred: Notify,
 }
+
+/// What a node replies that may not vote, alone or first in a list.
+const BARRED: i64 = 3;
 
 /// Whether a node may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,8 +221,32 @@ pub(crate) enum Seat {
 impl Roll {
     pub(crate) fn new(standing: &str) -> Self {
         Self {
-            standing: standing.into(),
-            seen: Arc::default(),
+            standing: standing.to_owned(),
+            seen: AtomicU64::new(0),
+            barred: Notify::new(),
+        }
+    }
+
+    /// Waits until a node has refused to vote.
+    pub(crate) async fn barred(&self) {
+        self.barred.notified().await;
+    }
+
+    /// Notes whether a node has refused to vote.
+    pub(crate) fn note(&self, replies: &[Reply]) {
+        let Some(Reply::Each(each)) = replies.first() else {
+            return;
+        };
+        let first = |reply: &Reply| match reply {
+            Reply::List(parts) => parts.first().and_then(Reply::int),
+            reply => reply.int(),
+        };
+        if each
+            .iter()
+            .flatten()
+            .any(|reply| first(reply) == Some(BARRED))
+        {
+            self.barred.notify_one();
         }
     }
 

@@ -18,6 +18,8 @@ use crate::clock::Moment;
 pub(crate) enum Role {
     /// Accepts writes for all slots.
     Master,
+    /// The same, and is one of several that must not be the same.
+    Voter,
     /// Belongs to a cluster, which says by itself which node accepts writes for what.
     Member,
     /// Watches a group of servers.
@@ -88,7 +90,7 @@ impl Endpoint {
             match (&greeted, role) {
                 (Err(_), _) => wire.close("the handshake failed"),
                 (Ok(_), Role::Sentinel) => {}
-                (Ok(_), Role::Master | Role::Member) => wire.begin_seals(),
+                (Ok(_), Role::Master | Role::Voter | Role::Member) => wire.begin_seals(),
             }
             Ok((wire, greeted?))
         };
@@ -146,6 +148,9 @@ impl Endpoint {
             greeting.push(Command::new("CLIENT").arg("SETNAME").arg(name));
             greeting.push(Command::new("ECHO").arg(name));
         }
+        if role == Role::Voter {
+            greeting.push(Command::new("INFO").arg("server"));
+        }
         if database > 0 {
             greeting.push(Command::new("SELECT").number(database));
         }
@@ -161,7 +166,7 @@ impl Endpoint {
         }
         let (server_time, capabilities) = match role {
             Role::Sentinel => (0, Capabilities::default()),
-            Role::Master | Role::Member => {
+            Role::Master | Role::Voter | Role::Member => {
                 // Whether seals are permitted.
                 accepted(&replies[4])?;
                 (server_time(&replies[1])?, capabilities(&replies[2]))
@@ -171,6 +176,10 @@ impl Endpoint {
             server_time,
             read_at,
             version: version(hello)?,
+            run_id: match role {
+                Role::Voter => run_id(&replies[5]),
+                _ => None,
+            },
             capabilities,
         })
     }
@@ -223,13 +232,13 @@ fn check_role(hello: &Reply, role: Role) -> Result<(), Failure> {
         (Some("sentinel"), ..) => {
             "it is a sentinel; the URL for that is `redis+sentinel://host/group`"
         }
-        (Some("cluster"), _, Role::Master) => {
+        (Some("cluster"), _, Role::Master | Role::Voter) => {
             "it belongs to a cluster; the URL for that is `redis+cluster://host`"
         }
         (Some("standalone"), _, Role::Member) => {
             "it belongs to no cluster; the URL for that is `redis://host`"
         }
-        (_, Some("replica" | "slave"), Role::Master) => {
+        (_, Some("replica" | "slave"), Role::Master | Role::Voter) => {
             "it is a replica; give its master's URL, or that of its sentinels"
         }
         _ => return Ok(()),
@@ -246,6 +255,12 @@ fn server_time(time: &Reply) -> Result<u64, Failure> {
         .zip(number(1))
         .and_then(|(one, two)| micros(one, two));
     time.ok_or_else(|| Failure::malformed("TIME", parts))
+}
+
+/// Reads the reply to `INFO`; `None` where that is forbidden.
+fn run_id(info: &Reply) -> Option<String> {
+    let mut lines = info.text()?.lines();
+    lines.find_map(|line| Some(line.strip_prefix("run_id:")?.to_owned()))
 }
 
 fn version(hello: &Reply) -> Result<String, Failure> {

@@ -29,6 +29,8 @@ pub(crate) struct Connection {
     id: u64,
     /// The server at the other end, as it is shown to people.
     server: String,
+    /// The host of that address.
+    host: String,
     facts: Arc<Facts>,
     wire: Arc<Wire>,
     /// How long the server may take to confirm a subscription change: as long as it may take to connect, of which
@@ -52,6 +54,7 @@ impl Connection {
         Ok(Arc::new(Self {
             id,
             server: format!("{endpoint:?}"),
+            host: endpoint.host(),
             facts: Arc::new(facts),
             wire,
             change_timeout: endpoint.connect_timeout(),
@@ -75,6 +78,11 @@ impl Connection {
     /// The server's address, as it is shown to people.
     pub(super) fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The host of the server's address.
+    pub(super) fn host(&self) -> &str {
+        &self.host
     }
 
     /// Sends `batch` and waits for its replies. A script that the server does not know is sent again with its source.
