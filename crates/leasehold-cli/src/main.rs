@@ -15,6 +15,7 @@ mod manual;
 mod run;
 mod say;
 mod settings;
+mod signals;
 mod span;
 mod table;
 mod top;

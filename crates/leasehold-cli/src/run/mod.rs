@@ -8,7 +8,6 @@
 //! 3. Whoever ends this process ends the program: it is told by the system when its parent is gone.
 
 mod group;
-mod signals;
 mod site;
 mod terminal;
 mod waiting;
@@ -24,9 +23,9 @@ use tokio::time::Instant;
 use crate::args::{RunArgs, ServerArgs};
 use crate::say::{Trouble, hint, say};
 use crate::settings::Settings;
+use crate::signals::Signals;
 use crate::{exit, span};
 use group::{Group, Life};
-use signals::Signals;
 use site::Site;
 
 /// The first word for a process that is to become the program; no verb of the command line.
@@ -46,6 +45,9 @@ const KILL_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long a program may be gone before those it left behind are mentioned.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
+
+/// Signals that are for the program only.
+const PASSED_ON: [Signal; 3] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
 
 /// What to do with the program when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     let lease = lease.unwrap_or(LEASE);
     let grace = grace(&args, lease)?;
     let mut signals = Signals::catch()?;
+    signals.also(&PASSED_ON)?;
     let site = tokio::select! {
         biased;
         signal = signals.end() => return Ok(exit::by_signal(signal as i32)),

@@ -53,6 +53,17 @@ impl Stage {
         self.cast(command, url)
     }
 
+    /// The command, started by a shell that ignores some signals.
+    pub(crate) fn leasehold_ignoring(&self, signals: &str, words: &str) -> Cast {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("trap '' {signals}; exec \"$@\""), "sh"])
+            .arg(LEASEHOLD)
+            .args(words.split_whitespace())
+            .stdin(Stdio::null());
+        self.cast(command, &self.url())
+    }
+
     /// A command on a terminal of its own, which a script gives it; keys are written to its standard input.
     pub(crate) fn on_a_terminal(&self, script: &str) -> Cast {
         let mut command = Command::new("script");
