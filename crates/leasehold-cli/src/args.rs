@@ -99,10 +99,11 @@ pub(crate) enum Command {
 }
 
 const RUN_HELP: &str = "\
-The program is run in a process group of its own, with the terminal if there is one. Signals
-are passed on to the group; those that were ignored at the start, as by nohup, stay ignored.
-The lock is given back when the program and everything it has started are gone, also what it
-left in the background.
+The program is run in a process group of its own, with the terminal if there is one; beside
+others of a pipeline it gets the terminal when it reads it. It cannot be suspended. Signals are
+passed on to the group; those that were ignored at the start, as by nohup, stay ignored. The
+lock is given back when the program and everything it has started are gone, also what it left
+in the background.
 
 When the lock cannot be kept because the server is out of reach, the program is told with TERM
 and, after --grace, with KILL: early enough that it is gone before the lock can be given to

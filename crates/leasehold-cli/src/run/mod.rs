@@ -79,6 +79,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     let lease = args.lease.or(settings.lease);
     let lease = lease.unwrap_or(LEASE);
     let grace = grace(&args, lease)?;
+    terminal::stay_awake();
     let mut signals = Signals::catch()?;
     signals.also(&PASSED_ON)?;
     let site = tokio::select! {
@@ -106,7 +107,9 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
         return Err(error.into());
     }
     let started = Instant::now();
-    let mut group = match Group::start(&args.command, &environment(&guard)) {
+    // Ctrl-Z may stop a command that waits, but none that holds a lock: it would renew nothing.
+    let awake = signals.also(&[Signal::SIGTSTP]);
+    let mut group = match awake.and_then(|()| Group::start(&args.command, &environment(&guard))) {
         Ok(group) => group,
         Err(trouble) => {
             give_back(&site, guard).await;
@@ -356,6 +359,7 @@ pub(crate) fn become_program() -> Option<u8> {
     let parent = words.next()?.to_str()?.parse().ok()?;
     let program = words.next()?;
     group::end_with_parent(parent);
+    terminal::be_stopped();
     let error = std::process::Command::new(&program).args(words).exec();
     let code = match error.kind() {
         std::io::ErrorKind::NotFound => exit::NOT_FOUND,

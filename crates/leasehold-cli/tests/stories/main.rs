@@ -16,5 +16,7 @@ mod interrupts;
 mod looking;
 /// A lock that cannot be kept.
 mod loss;
+/// Programs that read the terminal.
+mod terminal;
 /// Settings, exit codes, help.
 mod usage;
