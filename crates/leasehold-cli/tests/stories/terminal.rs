@@ -1,6 +1,6 @@
 //! Programs that read the terminal, beside others that do.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use nix::sys::signal::{Signal, kill};
 
@@ -136,4 +136,35 @@ fn suspending_a_pipeline_does_not_stop_the_command() {
     // What was stopped beside it is the shell's business.
     writeln!(keys, "kill -KILL %1; exit 0\nexit 0").unwrap();
     shell.ends();
+}
+
+#[test]
+fn killed_top_leaves_the_terminal_as_it_was() {
+    let stage = Stage::set();
+    let script = format!(
+        "stty rows 20 cols 100; stty -a > before; sh -c 'echo $$ > pid; exec {LEASEHOLD} top'; \
+         echo $? > code; stty -a > after; echo > done"
+    );
+    for (signal, code) in [(Signal::SIGTERM, "143"), (Signal::SIGINT, "130")] {
+        let mut watching = stage.on_a_terminal(&script).start();
+        let (mut output, mut shown) = (watching.take_out(), Vec::new());
+        let mut piece = [0; 4096];
+        while !String::from_utf8_lossy(&shown).contains("quit") {
+            let length = output.read(&mut piece).unwrap();
+            assert!(
+                length > 0,
+                "no keys in {:?}",
+                String::from_utf8_lossy(&shown)
+            );
+            shown.extend_from_slice(&piece[..length]);
+        }
+        kill(stage.process("pid"), signal).unwrap();
+        output.read_to_end(&mut shown).unwrap();
+        watching.ends();
+        let settings = |name| std::fs::read_to_string(stage.path(name)).unwrap();
+        assert_eq!(settings("before"), settings("after"));
+        assert_eq!(settings("code").trim(), code);
+        let shown = String::from_utf8_lossy(&shown);
+        assert!(shown.contains("\x1b[?1049l"), "still on the other screen");
+    }
 }
