@@ -99,9 +99,11 @@ pub(crate) enum Command {
 }
 
 const RUN_HELP: &str = "\
-The program is run in a process group of its own, with the terminal if there is one. Signals
-are passed on to the group. The lock is given back when the program and everything it has
-started are gone, also what it left in the background.
+The program is run in a process group of its own, with the terminal if there is one; beside
+others of a pipeline it gets the terminal when it reads it. It cannot be suspended. Signals are
+passed on to the group; those that were ignored at the start, as by nohup, stay ignored. The
+lock is given back when the program and everything it has started are gone, also what it left
+in the background.
 
 When the lock cannot be kept because the server is out of reach, the program is told with TERM
 and, after --grace, with KILL: early enough that it is gone before the lock can be given to
@@ -179,8 +181,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N|all", conflicts_with = "quorum")]
     pub(crate) replicas: Option<String>,
 
-    /// Holds the lock on a majority of independent servers: given once for each
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    /// Holds the lock on a majority of independent servers: given once for each, or URL,URL,URL
+    #[arg(long, value_name = "URL")]
     pub(crate) quorum: Vec<String>,
 
     /// Says on standard error what is being waited for and what is done
@@ -190,6 +192,28 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The servers of the quorum, each by itself.
+    pub(crate) fn quorum_urls(&self) -> Vec<String> {
+        self.quorum.iter().flat_map(|list| urls(list)).collect()
+    }
+}
+
+/// Splits a list at commas before a scheme: other commas are part of a URL, as between sentinels.
+fn urls(list: &str) -> Vec<String> {
+    let mut urls: Vec<String> = Vec::new();
+    for piece in list.split(',') {
+        let scheme = piece.split_once("://").map_or("", |(scheme, _)| scheme);
+        let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        let begins = !scheme.is_empty() && scheme.chars().all(is_scheme);
+        match urls.last_mut() {
+            Some(url) if !begins => *url += &format!(",{piece}"),
+            _ => urls.push(piece.to_owned()),
+        }
+    }
+    urls
 }
 
 #[derive(Args, Debug)]
@@ -316,6 +340,30 @@ pub(crate) enum LatchVerb {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn urls_are_split_at_commas_before_a_scheme() {
+        for (list, expected) in [
+            ("redis://a", &["redis://a"][..]),
+            ("redis://a,rediss://b", &["redis://a", "rediss://b"]),
+            (
+                "redis+sentinel://a:1,b:2/g,redis://c,redis+sentinel://d,e/g/0",
+                &[
+                    "redis+sentinel://a:1,b:2/g",
+                    "redis://c",
+                    "redis+sentinel://d,e/g/0",
+                ],
+            ),
+            (
+                "redis://u:p,w@a,redis://b",
+                &["redis://u:p,w@a", "redis://b"],
+            ),
+            ("a,b", &["a,b"]),
+            ("", &[""]),
+        ] {
+            assert_eq!(urls(list), expected, "{list}");
+        }
+    }
 
     #[test]
     fn the_definition_is_sound() {

@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime};
 use leasehold::{Holder, Seen, Waiter};
 use serde::Serialize;
 
+use crate::say::acts;
+
 /// A lock.
 #[derive(Serialize, Debug)]
 pub(crate) struct Lock<'a> {
@@ -83,7 +85,30 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Anything as one line.
+/// Anything as one line. JSON may have characters that speak to a terminal; they are escaped, and mean the same.
 pub(crate) fn line(data: &impl Serialize) -> String {
-    serde_json::to_string(data).expect("BUG: what is shown can be written as JSON")
+    let json = serde_json::to_string(data).expect("BUG: what is shown can be written as JSON");
+    let mut line = String::with_capacity(json.len() + 1);
+    for c in json.chars() {
+        match acts(c) {
+            true => line.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => line.push(c),
+        }
+    }
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_of_hostile_text_is_harmless_and_the_same() {
+        let hostile = "\n\x1b\u{7f}\u{9b}\u{202e}\u{2069}b\"\\";
+        let line = line(&hostile);
+        assert!(!line.trim_end().contains(acts), "{line:?}");
+        let read: String = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(read, hostile);
+    }
 }

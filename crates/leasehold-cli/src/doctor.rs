@@ -6,7 +6,7 @@ use leasehold::{Client, Error, Guard, Server};
 use serde::Serialize;
 
 use crate::args::{DataArgs, ServerArgs};
-use crate::say::{Trouble, colours};
+use crate::say::{Trouble, colours, print, printable};
 use crate::settings::Settings;
 use crate::{data, exit, span};
 
@@ -75,10 +75,10 @@ pub(crate) async fn doctor(server: &ServerArgs, args: &DataArgs) -> Result<u8, T
     findings.push(told(&client).await);
     findings.push(looking(&client).await);
     findings.extend(servers.first().map(promises));
-    match args.json {
-        true => println!("{}", data::line(&findings)),
-        false => print(&findings),
-    }
+    print(&match args.json {
+        true => data::line(&findings),
+        false => in_words(&findings),
+    })?;
     let bad = findings.iter().any(|at| at.verdict == Verdict::Bad);
     Ok(if bad { exit::NO } else { exit::OK })
 }
@@ -298,7 +298,8 @@ fn millis(duration: Duration) -> String {
     format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
 }
 
-fn print(findings: &[Finding]) {
+fn in_words(findings: &[Finding]) -> String {
+    let mut text = String::new();
     let colours = colours(&std::io::stdout());
     for at in findings {
         let (sign, colour) = match at.verdict {
@@ -311,13 +312,16 @@ fn print(findings: &[Finding]) {
             true => (colour, "\x1b[2m", "\x1b[0m"),
             false => ("", "", ""),
         };
-        println!("{colour}{sign}{end}  {:<13}{}", at.what, at.found);
+        // The server has a hand in it.
+        let found = printable(&at.found);
+        text += &format!("{colour}{sign}{end}  {:<13}{found}\n", at.what);
         if let Some(remedy) = &at.remedy {
             for line in wrapped(remedy, 78) {
-                println!("                   {dim}{line}{end}");
+                text += &format!("                   {dim}{line}{end}\n");
             }
         }
     }
+    text
 }
 
 fn wrapped(text: &str, width: usize) -> Vec<String> {

@@ -13,6 +13,8 @@ pub(crate) const NO: u8 = 1;
 pub(crate) const USAGE: u8 = 64;
 /// The server cannot be reached, or does not answer as one should.
 pub(crate) const UNREACHABLE: u8 = 69;
+/// What was asked for could not be printed.
+pub(crate) const NOT_PRINTED: u8 = 74;
 /// The lock is held by another, and the wait is over.
 pub(crate) const BUSY: u8 = 75;
 /// The lock was lost while the program ran; whatever the program then said.

@@ -5,7 +5,7 @@ use std::io::{BufWriter, IsTerminal, Write, stdout};
 use leasehold::{Holder, Seen, SeenKind, Waiter};
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
-use crate::say::{Trouble, colours, printable, say};
+use crate::say::{Trouble, colours, is_read, print, printable, say};
 use crate::settings::Settings;
 use crate::table::{Cell, Row, Table};
 use crate::{data, exit, span};
@@ -31,11 +31,10 @@ pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, Trouble
         let written = match args.data.json {
             true => shown
                 .map(|seen| data::line(&data::Lock::from(seen)))
-                .try_for_each(|line| writeln!(out, "{line}")),
+                .try_for_each(|line| out.write_all(line.as_bytes())),
             false => table.write(shown.map(row).collect(), &mut out),
         };
-        if written.and_then(|()| out.flush()).is_err() {
-            // Whoever read it has seen enough.
+        if !is_read(written.and_then(|()| out.flush()))? {
             return Ok(exit::OK);
         }
     }
@@ -48,26 +47,23 @@ pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, Trouble
 /// One lock in full.
 pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, Trouble> {
     let Some(seen) = find(server, args).await? else {
-        return Ok(free(args));
+        return free(args);
     };
-    let mut out = stdout().lock();
-    let text = match args.data.json {
-        true => data::line(&data::Lock::from(&seen)) + "\n",
+    print(&match args.data.json {
+        true => data::line(&data::Lock::from(&seen)),
         false => in_full(&seen, colours(&stdout())),
-    };
-    let _ = out.write_all(text.as_bytes());
+    })?;
     Ok(exit::OK)
 }
 
 /// Those who wait for one lock.
 pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Trouble> {
     let Some(seen) = find(server, args).await? else {
-        return Ok(free(args));
+        return free(args);
     };
-    let mut out = stdout().lock();
     if args.data.json {
         let waiters: Vec<_> = seen.waiters.iter().map(data::Person::from).collect();
-        let _ = writeln!(out, "{}", data::line(&waiters));
+        print(&data::line(&waiters))?;
         return Ok(exit::OK);
     }
     match (seen.waiters.is_empty(), seen.waiting) {
@@ -77,9 +73,7 @@ pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Tr
             "{count} wait for `{}`, in no order: a {} has no line",
             args.name, seen.kind
         )),
-        (false, _) => {
-            let _ = write!(out, "{}", waiters(&seen, colours(&stdout())));
-        }
+        (false, _) => print(&waiters(&seen, colours(&stdout())))?,
     }
     Ok(exit::OK)
 }
@@ -89,12 +83,12 @@ async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<Seen>, Trou
     Ok(client.look(&args.name).await?)
 }
 
-fn free(args: &NameArgs) -> u8 {
+fn free(args: &NameArgs) -> Result<u8, Trouble> {
     match args.data.json {
-        true => println!("null"),
+        true => print("null\n")?,
         false => say(format!("nobody holds `{}`", args.name)),
     }
-    exit::NO
+    Ok(exit::NO)
 }
 
 /// One line of a list.

@@ -15,6 +15,7 @@ mod manual;
 mod run;
 mod say;
 mod settings;
+mod signals;
 mod span;
 mod table;
 mod top;
@@ -63,26 +64,22 @@ async fn carry_out(cli: Cli) -> Result<u8, Trouble> {
         Command::Latch { verb } => verbs::latch(server, &verb).await,
         Command::Quorum { verb } => verbs::quorum(server, &verb).await,
         Command::Doctor(args) => doctor::doctor(server, &args).await,
-        Command::Completions { shell } => Ok(manual::completions(shell)),
+        Command::Completions { shell } => manual::completions(shell),
         Command::Man { folder } => manual::pages(&folder),
     }
 }
 
 /// Help and version are what was asked for; anything else is a mistake, with the code for it.
 fn usage(error: &clap::Error) -> ExitCode {
-    let code = if error.use_stderr() {
-        exit::USAGE
-    } else {
-        exit::OK
-    };
-    match code {
-        exit::OK => drop(error.print()),
-        _ => {
-            let text = error.render().to_string();
-            say::say(text.trim_start_matches("error: ").trim_end());
-        }
+    if !error.use_stderr() {
+        let printed = say::is_read(error.print());
+        return printed
+            .map_or_else(|trouble| trouble.tell(), |_| exit::OK)
+            .into();
     }
-    code.into()
+    let text = error.render().to_string();
+    say::say_lines(text.trim_start_matches("error: ").trim_end());
+    exit::USAGE.into()
 }
 
 /// This process as others see it: HOST:PID.

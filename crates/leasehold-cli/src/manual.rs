@@ -6,13 +6,13 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 use crate::exit;
-use crate::say::Trouble;
+use crate::say::{Trouble, print};
 
-pub(crate) fn completions(shell: clap_complete::Shell) -> u8 {
+pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Trouble> {
     let mut out = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut out);
-    print!("{}", String::from_utf8_lossy(&out));
-    exit::OK
+    print(&String::from_utf8_lossy(&out))?;
+    Ok(exit::OK)
 }
 
 pub(crate) fn pages(folder: &Path) -> Result<u8, Trouble> {

@@ -1,9 +1,10 @@
 //! What the command says for itself: lines on standard error that begin with `leasehold:`, and a hint where one helps.
 //!
-//! Standard output is the program's, or the data asked for.
+//! Standard output is the program's, or the data asked for. Others have a hand in all of it: nothing that they wrote
+//! begins a line or speaks to the terminal.
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use leasehold::Error;
 
@@ -12,17 +13,42 @@ use crate::{exit, span};
 /// A wait that is shorter than this was none.
 const SHORT: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Says something.
+/// Says something, in one line.
 pub(crate) fn say(text: impl Display) {
+    let text = printable(&text.to_string());
     // Where standard error is gone there is nobody to tell.
-    let text = text.to_string();
+    let _ = writeln!(io::stderr(), "leasehold: {text}");
+}
+
+/// Says something of several lines, which is the command's own text.
+pub(crate) fn say_lines(text: &str) {
     let lines: Vec<_> = text.lines().map(printable).collect();
-    let _ = writeln!(std::io::stderr(), "leasehold: {}", lines.join("\n"));
+    let _ = writeln!(io::stderr(), "leasehold: {}", lines.join("\n"));
 }
 
 /// Says what to do about what was said.
 pub(crate) fn hint(text: impl Display) {
-    let _ = writeln!(std::io::stderr(), "  hint: {text}");
+    let text = printable(&text.to_string());
+    let _ = writeln!(io::stderr(), "  hint: {text}");
+}
+
+/// Prints what was asked for.
+pub(crate) fn print(text: &str) -> Result<(), Trouble> {
+    let mut out = io::stdout().lock();
+    let outcome = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    is_read(outcome).map(drop)
+}
+
+/// What came of printing: whether anybody reads on. A reader that has seen enough, as `head`, is no error.
+pub(crate) fn is_read(outcome: io::Result<()>) -> Result<bool, Trouble> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            let text = format!("cannot print: {error}");
+            Err(Trouble::new(exit::NOT_PRINTED, text))
+        }
+    }
 }
 
 /// Why the command cannot go on, to be told when it ends.
@@ -138,11 +164,31 @@ fn hint_for(error: &Error) -> Option<&'static str> {
 
 /// Names and notes are anybody's: nothing in them may speak to the terminal.
 pub(crate) fn printable(text: &str) -> String {
-    let harmless = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let harmless = |c: char| if acts(c) { '\u{fffd}' } else { c };
     text.chars().map(harmless).collect()
+}
+
+/// Whether a character does something: controls, separators of lines, and what sets the direction of text.
+pub(crate) fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Whether to use colours on this stream.
 pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_others_neither_moves_nor_turns_around() {
+        let hostile = "a\n\x1b\u{9b}\u{202e}\u{2066}\u{2029}\u{200f}b";
+        assert_eq!(printable(hostile), format!("a{}b", "\u{fffd}".repeat(7)));
+        let harmless = "état 夜間 שלום e\u{301} 👩\u{200d}👧";
+        assert_eq!(printable(harmless), harmless);
+    }
 }

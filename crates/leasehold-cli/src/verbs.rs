@@ -3,7 +3,7 @@
 use leasehold::LatchState;
 
 use crate::args::{LatchVerb, QuorumVerb, ReleaseArgs, SemaphoreVerb, ServerArgs, WaitArgs};
-use crate::say::{Trouble, hint, say};
+use crate::say::{Trouble, hint, print, say};
 use crate::settings::Settings;
 use crate::{data, exit, me};
 
@@ -12,7 +12,7 @@ pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u
     let holders = client.force_release(&args.name).await?;
     if args.data.json {
         let holders: Vec<_> = holders.iter().map(data::Person::from).collect();
-        println!("{}", data::line(&holders));
+        print(&data::line(&holders))?;
     } else if holders.is_empty() {
         say(format!("nobody held `{}`", args.name));
     }

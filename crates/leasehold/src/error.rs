@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use crate::holder::Holder;
+use crate::plain::plain;
 
 /// Why a lock could not be had, kept or given back.
 ///
 /// Each variant says what may have changed on the server and what to do next. That a lock is held by
-/// somebody else is no error of `try_lock`: it answers `None`.
+/// somebody else is no error of `try_lock`: it answers `None`. Displayed, an error is one line: what others have written
+/// is escaped in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The wait ended before the lock was free.
     ///
     /// Nothing is held and nothing was left behind. Try again later, or look at the holder.
-    #[error("waited {waited:?} for `{name}`{}{}", held_by(holder.as_deref()), place(*position))]
+    #[error("waited {waited:?} for `{}`{}{}", plain(name), held_by(holder.as_deref()), place(*position))]
     Timeout {
         /// The lock waited for.
         name: String,
@@ -30,7 +32,7 @@ pub enum Error {
     ///
     /// Somebody else may hold the lock already. Stop the protected work and start over; what was
     /// written with an older token is for the resource to refuse.
-    #[error("the lease on `{name}` is lost: {loss}")]
+    #[error("the lease on `{}` is lost: {loss}", plain(name))]
     Lost {
         /// The lock that was lost.
         name: String,
@@ -83,7 +85,7 @@ pub enum Error {
     /// The lock's key holds something that is not a lock, or a lock of another kind.
     ///
     /// Nothing has changed. Choose another name or prefix.
-    #[error("the key of `{name}` holds data or a lock of another kind")]
+    #[error("the key of `{}` holds data or a lock of another kind", plain(name))]
     WrongType {
         /// The lock whose key is in use.
         name: String,
@@ -102,7 +104,7 @@ pub enum Error {
     Unexpected(#[source] BoxError),
 
     /// An argument is out of its range, or more was asked for than there is; nothing has changed.
-    #[error("invalid {what}: {why}")]
+    #[error("invalid {what}: {}", plain(why))]
     Invalid {
         /// Which argument.
         what: &'static str,
@@ -159,6 +161,26 @@ fn place(position: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_are_one_line_whatever_names_have() {
+        let name = || "a\nb".to_owned();
+        let loss = Loss::Expired;
+        for error in [
+            Error::Lost { name: name(), loss },
+            Error::WrongType { name: name() },
+            Error::invalid("name", name()),
+            Error::Timeout {
+                name: name(),
+                waited: Duration::ZERO,
+                holder: None,
+                position: None,
+            },
+        ] {
+            let text = error.to_string();
+            assert!(text.contains(r"a\nb") && !text.contains('\n'), "{text}");
+        }
+    }
 
     #[test]
     fn a_timeout_names_the_holder() {

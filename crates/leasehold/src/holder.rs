@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::plain::plain;
+
 /// The holder of a lock as others see it.
 ///
 /// A lock taken by another library on the same key has a holder of whom only the remaining time is
@@ -28,15 +30,16 @@ pub struct Holder {
     pub lease_left: Option<Duration>,
 }
 
+/// What the holder wrote is escaped: it begins no line and moves no cursor.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.host, self.pid, &self.redisson) {
-            (Some(host), Some(pid), _) => write!(f, "process {pid} on {host}")?,
-            (_, _, Some(owner)) => write!(f, "Redisson client {owner}")?,
+            (Some(host), Some(pid), _) => write!(f, "process {pid} on {}", plain(host))?,
+            (_, _, Some(owner)) => write!(f, "Redisson client {}", plain(owner))?,
             _ => f.write_str("a client of another library")?,
         }
         if let Some(note) = &self.note {
-            write!(f, " ({note})")?;
+            write!(f, " ({})", plain(note))?;
         }
         if let Some(since) = self.since {
             let age = since.elapsed().unwrap_or_default();
@@ -72,6 +75,18 @@ mod tests {
             holder.to_string(),
             "process 4711 on web-3 (nightly import), for 90.0 s, lease ends in 12.3 s unless renewed"
         );
+    }
+
+    #[test]
+    fn what_a_holder_wrote_stays_on_its_line() {
+        let holder = Holder {
+            host: Some("web\x1b[2J".to_owned()),
+            pid: Some(1),
+            note: Some("x\nERROR \u{202e}forged".to_owned()),
+            ..Holder::default()
+        };
+        let expected = r"process 1 on web\u{1b}[2J (x\nERROR \u{202e}forged)";
+        assert_eq!(holder.to_string(), expected);
     }
 
     #[test]

@@ -75,6 +75,7 @@ mod lease;
 mod malformed;
 mod options;
 mod owner;
+mod plain;
 mod protocol;
 mod quorum;
 mod seen_kind;

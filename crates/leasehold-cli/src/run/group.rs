@@ -13,14 +13,20 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 
-use super::SHIM;
 use super::terminal::Terminal;
+use super::{SHIM, at};
 use crate::exit;
 use crate::say::{Trouble, say};
 
 /// How often to look where no signal tells that somebody has ended.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The least time between two attempts to continue a program: what has stopped it may do so again at once.
+const PAUSE: Duration = Duration::from_millis(500);
+
+const NOT_SUSPENDED: &str = "a program that holds a lock cannot be suspended; it goes on";
 
 /// A program that was started.
 pub(super) struct Group {
@@ -29,8 +35,20 @@ pub(super) struct Group {
     gone: bool,
     ended: tokio::signal::unix::Signal,
     terminal: Option<Terminal>,
+    resumption: Resumption,
+    /// Whether it was said that the program wants the terminal.
+    wants_terminal: bool,
     /// How often it was asked to end by somebody.
     asked: Cell<u32>,
+}
+
+/// When a program that was stopped is continued.
+#[derive(Default)]
+struct Resumption {
+    due: Option<Instant>,
+    last: Option<Instant>,
+    /// Whether to do it once more after that.
+    twice: bool,
 }
 
 /// What is left of a program.
@@ -52,7 +70,7 @@ impl Group {
         };
         adopt_orphans();
         let ended = signal(SignalKind::child()).map_err(failed)?;
-        let terminal = Terminal::ours();
+        let mut terminal = Terminal::open();
         let own = std::env::current_exe().map_err(failed)?;
         let child = std::process::Command::new(own)
             .arg(SHIM)
@@ -63,8 +81,8 @@ impl Group {
             .spawn()
             .map_err(failed)?;
         let leader = Pid::from_raw(child.id().cast_signed());
-        if let Some(terminal) = &terminal {
-            terminal.give(leader);
+        let given = terminal.as_mut().map(|at| at.give_at_start(leader));
+        if given == Some(true) {
             // It may have been stopped for reading before the terminal was its own.
             let _ = killpg(leader, Signal::SIGCONT);
         }
@@ -74,6 +92,8 @@ impl Group {
             gone: false,
             ended,
             terminal,
+            resumption: Resumption::default(),
+            wants_terminal: false,
             asked: Cell::new(0),
         })
     }
@@ -84,6 +104,7 @@ impl Group {
         tokio::select! {
             _ = self.ended.recv() => {}
             () = tokio::time::sleep(LOOK), if self.code.is_some() => {}
+            () = at(self.resumption.due), if self.resumption.due.is_some() => self.go_on(),
         }
     }
 
@@ -98,7 +119,7 @@ impl Group {
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.leader => {
                     self.leader_ended(exit::by_signal(signal as i32));
                 }
-                Ok(WaitStatus::Stopped(pid, _)) if pid == self.leader => self.go_on(),
+                Ok(WaitStatus::Stopped(pid, by)) if pid == self.leader => self.stopped(by),
                 Ok(WaitStatus::StillAlive) => break,
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(_) => {
@@ -120,15 +141,35 @@ impl Group {
     }
 
     /// A program that stands still with a lock is what locks are there against: it cannot be stopped.
-    fn go_on(&self) {
-        if self.terminal.is_some() {
-            say("a program that holds a lock cannot be suspended; it goes on");
+    fn stopped(&mut self, by: Signal) {
+        let wants_terminal = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
+        match &mut self.terminal {
+            Some(terminal) if wants_terminal => {
+                let given = terminal.give_on_demand(self.leader);
+                // A program that asks for a password may stop itself only now, in answer to the same signal.
+                self.resumption.twice = given;
+                if !given && !std::mem::replace(&mut self.wants_terminal, true) {
+                    say(
+                        "the program wants the terminal, and gets it when this job is in the foreground",
+                    );
+                }
+            }
+            Some(terminal) if terminal.is_given() => say(NOT_SUSPENDED),
+            _ => {}
         }
+        self.resumption.ask(Instant::now());
+    }
+
+    fn go_on(&mut self) {
+        self.resumption.done(Instant::now());
         let _ = killpg(self.leader, Signal::SIGCONT);
     }
 
     /// Passes a signal on; whoever asks again and again for an end gets it by other means.
     pub(super) fn pass_on(&self, signal: Signal) {
+        if signal == Signal::SIGTSTP {
+            return say(NOT_SUSPENDED);
+        }
         let ends = matches!(
             signal,
             Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP
@@ -169,6 +210,18 @@ impl Group {
                 pids.join(", ")
             ),
         }
+    }
+}
+
+impl Resumption {
+    fn ask(&mut self, now: Instant) {
+        let earliest = self.last.map_or(now, |last| last + PAUSE);
+        self.due = Some(earliest.max(now));
+    }
+
+    fn done(&mut self, now: Instant) {
+        self.last = Some(now);
+        self.due = std::mem::take(&mut self.twice).then(|| now + PAUSE);
     }
 }
 

@@ -8,7 +8,6 @@
 //! 3. Whoever ends this process ends the program: it is told by the system when its parent is gone.
 
 mod group;
-mod signals;
 mod site;
 mod terminal;
 mod waiting;
@@ -24,9 +23,9 @@ use tokio::time::Instant;
 use crate::args::{RunArgs, ServerArgs};
 use crate::say::{Trouble, hint, say};
 use crate::settings::Settings;
+use crate::signals::Signals;
 use crate::{exit, span};
 use group::{Group, Life};
-use signals::Signals;
 use site::Site;
 
 /// The first word for a process that is to become the program; no verb of the command line.
@@ -46,6 +45,9 @@ const KILL_AGAIN: Duration = Duration::from_millis(50);
 
 /// How long a program may be gone before those it left behind are mentioned.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
+
+/// Signals that are for the program only.
+const PASSED_ON: [Signal; 3] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
 
 /// What to do with the program when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +79,9 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     let lease = args.lease.or(settings.lease);
     let lease = lease.unwrap_or(LEASE);
     let grace = grace(&args, lease)?;
+    terminal::stay_awake();
     let mut signals = Signals::catch()?;
+    signals.also(&PASSED_ON)?;
     let site = tokio::select! {
         biased;
         signal = signals.end() => return Ok(exit::by_signal(signal as i32)),
@@ -103,7 +107,9 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
         return Err(error.into());
     }
     let started = Instant::now();
-    let mut group = match Group::start(&args.command, &environment(&guard)) {
+    // Ctrl-Z may stop a command that waits, but none that holds a lock: it would renew nothing.
+    let awake = signals.also(&[Signal::SIGTSTP]);
+    let mut group = match awake.and_then(|()| Group::start(&args.command, &environment(&guard))) {
         Ok(group) => group,
         Err(trouble) => {
             give_back(&site, guard).await;
@@ -353,6 +359,7 @@ pub(crate) fn become_program() -> Option<u8> {
     let parent = words.next()?.to_str()?.parse().ok()?;
     let program = words.next()?;
     group::end_with_parent(parent);
+    terminal::be_stopped();
     let error = std::process::Command::new(&program).args(words).exec();
     let code = match error.kind() {
         std::io::ErrorKind::NotFound => exit::NOT_FOUND,

@@ -27,7 +27,7 @@ enum Servers {
 
 impl Site {
     pub(super) async fn connect(settings: &Settings, args: &RunArgs) -> Result<Self, Trouble> {
-        let servers = match args.quorum.as_slice() {
+        let servers = match args.quorum_urls().as_slice() {
             [] => settings.connect(args.lease).await.map(Servers::One)?,
             urls => {
                 let builder = settings.builder_of_all(urls, args.lease);

@@ -22,17 +22,14 @@ pub(super) async fn show(site: &Site, args: &RunArgs) {
     tokio::time::sleep(AT_ONCE).await;
     if !stderr().is_terminal() {
         if args.verbose {
-            say(line(
-                args,
-                start.elapsed(),
-                site.look(&args.name).await.as_ref(),
-            ));
+            let seen = site.look(&args.name).await;
+            say(line(args, start.elapsed(), seen.as_ref()));
         }
         return std::future::pending().await;
     }
     loop {
         let seen = site.look(&args.name).await;
-        let text = line(args, start.elapsed(), seen.as_ref());
+        let text = printable(&line(args, start.elapsed(), seen.as_ref()));
         // Cut off by the terminal rather than wrapped, or it could not be drawn over.
         let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
         let _ = stderr().flush();

@@ -13,18 +13,25 @@ use crate::args::{ServerArgs, TopArgs};
 use crate::exit;
 use crate::say::Trouble;
 use crate::settings::Settings;
+use crate::signals::Signals;
 use state::{Found, Mode, State};
 
 pub(crate) async fn top(server: &ServerArgs, args: &TopArgs) -> Result<u8, Trouble> {
     let settings = Settings::read(server)?;
     let client = settings.connect(None).await?;
     let state = State::new(args, settings.has_no_prefix());
+    // Caught before the terminal is changed: a signal would end the command and leave it so.
+    let mut signals = Signals::catch()?;
     let mut terminal = ratatui::try_init().map_err(|error| {
         Trouble::usage(format!("no terminal: {error}")).with_hint("`leasehold ls` needs none")
     })?;
-    let outcome = watch_locks(&mut terminal, &client, args, state).await;
-    ratatui::restore();
-    outcome.map(|()| exit::OK)
+    let outcome = tokio::select! {
+        outcome = watch_locks(&mut terminal, &client, args, state) => outcome.map(|()| exit::OK),
+        signal = signals.end() => Ok(exit::by_signal(signal as i32)),
+    };
+    // A terminal that hung up cannot be restored, and nobody sees it.
+    let _ = ratatui::try_restore();
+    outcome
 }
 
 /// What comes from the terminal and from the server.

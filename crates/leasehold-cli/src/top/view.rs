@@ -141,7 +141,7 @@ fn footer(state: &State) -> Line<'static> {
         ]);
     }
     if let Some(message) = &state.message {
-        return Line::from(message.clone()).yellow();
+        return Line::from(printable(message)).yellow();
     }
     let mut keys = "q quit  ↑↓ choose  Enter details  s sort  / filter".to_owned();
     if state.allow_release {

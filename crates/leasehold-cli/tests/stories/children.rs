@@ -113,9 +113,7 @@ fn a_program_may_close_its_input_or_read_it() {
     std::fs::write(stage.path("input"), "from the pipe\n").unwrap();
     let input = std::fs::File::open(stage.path("input")).unwrap();
     let reading = stage.leasehold("run job").playing("cat");
-    let reading = reading.with(|command| {
-        command.stdin(Stdio::from(input));
-    });
+    let reading = reading.with(|command| command.stdin(Stdio::from(input)));
     assert_eq!(reading.play().with_code(0).out, "from the pipe\n");
 }
 

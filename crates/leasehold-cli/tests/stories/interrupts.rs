@@ -115,3 +115,34 @@ fn a_program_that_is_suspended_with_the_lock_is_made_to_go_on() {
     run.ends().with_code(0);
     assert_eq!(stage.left("on"), "on");
 }
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let stage = Stage::set();
+    let script = format!(
+        "trap 'echo usr1 > usr1' USR1; echo up > up; {UNTIL_GO}; kill -HUP $$; kill -INT $$; exit 7"
+    );
+    let run = stage.leasehold_ignoring("HUP INT", "run job");
+    let run = run.playing(&script).leave(&stage, "up");
+    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGUSR1] {
+        run.gets(signal);
+    }
+    stage.left("usr1");
+    stage.go();
+    run.ends().with_code(7).releasing(&stage, "job");
+}
+
+#[test]
+fn ignored_signals_do_not_end_a_wait() {
+    let stage = Stage::set();
+    let holder = stage.leasehold("run job").hold(&stage);
+    let before = stage.waiting("job");
+    let waiter = stage.leasehold_ignoring("HUP INT", "run job");
+    let waiter = waiter.playing("echo ran");
+    let waiter = waiter.start_until("it waits", || stage.waiting("job") == before + 1);
+    waiter.gets(Signal::SIGHUP);
+    waiter.gets(Signal::SIGINT);
+    stage.go();
+    holder.ends().with_code(0);
+    assert_eq!(waiter.ends().with_code(0).out, "ran\n");
+}

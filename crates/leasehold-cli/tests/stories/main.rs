@@ -16,5 +16,9 @@ mod interrupts;
 mod looking;
 /// A lock that cannot be kept.
 mod loss;
+/// What is printed, whatever others have written.
+mod output;
+/// Programs that read the terminal.
+mod terminal;
 /// Settings, exit codes, help.
 mod usage;

@@ -53,6 +53,17 @@ impl Stage {
         self.cast(command, url)
     }
 
+    /// The command, started by a shell that ignores some signals.
+    pub(crate) fn leasehold_ignoring(&self, signals: &str, words: &str) -> Cast {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", &format!("trap '' {signals}; exec \"$@\""), "sh"])
+            .arg(LEASEHOLD)
+            .args(words.split_whitespace())
+            .stdin(Stdio::null());
+        self.cast(command, &self.url())
+    }
+
     /// A command on a terminal of its own, which a script gives it; keys are written to its standard input.
     pub(crate) fn on_a_terminal(&self, script: &str) -> Cast {
         let mut command = Command::new("script");
@@ -161,7 +172,7 @@ impl Cast {
         self
     }
 
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut Command)) -> Self {
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         change(&mut self.command);
         self
     }
@@ -297,11 +308,31 @@ impl Scene {
 
 /// Whether a process is there: not when it has ended and nobody has taken notice.
 pub(crate) fn lives(pid: Pid) -> bool {
+    let words = words_about(pid);
+    let state = words.first().map(String::as_str);
+    state.is_some_and(|state| !["Z", "X"].contains(&state))
+}
+
+/// The words that the system has about a process, from its state on.
+fn words_about(pid: Pid) -> Vec<String> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     let stat = stat.unwrap_or_default();
-    let after_name = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-    let state = after_name.and_then(|rest| rest.chars().next());
-    state.is_some_and(|state| state != 'Z' && state != 'X')
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    after_name.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The group that has the terminal of a process.
+pub(crate) fn foreground(pid: Pid) -> Pid {
+    let group = words_about(pid).get(5).and_then(|group| group.parse().ok());
+    Pid::from_raw(group.unwrap_or(-1))
+}
+
+/// The processor time that a process has used.
+pub(crate) fn processor_time(pid: Pid) -> Duration {
+    let words = words_about(pid);
+    let ticks = |at: usize| words[at].parse::<u64>().unwrap();
+    // A hundred a second, on every Linux.
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
 #[track_caller]

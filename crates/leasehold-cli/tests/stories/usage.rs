@@ -203,6 +203,19 @@ fn a_quorum_is_founded_once_and_outlives_one_of_three() {
 }
 
 #[test]
+fn quorum_may_have_addresses_with_commas() {
+    let stages = [(); 3].map(|()| Stage::set());
+    let [one, two, three] = stages.each_ref().map(Stage::url);
+    let found = format!("quorum found {one} {two} {three}");
+    stages[0].leasehold_at("", &found).play().with_code(0);
+    // Nobody answers there: the others are a majority of three, and none of four.
+    let nobody = "redis+sentinel://127.0.0.1:1,127.0.0.1:2/group";
+    let words = format!("run --quorum {one},{nobody} --quorum {two} job");
+    let run = stages[0].leasehold_at("", &words).playing("echo ran");
+    assert_eq!(run.play().with_code(0).out, "ran\n");
+}
+
+#[test]
 fn a_lock_that_replicas_must_have_is_not_held_without_them() {
     let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
     let stage = Stage::at(at_once.start(&Flavor::one()));

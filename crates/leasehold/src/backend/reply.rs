@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::plain::plain;
+
 /// One reply of a server.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Reply {
@@ -67,7 +69,7 @@ impl fmt::Debug for Reply {
 
 /// An error that the server answered: the command it answers changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[error("{}", plain(message))]
 pub(crate) struct Refusal {
     pub(crate) kind: RefusalKind,
     pub(crate) message: String,
