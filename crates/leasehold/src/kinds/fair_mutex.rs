@@ -97,7 +97,8 @@ impl FairMutex {
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         let kind = self.handle.kind().ok()?;
-        self.handle.engine.ahead(kind.key()).map(|ahead| ahead + 1)
+        let gate = kind.waiting().gate()?;
+        self.handle.engine.ahead(gate).map(|ahead| ahead + 1)
     }
 
     /// Who holds the lock now; `None` when nobody does.
