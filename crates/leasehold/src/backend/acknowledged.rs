@@ -177,7 +177,9 @@ impl Acknowledged {
             .number(timeout.max(1));
         let batch = batch.followed_by(wait);
         self.is_asked.store(true, Ordering::Release);
-        let mut replies = self.link.exchange(batch, patience + self.timeout).await?;
+        // Twice, since `WAIT` is sent again behind a script that the server had to learn.
+        let limit = patience + 2 * self.timeout;
+        let mut replies = self.link.exchange(batch, limit).await?;
         self.is_asked.store(false, Ordering::Release);
         match replies.pop() {
             Some(Reply::Int(count)) => {

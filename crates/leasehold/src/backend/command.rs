@@ -50,6 +50,11 @@ impl Command {
         out.extend_from_slice(&self.encoded);
     }
 
+    /// Whether its reply depends on what was written before it.
+    pub(super) fn is_wait(&self) -> bool {
+        self.encoded.starts_with(b"$4\r\nWAIT\r\n")
+    }
+
     /// The words, the name first.
     fn args(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.encoded.as_slice();

@@ -80,7 +80,10 @@ async fn connect_to_master(
     };
     let is_tried = |server: &&Endpoint| format!("{server:?}") == format!("{first:?}");
     let election = sentinels.elect().await;
-    for server in election.servers().filter(|server| !is_tried(server)) {
+    // A server that is certainly no longer the master may still believe to be it.
+    let is_over = |server: &&Endpoint| election.is_over_for(&format!("{server:?}"));
+    let servers = election.servers().filter(|server| !is_over(server));
+    for server in servers.filter(|server| !is_tried(server)) {
         tracing::info!(?first, %failure, ?server, "sentinels name another server too");
         if let Ok(connection) = connect(server).await {
             return Ok(connection);

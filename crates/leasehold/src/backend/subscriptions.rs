@@ -208,18 +208,6 @@ impl Channels {
             listener.heard(news);
         }
     }
-
-    fn tell_all_to_look(&self) {
-        let listeners: Vec<_> = self
-            .listeners
-            .lock()
-            .values()
-            .map(|(_, listener)| listener.clone())
-            .collect();
-        for listener in listeners {
-            listener.heard(News::Resubscribed);
-        }
-    }
 }
 
 /// Where the supervisor says how the line is.
@@ -311,12 +299,18 @@ async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<Connec
 /// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells
 /// all who listen to look for themselves; false when the connection is of no use.
 async fn restore(link: &Connection, channels: &Channels, refused: &mut Refused) -> bool {
-    if let Err(failure) = enter_again(link, channels, channels.all(), refused).await {
-        tracing::warn!(%failure, "subscribing again failed");
-        return false;
+    match enter_again(link, channels, channels.all(), refused).await {
+        Ok(entered) => {
+            for channel in &entered {
+                channels.deliver(channel, News::Resubscribed);
+            }
+            true
+        }
+        Err(failure) => {
+            tracing::warn!(%failure, "subscribing again failed");
+            false
+        }
     }
-    channels.tell_all_to_look();
-    true
 }
 
 /// Subscribes to channels that have a listener already; returns those that the server has confirmed.

@@ -138,7 +138,7 @@ impl Agenda {
 
     /// Forgets everything; every lease once.
     pub(super) fn clear(&mut self) -> Vec<Arc<Held>> {
-        self.count = 0;
+        (self.count, self.swept) = (0, 0);
         let all = std::mem::take(&mut self.entries).into_values().flatten();
         all.filter(|(_, what)| *what == What::Expire)
             .map(|(held, _)| held)

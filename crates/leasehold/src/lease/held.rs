@@ -166,6 +166,10 @@ impl Held {
         self.is_unclaimed.store(is_unclaimed, Ordering::Release);
     }
 
+    pub(super) fn is_valid(&self) -> bool {
+        matches!(self.state(), State::Valid { .. })
+    }
+
     pub(super) fn is_unclaimed(&self) -> bool {
         self.is_unclaimed.load(Ordering::Acquire)
     }

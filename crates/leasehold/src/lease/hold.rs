@@ -80,7 +80,7 @@ impl Hold {
     }
 
     pub(crate) fn is_valid(&self) -> bool {
-        matches!(self.held.state(), State::Valid { .. })
+        self.held.is_valid()
     }
 
     /// Who holds it, where it may be left to other tasks of this process.
@@ -165,6 +165,7 @@ impl Hold {
                 true
             }
             Err(mut not_needed) => {
+                self.held.set_unclaimed(false);
                 not_needed.progress = Progress::Done;
                 false
             }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::agenda::{Agenda, EARLY, What};
 use super::gate::Watched;
@@ -173,6 +173,10 @@ impl Worker {
     async fn run(mut self) {
         let mut give_up = Moment::NEVER;
         loop {
+            // Also while orders keep coming: a renewal counts when its outcome is taken in.
+            while let Some(finished) = self.jobs.try_join_next() {
+                self.finish(finished);
+            }
             let Taken {
                 orders,
                 leases,
@@ -208,12 +212,16 @@ impl Worker {
     async fn sleep_until(&mut self, next: Moment) {
         tokio::select! {
             biased;
-            Some(finished) = self.jobs.join_next() => match finished {
-                Ok(outcomes) => self.take_in(outcomes),
-                Err(error) => tracing::error!(%error, "BUG: a job of the keeper failed"),
-            },
+            Some(finished) = self.jobs.join_next() => self.finish(finished),
             () = self.inbox.woken() => {}
             () = tokio::time::sleep_until(next.as_timer()) => {}
+        }
+    }
+
+    fn finish(&mut self, finished: Result<Vec<Outcome>, JoinError>) {
+        match finished {
+            Ok(outcomes) => self.take_in(outcomes),
+            Err(error) => tracing::error!(%error, "BUG: a job of the keeper failed"),
         }
     }
 
@@ -293,7 +301,7 @@ impl Worker {
             match what {
                 What::Expire => self.look_at_deadline(held, now),
                 // A task that was handed the lock and does not claim it has it for what is left of the lease.
-                What::Renew { failures } if held.is_unclaimed() => {
+                What::Renew { failures } if held.is_valid() && held.is_unclaimed() => {
                     let again = What::Renew { failures };
                     self.agenda.push(now + retry_pause(&held), held, again);
                 }

@@ -49,6 +49,8 @@ struct Visited {
 /// Where tasks stand behind each other.
 pub(super) type LockGate = Gate<Papers, Hold>;
 
+type Standing = gate::Standing<Papers, Hold>;
+
 /// Where the tasks of this process come that want one lock.
 struct Entrance {
     name: Arc<[u8]>,
@@ -155,14 +157,14 @@ pub(super) struct Place {
 impl Place {
     /// Waits for this task's turn: to talk to the server, or to hold what another task has left to it.
     pub(super) async fn turn(&self, terms: &Terms, keeper: &Keeper) -> Turn<'_> {
-        let mut standing = self.stand(keeper);
+        let mut standing = self.watched(self.entrance.gate.enter(), keeper);
         loop {
             match standing.called().await {
                 gate::Turn::Desk(papers) => return Turn::ToAsk(self.asking(papers)),
                 gate::Turn::Lock(hold) => match hold.take_over(terms).await {
                     Ok(hold) => return Turn::ToHold(hold),
                     Err(of_no_use) => {
-                        standing = self.entrance.gate.enter_again();
+                        standing = self.watched(self.entrance.gate.enter_again(), keeper);
                         // After this one is in line again: it is called as soon as the lock has gone back.
                         drop(of_no_use);
                     }
@@ -174,18 +176,20 @@ impl Place {
     /// Waits for the turn to talk to the server, of one who wants nothing to hold.
     async fn turn_to_ask(&self, keeper: &Keeper) -> Asking<'_> {
         loop {
-            if let gate::Turn::Desk(papers) = self.stand(keeper).called().await {
+            if let gate::Turn::Desk(papers) = self
+                .watched(self.entrance.gate.enter(), keeper)
+                .called()
+                .await
+            {
                 return self.asking(papers);
             }
         }
     }
 
-    /// Gets in line, and has the keeper look at it.
-    fn stand(&self, keeper: &Keeper) -> gate::Standing<Papers, Hold> {
-        let gate = &self.entrance.gate;
-        let standing = gate.enter();
-        if gate.begin_watch() {
-            keeper.watch(Arc::<LockGate>::downgrade(gate));
+    /// Has the keeper look at the line that a task has got into.
+    fn watched(&self, standing: Standing, keeper: &Keeper) -> Standing {
+        if self.entrance.gate.begin_watch() {
+            keeper.watch(Arc::<LockGate>::downgrade(&self.entrance.gate));
         }
         standing
     }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Release};
+use leasehold::{Client, Error, Release};
 use testkit::{Dice, Flavor, Server, Setup};
 
 use super::until_waited_for;
@@ -172,12 +172,7 @@ fn ten_thousand_acquires_share_few_connections() {
 
 fn share_connections(acquires: u64) {
     run(async {
-        let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
-        let master = at_once.start(&Flavor::one());
-        let replica = Server::start(&Flavor::one());
-        replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-        let role = || master.ask(&["INFO", "replication"]);
-        eventually("a replica", || role().text().contains("state=online")).await;
+        let (master, _replica) = pair().await;
         let url = format!("redis://127.0.0.1:{}", master.port());
         let client = patient(Client::builder(&url)).lease(AMPLE);
         let client = client.connect().await.unwrap();
@@ -194,6 +189,33 @@ fn share_connections(acquires: u64) {
         let made = master.info("total_connections_received") - before;
         assert!(made <= 32.0, "{made} connections");
     });
+}
+
+/// `WAIT` stood before a script that the server had to learn, so nobody waited for what the script wrote.
+#[test]
+fn unknown_script_is_acknowledged_too() {
+    run(async {
+        let (master, replica) = pair().await;
+        let url = format!("redis://127.0.0.1:{}", master.port());
+        let client = patient(Client::builder(&url)).connect().await.unwrap();
+        replica.pause();
+        for _ in 0..2 {
+            master.tell(&["SCRIPT", "FLUSH"]);
+            let lock = client.mutex(&name()).try_lock().replicas(1, SHORT).await;
+            assert!(matches!(lock, Err(Error::NotReplicated { .. })), "{lock:?}");
+        }
+        replica.resume();
+    });
+}
+
+async fn pair() -> (Server, Server) {
+    let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
+    let master = at_once.start(&Flavor::one());
+    let replica = Server::start(&Flavor::one());
+    replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
+    let role = || master.ask(&["INFO", "replication"]);
+    eventually("a replica", || role().text().contains("state=online")).await;
+    (master, replica)
 }
 
 /// Every entry into a lock of Redisson was an order of its own for the keeper.

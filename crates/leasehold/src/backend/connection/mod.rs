@@ -119,7 +119,13 @@ impl Connection {
         let unknown = replies.iter().enumerate();
         let unknown = unknown.filter(|(_, reply)| reply.is_refused(RefusalKind::NoScript));
         let with_source = |(at, _)| Some((at, batch.with_source(at)?));
-        let (places, again): (Vec<_>, Vec<_>) = unknown.filter_map(with_source).unzip();
+        let (mut places, mut again): (Vec<_>, Vec<_>) = unknown.filter_map(with_source).unzip();
+        // What waits for replicas must stand behind what they are to have.
+        let waits = batch.commands().iter().enumerate();
+        for (at, wait) in waits.filter(|(_, command)| command.is_wait()) {
+            places.push(at);
+            again.push(wait.clone());
+        }
         let answers = self.wire.request(&again.into_iter().collect()).await?;
         for (at, answer) in places.into_iter().zip(answers) {
             replies[at] = answer;

@@ -5,9 +5,10 @@
 //! 1. A push is a frame of its own kind. It is never a reply, and never part of one.
 //! 2. Memory is bounded: a frame holds at most [`MAX_FRAME`] bytes and [`MAX_DEPTH`] levels, a line at most
 //!    [`MAX_LINE`] bytes. A length that the server announces reserves nothing.
-//! 3. What begins as a seal is one, or [`Malformed`]: it is never a reply.
+//! 3. A seal is a frame of its own kind. It is never a reply.
 //! 4. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after it on the same connection is decoded.
 
+use crate::backend::command::Digits;
 use crate::backend::reply::{Refusal, Reply};
 
 /// The largest frame: more than a page of the longest inspection.
@@ -84,7 +85,11 @@ impl Decoder {
         let mut value = match token {
             Token::Value(value) => value,
             Token::Seal(number) if self.open.is_empty() => return Ok(Some(Frame::Seal(number))),
-            Token::Seal(_) => return Err(Malformed("a seal inside a reply")),
+            // Inside a reply it is a value like any other.
+            Token::Seal(number) => {
+                let mut digits = Digits::default();
+                Reply::Bytes([SEAL, digits.of(number)].concat())
+            }
             Token::List { is_push, .. } if is_push && !self.open.is_empty() => {
                 return Err(Malformed("a push inside a reply"));
             }
@@ -201,8 +206,8 @@ fn body(
         return Err(Malformed("a string that is longer than announced"));
     }
     let content = &bytes[start..end];
-    if let Some(number) = content.strip_prefix(SEAL) {
-        return Ok(Some((seal(number)?, end + 2)));
+    if let Some(number) = seal(content) {
+        return Ok(Some((Token::Seal(number), end + 2)));
     }
     let value = match kind {
         b'!' => Reply::Refused(refusal(content)),
@@ -214,11 +219,11 @@ fn body(
     Ok(Some((Token::Value(value), end + 2)))
 }
 
-fn seal(digits: &[u8]) -> Result<Token, Malformed> {
-    let number = u64::try_from(int(digits)?);
-    number
-        .map(Token::Seal)
-        .map_err(|_| Malformed("a seal that is none"))
+/// The number of a seal, where it is written as we write it.
+fn seal(content: &[u8]) -> Option<u64> {
+    let digits = content.strip_prefix(SEAL)?;
+    let number = u64::try_from(int(digits).ok()?).ok()?;
+    (Digits::default().of(number) == digits).then_some(number)
 }
 
 fn list(kind: u8, text: &[u8]) -> Result<Token, Malformed> {
@@ -344,14 +349,15 @@ mod tests {
     #[test]
     fn seal_is_no_reply() {
         assert_eq!(one("$10\r\nlh-seal-12\r\n"), Ok(Frame::Seal(12)));
+        let inside = Reply::List(vec![text("lh-seal-1")]);
+        assert_eq!(one("*1\r\n$9\r\nlh-seal-1\r\n"), Ok(Frame::Reply(inside)));
+        let alike = Frame::Reply(text("lh-seal-01"));
+        assert_eq!(one("$10\r\nlh-seal-01\r\n"), Ok(alike));
     }
 
     #[test]
     fn whatever_resp3_does_not_allow_is_malformed() {
         for bytes in [
-            "$9\r\nlh-seal-x\r\n",
-            "$10\r\nlh-seal--1\r\n",
-            "*1\r\n$9\r\nlh-seal-1\r\n",
             "?\r\n",
             "\r\n",
             "+OK\n",
