@@ -48,7 +48,7 @@ impl Stage {
 
     /// The same, which talks to another address.
     pub(crate) fn leasehold_at(&self, url: &str, words: &str) -> Cast {
-        let mut command = Command::new(LEASEHOLD);
+        let mut command = with_default_signals(LEASEHOLD);
         command.args(words.split_whitespace()).stdin(Stdio::null());
         self.cast(command, url)
     }
@@ -66,7 +66,7 @@ impl Stage {
 
     /// A command on a terminal of its own, which a script gives it; keys are written to its standard input.
     pub(crate) fn on_a_terminal(&self, script: &str) -> Cast {
-        let mut command = Command::new("script");
+        let mut command = with_default_signals("script");
         command
             .args(["-qefc", script, "/dev/null"])
             .stdin(Stdio::piped());
@@ -342,4 +342,11 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < AMPLE, "not within {AMPLE:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A program that ignores no signal, although the tests themselves may be started with some ignored.
+fn with_default_signals(program: &str) -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT", program]);
+    command
 }
