@@ -242,13 +242,13 @@ impl Client {
         let keys = self.keys(name)?;
         let ask = |call| self.engine.ask(keys.slot(), name, call);
         let seen = match ask(First::look(&keys)).await? {
-            First::Hash { left } => ask(First::look_again(&keys, left, MOST)).await?,
+            First::More(more) => ask(First::look_again(&keys, more, MOST)).await?,
             seen => seen,
         };
         match seen {
             First::Nothing => Ok(None),
             First::Lock(sight) => Ok(Some(sight)),
-            First::Hash { .. } | First::Data => Err(Error::WrongType {
+            First::More(_) | First::Data => Err(Error::WrongType {
                 name: name.to_owned(),
             }),
         }
@@ -316,8 +316,8 @@ impl Client {
         for ((name, keys), first) in found.into_iter().zip(first) {
             match first? {
                 First::Lock(sight) => seen.push((name, sight)),
-                First::Hash { left } => {
-                    again.push((keys.slot(), First::look_again(&keys, left, 1)));
+                First::More(more) => {
+                    again.push((keys.slot(), First::look_again(&keys, more, 1)));
                     hashes.push(name);
                 }
                 First::Nothing | First::Data => {}

@@ -16,8 +16,8 @@ use crate::protocol::redisson::{
     CountDown, Counted, Expiring, Fair, Hashed, Layout, Mode, Object, ReadWrite,
 };
 use crate::protocol::{
-    Call, Counters, First, Keyspace, Kind, Latched, Lean, Queued, Roll, Share, Voted, Waiting,
-    clock, is_connected, page, report,
+    Call, Counters, First, Keyspace, Kind, Latched, Lean, More, Queued, Roll, Share, Voted,
+    Waiting, clock, is_connected, page, report,
 };
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -232,7 +232,9 @@ fn read_as_others(replies: &[Reply]) {
     let layout = Layout::new(CLIENT, false, LEASE);
     let count_down = CountDown::new(layout.latch("a").expect("a name"));
     read(First::look(&queue), replies);
-    read(First::look_again(&queue, Some(LEASE), 5), replies);
+    read(First::look_again(&queue, More::Queue, 5), replies);
+    let left = Some(LEASE);
+    read(First::look_again(&queue, More::Hash { left }, 5), replies);
     read(page(&space, "*", 0, 10), replies);
     read(is_connected("process").1, replies);
     read(report(), replies);

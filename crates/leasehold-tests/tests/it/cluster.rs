@@ -25,7 +25,7 @@ fn name_at(cluster: &Cluster, index: usize) -> String {
 /// Waits until there is a waiter for one lock of each kind, and this many channels in which they listen.
 pub(crate) async fn until_waited_for(server: &Server, listened_to: u64) {
     let all = || {
-        let queues = server.ask(&["KEYS", "leasehold:line:*"]).list().len() as u64;
+        let queues = server.ask(&["KEYS", "leasehold:queue:*"]).list().len() as u64;
         queues == KINDS - 1 && channels(server).len() as u64 == listened_to
     };
     eventually("a waiter for each lock", all).await;

@@ -60,7 +60,7 @@ pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
         self.leases().iter().try_for_each(Lease::check)
     }
     fn token(&self) -> u64 {
-        self.leases()[0].token().as_u64()
+        self.named().token().as_u64()
     }
     /// The lease of the lock that the test named: a pair's own lock comes before it.
     fn named(&self) -> Lease {

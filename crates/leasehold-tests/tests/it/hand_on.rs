@@ -28,7 +28,7 @@ fn lock(client: &Client, kind: &str, name: &str) -> Lock {
 fn waits(server: &Server, kind: &str, name: &str) -> bool {
     match kind {
         "mutex" => is_awaited(server, name),
-        _ => !owners(server, "line", name).is_empty(),
+        _ => !owners(server, "queue", name).is_empty(),
     }
 }
 
@@ -249,7 +249,7 @@ pub(crate) async fn pass(
         let mut connection = server.connect();
         tokio::spawn(async move {
             let guard = waiting.await.unwrap();
-            let before = value(&mut connection, kind, &name);
+            let before = value(&mut connection, &name);
             if !told.is_empty() {
                 connection.ask(told).unwrap();
             }
@@ -268,7 +268,7 @@ pub(crate) async fn pass(
     let (before, second_token) = second.await.unwrap();
     let third = third.await.unwrap().unwrap();
     assert!(first_token < second_token && second_token < third.token());
-    let after = value(&mut server.connect(), kind, &name);
+    let after = value(&mut server.connect(), &name);
     Passed {
         before,
         after,
@@ -276,13 +276,16 @@ pub(crate) async fn pass(
     }
 }
 
-/// What stands on the server for the holder.
-fn value(connection: &mut Connection, kind: &str, name: &str) -> String {
-    let command = match kind {
-        "mutex" => "GET",
-        _ => "HKEYS",
-    };
-    format!("{:?}", connection.ask(&[command, &key(name)]).unwrap())
+/// The owner that the server takes for the holder.
+fn value(connection: &mut Connection, name: &str) -> String {
+    let value = connection.ask(&["GET", &key(name)]).unwrap();
+    if !value.text().starts_with("lh1:queue:") {
+        return value.text().split(' ').nth(1).unwrap().to_owned();
+    }
+    let holders = format!("leasehold:holders:*:{}", key(name));
+    let keys = connection.ask(&["KEYS", &holders]).unwrap();
+    let owners = connection.ask(&["ZRANGE", keys.list()[0].text(), "0", "-1"]);
+    owners.unwrap().list()[0].text().to_owned()
 }
 
 /// Drops acquires while a lock goes around. Returns how long it then takes to have it.

@@ -19,7 +19,7 @@ fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
             let guard = any_lock(&client, &name, kind).await.unwrap();
             let next = tokio::spawn(any_lock(&other, &name, kind).into_future());
             eventually("the next waits", || {
-                is_awaited(&server, &name) || !owners(&server, "line", &name).is_empty()
+                is_awaited(&server, &name) || !owners(&server, "queue", &name).is_empty()
             })
             .await;
             held.push((name, guard, next));

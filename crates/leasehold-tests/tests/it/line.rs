@@ -14,7 +14,7 @@ use crate::worker::Worker;
 
 /// How many waiters the queue of this lock has.
 fn waiting(server: &Server, name: &str) -> usize {
-    owners(server, "line", name).len()
+    owners(server, "queue", name).len()
 }
 
 /// A fair mutex, held by a client that does nothing else.
@@ -287,14 +287,14 @@ fn one_who_was_out_of_reach_gets_back_in_where_it_was() {
         let first = first.fair_mutex(&name);
         let one = hold_once(&first);
         eventually("first", || waiting(&server, &name) == 1).await;
-        let lost = owners(&server, "line", &name).remove(0);
+        let lost = owners(&server, "queue", &name).remove(0);
         let second = client(&server).await.fair_mutex(&name);
         let other = hold_once(&second);
         eventually("second", || second.position() == Some(2)).await;
         proxy.refuse(true);
         proxy.sever();
         eventually("moved up", || second.position() == Some(1)).await;
-        assert!(!owners(&server, "line", &name).contains(&lost), "given up");
+        assert!(!owners(&server, "queue", &name).contains(&lost), "given up");
         proxy.heal();
         eventually("back before the second", || {
             second.position() == Some(2) && first.position() == Some(1)
@@ -318,10 +318,10 @@ fn one_who_gives_up_leaves_its_place_to_the_next_task_of_its_process() {
         let behind = hold_once(&impatient);
         let other = hold_once(&other.fair_mutex(&name));
         eventually("behind", || waiting(&server, &name) == 2).await;
-        let before = owners(&server, "line", &name);
+        let before = owners(&server, "queue", &name);
         first.abort();
         eventually("taken over", || {
-            let line = owners(&server, "line", &name);
+            let line = owners(&server, "queue", &name);
             line.len() == 2 && !before.contains(&line[0])
         })
         .await;

@@ -1,31 +1,48 @@
-//! Each script of the queue and of the latch on its own: state before, call, answer, state after.
+//! Each script of the queue and of the latch on its own: state before, call, reply, state after.
 
 use testkit::{Answer, Flavor, Server};
 
-const LINE: &str = include_str!("../../../leasehold/lua/queue/line.lua");
-const ENTER: &str = include_str!("../../../leasehold/lua/queue/enter.lua");
-const RENEW: &str = include_str!("../../../leasehold/lua/queue/renew.lua");
-const RELEASE: &str = include_str!("../../../leasehold/lua/queue/release.lua");
-const SHRINK: &str = include_str!("../../../leasehold/lua/queue/shrink.lua");
-const CAPACITY: &str = include_str!("../../../leasehold/lua/queue/capacity.lua");
-const TOKENS: &str = include_str!("../../../leasehold/lua/queue/tokens.lua");
+/// A Lua file of the library.
+macro_rules! lua {
+    ($path:literal) => {
+        include_str!(concat!("../../../leasehold/lua/", $path, ".lua"))
+    };
+}
 
-const KEYS: [&str; 5] = ["lock", "holders", "line", "alive", "counter"];
+const STATE: &str = lua!("queue/state");
+const STEPS: &str = lua!("queue/steps");
+const ENTER: &str = lua!("queue/enter");
+const RENEW: &str = lua!("queue/renew");
+const RELEASE: &str = lua!("queue/release");
+const SHRINK: &str = lua!("queue/shrink");
+const CAPACITY: &str = lua!("queue/capacity");
+const TOKENS: &str = lua!("queue/tokens");
+
+const KEYS: [&str; 6] = [
+    "lock",
+    "holders",
+    "queue",
+    "heartbeats",
+    "entries",
+    "counter",
+];
 const MINUTE: &str = "60000000";
 
 fn eval(server: &Server, script: &str, args: &[&str]) -> Answer {
-    let script = format!("{LINE}{script}");
-    let mut words = vec!["EVAL", &script, "5"];
+    let script = format!("{STATE}{STEPS}{script}");
+    let mut words = vec!["EVAL", &script, "6"];
     words.extend(KEYS);
     words.extend(args);
     server.ask(&words)
 }
 
+fn mark(kind: &str, capacity: &str, weight: &str, owner: &str) -> String {
+    format!("lh1:{kind}:{capacity}:{weight} {owner} 1 77 host note")
+}
+
 /// Enters a lock of capacity 2 with weight 1, for a minute.
 fn enter(server: &Server, owner: &str, wait: &str) -> Vec<i64> {
-    let args = [
-        "fair", owner, "lh1 who", "c", "1", "0", "2", MINUTE, wait, "0",
-    ];
+    let args = [&*mark("fair", "2", "1", owner), "c", MINUTE, wait, "0"];
     numbers(&eval(server, ENTER, &args))
 }
 
@@ -42,11 +59,24 @@ fn numbers(answer: &Answer) -> Vec<i64> {
 fn members(server: &Server, key: &str) -> Vec<String> {
     let members = server.ask(&["ZRANGE", key, "0", "-1"]);
     let members = members.list().iter();
-    members.map(|member| member.text().to_owned()).collect()
+    let mut members: Vec<_> = members.map(|member| member.text().to_owned()).collect();
+    if key == "holders" {
+        members.sort();
+    }
+    members
 }
 
-fn field(server: &Server, name: &str) -> Answer {
-    server.ask(&["HGET", "lock", name])
+fn entry(server: &Server, owner: &str) -> Answer {
+    server.ask(&["HGET", "entries", owner])
+}
+
+/// Kind, capacity and used, as the lock's own key says.
+fn summary(server: &Server) -> (String, i64, i64) {
+    let summary = server.ask(&["GET", "lock"]);
+    let mut words = summary.text().split(' ');
+    let kind = words.next().unwrap().strip_prefix("lh1:queue:").unwrap();
+    let mut number = || words.next().unwrap().parse().unwrap();
+    (kind.to_owned(), number(), number())
 }
 
 /// A server where `a` and `b` hold the lock and `c` and `d` wait.
@@ -60,25 +90,69 @@ fn full() -> Server {
 }
 
 #[test]
-fn enter_takes_while_there_is_room_and_then_gets_in_line() {
+fn only_holder_is_one_plain_string() {
+    let server = Server::start(&Flavor::one());
+    let plain = mark("fair", "2", "1", "a");
+    // By script, by the commands of a mutex, and by script again.
+    let taken = enter(&server, "a", MINUTE);
+    assert_eq!((taken[0], taken[4]), (1, 1));
+    assert_eq!(server.ask(&["GET", "lock"]).text(), plain);
+    assert_eq!(server.ask(&["KEYS", "*"]).list().len(), 2, "lock, counter");
+    let again = enter(&server, "a", MINUTE);
+    assert_eq!((again[0], again[4]), (1, 1));
+    let renewed = numbers(&eval(&server, RENEW, &["a", "90000000"]));
+    assert_eq!((renewed[0], renewed[4]), (1, 1));
+    assert!(server.ask(&["PTTL", "lock"]).int() > 80_000);
+    assert_eq!(numbers(&eval(&server, RENEW, &["b", MINUTE]))[0], 0);
+    assert_eq!(numbers(&eval(&server, RELEASE, &["b", "0"]))[0], 0);
+    assert_eq!(server.ask(&["GET", "lock"]).text(), plain);
+    assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
+    assert_eq!(server.ask(&["GET", "lock"]), Answer::Nil);
+}
+
+#[test]
+fn second_owner_makes_a_queue_of_the_string() {
+    let server = Server::start(&Flavor::one());
+    let plain = mark("fair", "1", "1", "a");
+    server.tell(&["SET", "lock", &plain, "NX", "PX", "60000"]);
+    let (first, second) = (mark("fair", "1", "1", "b"), mark("fair", "1", "1", "c"));
+    let enter = |mark: &str, wait| numbers(&eval(&server, ENTER, &[mark, "c", MINUTE, wait, "0"]));
+    // An owner that does not wait leaves the string as it is.
+    assert_eq!(enter(&first, "0")[..2], [0, 0]);
+    assert_eq!(server.ask(&["GET", "lock"]).text(), plain);
+    assert_eq!(enter(&first, MINUTE)[..2], [2, 0]);
+    assert_eq!(enter(&second, MINUTE)[..2], [2, 1]);
+    assert_eq!(summary(&server), ("fair".to_owned(), 1, 1));
+    assert_eq!(members(&server, "holders"), ["a"]);
+    assert!(entry(&server, "a").text().ends_with(&plain));
+    // No `SET NX` passes the queue, and the holder is known by its owner as before.
+    let set = server.ask(&["SET", "lock", "x", "NX", "PX", "1"]);
+    assert_eq!(set, Answer::Nil);
+    assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 1);
+    for owner in ["a", "b", "c"] {
+        assert_eq!(numbers(&eval(&server, RELEASE, &[owner, "0"]))[0], 1);
+    }
+    assert_eq!(server.ask(&["KEYS", "*"]).list().len(), 1, "the counter");
+}
+
+#[test]
+fn enter_takes_while_there_is_room_and_then_waits() {
     let server = full();
     assert_eq!(members(&server, "holders"), ["a", "b"]);
-    assert_eq!(members(&server, "line"), ["c", "d"]);
-    assert_eq!(field(&server, "used").text(), "2");
-    assert_eq!(field(&server, "capacity").text(), "2");
-    assert_eq!(field(&server, "kind").text(), "fair");
+    assert_eq!(members(&server, "queue"), ["c", "d"]);
+    assert_eq!(summary(&server), ("fair".to_owned(), 2, 2));
     // Without waiting nothing is changed; repeated, nothing is counted twice.
     assert_eq!(enter(&server, "e", "0")[0], 0);
     assert_eq!(enter(&server, "a", MINUTE)[0], 1);
     assert_eq!(enter(&server, "c", MINUTE)[..2], [2, 0]);
     assert_eq!(members(&server, "holders").len(), 2);
-    assert_eq!(members(&server, "line").len(), 2);
-    // All keys outlast the last lease or place by a second.
-    let last = field(&server, "last").text().parse::<i64>().unwrap();
-    for key in &KEYS[..4] {
-        let expiry = server.ask(&["PEXPIRETIME", key]).int();
-        let after = expiry * 1000 - last;
-        assert!((1_000_000..=1_001_000).contains(&after), "{key}: {after}");
+    assert_eq!(members(&server, "queue").len(), 2);
+    // All keys outlast the last lease or place by a second, and by no more than eleven.
+    let ends = server.ask(&["ZRANGE", "heartbeats", "-1", "-1", "WITHSCORES"]);
+    let last = ends.list()[1].text().parse::<i64>().unwrap();
+    for key in &KEYS[..5] {
+        let after = server.ask(&["PEXPIRETIME", key]).int() * 1000 - last;
+        assert!((1_000_000..=11_001_000).contains(&after), "{key}: {after}");
     }
 }
 
@@ -89,7 +163,7 @@ fn release_gives_the_lock_to_the_next_and_tells_it() {
     listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
     assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
     assert_eq!(members(&server, "holders"), ["b", "c"]);
-    assert_eq!(members(&server, "line"), ["d"]);
+    assert_eq!(members(&server, "queue"), ["d"]);
     let message = listener.receive().unwrap().list()[2].text().to_owned();
     let words: Vec<_> = message.split(' ').collect();
     assert_eq!(words[0], "c");
@@ -108,7 +182,7 @@ fn release_keeps_others_out_for_as_long_as_asked() {
     let server = full();
     let answer = numbers(&eval(&server, RELEASE, &["a", "5000000"]));
     assert_eq!(answer[0], 1);
-    assert_eq!(members(&server, "line"), ["c", "d"]);
+    assert_eq!(members(&server, "queue"), ["c", "d"]);
     let end: i64 = server
         .ask(&["ZSCORE", "holders", "a"])
         .text()
@@ -139,7 +213,7 @@ fn renew_lengthens_and_makes_nothing() {
     assert_eq!(numbers(&eval(&server, RENEW, &["d", "1"]))[..2], [2, 1]);
     assert_eq!(numbers(&eval(&server, RENEW, &["e", MINUTE]))[0], 0);
     assert_eq!(members(&server, "holders").len(), 2);
-    assert_eq!(members(&server, "line").len(), 2);
+    assert_eq!(members(&server, "queue").len(), 2);
 }
 
 #[test]
@@ -198,16 +272,25 @@ fn tokens_do_not_pass_the_clock() {
     assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
+/// Makes the next script settle what has ended.
+fn is_due(server: &Server) {
+    let summary = server.ask(&["GET", "lock"]);
+    let mut words: Vec<_> = summary.text().split(' ').collect();
+    words[3] = "1";
+    server.tell(&["SET", "lock", &words.join(" "), "KEEPTTL"]);
+}
+
 #[test]
 fn whoever_comes_finds_the_expired_and_the_dead() {
     let server = full();
     // One holder's lease is over, and the first in line has not been heard of.
     server.tell(&["ZADD", "holders", "1", "b"]);
-    server.tell(&["ZADD", "alive", "1", "c"]);
+    server.tell(&["ZADD", "heartbeats", "1", "c"]);
+    is_due(&server);
     assert_eq!(numbers(&eval(&server, RENEW, &["d", MINUTE]))[0], 1);
     assert_eq!(members(&server, "holders"), ["a", "d"]);
-    assert_eq!(field(&server, "b"), Answer::Nil);
-    assert_eq!(field(&server, "c"), Answer::Nil);
+    assert_eq!(entry(&server, "b"), Answer::Nil);
+    assert_eq!(entry(&server, "c"), Answer::Nil);
 }
 
 #[test]
@@ -215,70 +298,75 @@ fn capacity_lets_in_those_who_now_fit_and_is_remembered() {
     let server = full();
     let answer = eval(&server, CAPACITY, &["fair", "3", MINUTE]);
     assert_eq!(numbers(&answer)[0], 3);
-    assert_eq!(members(&server, "line"), ["d"]);
+    assert_eq!(members(&server, "queue"), ["d"]);
     for owner in ["a", "b", "c", "d"] {
         eval(&server, RELEASE, &[owner, "0"]);
     }
-    assert_eq!(field(&server, "capacity").text(), "3");
+    assert_eq!(summary(&server), ("fair".to_owned(), 3, 0));
     assert!(server.ask(&["PTTL", "lock"]).int() > 30_000);
 }
 
 #[test]
-fn shrink_shares_what_is_held() {
+fn shrink_grants_the_rest_to_the_next() {
     let server = Server::start(&Flavor::one());
-    let enter = |owner: &str, weight: &str, shared: &str| {
-        let args = [
-            "rw", owner, "lh1 who", "c", weight, shared, "9", MINUTE, MINUTE, "0",
-        ];
+    let enter = |owner: &str, weight: &str| {
+        let args = [&*mark("rw", "9", weight, owner), "c", MINUTE, MINUTE, "0"];
         numbers(&eval(&server, ENTER, &args))
     };
-    let token = enter("w", "9", "0")[1];
-    assert_eq!(enter("r", "1", "1")[0], 2);
-    let answer = numbers(&eval(&server, SHRINK, &["w", "1"]));
-    assert_eq!(answer[..2], [1, token]);
-    assert_eq!(numbers(&eval(&server, RENEW, &["r", "1"]))[..2], [1, token]);
-    assert_eq!(field(&server, "used").text(), "2");
-    assert_eq!(
-        numbers(&eval(&server, SHRINK, &["w", "5"]))[0],
-        1,
-        "not more"
-    );
-    assert_eq!(field(&server, "used").text(), "2");
+    let shrink = |owner: &str, weight: &str| numbers(&eval(&server, SHRINK, &[owner, weight]));
+    let token = enter("a", "9")[1];
+    assert_eq!(enter("b", "1")[0], 2);
+    let shrunk = shrink("a", "1");
+    assert!(shrunk[0] == 1 && shrunk[1] > token, "{shrunk:?}");
+    assert_eq!(numbers(&eval(&server, RENEW, &["b", "1"]))[0], 1);
+    assert_eq!(summary(&server).2, 2);
+    assert_eq!(shrink("a", "5")[0], 1, "not more");
+    assert_eq!(summary(&server).2, 2);
 }
 
 #[test]
 fn what_an_evicting_server_has_left_deceives_nobody() {
     // Losing any of the keys is a loss of data, but no lock that nobody can have.
-    for lost in &KEYS[..4] {
+    for lost in &KEYS[..5] {
         let server = full();
         server.tell(&["DEL", lost]);
+        if *lost != "lock" {
+            is_due(&server);
+        }
         for owner in ["a", "b", "c", "d"] {
             eval(&server, RELEASE, &[owner, "0"]);
         }
         assert_eq!(enter(&server, "e", "0")[0], 1, "without {lost}");
         assert_eq!(enter(&server, "f", "0")[0], 1, "without {lost}");
-        assert_eq!(enter(&server, "g", "0")[0], 0, "without {lost}");
+        assert_eq!(enter(&server, "0", "0")[0], 0, "without {lost}");
     }
 }
 
 #[test]
 fn arguments_out_of_range_and_other_kinds_change_nothing() {
     let server = full();
-    let before = server.ask(&["HGETALL", "lock"]);
-    let good = ["fair", "x", "r", "c", "1", "0", "2", MINUTE, MINUTE, "0"];
+    let before = server.ask(&["GET", "lock"]);
+    let good = ["c", MINUTE, MINUTE, "0"];
     for (at, values) in [
-        (4, ["0", "-1", "1.5", "x"]),
-        (6, ["0", "-1", "1.5", ""]),
-        (7, ["0", "-1", "nan", "1e99"]),
-        (8, ["-1", "0.5", "x", "1e99"]),
-        (9, ["-1", "0.5", "x", "1e99"]),
+        (1, ["0", "-1", "nan", "1e99"]),
+        (2, ["-1", "0.5", "x", "1e99"]),
+        (3, ["-1", "0.5", "x", "1e99"]),
     ] {
         for value in values {
             let mut args = good;
             args[at] = value;
+            let mark = mark("fair", "2", "1", "e");
+            let args: Vec<_> = [&*mark].into_iter().chain(args).collect();
             let answer = eval(&server, ENTER, &args);
             assert!(is_error(&answer, "LEASEHOLD"), "{at} {value}: {answer:?}");
         }
+    }
+    let marks = [("0", "1"), ("2", "0"), ("2", "x"), ("", "1")];
+    let marks = marks.map(|(capacity, weight)| mark("fair", capacity, weight, "e"));
+    for mark in marks.iter().chain([&"lh1 e".to_owned()]) {
+        let args: Vec<_> = [&**mark].into_iter().chain(good).collect();
+        let answer = eval(&server, ENTER, &args);
+        assert!(is_error(&answer, "LEASEHOLD"), "{mark}: {answer:?}");
     }
     for (script, args) in [
         (RENEW, &["a", "0"][..]),
@@ -289,12 +377,15 @@ fn arguments_out_of_range_and_other_kinds_change_nothing() {
         let answer = eval(&server, script, args);
         assert!(is_error(&answer, "LEASEHOLD"), "{args:?}: {answer:?}");
     }
-    let mut other = good;
-    other[0] = "rw";
+    let mark = mark("rw", "2", "1", "e");
+    let other: Vec<_> = [&*mark].into_iter().chain(good).collect();
     assert!(is_error(&eval(&server, ENTER, &other), "WRONGTYPE"));
     let other = eval(&server, CAPACITY, &["rw", "3", MINUTE]);
     assert!(is_error(&other, "WRONGTYPE"));
-    assert_eq!(server.ask(&["HGETALL", "lock"]), before);
+    assert_eq!(server.ask(&["GET", "lock"]), before);
+    // A mutex of the same name.
+    server.tell(&["SET", "lock", "lh1 e 1 77 host note", "PX", "60000"]);
+    assert!(is_error(&eval(&server, RENEW, &["e", "1"]), "WRONGTYPE"));
 }
 
 #[test]

@@ -151,17 +151,6 @@ fn a_keeper_s_connection_that_always_breaks_loses_no_lease() {
     });
 }
 
-/// A token older than the connection was taken for one of a counter that had been lost, and raised.
-#[test]
-fn a_reader_that_connects_later_shares_the_token_of_those_inside() {
-    run(async {
-        let (server, name) = (server(), name());
-        let first = client(&server).await.rw_lock(&name).read().await.unwrap();
-        let later = client(&server).await.rw_lock(&name).read().await.unwrap();
-        assert_eq!(first.token(), later.token());
-    });
-}
-
 /// What a multi-lock had when it failed was given back in the background only, and was in its own way.
 #[test]
 fn a_multi_lock_that_failed_can_be_tried_again_at_once() {
@@ -257,7 +246,8 @@ fn what_is_dropped_together_with_the_last_client_is_given_back() {
 #[test]
 fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
     const RELEASE: &str = concat!(
-        include_str!("../../../leasehold/lua/queue/line.lua"),
+        include_str!("../../../leasehold/lua/queue/state.lua"),
+        include_str!("../../../leasehold/lua/queue/steps.lua"),
         include_str!("../../../leasehold/lua/queue/release.lua")
     );
     run(async {
@@ -271,13 +261,21 @@ fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
             sent.fetch_add(request[0].starts_with(b"EVAL").into(), Ordering::SeqCst);
             Fault::None
         });
+        // One that has seen a queue begins with a script.
+        let name = name();
+        let held = self::client(&server).await;
+        let held = held.fair_mutex(&name).lock().await.unwrap();
+        let fair = client.fair_mutex(&name);
+        let waited = fair.lock().wait(Duration::from_millis(50)).await;
+        assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
+        let _ = held.release().await.unwrap();
         for _ in 0..10 {
             server.tell(&["SCRIPT", "FLUSH"]);
             // The cancel is known, and is executed when it arrives.
             server.tell(&["SCRIPT", "LOAD", RELEASE]);
             let before = scripts.load(Ordering::SeqCst);
             proxy.black_hole(true);
-            let taking = tokio::spawn(client.fair_mutex(&name()).lock().into_future());
+            let taking = tokio::spawn(fair.lock().into_future());
             let on_its_way = || scripts.load(Ordering::SeqCst) > before;
             eventually("on its way", on_its_way).await;
             taking.abort();
@@ -303,7 +301,9 @@ fn one_who_looks_at_a_lock_that_is_just_given_back_sees_nothing() {
         let looking = builder_at(proxy.port()).connect().await.unwrap();
         let (name, port) = (name(), server.port());
         for _ in 0..2 {
-            let _guard = client(&server).await.fair_mutex(&name).lock().await;
+            // Two holders: one alone is seen at the first look.
+            let semaphore = client(&server).await.semaphore(&name, 2);
+            let _guards = tokio::join!(semaphore.acquire(), semaphore.acquire());
             assert!(exists(&server, &name));
             proxy.judge(move |request| {
                 if request[0].starts_with(b"EVAL") {
@@ -335,7 +335,7 @@ fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
         let name = name();
         let guard = first.fair_mutex(&name).lock().await.unwrap();
         let waiting = tokio::spawn(second.fair_mutex(&name).lock().into_future());
-        let queue = |server: &Server| server.ask(&["KEYS", "leasehold:line:*"]);
+        let queue = |server: &Server| server.ask(&["KEYS", "leasehold:queue:*"]);
         let waits = |server: &Server| !queue(server).list().is_empty();
         eventually("a waiter", || cluster.servers().iter().any(waits)).await;
         assert_eq!(guard.release().await.unwrap(), Release::Released);

@@ -1,6 +1,5 @@
 //! The read-write lock: readers together, writers alone, and neither starves.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use leasehold::Release;
@@ -19,7 +18,7 @@ fn readers_hold_it_together_and_writers_alone() {
         let (one, other) = (client(&server).await, client(&server).await);
         let (one, other) = (one.rw_lock(&name), other.rw_lock(&name));
         let (first, second) = (one.read().await.unwrap(), other.read().await.unwrap());
-        assert_eq!(first.token(), second.token(), "of one generation");
+        assert!(first.token() < second.token());
         assert!(one.try_write().await.unwrap().is_none());
         let _ = first.release().await.unwrap();
         assert!(one.try_write().await.unwrap().is_none());
@@ -72,7 +71,7 @@ fn a_writer_waits_one_generation_of_readers_at_most() {
     assert!(longest < hold * 2, "a writer waited {longest:?}");
 }
 
-/// Has `count` readers wait for a writer, and checks that its release lets them in together, under one token.
+/// Has `count` readers wait for a writer, and checks that its release lets them in together, above its token.
 /// With `at_once` this must be the work of one script, and done within a second.
 async fn let_readers_in(count: usize, at_once: bool) {
     let (server, name) = (server(), name());
@@ -80,22 +79,22 @@ async fn let_readers_in(count: usize, at_once: bool) {
     let client = || builder_at(server.port()).lease(lease).connect();
     let (one, many) = (client().await.unwrap(), client().await.unwrap());
     let writing = one.rw_lock(&name).write().await.unwrap();
+    let token = writing.token();
     let readers: Vec<_> = (0..count)
         .map(|_| tokio::spawn(many.rw_lock(&name).read().into_future()))
         .collect();
     let of = |set: &str| owners(&server, set, &name).len();
-    eventually("all wait", || of("line") == count).await;
+    eventually("all wait", || of("queue") == count).await;
     let released = Instant::now();
     assert_eq!(writing.release().await.unwrap(), Release::Released);
-    assert!(!at_once || (of("holders"), of("line")) == (count, 0));
+    assert!(!at_once || (of("holders"), of("queue")) == (count, 0));
     let mut guards = Vec::new();
     for reader in readers {
         guards.push(reader.await.unwrap().unwrap());
     }
     let took = released.elapsed();
     println!("all inside after {took:?}");
-    let tokens: HashSet<_> = guards.iter().map(|guard| guard.token()).collect();
-    assert_eq!(tokens.len(), 1, "one generation, one token");
+    assert!(guards.iter().all(|guard| guard.token() > token));
     if at_once {
         assert!(took < Duration::from_secs(1), "{took:?}");
         guards.iter().for_each(|guard| guard.check().unwrap());
@@ -123,14 +122,15 @@ async fn downgrade(server: &Server) -> Duration {
     let writing = one.write().await.unwrap();
     let token = writing.token();
     let reader = tokio::spawn(other.read().into_future());
-    eventually("waits", || owners(server, "line", &name).len() == 1).await;
+    eventually("waits", || owners(server, "queue", &name).len() == 1).await;
     assert!(!reader.is_finished());
     let start = Instant::now();
     let reading = writing.downgrade().await.unwrap();
     let beside = tokio::time::timeout(AMPLE, reader).await;
     let beside = beside.expect("let in").unwrap().unwrap();
     let took = start.elapsed();
-    assert_eq!((reading.token(), beside.token()), (token, token));
+    assert_eq!(reading.token(), token);
+    assert!(beside.token() > token);
     assert!(other.try_write().await.unwrap().is_none());
     let _ = beside.release().await.unwrap();
     assert!(other.try_write().await.unwrap().is_none());

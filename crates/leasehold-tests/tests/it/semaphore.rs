@@ -148,7 +148,7 @@ async fn raise_and_lower(server: &Server) -> Duration {
     let other = client(server).await.semaphore(&name, 2);
     let held = semaphore.acquire_many(2).await.unwrap();
     let waiting = tokio::spawn(other.acquire().into_future());
-    eventually("waits", || owners(server, "line", &name).len() == 1).await;
+    eventually("waits", || owners(server, "queue", &name).len() == 1).await;
     assert!(!waiting.is_finished());
     let raised = Instant::now();
     semaphore.set_permits(3).await.unwrap();
@@ -200,7 +200,7 @@ fn more_than_there_is_cannot_be_asked_for() {
         }
         let _held = semaphore.acquire().await.unwrap();
         let waiting = tokio::spawn(semaphore.acquire_many(2).into_future());
-        eventually("waits", || owners(&server, "line", &name).len() == 1).await;
+        eventually("waits", || owners(&server, "queue", &name).len() == 1).await;
         semaphore.set_permits(1).await.unwrap();
         // The one who now waits in vain is told, and stands in nobody's way.
         let told = tokio::time::timeout(AMPLE, waiting).await;
@@ -263,7 +263,7 @@ fn a_name_is_of_one_kind_at_a_time() {
         let error = client.semaphore(&name, 2).acquire().await;
         assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
         eventually("no line is left", || {
-            server.ask(&["KEYS", "leasehold:line:*"]).list().is_empty()
+            server.ask(&["KEYS", "leasehold:queue:*"]).list().is_empty()
         })
         .await;
     });

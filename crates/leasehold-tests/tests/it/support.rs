@@ -115,8 +115,21 @@ pub(crate) fn is_awaited(server: &Server, name: &str) -> bool {
     awaited.iter().any(|channel| channel.ends_with(&key(name)))
 }
 
-/// The owners in a sorted set of a lock with a queue, in order: `line` has the waiters, `holders` the holders.
+/// The owners in a sorted set of a lock with a queue, in order: `queue` has the waiters, `holders` the holders. A lock
+/// that is one plain string has its holder there.
 pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
+    let value = server.ask(&["GET", &key(name)]);
+    if let Answer::Text(value) = &value
+        && !value.starts_with("lh1:queue:")
+        && set == "holders"
+    {
+        return value
+            .split(' ')
+            .nth(1)
+            .map(str::to_owned)
+            .into_iter()
+            .collect();
+    }
     let Some(key) = queue_key(server, set, name) else {
         return Vec::new();
     };
@@ -127,8 +140,17 @@ pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
 
 /// Ends the lease of a holder of a lock with a queue on the server, as time would.
 pub(crate) fn expire(server: &Server, name: &str, owner: &str) {
-    let holders = queue_key(server, "holders", name).expect("a holder");
+    let key = key(name);
+    let summary = server.ask(&["GET", &key]);
+    let Some(holders) = queue_key(server, "holders", name) else {
+        server.tell(&["DEL", &key]);
+        return;
+    };
     server.tell(&["ZADD", &holders, "1", owner]);
+    // From then on a lease has ended.
+    let mut words: Vec<_> = summary.text().split(' ').collect();
+    words[3] = "1";
+    server.tell(&["SET", &key, &words.join(" "), "KEEPTTL"]);
 }
 
 fn queue_key(server: &Server, set: &str, name: &str) -> Option<String> {

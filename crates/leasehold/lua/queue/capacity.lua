@@ -1,7 +1,7 @@
 -- queue/capacity
 --
--- Sets how much there is to be had, whatever those who enter say, and remembers it for a while after
--- the lock was last used.
+-- Sets the capacity, whatever the owners that enter say, and remembers it for a while after the lock was last used.
+-- Waiters that can never fit are dropped; they find out at their next heartbeat.
 --
 -- ARGV[1]  asked       string; which kind of lock this is
 -- ARGV[2]  most        integer from 1; the capacity from now on
@@ -14,16 +14,20 @@
 
 local asked, most, remembered = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-for _, value in ipairs({most or 0, remembered or 0}) do
-  if value < 1 or value % 1 ~= 0 or value > 2 ^ 53 then
-    return redis.error_reply('LEASEHOLD an argument is out of its range')
-  end
+if not in_range(most or 0, remembered or 0) then
+  return redis.error_reply('LEASEHOLD an argument is out of its range')
 end
 if kind and kind ~= asked then
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
-kind, capacity, kept = asked, most, remembered
-redis.call('HSET', lock, 'kept', kept)
+open_queue()
 settle()
+kind, capacity, kept, changed = asked, most, remembered, true
+for _, owner in ipairs(call('ZRANGE', queue, 0, -1)) do
+  if tonumber(entry(owner) or 0) > most then
+    drop(owner)
+  end
+end
+promote()
 store()
 return {used, now}

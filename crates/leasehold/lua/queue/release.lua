@@ -1,6 +1,6 @@
 -- queue/release
 --
--- Ends what an owner has, a holding or a place in line, and gives the lock to the next. A holding that is
+-- Ends what an owner has, a holding or a place in the queue, and grants the lock to the next. A holding that is
 -- kept from others is marked, so that no renewal under way prolongs it.
 --
 -- ARGV[1]  owner  string; 32 hex digits
@@ -13,30 +13,40 @@
 
 local owner, keep = ARGV[1], tonumber(ARGV[2])
 
-if not keep or keep < 0 or keep % 1 ~= 0 then
+if not in_range((keep or -1) + 1) then
   return redis.error_reply('LEASEHOLD keep is out of its range')
 end
--- A write that needs no memory comes first: what follows is then allowed on a full server.
-redis.call('HDEL', lock, '')
-settle()
-local stood = 0
-if redis.call('ZSCORE', holders, owner) then
-  stood = 1
-elseif queued and redis.call('ZSCORE', line, owner) then
-  stood = 2
+if not kind or alone and alone.owner ~= owner then
+  return {0, now}
 end
-if stood == 1 and keep > 0 then
-  local weight, shared, first, its_token, since, channel, record = entry(owner)
+if alone and keep == 0 then
+  call('DEL', lock)
+  return {1, now}
+end
+open_queue()
+settle()
+local weight, first, token, since, channel, mark = entry(owner)
+local stood = not weight and 0 or since == '0' and 2 or 1
+if stood == 0 and call('ZREM', holders, owner) == 1 then
+  -- An evicting server has lost the entries: what is left is counted anew by the next script.
+  stood, due, changed = 1, 0, true
+elseif stood == 1 and keep > 0 then
   if channel ~= '-' then
-    enrol(owner, weight, shared, first, its_token, since, '-', record)
-    redis.call('ZADD', holders, now + keep, owner)
-    last = math.max(last, now + keep)
+    -- A write that needs no memory comes first: what follows is then allowed on a full server.
+    call('HDEL', entries, '')
+    enrol(owner, weight, first, token, since, '-', mark)
+    call('ZADD', holders, now + keep, owner)
+    due, last, changed = min(due, now + keep), max(last, now + keep), true
   end
-elseif stood > 0 then
-  leave(owner)
-  if queued then
-    promote()
-  end
+elseif stood == 2 then
+  drop(owner)
+  promote()
+elseif stood == 1 then
+  used, changed = used - weight, true
+  -- The set of holders is not empty in between, which would cost it its expiry.
+  promote()
+  call('ZREM', holders, owner)
+  call('HDEL', entries, owner)
 end
 store()
 return {stood, now}

@@ -14,17 +14,22 @@
 
 local owner, count, own = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-if not count or count < 1 or count % 1 ~= 0 or not own or own < 0 or own >= 2 ^ 53 then
+if not in_range(count or 0, (own or -1) + 1) then
   return redis.error_reply('LEASEHOLD an argument is out of its range')
 end
-local ends = redis.call('ZSCORE', holders, owner)
+local ends
+if alone then
+  ends = alone.owner == owner and alone.ends
+else
+  ends = call('ZSCORE', holders, owner)
+end
 if not ends or tonumber(ends) <= now then
   return 0
 end
-local before = math.max(tonumber(redis.call('GET', counter) or 0), own)
-local given = math.min(count, now - before)
+local before = max(tonumber(call('GET', counter) or 0), own)
+local given = min(count, now - before)
 if given < 1 then
   return 0
 end
-redis.call('SET', counter, digits(before + given))
+call('SET', counter, digits(before + given))
 return {before + 1, given}

@@ -382,8 +382,8 @@ impl Notes<'_> {
         }
     }
 
-    fn waits(&mut self, ahead: u64, ticket: u64, holder: Holder) {
-        *self.ticket() = Some(ticket);
+    fn waits(&mut self, ahead: u64, ticket: Option<u64>, holder: Holder) {
+        *self.ticket() = ticket.or(*self.ticket());
         if let Some(turn) = &self.turn {
             turn.saw(&holder, Some(ahead));
         }

@@ -92,17 +92,21 @@ impl Desk {
 
     fn answer(&self, sent: &Sent<'_>) -> Answer {
         let args: Vec<_> = sent.batch.args(0).map(String::from_utf8_lossy).collect();
-        // Keys and arguments follow the name, the digest and the number of keys.
-        let (owner, count) = (&args[8.min(args.len() - 1)], args.len());
+        if args[0] == "SET" {
+            // The first try, which does not wait: another owner holds the lock.
+            let held = format!("lh1:fair:1:1 {:032x} 1 1 host ", 7);
+            let replies = vec![Reply::Bytes(held.into_bytes()), Reply::Int(1)];
+            return (AT_ONCE, Ok(replies));
+        }
+        // Six keys and the arguments follow the name, the digest and the number of keys.
         let stands = self.stands.load(Ordering::SeqCst);
-        let known = match (sent.lane, count) {
-            // The first try, which does not wait.
-            (Lane::Requests, 18) => 0,
-            (Lane::Keeper, 18) => {
-                *self.owner.lock() = args[9].to_string();
+        let known = match (sent.lane, args.len()) {
+            (Lane::Requests, 14) => 0,
+            (Lane::Keeper, 14) => {
+                *self.owner.lock() = args[9].split(' ').nth(1).unwrap().to_owned();
                 stands
             }
-            _ if **owner == *self.owner.lock() => {
+            _ if args[9] == *self.owner.lock() => {
                 self.beats.fetch_add(1, Ordering::SeqCst);
                 stands
             }

@@ -5,8 +5,15 @@ use std::time::Duration;
 use super::script::Script;
 use crate::backend::{Batch, Command, Failure, Link, Reply};
 
-/// Turns the answers, one per command, into an outcome.
-type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<R, Failure> + Send>;
+/// Turns the replies, one per command, into an outcome or into the call that finds it out.
+type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<Step<R>, Failure> + Send>;
+
+/// What the replies to a call amount to.
+pub(super) enum Step<R> {
+    Done(R),
+    /// Nothing was changed, and this call decides.
+    Next(Call<R>),
+}
 
 /// One step of a protocol, ready to be sent to any link.
 pub(crate) struct Call<R> {
@@ -20,6 +27,14 @@ impl<R> Call<R> {
     pub(super) fn new(
         commands: Vec<Command>,
         read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
+    ) -> Self {
+        Self::stepwise(commands, |replies| read(replies).map(Step::Done))
+    }
+
+    /// A call that may need another one behind it.
+    pub(super) fn stepwise(
+        commands: Vec<Command>,
+        read: impl FnOnce(Vec<Reply>) -> Result<Step<R>, Failure> + Send + 'static,
     ) -> Self {
         Self {
             commands,
@@ -35,23 +50,25 @@ impl<R> Call<R> {
         args: &[&[u8]],
         read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
     ) -> Self {
-        Self {
-            commands: vec![script.call(keys, args)],
-            of_all: false,
-            read: Box::new(read),
-        }
+        Self::new(vec![script.call(keys, args)], read)
     }
 
     /// The same call with its outcome seen differently.
     pub(crate) fn map<S>(self, view: impl FnOnce(R) -> S + Send + 'static) -> Call<S>
     where
         R: 'static,
+        S: 'static,
     {
         let read = self.read;
         Call {
             commands: self.commands,
             of_all: self.of_all,
-            read: Box::new(|replies| read(replies).map(view)),
+            read: Box::new(|replies| {
+                Ok(match read(replies)? {
+                    Step::Done(outcome) => Step::Done(view(outcome)),
+                    Step::Next(call) => Step::Next(call.map(view)),
+                })
+            }),
         }
     }
 
@@ -61,18 +78,29 @@ impl<R> Call<R> {
         self
     }
 
-    /// Sends it and reads the answer.
+    /// Sends it and reads the reply.
     pub(crate) fn send(
         self,
         link: &dyn Link,
         patience: Duration,
     ) -> impl Future<Output = Result<R, Failure>> + Send {
-        let (asked, read) = (self.commands.len(), self.read);
-        let asking = link.ask(Batch::new(self.commands, self.of_all), patience);
-        async move { read(one_each(asked, asking.await?)?) }
+        let (mut asked, mut read) = (self.commands.len(), self.read);
+        let mut asking = link.ask(Batch::new(self.commands, self.of_all), patience);
+        async move {
+            loop {
+                let replies = one_each(asked, asking.await?)?;
+                match read(replies)? {
+                    Step::Done(outcome) => return Ok(outcome),
+                    Step::Next(call) => {
+                        (asked, read) = (call.commands.len(), call.read);
+                        asking = link.ask(Batch::new(call.commands, self.of_all), patience);
+                    }
+                }
+            }
+        }
     }
 
-    /// Sends many calls as one pipeline; each outcome stands for itself.
+    /// Sends many calls as one pipeline, and behind it those that need another; each outcome stands for itself.
     pub(crate) async fn send_all(
         calls: Vec<Self>,
         link: &dyn Link,
@@ -86,10 +114,25 @@ impl<R> Call<R> {
         let asked = commands.len();
         let replies = link.ask(Batch::new(commands, false), patience).await?;
         let mut replies = one_each(asked, replies)?.into_iter();
-        Ok(readers
-            .into_iter()
-            .map(|(count, read)| read(replies.by_ref().take(count).collect()))
-            .collect())
+        let (mut outcomes, mut next) = (Vec::new(), Vec::new());
+        for (at, (count, read)) in readers.into_iter().enumerate() {
+            outcomes.push(match read(replies.by_ref().take(count).collect()) {
+                Ok(Step::Done(outcome)) => Some(Ok(outcome)),
+                Ok(Step::Next(call)) => {
+                    next.push((at, call));
+                    None
+                }
+                Err(failure) => Some(Err(failure)),
+            });
+        }
+        if !next.is_empty() {
+            let (places, calls): (Vec<_>, Vec<_>) = next.into_iter().unzip();
+            let later = Box::pin(Self::send_all(calls, link, patience)).await?;
+            for (at, outcome) in places.into_iter().zip(later) {
+                outcomes[at] = Some(outcome);
+            }
+        }
+        Ok(outcomes.into_iter().flatten().collect())
     }
 
     #[cfg(test)]
@@ -99,7 +142,10 @@ impl<R> Call<R> {
 
     #[cfg(test)]
     pub(crate) fn read(self, replies: Vec<Reply>) -> Result<R, Failure> {
-        (self.read)(replies)
+        match (self.read)(replies)? {
+            Step::Done(outcome) => Ok(outcome),
+            Step::Next(_) => Err(Failure::malformed("a call that needs another", &[])),
+        }
     }
 }
 

@@ -159,8 +159,9 @@ impl Keyspace {
         };
         Ok(Arc::new(QueueKeys {
             holders: keys.beside("holders"),
-            line: keys.beside("line"),
-            alive: keys.beside("alive"),
+            queue: keys.beside("queue"),
+            heartbeats: keys.beside("heartbeats"),
+            entries: keys.beside("entries"),
             grants: format!("{RESERVED}grant:{{{}}}:{}", tag_of(spoken_to), self.client),
             keys,
         }))
@@ -172,8 +173,9 @@ impl Keyspace {
 pub(crate) struct QueueKeys {
     keys: LockKeys,
     holders: String,
-    line: String,
-    alive: String,
+    queue: String,
+    heartbeats: String,
+    entries: String,
     grants: String,
 }
 
@@ -197,6 +199,11 @@ impl QueueKeys {
         self.keys.lock()
     }
 
+    /// Where its tokens are counted.
+    pub(super) fn counter(&self) -> &str {
+        &self.keys.counter
+    }
+
     /// Where its release is announced if it is a mutex.
     pub(super) fn wake(&self) -> &str {
         self.keys.channel()
@@ -208,12 +215,13 @@ impl QueueKeys {
     }
 
     /// All of them, in the order in which the scripts name them.
-    pub(crate) fn all(&self) -> [&[u8]; 5] {
+    pub(crate) fn all(&self) -> [&[u8]; 6] {
         [
             self.lock().as_bytes(),
             self.holders.as_bytes(),
-            self.line.as_bytes(),
-            self.alive.as_bytes(),
+            self.queue.as_bytes(),
+            self.heartbeats.as_bytes(),
+            self.entries.as_bytes(),
             self.keys.counter.as_bytes(),
         ]
     }

@@ -8,13 +8,14 @@ use std::time::Duration;
 use super::call::first;
 use super::expiry::{glance_at, time_left};
 use super::keys::LockKeys;
+use super::record::{self, Form};
 use super::script::{digits, script};
+use super::token;
 use super::{
     Acquired, Announced, Call, Freed, Glance, HandOn, Hints, Keys, Kind, Mark, Renewed, TokenBlock,
     Waiting,
 };
-use super::{record, token};
-use crate::backend::{Capabilities, Command, Failure, Reply};
+use crate::backend::{Capabilities, Command, Failure, Refusal, Reply};
 use crate::holder::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -53,50 +54,35 @@ impl Kind for Lean {
     }
 
     fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
-        let mut commands = vec![
-            Command::new("SET")
-                .arg(self.keys.lock())
-                .arg(mark)
-                .arg("NX")
-                .arg("GET")
-                .arg("PX")
-                .number(millis_up(lease)),
-            Command::new("INCR").arg(&*self.keys.counter),
-        ];
-        if look {
-            commands.push(Command::new("PTTL").arg(self.keys.lock()));
-        }
+        let commands = acquire(self.keys.lock(), &self.keys.counter, mark, lease, look);
         let mark = mark.clone();
-        Call::new(commands, move |replies| read_acquire(&mark, &replies))
+        Call::new(commands, move |replies| {
+            match read_acquire(&mark, &replies)? {
+                Taken::Held { token } => Ok(Acquired::Held { token }),
+                Taken::Void { refusal } => Ok(Acquired::Void { refusal }),
+                Taken::Found { value, left } => match Form::of(value) {
+                    Form::Mutex | Form::Foreign => Ok(Acquired::Busy {
+                        holder: holder(value, left),
+                    }),
+                    Form::Alone(_) | Form::Queue(_) => Err(Failure::Refused(another_kind())),
+                },
+            }
+        })
     }
 
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        let lease = millis_up(lease).to_string();
-        let keys = [self.keys.lock().as_bytes()];
-        Call::script(
-            &RENEW,
-            &keys,
-            &[mark, lease.as_bytes()],
-            |replies| match first("a renewal", replies)?.int() {
-                Some(1) => Ok(Renewed::Kept),
-                Some(0 | -1) => Ok(Renewed::Gone),
-                _ => Err(Failure::malformed("a renewal", &[])),
-            },
-        )
+        let renew = renew(self.keys.lock(), mark, lease);
+        Call::new(vec![renew], |replies| match read_renewal(replies)? {
+            Found::Ours => Ok(Renewed::Kept),
+            Found::Nothing | Found::Other => Ok(Renewed::Gone),
+        })
     }
 
     fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
         if let Some(left) = keep {
             return self.keep(mark, left);
         }
-        let compare_and_delete = if server.delex {
-            Command::new("DELEX")
-                .arg(self.keys.lock())
-                .arg("IFEQ")
-                .arg(mark)
-        } else if server.delifeq {
-            Command::new("DELIFEQ").arg(self.keys.lock()).arg(mark)
-        } else {
+        let Some(compare_and_delete) = compare_and_delete(self.keys.lock(), mark, server) else {
             let keys = [self.keys.lock().as_bytes()];
             return Call::script(
                 &RELEASE,
@@ -157,20 +143,94 @@ impl Hints for Lean {
     }
 }
 
+/// What a `SET NX GET` and an `INCR` behind it came to.
+pub(super) enum Taken<'a> {
+    Held {
+        token: Token,
+    },
+    /// Ours, but without a token.
+    Void {
+        refusal: Refusal,
+    },
+    /// This value is there, and ends then.
+    Found {
+        value: &'a [u8],
+        left: Option<&'a Reply>,
+    },
+}
+
+/// What a comparison with our mark found.
+pub(super) enum Found {
+    Ours,
+    Nothing,
+    Other,
+}
+
+/// The commands that acquire a lock which is one plain string.
+pub(super) fn acquire(
+    lock: &str,
+    counter: &str,
+    mark: &[u8],
+    lease: Duration,
+    look: bool,
+) -> Vec<Command> {
+    let set = Command::new("SET").arg(lock).arg(mark);
+    let set = set.arg("NX").arg("GET").arg("PX");
+    let mut commands = vec![
+        set.number(millis_up(lease)),
+        Command::new("INCR").arg(counter),
+    ];
+    if look {
+        commands.push(Command::new("PTTL").arg(lock));
+    }
+    commands
+}
+
+/// The command that renews a lock which is one plain string.
+pub(super) fn renew(lock: &str, mark: &[u8], lease: Duration) -> Command {
+    RENEW.call(&[lock.as_bytes()], &[mark, &digits(millis_up(lease))])
+}
+
+/// The command that deletes a lock which is one plain string; `None` where the server has none.
+pub(super) fn compare_and_delete(lock: &str, mark: &[u8], server: Capabilities) -> Option<Command> {
+    if server.delex {
+        Some(Command::new("DELEX").arg(lock).arg("IFEQ").arg(mark))
+    } else if server.delifeq {
+        Some(Command::new("DELIFEQ").arg(lock).arg(mark))
+    } else {
+        None
+    }
+}
+
+/// Why a lock is refused whose key has another kind of lock.
+pub(super) fn another_kind() -> Refusal {
+    Refusal::new("WRONGTYPE", "the key holds another kind of lock")
+}
+
 /// The set decides; what follows it only adds.
-fn read_acquire(mark: &[u8], replies: &[Reply]) -> Result<Acquired, Failure> {
+pub(super) fn read_acquire<'a>(mark: &[u8], replies: &'a [Reply]) -> Result<Taken<'a>, Failure> {
     match replies {
         [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
-        [Reply::Bytes(value), _, rest @ ..] if value != mark => Ok(Acquired::Busy {
-            holder: holder(value, rest.first()),
+        [Reply::Bytes(value), _, rest @ ..] if value != mark => Ok(Taken::Found {
+            value,
+            left: rest.first(),
         }),
-        [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => Ok(Acquired::Void {
+        [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => Ok(Taken::Void {
             refusal: refusal.clone(),
         }),
-        [Reply::Nil | Reply::Bytes(_), number, ..] => Ok(Acquired::Held {
+        [Reply::Nil | Reply::Bytes(_), number, ..] => Ok(Taken::Held {
             token: token::read(number)?,
         }),
         _ => Err(Failure::malformed("SET", replies)),
+    }
+}
+
+pub(super) fn read_renewal(replies: Vec<Reply>) -> Result<Found, Failure> {
+    match first("a renewal", replies)?.int() {
+        Some(1) => Ok(Found::Ours),
+        Some(0) => Ok(Found::Nothing),
+        Some(-1) => Ok(Found::Other),
+        _ => Err(Failure::malformed("a renewal", &[])),
     }
 }
 
@@ -186,7 +246,7 @@ fn read_release(replies: Vec<Reply>) -> Result<Freed, Failure> {
     }
 }
 
-fn holder(value: &[u8], left: Option<&Reply>) -> Holder {
+pub(super) fn holder(value: &[u8], left: Option<&Reply>) -> Holder {
     let left = left.and_then(Reply::int).and_then(time_left);
     Holder {
         lease_left: left,
@@ -198,7 +258,6 @@ fn holder(value: &[u8], left: Option<&Reply>) -> Holder {
 mod tests {
     use super::super::{Counters, Keyspace};
     use super::*;
-    use crate::backend::Refusal;
 
     const LEASE: Duration = Duration::from_secs(30);
 

@@ -38,6 +38,8 @@ pub(crate) use latched::Latched;
 pub(crate) use lean::Lean;
 pub(crate) use queued::{Queued, Share};
 pub(crate) use report::{Report, clock, report};
+#[cfg(test)]
+pub(crate) use sight::More;
 pub(crate) use sight::{First, Sight, Stood, is_connected, page};
 pub(crate) use token::TokenBlock;
 pub(crate) use voted::{Roll, Seat, Voted, too_few};
@@ -94,8 +96,8 @@ pub(crate) enum Standing {
         ahead: u64,
         /// The server's clock when it answered, in microseconds.
         server_now: u64,
-        /// What its place goes by; one who lost the place can have it back.
-        ticket: u64,
+        /// What its place goes by, where the reply says it: a waiter that lost the place gets it back by that.
+        ticket: Option<u64>,
         /// One of those who hold the lock.
         holder: Holder,
     },

@@ -1,13 +1,20 @@
-//! The queued family: holders with a lease each, and a line of waiters that are given the lock in turn.
+//! The queued family: holders with a lease each, and a queue of waiters that are granted the lock in turn.
 //!
-//! One algorithm for all its kinds: a lock has a capacity, an owner takes some weight of it, and whoever
-//! leaves lets in those at the head of the line as long as they fit. Each step is one script.
+//! One algorithm for all its kinds: a lock has a capacity, an owner takes a weight of it, and a release grants
+//! the lock to the head of the queue as long as that fits. Each step is one script.
+//!
+//! While one owner holds the lock and none waits, it is one plain string as a [mutex](super::lean) is, and is
+//! acquired, renewed and released by the mutex's commands. A second owner makes a queue of it by a script. A client
+//! that finds a queue where it expected the string asks by script, and does so until it finds the string again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::call::first;
+use super::call::{Step, first};
 use super::keys::QueueKeys;
+use super::lean::{self, Found, Taken};
+use super::record::{Form, Part};
 use super::script::{digits, script};
 use super::{
     Acquired, Call, Freed, Grant, HandOn, Keys, Kind, Line, Mark, Renewed, Standing, TokenBlock,
@@ -17,13 +24,39 @@ use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
 
-script!(ENTER, "queue/line.lua", "queue/enter.lua");
-script!(RENEW, "queue/line.lua", "queue/renew.lua");
-script!(RELEASE, "queue/line.lua", "queue/release.lua");
-script!(SHRINK, "queue/line.lua", "queue/shrink.lua");
-script!(CAPACITY, "queue/line.lua", "queue/capacity.lua");
-script!(LOOK, "queue/line.lua", "queue/look.lua");
-script!(TOKENS, "queue/line.lua", "queue/tokens.lua");
+script!(
+    ENTER,
+    "queue/state.lua",
+    "queue/steps.lua",
+    "queue/enter.lua"
+);
+script!(
+    RENEW,
+    "queue/state.lua",
+    "queue/steps.lua",
+    "queue/renew.lua"
+);
+script!(
+    RELEASE,
+    "queue/state.lua",
+    "queue/steps.lua",
+    "queue/release.lua"
+);
+script!(
+    SHRINK,
+    "queue/state.lua",
+    "queue/steps.lua",
+    "queue/shrink.lua"
+);
+script!(
+    CAPACITY,
+    "queue/state.lua",
+    "queue/steps.lua",
+    "queue/capacity.lua"
+);
+script!(LOOK, "queue/state.lua", "queue/look.lua");
+script!(TOKENS, "queue/state.lua", "queue/tokens.lua");
+script!(DROP, "queue/drop.lua");
 
 /// How long a capacity that was set is remembered after the lock was last used.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -35,6 +68,8 @@ pub(crate) struct Queued {
     share: Share,
     /// The kind and the key: what tasks of one process wait for together must be the same kind of lock.
     gate: Arc<[u8]>,
+    /// Whether the lock had a queue when it was last seen. Only a guess at which step to take first.
+    has_queue: Arc<AtomicBool>,
 }
 
 /// Which kind of lock it is, and how much of it is taken at a time.
@@ -44,7 +79,7 @@ pub(crate) struct Share {
     pub(crate) kind: &'static str,
     pub(crate) capacity: u64,
     pub(crate) weight: u64,
-    /// Whether those who hold it together have one token.
+    /// Whether tasks of one process wait each for itself, since all of them can hold it together.
     pub(crate) shared: bool,
     /// Whether tasks of one process may leave it to each other.
     pub(crate) handed_on: bool,
@@ -74,8 +109,12 @@ pub(crate) struct Census {
 
 impl Queued {
     pub(crate) fn new(keys: Arc<QueueKeys>, share: Share) -> Self {
-        let gate = [share.kind.as_bytes(), b" ", keys.key()].concat().into();
-        Self { keys, share, gate }
+        Self {
+            gate: [share.kind.as_bytes(), b" ", keys.key()].concat().into(),
+            has_queue: Arc::default(),
+            keys,
+            share,
+        }
     }
 
     /// The same lock, of which `weight` is taken.
@@ -107,10 +146,80 @@ impl Queued {
         })
     }
 
-    /// Keeps a lease or a place for at least so long from now: both are kept by the same step.
+    /// Makes a lease or a place last at least `length` from now: both are kept by the same step.
     fn keep(&self, mark: &[u8], length: Duration) -> Call<Standing> {
         let args = [record::owner(mark), &micros(length)];
-        Call::script(&RENEW, &self.keys.all(), &args, read_standing)
+        Call::script(&RENEW, &self.keys.all(), &args, self.reader())
+    }
+
+    /// Acquires the lock by script, without waiting.
+    fn try_enter(&self, mark: &Mark, lease: Duration) -> Call<Acquired> {
+        let entering = self.enter(mark, lease, Duration::ZERO, None);
+        entering.map(|standing| match standing {
+            Standing::Holds { token, .. } => Acquired::Held { token },
+            Standing::Waits { holder, .. } | Standing::Gone { holder } => Acquired::Busy { holder },
+        })
+    }
+
+    /// Acquires the lock as a mutex does, and asks by script where it is no plain string or may have room.
+    fn take(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+        let (this, mark) = (self.clone(), mark.clone());
+        let (lock, counter) = (self.keys.lock(), self.keys.counter());
+        let commands = lean::acquire(lock, counter, &mark, lease, look);
+        Call::stepwise(commands, move |replies| {
+            let (value, left) = match lean::read_acquire(&mark, &replies)? {
+                Taken::Held { token } => return Ok(Step::Done(Acquired::Held { token })),
+                Taken::Void { refusal } => return Ok(Step::Done(Acquired::Void { refusal })),
+                Taken::Found { value, left } => (value, left),
+            };
+            let kind = this.share.kind;
+            match Form::of(value) {
+                Form::Alone(part) if part.kind == kind && this.is_shut_out_by(part) => {
+                    let holder = lean::holder(value, left);
+                    Ok(Step::Done(Acquired::Busy { holder }))
+                }
+                Form::Alone(Part { kind: found, .. }) | Form::Queue(found) if found == kind => {
+                    Ok(Step::Next(this.try_enter(&mark, lease)))
+                }
+                _ => Err(Failure::Refused(lean::another_kind())),
+            }
+        })
+    }
+
+    fn is_shut_out_by(&self, part: Part<'_>) -> bool {
+        part.weight.saturating_add(self.share.weight) > part.capacity
+    }
+
+    /// Releases by script.
+    fn leave(&self, mark: &[u8], keep: Duration) -> Call<Freed> {
+        let args = [record::owner(mark), &micros(keep)];
+        Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
+            match first("a release", replies)? {
+                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
+                    Ok(Freed::Freed { told: 0 })
+                }
+                Reply::List(_) => Ok(Freed::NotOurs),
+                reply => Err(Failure::malformed("a release", &[reply])),
+            }
+        })
+    }
+
+    fn has_queue(&self) -> bool {
+        self.has_queue.load(Ordering::Relaxed)
+    }
+
+    /// Reads how an owner stands, and notes whether there is a queue.
+    fn reader(&self) -> impl FnOnce(Vec<Reply>) -> Result<Standing, Failure> + Send + 'static {
+        let has_queue = self.has_queue.clone();
+        move |replies| {
+            let reply = first("an owner's standing", replies)?;
+            let is_plain = reply.list().and_then(|parts| parts.get(4)) == Some(&Reply::Int(1));
+            has_queue.store(!is_plain, Ordering::Relaxed);
+            match standing(&reply) {
+                Some(standing) => standing,
+                None => Err(Failure::malformed("an owner's standing", &[reply])),
+            }
+        }
     }
 
     /// Where this client hears of grants, of this lock and of others.
@@ -125,39 +234,76 @@ impl Kind for Queued {
     }
 
     fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
-        record::write(owner, since_micros, note).into()
+        let Share {
+            kind,
+            capacity,
+            weight,
+            ..
+        } = self.share;
+        let part = Part {
+            kind,
+            capacity,
+            weight,
+        };
+        record::write_part(part, owner, since_micros, note).into()
     }
 
-    /// Only if nobody waits and there is room.
-    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
-        let entering = self.enter(mark, lease, Duration::ZERO, None);
-        entering.map(|standing| match standing {
-            Standing::Holds { token, .. } => Acquired::Held { token },
-            Standing::Waits { holder, .. } | Standing::Gone { holder } => Acquired::Busy { holder },
-        })
+    /// Only if no owner waits and there is room.
+    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+        // A script says how much there is to a caller that asks for more.
+        match self.has_queue() || self.share.weight > self.share.capacity {
+            true => self.try_enter(mark, lease),
+            false => self.take(mark, lease, look),
+        }
     }
 
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
-        self.keep(mark, lease).map(|standing| kept(&standing))
+        if self.has_queue() {
+            return self.keep(mark, lease).map(|standing| kept(&standing));
+        }
+        let (this, owned) = (self.clone(), Mark::from(mark));
+        let renew = lean::renew(self.keys.lock(), mark, lease);
+        Call::stepwise(vec![renew], move |replies| {
+            Ok(match lean::read_renewal(replies)? {
+                Found::Ours => Step::Done(Renewed::Kept),
+                Found::Nothing => Step::Done(Renewed::Gone),
+                Found::Other => {
+                    Step::Next(this.keep(&owned, lease).map(|standing| kept(&standing)))
+                }
+            })
+        })
     }
 
-    /// Ends a holding, or a place in line.
-    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
-        let args = [record::owner(mark), &micros(keep.unwrap_or_default())];
-        Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
-            match first("a release", replies)? {
-                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
-                    Ok(Freed::Freed { told: 0 })
-                }
-                Reply::List(_) => Ok(Freed::NotOurs),
-                reply => Err(Failure::malformed("a release", &[reply])),
+    /// Ends a holding, or a place in the queue.
+    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
+        if keep.is_some() || self.has_queue() {
+            return self.leave(mark, keep.unwrap_or_default());
+        }
+        let lock = self.keys.lock();
+        let command = lean::compare_and_delete(lock, mark, server)
+            .unwrap_or_else(|| DROP.call(&[lock.as_bytes()], &[mark]));
+        let (this, owned) = (self.clone(), Mark::from(mark));
+        Call::stepwise(vec![command], move |replies| {
+            match first("a release", replies)?.int() {
+                Some(1) => Ok(Step::Done(Freed::Freed { told: 0 })),
+                Some(0 | -1) => Ok(Step::Next(this.leave(&owned, Duration::ZERO))),
+                _ => Err(Failure::malformed("a release", &[])),
             }
         })
     }
 
+    /// By script: whether the owner holds or waits, that is over.
+    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Freed> {
+        self.leave(mark, Duration::ZERO)
+    }
+
+    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
+        Some(token::raise(self.keys.counter(), floor))
+    }
+
     fn share(&self, mark: &[u8]) -> Option<Call<Renewed>> {
         let args = [record::owner(mark), &digits(1)];
-        let shrunk = Call::script(&SHRINK, &self.keys.all(), &args, read_standing);
+        let shrunk = Call::script(&SHRINK, &self.keys.all(), &args, self.reader());
         Some(shrunk.map(|standing| kept(&standing)))
     }
 
@@ -202,20 +348,10 @@ impl Line for Queued {
         place: Duration,
         ticket: Option<u64>,
     ) -> Call<Standing> {
-        let share = self.share;
-        let args = [
-            share.kind.as_bytes(),
-            record::owner(mark),
-            mark,
-            self.grants(),
-            &digits(share.weight),
-            if share.shared { b"1" } else { b"0" },
-            &digits(share.capacity),
-            &micros(lease),
-            &micros(place),
-            &digits(ticket.unwrap_or_default()),
-        ];
-        Call::script(&ENTER, &self.keys.all(), &args, read_standing)
+        let (lease, place) = (micros(lease), micros(place));
+        let ticket = digits(ticket.unwrap_or_default());
+        let args = [mark, self.grants(), &lease, &place, &ticket];
+        Call::script(&ENTER, &self.keys.all(), &args, self.reader())
     }
 
     fn stay(&self, mark: &[u8], _lease: Duration, place: Duration) -> Call<Standing> {
@@ -249,15 +385,7 @@ impl Grant {
     }
 }
 
-fn read_standing(replies: Vec<Reply>) -> Result<Standing, Failure> {
-    let reply = first("an owner's standing", replies)?;
-    match standing(&reply) {
-        Some(standing) => standing,
-        None => Err(Failure::malformed("an owner's standing", &[reply])),
-    }
-}
-
-/// The answers that `queue/line.lua` lists; `None` when it is none of them.
+/// The replies that `queue/steps.lua` lists; `None` when it is none of them.
 fn standing(reply: &Reply) -> Option<Result<Standing, Failure>> {
     let Reply::List(parts) = reply else {
         return None;
@@ -275,7 +403,7 @@ fn standing(reply: &Reply) -> Option<Result<Standing, Failure>> {
         2 => Standing::Waits {
             ahead: number(1)?,
             server_now: now,
-            ticket: number(3)?,
+            ticket: number(3).filter(|ticket| *ticket > 0),
             holder: holder(parts.get(4)?, number(5)?, now)?,
         },
         3 => {
@@ -308,13 +436,13 @@ fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
     stood(entry, end, now).map(|(_, holder)| holder)
 }
 
-/// The mark in an entry, `WEIGHT SHARED FIRST TOKEN SINCE CHANNEL RECORD`, and whose it is.
+/// The mark in an entry, `WEIGHT FIRST TOKEN SINCE CHANNEL MARK`, and whose it is.
 pub(super) fn stood(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holder)> {
     let Reply::Bytes(entry) = entry else {
         return None;
     };
-    let mut parts = entry.splitn(7, |byte| *byte == b' ');
-    let held_since = parts.nth(4).and_then(|since| {
+    let mut parts = entry.splitn(6, |byte| *byte == b' ');
+    let held_since = parts.nth(3).and_then(|since| {
         let since: u64 = std::str::from_utf8(since).ok()?.parse().ok()?;
         let since = Duration::from_micros((since > 0).then_some(since)?);
         std::time::UNIX_EPOCH.checked_add(since)

@@ -2,9 +2,9 @@
 //!
 //! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces: `lh1` the version of this layout,
 //! OWNER 32 hex digits, SINCE the server's clock in milliseconds, NOTE free text to the end. A lock that is released
-//! and still kept from others has `lh1:kept` there.
+//! and still kept from others has `lh1:kept` there. A lock that can have a queue has `lh1:KIND:CAPACITY:WEIGHT`.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,12 +16,82 @@ const VERSION: &str = "lh1";
 /// What stands in place of the version once the owner has released the lock and `at_least` keeps it from others.
 const KEPT: &str = "lh1:kept";
 
-/// The value that stands for one acquisition by this process.
+/// What the summary of a queue begins with, which names no holder.
+const QUEUE: &str = "lh1:queue:";
+
+/// Which lock a value belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form<'a> {
+    /// A mutex.
+    Mutex,
+    /// The only holder of a lock that can have a queue.
+    Alone(Part<'a>),
+    /// The summary of a queue of this kind.
+    Queue(&'a str),
+    /// A value of another library.
+    Foreign,
+}
+
+/// How much of a lock that can have a queue its holder has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part<'a> {
+    pub(super) kind: &'a str,
+    pub(super) capacity: u64,
+    pub(super) weight: u64,
+}
+
+impl Display for Part<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            kind,
+            capacity,
+            weight,
+        } = self;
+        write!(f, "{VERSION}:{kind}:{capacity}:{weight}")
+    }
+}
+
+impl<'a> Form<'a> {
+    pub(super) fn of(value: &'a [u8]) -> Self {
+        let end = value.iter().position(|byte| *byte == b' ');
+        let first = std::str::from_utf8(&value[..end.unwrap_or(0)]).unwrap_or_default();
+        if first == VERSION || first == KEPT {
+            return Self::Mutex;
+        }
+        if let Some(kind) = first.strip_prefix(QUEUE) {
+            return Self::Queue(kind);
+        }
+        let mut parts = first.split(':');
+        let mut part = || {
+            let is_ours = parts.next()? == VERSION;
+            let kind = parts.next().filter(|_| is_ours)?;
+            let mut number = || parts.next()?.parse().ok();
+            let (capacity, weight) = (number()?, number()?);
+            Some(Part {
+                kind,
+                capacity,
+                weight,
+            })
+        };
+        part().map_or(Self::Foreign, Self::Alone)
+    }
+}
+
+/// The value that stands for one acquisition of a mutex by this process.
 pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
+    write_as(VERSION, owner, since_micros, note)
+}
+
+/// The value that stands for one acquisition of `part` of a lock by this process.
+pub(super) fn write_part(part: Part<'_>, owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
+    write_as(part, owner, since_micros, note)
+}
+
+fn write_as(form: impl Display, owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
     let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
-    // 64: the version, the owner, the two numbers and the spaces.
-    let mut value = String::with_capacity(64 + host.len() + note.len());
-    let _ = write!(value, "{VERSION} {owner} {since} {pid} {host} {note}");
+    // 96: the form, the owner, the two numbers and the spaces.
+    let mut value = String::with_capacity(96 + host.len() + note.len());
+    let _ = write!(value, "{form} {owner} {since} {pid} {host} {note}");
     value.into_bytes()
 }
 
@@ -31,36 +101,30 @@ pub(super) fn kept(mark: &[u8]) -> Vec<u8> {
     [KEPT.as_bytes(), rest].concat()
 }
 
-/// The owner in a value of this process's own making.
+/// The owner in a value of this layout.
 pub(super) fn owner(mark: &[u8]) -> &[u8] {
-    let start = VERSION.len() + 1;
-    mark.get(start..start + 32).unwrap_or_default()
+    mark.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
 }
 
 /// The process that made `value`, by what its owners end with; `None` when it is not of this layout.
 pub(super) fn process(value: &[u8]) -> Option<&str> {
-    let rest = value
-        .strip_prefix(KEPT.as_bytes())
-        .or_else(|| value.strip_prefix(VERSION.as_bytes()))?;
-    let owner = std::str::from_utf8(rest.get(1..33)?).ok()?;
-    let is_owner = owner.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if !matches!(Form::of(value), Form::Mutex | Form::Alone(_)) {
+        return None;
+    }
+    let owner = std::str::from_utf8(owner(value)).ok()?;
+    let is_owner = owner.len() == 32 && owner.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_owner.then(|| &owner[16..])
 }
 
 /// Who wrote `value`; a holder without particulars when it is not of this layout.
 pub(super) fn read(value: &[u8]) -> Holder {
-    std::str::from_utf8(value)
-        .ok()
-        .and_then(particulars)
-        .unwrap_or_default()
+    let ours = matches!(Form::of(value), Form::Mutex | Form::Alone(_));
+    let text = std::str::from_utf8(value).ok().filter(|_| ours);
+    text.and_then(particulars).unwrap_or_default()
 }
 
 fn particulars(value: &str) -> Option<Holder> {
-    let mut parts = value.splitn(6, ' ');
-    if ![VERSION, KEPT].contains(&parts.next()?) {
-        return None;
-    }
-    let _owner = parts.next()?;
+    let mut parts = value.splitn(6, ' ').skip(2);
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     let pid = parts.next()?.parse().ok()?;
     let host = parts.next()?.to_owned();

@@ -1,21 +1,22 @@
 //! What anybody can see of a lock without knowing its kind: who holds it, who waits, whether they are there.
 //!
-//! Only reads. A string is looked at by one pipeline, a hash by a second one. What a user may not ask for is unknown,
-//! except the key itself.
+//! Only reads. A string is looked at by one pipeline, a queue and a hash by a second one. What a user may not ask for is
+//! unknown, except the key itself.
 
 use std::time::Duration;
 
 use super::call::first;
 use super::expiry::time_left;
 use super::keys::QueueKeys;
+use super::record::{self, Form};
 use super::redisson::Mode;
 use super::script::{digits, script};
-use super::{Call, Keyspace, process_channel, queued, record};
+use super::{Call, Keyspace, process_channel, queued};
 use crate::backend::{Command, Failure, RefusalKind, Reply, Slot};
 use crate::holder::Holder;
 use crate::seen_kind::SeenKind;
 
-script!(LIST, "queue/line.lua", "queue/list.lua");
+script!(LIST, "queue/state.lua", "queue/list.lua");
 
 /// How much of a string is read: more than any value of ours has.
 const VALUE: u64 = 2047;
@@ -61,14 +62,22 @@ impl std::fmt::Debug for Stood {
     }
 }
 
+/// What a second look is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum More {
+    Queue,
+    /// A latch or a lock of Redisson's, and for how long it is there.
+    Hash {
+        left: Option<Duration>,
+    },
+}
+
 /// What the first look sees.
 pub(crate) enum First {
     Nothing,
     Lock(Sight),
-    /// A second look is needed.
-    Hash {
-        left: Option<Duration>,
-    },
+    /// A second look is needed, at a queue of ours or at a hash.
+    More(More),
     /// Nothing that could be a lock.
     Data,
 }
@@ -87,30 +96,55 @@ impl First {
         Call::new(commands, |replies| match replies.as_slice() {
             [Reply::Refused(refusal), left, _] if refusal.kind == RefusalKind::WrongType => {
                 let left = left.int().and_then(time_left);
-                Ok(Self::Hash { left })
+                Ok(Self::More(More::Hash { left }))
             }
             [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
             // It is not there, or was released between the two commands.
             [Reply::Bytes(_), Reply::Int(-2), _] => Ok(Self::Nothing),
             [Reply::Bytes(value), left, heard] => {
                 let left = left.int().and_then(time_left);
-                Ok(Self::Lock(one_holder(value, left, heard)))
+                let sight = one_holder(value, left, heard);
+                Ok(sight.map_or(Self::More(More::Queue), Self::Lock))
             }
             _ => Err(Failure::malformed("GETRANGE", &replies)),
         })
     }
 
-    /// Looks again at a hash: of ours, of Redisson's or of neither. The particulars of at most so many are read.
-    pub(crate) fn look_again(keys: &QueueKeys, left: Option<Duration>, most: u64) -> Call<Self> {
+    /// Looks again. The particulars of at most `most` holders and waiters are read.
+    pub(crate) fn look_again(keys: &QueueKeys, more: More, most: u64) -> Call<Self> {
+        match more {
+            More::Queue => Self::look_at_queue(keys, most),
+            More::Hash { left } => Self::look_at_hash(keys, left, most),
+        }
+    }
+
+    fn look_at_queue(keys: &QueueKeys, most: u64) -> Call<Self> {
+        Call::script(&LIST, &keys.all(), &[&digits(most)], |replies| {
+            let reply = match first("a second look", replies) {
+                // It has become another lock between the two looks.
+                Err(Failure::Refused(refusal)) if refusal.kind == RefusalKind::WrongType => {
+                    return Ok(Self::Data);
+                }
+                reply => reply?,
+            };
+            let state = reply.list().unwrap_or_default();
+            // It was released between the two looks, or all it had is over.
+            let is_empty = |at: usize| state.get(at).and_then(Reply::int) == Some(0);
+            if is_empty(4) && is_empty(5) {
+                return Ok(Self::Nothing);
+            }
+            let sight = ours(&reply).map(Self::Lock);
+            sight.ok_or_else(|| Failure::malformed("a second look", &[reply]))
+        })
+    }
+
+    fn look_at_hash(keys: &QueueKeys, left: Option<Duration>, most: u64) -> Call<Self> {
         let key = keys.lock();
         let line = super::redisson::prefixed("redisson_lock_queue", key);
+        let scan = Command::new("HSCAN").arg(key).number(0);
         let commands = vec![
-            LIST.call(&keys.all(), &[&digits(most)]),
-            Command::new("HSCAN")
-                .arg(key)
-                .number(0)
-                .arg("COUNT")
-                .number(FIELDS),
+            Command::new("HMGET").arg(key).arg("kind").arg("left"),
+            scan.arg("COUNT").number(FIELDS),
             Command::new("LLEN").arg(&line),
             Command::new("LRANGE").arg(&line).number(0).number(most - 1),
         ];
@@ -119,9 +153,11 @@ impl First {
                 Ok(Self::Data)
             }
             [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
-            // It was given back between the two looks.
-            [list, ..] if is_gone(list) => Ok(Self::Nothing),
-            [list, fields, waiting, line] => Ok(ours(list)
+            // It was released between the two looks.
+            [_, Reply::List(fields), ..] if fields.get(1) == Some(&Reply::List(Vec::new())) => {
+                Ok(Self::Nothing)
+            }
+            [state, fields, waiting, line] => Ok(latch(state)
                 .or_else(|| redissons(fields, left, waiting, line))
                 .map_or(Self::Data, Self::Lock)),
             _ => Err(Failure::malformed("a second look", &replies)),
@@ -196,9 +232,14 @@ fn heard_by(reply: &Reply) -> Option<u64> {
     u64::try_from(reply.list()?.get(1)?.int()?).ok()
 }
 
-/// A lock that is one string.
-fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Sight {
-    let ours = record::process(value).is_some();
+/// A lock that is one string; `None` when it has a queue.
+fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Option<Sight> {
+    let (kind, waiting) = match Form::of(value) {
+        Form::Mutex => (SeenKind::Mutex, heard_by(heard)),
+        Form::Foreign => (SeenKind::Foreign, heard_by(heard)),
+        Form::Alone(part) => (seen(part.kind, part.weight, part.capacity)?, Some(0)),
+        Form::Queue(_) => return None,
+    };
     let holder = Stood {
         mark: value.to_vec(),
         holder: Holder {
@@ -206,41 +247,54 @@ fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Sight {
             ..record::read(value)
         },
     };
-    Sight {
-        kind: if ours {
-            SeenKind::Mutex
-        } else {
-            SeenKind::Foreign
-        },
+    Some(Sight {
+        kind,
         holders: vec![holder],
         holding: 1,
         waiters: Vec::new(),
-        waiting: heard_by(heard),
+        waiting,
         mode: None,
+    })
+}
+
+/// What a kind is called by people.
+fn seen(kind: &str, used: u64, permits: u64) -> Option<SeenKind> {
+    match kind {
+        "fair" => Some(SeenKind::FairMutex),
+        "semaphore" => Some(SeenKind::Semaphore { used, permits }),
+        "rw" => Some(SeenKind::RwLock),
+        _ => None,
     }
 }
 
-fn is_gone(reply: &Reply) -> bool {
-    let state = reply.list().unwrap_or_default();
-    state.first().and_then(Reply::text) == Some("none")
+/// A latch: a hash whose fields `kind` and `left` say so.
+fn latch(state: &Reply) -> Option<Sight> {
+    let [kind, left] = state.list()? else {
+        return None;
+    };
+    kind.text().filter(|kind| *kind == "latch")?;
+    Some(Sight {
+        kind: SeenKind::Latch {
+            left: left.text()?.parse().ok()?,
+        },
+        holders: Vec::new(),
+        holding: 0,
+        waiters: Vec::new(),
+        waiting: Some(0),
+        mode: None,
+    })
 }
 
-/// A lock with a line, or a latch: what `queue/list.lua` answers.
+/// A lock with a queue: what `queue/list.lua` replies.
 fn ours(reply: &Reply) -> Option<Sight> {
     let (people, state) = reply.list()?.split_last()?;
     let people = people.list()?;
-    if state.len() != 7 {
+    if state.len() != 6 {
         return None;
     }
     let number = |at: usize| u64::try_from(state[at].int()?).ok();
     let (used, permits, now) = (number(1)?, number(2)?, number(3)?);
-    let kind = match state[0].text()? {
-        "fair" => SeenKind::FairMutex,
-        "semaphore" => SeenKind::Semaphore { used, permits },
-        "rw" => SeenKind::RwLock,
-        "latch" => SeenKind::Latch { left: number(6)? },
-        _ => return None,
-    };
+    let kind = seen(state[0].text()?, used, permits)?;
     let of_part = |wanted: i64| {
         let mut found = Vec::new();
         for person in people.chunks_exact(3) {
@@ -363,9 +417,9 @@ mod tests {
     fn a_string_of_ours_is_told_from_others() {
         let value = record::write(&crate::owner::Owner::random(), 1_000_000, "x");
         let heard = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
-        let sight = one_holder(&value, None, &heard);
+        let sight = one_holder(&value, None, &heard).unwrap();
         assert_eq!((sight.kind, sight.waiting), (SeenKind::Mutex, Some(2)));
-        let foreign = one_holder(b"token", None, &Reply::Nil);
+        let foreign = one_holder(b"token", None, &Reply::Nil).unwrap();
         assert_eq!((foreign.kind, foreign.waiting), (SeenKind::Foreign, None));
     }
 }

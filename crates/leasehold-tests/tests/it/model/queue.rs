@@ -1,96 +1,49 @@
 //! A plain model of the queue: lists instead of sorted sets, sums instead of counters.
 
-use proptest::prelude::*;
+use super::step::{OWNERS, Step};
 
-/// One step that a client can take, with the owner as a number.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Enter {
-        owner: usize,
-        weight: i64,
-        shared: bool,
-        most: i64,
-        lease: i64,
-        wait: i64,
-        /// Whether it shows the ticket of the place it had last.
-        again: bool,
-    },
-    Renew {
-        owner: usize,
-        length: i64,
-    },
-    Release {
-        owner: usize,
-        keep: i64,
-    },
-    Shrink {
-        owner: usize,
-        weight: i64,
-    },
-    Capacity {
-        most: i64,
-    },
-    Look,
-    Sleep {
-        micros: u64,
-    },
-}
-
-const OWNERS: usize = 6;
-
-/// A minute, and times so short that they pass between two steps or while one sleeps.
-fn length() -> impl Strategy<Value = i64> {
-    prop_oneof![4 => Just(60_000_000), 1 => 1..400i64, 1 => 400..3_000i64]
-}
-
-pub(super) fn step() -> impl Strategy<Value = Step> {
-    let owner = 0..OWNERS;
-    let wait = prop_oneof![1 => Just(0), 4 => length()];
-    let keep = prop_oneof![4 => Just(0), 1 => length()];
-    prop_oneof![
-        8 => (owner.clone(), 1..4i64, any::<bool>(), 2..4i64, length(), wait, any::<bool>()).prop_map(
-            |(owner, weight, shared, most, lease, wait, again)| Step::Enter {
-                owner, weight, shared, most, lease, wait, again
-            }
-        ),
-        3 => (owner.clone(), length()).prop_map(|(owner, length)| Step::Renew { owner, length }),
-        5 => (owner.clone(), keep).prop_map(|(owner, keep)| Step::Release { owner, keep }),
-        1 => (owner, 1..4i64).prop_map(|(owner, weight)| Step::Shrink { owner, weight }),
-        1 => (1..5i64).prop_map(|most| Step::Capacity { most }),
-        1 => Just(Step::Look),
-        2 => (0..900u64).prop_map(|micros| Step::Sleep { micros }),
-    ]
+/// What stands at the lock's own key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
+    #[default]
+    Free,
+    /// The mark of the only holder.
+    Alone,
+    /// The summary of a queue.
+    Queue,
 }
 
 /// What the server must do.
 #[derive(Default)]
 pub(super) struct Model {
+    pub(super) form: Form,
     holders: Vec<Holding>,
     line: Vec<Waiting>,
-    capacity: Option<i64>,
+    capacity: i64,
     kept: bool,
-    token: i64,
     counter: i64,
-    ticket: i64,
     /// The ticket each owner had last.
     tickets: [i64; OWNERS],
+    /// What the server may still have for two milliseconds after its lease: it expires keys in whole ones.
+    over: Option<(Holding, i64)>,
 }
 
 #[derive(Clone)]
 struct Share {
     owner: usize,
     weight: i64,
-    shared: bool,
     first: i64,
+    mark: String,
 }
 
 struct Holding {
     share: Share,
+    /// Zero where the owner has it from the counter.
     token: i64,
     since: i64,
     end: i64,
-    /// Whether its owner has released it, so that it only keeps others out.
-    released: bool,
+    /// Where it hears of grants; `-` when its owner has released it, so that it only keeps others out.
+    channel: char,
 }
 
 struct Waiting {
@@ -103,27 +56,53 @@ fn name(owner: usize) -> String {
     format!("{owner:032x}")
 }
 
+/// Since one millisecond.
+fn mark(owner: usize, weight: i64, most: i64) -> String {
+    format!("lh1:fair:{most}:{weight} {} 1 77 host note", name(owner))
+}
+
+/// The server expires keys at whole milliseconds.
+fn whole_millis(moment: i64) -> i64 {
+    (moment + 999) / 1000 * 1000
+}
+
 impl Model {
+    /// The mark that `owner` writes or compares.
+    pub(super) fn mark(&self, step: &Step) -> String {
+        match step {
+            Step::Take {
+                owner,
+                weight,
+                most,
+                ..
+            }
+            | Step::Enter {
+                owner,
+                weight,
+                most,
+                ..
+            } => mark(*owner, *weight, *most),
+            Step::Extend { owner, .. } | Step::Drop { owner } => {
+                let held = self.holders.iter().find(|held| held.share.owner == *owner);
+                held.map_or_else(|| mark(*owner, 1, 2), |held| held.share.mark.clone())
+            }
+            _ => unreachable!("no mark"),
+        }
+    }
+
     /// The script of a step and its arguments.
     pub(super) fn call(&self, step: &Step) -> (&'static str, Vec<String>) {
         let words = |words: &[&dyn ToString]| words.iter().map(|word| word.to_string()).collect();
         match step {
             Step::Enter {
                 owner,
-                weight,
-                shared,
-                most,
                 lease,
                 wait,
                 again,
+                ..
             } => {
                 let ticket = if *again { self.tickets[*owner] } else { 0 };
-                let shared = i64::from(*shared);
-                let (kind, record, channel) = ("fair", "lh1 who", "c");
-                let owner = name(*owner);
-                let args = words(&[
-                    &kind, &owner, &record, &channel, weight, &shared, most, lease, wait, &ticket,
-                ]);
+                let args = words(&[&self.mark(step), &"c", lease, wait, &ticket]);
                 ("enter", args)
             }
             Step::Renew { owner, length } => ("renew", words(&[&name(*owner), length])),
@@ -131,116 +110,202 @@ impl Model {
             Step::Shrink { owner, weight } => ("shrink", words(&[&name(*owner), weight])),
             Step::Capacity { most } => ("capacity", words(&[&"fair", most, &60_000_000])),
             Step::Look => ("look", Vec::new()),
-            Step::Sleep { .. } => unreachable!("not a call"),
+            _ => unreachable!("not a script of the queue"),
         }
     }
 
-    /// Takes a step at `now`; the answer it must have, and the grants it must push.
+    /// Takes note of an `INCR`.
+    pub(super) fn count(&mut self) {
+        self.counter += 1;
+    }
+
+    /// Whether `owner` holds a plain string; `None` where its lease may have ended by `now`.
+    pub(super) fn is_alone(&self, owner: usize, now: i64) -> Option<bool> {
+        match (self.form, self.holders.first()) {
+            (Form::Alone, Some(held)) if held.share.owner == owner => {
+                (held.end > now).then_some(true)
+            }
+            _ => self
+                .over
+                .as_ref()
+                .is_none_or(|(held, _)| now > held.end + 2_000)
+                .then_some(false),
+        }
+    }
+
+    /// Whether `SET NX` may succeed at `now`.
+    pub(super) fn may_be_free(&self, now: i64) -> bool {
+        match self.form {
+            Form::Free => true,
+            Form::Alone => self.holders[0].end <= now,
+            Form::Queue => false,
+        }
+    }
+
+    /// The lock is a plain string from now on.
+    pub(super) fn set_alone(&mut self, step: &Step, end: i64) {
+        match step {
+            Step::Take {
+                owner,
+                weight,
+                most,
+                ..
+            }
+            | Step::Enter {
+                owner,
+                weight,
+                most,
+                ..
+            } => {
+                let share = Share {
+                    owner: *owner,
+                    weight: *weight,
+                    first: 0,
+                    mark: mark(*owner, *weight, *most),
+                };
+                (self.form, self.capacity) = (Form::Alone, *most);
+                self.line.clear();
+                self.holders = vec![Holding {
+                    share,
+                    token: 0,
+                    since: 1000,
+                    end,
+                    channel: '+',
+                }];
+            }
+            _ => unreachable!("not an acquire"),
+        }
+    }
+
+    /// The plain string ends later. The server may renew one that scripts count as over.
+    pub(super) fn extend(&mut self, end: i64) {
+        if let (Form::Free, Some((held, capacity))) = (self.form, self.over.take()) {
+            (self.form, self.capacity) = (Form::Alone, capacity);
+            self.holders = vec![held];
+        }
+        self.holders[0].end = end;
+    }
+
+    /// The lock is free from now on.
+    pub(super) fn set_free(&mut self) {
+        *self = Self {
+            counter: self.counter,
+            tickets: self.tickets,
+            ..Self::default()
+        };
+    }
+
+    /// Takes a step at `now`; the reply it must have, and the grants it must push.
     pub(super) fn take(&mut self, step: &Step, now: i64) -> (String, Vec<String>) {
         let mut grants = Vec::new();
+        if self.form == Form::Alone && self.holders[0].end <= now {
+            let over = self.holders.pop().map(|held| (held, self.capacity));
+            self.set_free();
+            self.over = over;
+        }
         if let Step::Look = step {
             return (self.look(now), grants);
         }
-        if let Step::Enter { most, .. } = step {
-            self.capacity.get_or_insert(*most);
+        if let (Form::Free, Step::Renew { owner, .. } | Step::Shrink { owner, .. }) =
+            (self.form, step)
+        {
+            return (self.standing(*owner, now), grants);
         }
-        if let Step::Capacity { most } = step {
-            self.capacity = Some(*most);
-            self.kept = true;
+        if let (Form::Free, Step::Release { .. }) = (self.form, step) {
+            return (format!("0|{now}"), grants);
         }
-        self.holders.retain(|holding| holding.end > now);
-        self.line.retain(|waiting| waiting.end > now);
-        self.promote(now, &mut grants);
-        let answer = match step {
+        if self.form == Form::Queue {
+            self.holders.retain(|holding| holding.end > now);
+            self.line.retain(|waiting| waiting.end > now);
+            self.promote(now, &mut grants);
+        }
+        let reply = match step {
             Step::Enter { .. } => self.enter(step, now, &mut grants),
-            Step::Renew { owner, length } => {
-                let holding = self
-                    .holders
-                    .iter_mut()
-                    .find(|held| held.share.owner == *owner);
-                let waiting = self
-                    .line
-                    .iter_mut()
-                    .find(|waits| waits.share.owner == *owner);
-                let end = match holding {
-                    Some(held) => (!held.released).then_some(&mut held.end),
-                    None => waiting.map(|waits| &mut waits.end),
-                };
-                if let Some(end) = end {
-                    *end = (*end).max(now + length);
-                }
-                self.standing(*owner, now)
-            }
+            Step::Renew { owner, length } => self.renew(*owner, *length, now),
             Step::Release { owner, keep } => self.release(*owner, *keep, now, &mut grants),
             Step::Shrink { owner, weight } => {
                 let holding = self
                     .holders
                     .iter_mut()
                     .find(|held| held.share.owner == *owner);
-                if let Some(holding) = holding
-                    && *weight <= holding.share.weight
-                {
-                    holding.share.weight = *weight;
-                    holding.share.shared = true;
-                    self.promote(now, &mut grants);
+                if let Some(holding) = holding {
+                    self.form = Form::Queue;
+                    if *weight <= holding.share.weight {
+                        holding.share.weight = *weight;
+                        self.promote(now, &mut grants);
+                    }
                 }
                 self.standing(*owner, now)
             }
-            Step::Capacity { .. } => format!("{}|{now}", self.used()),
-            Step::Look | Step::Sleep { .. } => unreachable!("not a change"),
+            Step::Capacity { most } => {
+                (self.form, self.capacity, self.kept) = (Form::Queue, *most, true);
+                self.line.retain(|waits| waits.share.weight <= *most);
+                self.promote(now, &mut grants);
+                format!("{}|{now}", self.used())
+            }
+            _ => unreachable!("not a script of the queue"),
         };
-        if self.holders.is_empty() && self.line.is_empty() && !self.kept {
-            *self = Self {
-                counter: self.counter,
-                tickets: self.tickets,
-                ..Self::default()
-            };
+        // A free lock that was asked for too much is left as it is.
+        if self.form == Form::Queue
+            && self.holders.is_empty()
+            && !self.kept
+            && !reply.starts_with('3')
+        {
+            self.set_free();
         }
-        (answer, grants)
+        (reply, grants)
     }
 
     fn used(&self) -> i64 {
         self.holders.iter().map(|held| held.share.weight).sum()
     }
 
-    fn capacity(&self) -> i64 {
-        self.capacity.unwrap_or(0)
-    }
-
     fn enter(&mut self, step: &Step, now: i64, grants: &mut Vec<String>) -> String {
         let Step::Enter {
             owner,
             weight,
-            shared,
+            most,
             lease,
             wait,
             again,
-            ..
         } = step
         else {
             unreachable!("not an enter")
         };
-        let known = self.standing(*owner, now);
-        if !known.starts_with('0') {
-            return known;
+        if self.holders.is_empty() && !self.kept {
+            if weight > most {
+                return format!("3|{most}|{now}");
+            }
+            self.set_alone(step, whole_millis(now + lease));
+            return format!("1|{}|{now}|{}|1", self.next_token(now), now + lease);
         }
-        if *weight > self.capacity() {
-            return format!("3|{}|{now}", self.capacity());
+        let is_known = self.holders.iter().any(|held| held.share.owner == *owner)
+            || self.line.iter().any(|waits| waits.share.owner == *owner);
+        if is_known {
+            return self.standing(*owner, now);
         }
+        if *weight > self.capacity {
+            return format!("3|{}|{now}", self.capacity);
+        }
+        let has_room = self.line.is_empty() && self.used() + weight <= self.capacity;
+        if self.form == Form::Alone && !has_room && *wait == 0 {
+            return self.standing(*owner, now);
+        }
+        self.form = Form::Queue;
         let share = Share {
             owner: *owner,
             weight: *weight,
-            shared: *shared,
             first: *lease.min(wait),
+            mark: mark(*owner, *weight, *most),
         };
-        if self.line.is_empty() && self.used() + weight <= self.capacity() {
+        if has_room {
             self.grant(share, *lease, now);
         } else if *wait > 0 {
+            let newest = self.line.last().map_or(0, |waits| waits.ticket);
             let ticket = match self.tickets[*owner] {
                 old if *again && old > 0 => old,
-                _ => now.max(self.ticket + 1),
+                _ => now.max(newest + 1),
             };
-            self.ticket = self.ticket.max(ticket);
             self.tickets[*owner] = ticket;
             self.line.push(Waiting {
                 share,
@@ -254,6 +319,36 @@ impl Model {
         self.standing(*owner, now)
     }
 
+    fn renew(&mut self, owner: usize, length: i64, now: i64) -> String {
+        let alone = self.form == Form::Alone;
+        if let Some(held) = self
+            .holders
+            .iter_mut()
+            .find(|held| held.share.owner == owner)
+        {
+            if alone {
+                held.end = held.end.max(whole_millis(now + length));
+            } else if held.channel != '-' {
+                held.end = held.end.max(now + length);
+            }
+        }
+        let waiting = self
+            .line
+            .iter_mut()
+            .find(|waits| waits.share.owner == owner);
+        if let Some(waits) = waiting
+            && waits.end < now + length
+        {
+            // A heartbeat is not told its ticket.
+            waits.end = now + length;
+            let standing = self.standing(owner, now);
+            let mut parts: Vec<_> = standing.split('|').collect();
+            parts[3] = "0";
+            return parts.join("|");
+        }
+        self.standing(owner, now)
+    }
+
     fn release(&mut self, owner: usize, keep: i64, now: i64, grants: &mut Vec<String>) -> String {
         let holding = self
             .holders
@@ -265,15 +360,19 @@ impl Model {
             .position(|waits| waits.share.owner == owner);
         let stood = match (holding, waiting) {
             (Some(at), _) if keep > 0 => {
+                self.form = Form::Queue;
                 let held = &mut self.holders[at];
-                if !held.released {
+                if held.channel != '-' {
                     held.end = now + keep;
-                    held.released = true;
+                    held.channel = '-';
                 }
                 1
             }
             (Some(at), _) => {
                 self.holders.remove(at);
+                if self.form == Form::Alone {
+                    self.set_free();
+                }
                 1
             }
             (None, Some(at)) => {
@@ -286,40 +385,50 @@ impl Model {
         format!("{stood}|{now}")
     }
 
+    fn next_token(&mut self, now: i64) -> i64 {
+        self.counter = now.max(self.counter + 1);
+        self.counter
+    }
+
     fn grant(&mut self, share: Share, lease: i64, now: i64) -> i64 {
-        if !share.shared || self.holders.is_empty() {
-            self.counter = now.max(self.counter + 1);
-            self.token = self.counter;
-        }
+        let token = self.next_token(now);
+        let (since, end) = (now, now + lease);
         self.holders.push(Holding {
             share,
-            token: self.token,
-            since: now,
-            end: now + lease,
-            released: false,
+            token,
+            since,
+            end,
+            channel: 'c',
         });
-        self.token
+        token
     }
 
     fn promote(&mut self, now: i64, grants: &mut Vec<String>) {
-        while let Some(head) = self.line.first() {
-            let weight = head.share.weight;
-            if weight > self.capacity() {
-                self.line.remove(0);
-            } else if self.used() + weight > self.capacity() {
-                return;
-            } else {
-                let share = self.line.remove(0).share;
-                let (owner, first) = (name(share.owner), share.first);
-                let token = self.grant(share, first, now);
-                grants.push(format!("{owner} {token} {}", now + first));
-            }
+        while let Some(head) = self.line.first()
+            && self.used() + head.share.weight <= self.capacity
+        {
+            let share = self.line.remove(0).share;
+            let (owner, first) = (name(share.owner), share.first);
+            let token = self.grant(share, first, now);
+            grants.push(format!("{owner} {token} {}", now + first));
         }
     }
 
-    fn standing(&self, owner: usize, now: i64) -> String {
-        if let Some(held) = self.holders.iter().find(|held| held.share.owner == owner) {
-            return format!("1|{}|{now}|{}", held.token, held.end);
+    fn standing(&mut self, owner: usize, now: i64) -> String {
+        let alone = self.form == Form::Alone;
+        if let Some(at) = self
+            .holders
+            .iter()
+            .position(|held| held.share.owner == owner)
+        {
+            let end = self.holders[at].end;
+            if alone {
+                return format!("1|{}|{now}|{end}|1", self.next_token(now));
+            }
+            if self.holders[at].token == 0 {
+                self.holders[at].token = self.next_token(now);
+            }
+            return format!("1|{}|{now}|{end}|0", self.holders[at].token);
         }
         let shown = self.first_holder(0);
         match self
@@ -341,14 +450,18 @@ impl Model {
             |held| {
                 let Share {
                     weight,
-                    shared,
                     first,
+                    ref mark,
                     ..
                 } = held.share;
-                let (token, since, end) = (held.token, held.since, held.end);
-                let shared = i64::from(shared);
-                let channel = if held.released { "-" } else { "c" };
-                format!("{weight} {shared} {first} {token} {since} {channel} lh1 who|{end}")
+                let Holding {
+                    token,
+                    since,
+                    end,
+                    channel,
+                    ..
+                } = held;
+                format!("{weight} {first} {token} {since} {channel} {mark}|{end}")
             },
         )
     }
@@ -357,7 +470,7 @@ impl Model {
         let live = self.holders.iter().filter(|held| held.end > now);
         let used: i64 = live.map(|held| held.share.weight).sum();
         let waiting = self.line.iter().filter(|waits| waits.end > now).count();
-        let capacity = self.capacity();
+        let capacity = self.capacity;
         format!(
             "{used}|{capacity}|{now}|{waiting}|{}",
             self.first_holder(now)

@@ -22,7 +22,7 @@ fn writer_is_not_handed_a_fair_mutex() {
         let name = name();
         let first = client.fair_mutex(&name).lock().await.unwrap();
         let second = tokio::spawn(client.fair_mutex(&name).lock().into_future());
-        eventually("it waits", || !owners(&server, "line", &name).is_empty()).await;
+        eventually("it waits", || !owners(&server, "queue", &name).is_empty()).await;
         let writer = Lock::from(client.rw_lock(&name).write()).wait(AMPLE);
         let writer = tokio::spawn(writer.into_future());
         let semaphore = client.semaphore(&name, 1).acquire().wait(AMPLE);
@@ -77,7 +77,8 @@ fn late_renewal_does_not_prolong_a_kept_lock() {
     const RENEWALS: [&str; 2] = [
         include_str!("../../../../leasehold/lua/lean/renew.lua"),
         concat!(
-            include_str!("../../../../leasehold/lua/queue/line.lua"),
+            include_str!("../../../../leasehold/lua/queue/state.lua"),
+            include_str!("../../../../leasehold/lua/queue/steps.lua"),
             include_str!("../../../../leasehold/lua/queue/renew.lua")
         ),
     ];

@@ -165,7 +165,7 @@ fn standing(reply: &Reply) -> Option<Standing> {
         [Reply::Int(2), ahead, now, left, field] => Some(Standing::Waits {
             ahead: u64::try_from(ahead.int()?).ok()?,
             server_now: u64::try_from(now.int()?).ok()?.saturating_mul(1000),
-            ticket: 0,
+            ticket: None,
             holder: holder(left, std::slice::from_ref(field)),
         }),
         _ => None,

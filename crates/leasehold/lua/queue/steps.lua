@@ -1,0 +1,108 @@
+-- queue/steps (prelude)
+--
+-- What the scripts of this folder do to the state that queue/state has read.
+--
+-- Standing: how an owner stands, the reply of most scripts
+--   [1, token, now, end, alone]          it holds; 1 where the lock is one plain string, else 0
+--   [2, ahead, now, ticket, entry, end]  it waits; the number of owners before it; a holder and its end
+--   [0, waiting, now, 0, entry, end]     it is not known; the number of waiters; a holder and its end
+--   [3, capacity, now]                   it asks for more than the capacity
+
+local function admit(owner, lease, weight, first, channel, mark)
+  local token, ends = next_token(), now + lease
+  used, due, last, changed = used + weight, min(due, ends), max(last, ends), true
+  call('ZADD', holders, ends, owner)
+  enrol(owner, weight, first, digits(token), digits(now), channel, mark)
+  return token, ends
+end
+
+local function enqueue(owner, ticket, ends, weight, first, channel, mark)
+  call('ZADD', queue, ticket, owner)
+  call('ZADD', heartbeats, ends, owner)
+  enrol(owner, weight, first, 0, 0, channel, mark)
+  due, last, changed = min(due, ends), max(last, ends), changed or ends < due
+end
+
+-- Takes a waiter out of the queue.
+local function drop(owner)
+  call('ZREM', queue, owner)
+  call('ZREM', heartbeats, owner)
+  call('HDEL', entries, owner)
+end
+
+-- Grants the lock to the head of the queue, as long as that fits.
+local function promote()
+  while used < capacity do
+    local is_free = used == 0
+    local owner = (is_free and call('ZPOPMIN', queue) or call('ZRANGE', queue, 0, 0))[1]
+    if not owner then
+      return
+    end
+    local weight, first, _, _, channel, mark = entry(owner)
+    if not weight then
+      -- An evicting server has lost the entries.
+      drop(owner)
+    elseif used + weight > capacity then
+      return
+    else
+      if not is_free then
+        call('ZREM', queue, owner)
+      end
+      call('ZREM', heartbeats, owner)
+      local token, ends = admit(owner, first, weight, first, channel, mark)
+      -- A client that may not hear of it finds out at its next heartbeat; the script must not stop halfway.
+      redis.pcall('SPUBLISH', channel, owner .. ' ' .. digits(token) .. ' ' .. digits(ends))
+    end
+  end
+end
+
+-- Removes holders whose lease has ended and waiters that count as dead, and promotes.
+local function settle()
+  if due > now then
+    return
+  end
+  -- A write that needs no memory comes first: what follows is then allowed on a full server.
+  call('HDEL', entries, '')
+  for _, owner in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do
+    used, fresh[holders] = used - (entry(owner) or 0), true
+    call('ZREM', holders, owner)
+    call('HDEL', entries, owner)
+  end
+  for _, owner in ipairs(call('ZRANGEBYSCORE', heartbeats, '-inf', now)) do
+    drop(owner)
+  end
+  local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+  used, due, changed = first[1] and used or 0, tonumber(first[2] or NEVER), true
+  promote()
+  due = min(due, tonumber(call('ZRANGE', heartbeats, 0, 0, 'WITHSCORES')[2] or NEVER))
+end
+
+-- How an owner stands that is known to wait. A heartbeat does not ask for the ticket: its owner has it.
+local function waiting(owner, ticket)
+  local held = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+  local shown = held[1] and call('HGET', entries, held[1]) or ''
+  return {2, call('ZRANK', queue, owner), now, ticket, shown, tonumber(held[2] or 0)}
+end
+
+local function standing(owner)
+  if alone and alone.owner == owner then
+    return {1, next_token(), now, alone.ends, 1}
+  elseif alone or expiry == 0 then
+    return {0, 0, now, 0, alone and alone.entry or '', alone and alone.ends or 0}
+  end
+  local ticket, ends = call('ZSCORE', queue, owner), call('ZSCORE', holders, owner)
+  if ends then
+    local weight, first, token, since, channel, mark = entry(owner)
+    -- An owner that acquired the lock while it was a plain string has its token from the counter.
+    if token == '0' then
+      token = digits(next_token())
+      enrol(owner, weight, first, token, since, channel, mark)
+    end
+    return {1, tonumber(token), now, tonumber(ends), 0}
+  end
+  local reply = waiting(owner, tonumber(ticket or 0))
+  if not ticket then
+    reply[1], reply[2] = 0, call('ZCARD', queue)
+  end
+  return reply
+end
