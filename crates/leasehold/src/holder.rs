@@ -34,8 +34,7 @@ pub struct Holder {
     /// Whether the holder released the lock and
     /// [`at_least`](crate::kinds::Lock::at_least) still keeps other clients
     /// out. No client renews such a lock: it is free once
-    /// [`lease_left`](Self::lease_left) is over. Locks of other libraries never
-    /// show it.
+    /// [`lease_left`](Self::lease_left) is over. Other libraries never set it.
     pub kept: bool,
 }
 

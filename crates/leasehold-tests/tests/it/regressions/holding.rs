@@ -123,7 +123,7 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Lock) {
 }
 
 /// How many scripts the server has run by their digest.
-fn scripts(server: &Server) -> u64 {
+pub(super) fn scripts(server: &Server) -> u64 {
     let stats = server.ask(&["INFO", "commandstats"]);
     let stats = stats.text();
     let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
