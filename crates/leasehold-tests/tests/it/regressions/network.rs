@@ -292,6 +292,36 @@ fn late_fill_does_not_outlast_the_release() {
     });
 }
 
+/// Certificates were verified for the announced address alone.
+#[test]
+fn tls_name_replaces_the_announced_address() {
+    run(async {
+        let setup = Setup::default().tls_named("redis.internal");
+        // Redis 7.0 announces its plain ports to clients that speak TLS.
+        let flavor = Flavor::all().pop().unwrap();
+        let cluster = Cluster::start(&setup, &flavor, 3, false);
+        let node = cluster.server(0);
+        let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
+        let builder = || patient(Client::builder(&url)).root_certificate(node.authority());
+        let right = builder().tls_name("redis.internal").connect().await;
+        let client = right.unwrap();
+        for _ in 0..10 {
+            works(&client).await;
+        }
+        for refused in [builder(), builder().tls_name("other.internal")] {
+            let error = refused.connect().await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+            let text = format!("{error:?}");
+            assert!(text.contains("certificate"), "{text}");
+        }
+        let nameless = builder().tls_name("no name").connect().await;
+        let Err(Error::Invalid { why, .. }) = nameless else {
+            panic!("{nameless:?}");
+        };
+        assert!(why.contains("TLS name"), "{why}");
+    });
+}
+
 /// Where a node gave no host, that of the URL's first node was taken, and `?` for a name.
 #[test]
 fn cluster_nodes_without_a_name_are_found() {
