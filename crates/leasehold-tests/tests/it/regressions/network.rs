@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, Loss, Release};
 use testkit::group::{GROUP, Group};
-use testkit::{Cluster, Fault, Flavor, Proxy, Server, Setup};
+use testkit::{Answer, Cluster, Fault, Flavor, Proxy, Server, Setup};
 
 use crate::deployment::{Deployment, Five, builder_by, builder_of, cluster, cluster_url, group};
 use crate::inspect::{LONG, allow_looking, listened_to};
@@ -222,6 +222,37 @@ fn idle_client_leaves_a_demoted_cluster_master() {
 #[ignore = "deep: measures how soon a client leaves, on every server"]
 fn idle_client_leaves_a_demoted_master_at_once() {
     leave_demoted_master(&Flavor::all(), Duration::from_secs(2));
+}
+
+/// A node that was demoted after the layout was asked, and before it was
+/// subscribed to, was left only when the next layout was due, after 10 to 30 s.
+#[test]
+fn layout_is_asked_again_once_a_node_is_heard() {
+    run(async {
+        let setup = Setup::default().option("slowlog-log-slower-than", "0");
+        let setup = setup.option("slowlog-max-len", "100000");
+        let cluster = Cluster::start(&setup, &Flavor::one(), 1, false);
+        let server = cluster.server(0);
+        let url = format!("redis+cluster://127.0.0.1:{}", server.port());
+        let _client = patient(Client::builder(&url)).connect().await.unwrap();
+        let command = |entry: &Answer| {
+            let words = entry.list()[3].list().iter().map(Answer::text);
+            words.collect::<Vec<_>>().join(" ").to_lowercase()
+        };
+        let is_asked_after = || {
+            // The newest command comes first.
+            let log = server.ask(&["SLOWLOG", "GET", "-1"]);
+            let commands: Vec<_> = log.list().iter().map(command).collect();
+            let is_watch = |command: &String| command.starts_with("ssubscribe leasehold:watch:");
+            let is_layout = |command: &String| command == "cluster slots";
+            let watched = commands.iter().position(is_watch);
+            watched.is_some_and(|at| commands[..at].iter().any(is_layout))
+        };
+        let start = Instant::now();
+        eventually("asked again", is_asked_after).await;
+        // Without a reason it is asked after ten seconds at the earliest.
+        assert!(start.elapsed() < Duration::from_secs(8));
+    });
 }
 
 /// The client does nothing, and is not due to ask within the limit: the node itself says that its slots have gone.
