@@ -10,7 +10,9 @@ use testkit::{Answer, Cluster, Fault, Flavor, Proxy, Server, Setup};
 
 use crate::deployment::{Deployment, Five, builder_by, builder_of, cluster, cluster_url, group};
 use crate::inspect::{LONG, allow_looking, listened_to};
-use crate::support::{AMPLE, LEASE, builder_at, eventually, name, patient, run, server, url_at};
+use crate::support::{
+    AMPLE, LEASE, builder_at, eventually, exists, name, patient, run, server, url_at,
+};
 
 async fn works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
@@ -320,6 +322,34 @@ fn late_fill_does_not_outlast_the_release() {
         // It would have stayed for the whole lease.
         let took = is_back.elapsed();
         assert!(took < LEASE * 8 / 10, "it was there for {took:?}");
+    });
+}
+
+/// An acquire with `replicas` waited without a limit for other requests to give
+/// up their connections.
+#[test]
+fn acquire_waits_not_for_ever_for_others_replicas() {
+    run(async {
+        let server = Server::start(&Flavor::one());
+        let patience = LEASE / 2;
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = patient(Client::builder(&url)).lease(AMPLE * 10);
+        let client = builder.request_timeout(patience).connect().await.unwrap();
+        // There is no replica.
+        let ask = |name: &str| client.mutex(name).try_lock().replicas(1, AMPLE * 5);
+        let blocked: Vec<_> = (0..16)
+            .map(|_| tokio::spawn(ask(&name()).into_future()))
+            .collect();
+        let waiting = || server.info("blocked_clients") as usize;
+        eventually("all wait for replicas", || waiting() == blocked.len()).await;
+        let name = name();
+        let asked = tokio::time::timeout(AMPLE, ask(&name).into_future()).await;
+        let error = asked.expect("a limit").unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        assert!(!exists(&server, &name), "it was not released");
+        for task in blocked {
+            task.abort();
+        }
     });
 }
 
