@@ -169,6 +169,25 @@ impl Group {
         self.sentinels[index].sleep(false);
     }
 
+    /// The process of each sentinel, and how many commands it has executed.
+    ///
+    /// # Panics
+    ///
+    /// When one does not answer.
+    #[must_use]
+    pub fn sentinel_loads(&self) -> Vec<(u32, u64)> {
+        let load = |one: &Sentinel| {
+            let stats = one.ask(&["INFO", "stats"]);
+            let mut lines = stats.text().lines();
+            let commands = lines.find_map(|line| line.strip_prefix("total_commands_processed:"));
+            (
+                one.child.id(),
+                commands.and_then(|it| it.parse().ok()).expect("a number"),
+            )
+        };
+        self.sentinels.iter().map(load).collect()
+    }
+
     /// The sentinels that a client of the library is connected to.
     #[must_use]
     pub fn asked_sentinels(&self) -> Vec<usize> {
