@@ -406,3 +406,20 @@ fn cluster_nodes_without_a_name_are_found() {
         });
     }
 }
+
+/// A connection whose handshake took too long stayed open, with its task, for as long as the server kept it.
+#[test]
+fn abandoned_handshake_leaves_no_connection() {
+    run(async {
+        let server = server();
+        server.pause();
+        let builder = builder_at(server.port()).connect_timeout(Duration::from_millis(200));
+        assert!(builder.connect().await.is_err());
+        server.resume();
+        let of_clients = || {
+            let list = server.ask(&["CLIENT", "LIST"]);
+            list.text().lines().count() - 1
+        };
+        eventually("no connection is left", || of_clients() == 0).await;
+    });
+}
