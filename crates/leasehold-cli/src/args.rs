@@ -44,6 +44,10 @@ pub(crate) struct ServerArgs {
     #[arg(long, global = true, value_name = "DUR", value_parser = span::parse, help_heading = "Server")]
     pub(crate) request_timeout: Option<Duration>,
 
+    /// Expect this name in TLS certificates, in place of the host dialled
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Server")]
+    pub(crate) tls_name: Option<String>,
+
     /// Reads settings from this file
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     pub(crate) config: Option<PathBuf>,

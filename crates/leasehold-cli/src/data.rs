@@ -28,6 +28,8 @@ pub(crate) struct Person<'a> {
     /// Milliseconds since 1970, by the server's clock.
     since_ms: Option<u64>,
     lease_left_ms: Option<u64>,
+    /// Whether it released the lock, which is kept for `lease_left_ms` more.
+    kept: bool,
     /// Whether it is connected to the server.
     alive: Option<bool>,
 }
@@ -54,6 +56,7 @@ impl<'a> From<&'a Holder> for Person<'a> {
             note: holder.note.as_deref(),
             since_ms: holder.since.map(since_1970),
             lease_left_ms: holder.lease_left.map(millis),
+            kept: holder.kept,
             alive: holder.alive,
         }
     }
@@ -68,6 +71,7 @@ impl<'a> From<&'a Waiter> for Person<'a> {
             note: waiter.note.as_deref(),
             since_ms: waiter.since.map(since_1970),
             lease_left_ms: None,
+            kept: false,
             alive: waiter.alive,
         }
     }

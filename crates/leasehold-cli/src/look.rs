@@ -108,7 +108,7 @@ pub(crate) fn row(seen: &Seen) -> Row {
         Cell::plain(who),
         Cell::right(age(holder.and_then(|holder| holder.since))),
         Cell::right(left(holder)),
-        there(holder.and_then(|holder| holder.alive)),
+        holder.map_or_else(|| there(None), state),
         match waiting {
             None => Cell::right("?").dim(),
             Some(0) => Cell::right("0").dim(),
@@ -133,7 +133,7 @@ fn in_full(seen: &Seen, colours: bool) -> String {
             Cell::bold(who(&holder.host, holder.pid, &holder.redisson)),
             Cell::right(age(holder.since)),
             Cell::right(left(Some(holder))),
-            there(holder.alive),
+            state(holder),
             Cell::plain(holder.note.as_deref().map_or_else(String::new, printable)),
         ]
     });
@@ -193,6 +193,14 @@ fn left(holder: Option<&Holder>) -> String {
         None => String::new(),
         Some(None) => "none".to_owned(),
         Some(Some(left)) => span::show(left),
+    }
+}
+
+/// Whether a holder is connected, or released the lock, which is kept.
+fn state(holder: &Holder) -> Cell {
+    match holder.kept {
+        true => Cell::plain("kept"),
+        false => there(holder.alive),
     }
 }
 

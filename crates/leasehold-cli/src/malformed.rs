@@ -74,7 +74,7 @@ fn arguments() {
 #[test]
 fn files() {
     let line = prop_oneof![
-        "(url|prefix|lease|root_certificate|client_key|other) ?= ?(\"[^\"]{0,20}\"|[0-9]{1,20}|true|\\[\\]|\\{\\})",
+        "(url|prefix|lease|root_certificate|client_key|tls_name|other) ?= ?(\"[^\"]{0,20}\"|[0-9]{1,20}|true|\\[\\]|\\{\\})",
         "\\[{1,2}[a-z]{0,5}\\]{1,2}",
         ".{0,30}",
     ];

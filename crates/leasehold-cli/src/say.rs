@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use leasehold::Error;
+use leasehold::{Error, Holder};
 
 use crate::{exit, span};
 
@@ -30,6 +30,14 @@ pub(crate) fn say_lines(text: &str) {
 pub(crate) fn hint(text: impl Display) {
     let text = printable(&text.to_string());
     let _ = writeln!(io::stderr(), "  hint: {text}");
+}
+
+/// What a forced release did to one holder of `name`.
+pub(crate) fn revoked(name: &str, holder: &Holder) -> String {
+    match holder.kept {
+        true => format!("freed `{name}`, last held by {holder}"),
+        false => format!("took `{name}` away from {holder}"),
+    }
 }
 
 /// Prints what was asked for.

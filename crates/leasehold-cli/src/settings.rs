@@ -24,6 +24,7 @@ pub(crate) struct File {
     root_certificate: Option<PathBuf>,
     client_certificate: Option<PathBuf>,
     client_key: Option<PathBuf>,
+    tls_name: Option<String>,
 }
 
 impl File {
@@ -42,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) request_timeout: Option<Duration>,
     root_certificate: Option<Vec<u8>>,
     client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    tls_name: Option<String>,
 }
 
 /// A builder with what was set; those of one server and of several have the same settings and are of different types.
@@ -65,6 +67,9 @@ macro_rules! configured {
         }
         if let Some((certificate, key)) = &settings.client_certificate {
             builder = builder.client_certificate(certificate.clone(), key.clone());
+        }
+        if let Some(name) = &settings.tls_name {
+            builder = builder.tls_name(name);
         }
         builder
     }};
@@ -99,6 +104,7 @@ impl Settings {
             request_timeout: args.request_timeout.or(timeout),
             root_certificate: file.root_certificate.as_deref().map(pem).transpose()?,
             client_certificate: identity,
+            tls_name: args.tls_name.clone().or(file.tls_name),
         })
     }
 
@@ -146,7 +152,7 @@ fn parse(path: &Path) -> Result<File, Trouble> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     File::read(&text).map_err(|why| {
         Trouble::usage(format!("{}: {why}", path.display())).with_hint(
-            "it may have url, prefix, lease, request_timeout, root_certificate, client_certificate and client_key",
+            "it may have url, prefix, lease, request_timeout, root_certificate, client_certificate, client_key and tls_name",
         )
     })
 }

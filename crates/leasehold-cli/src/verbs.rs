@@ -3,7 +3,7 @@
 use leasehold::LatchState;
 
 use crate::args::{LatchVerb, QuorumVerb, ReleaseArgs, SemaphoreVerb, ServerArgs, WaitArgs};
-use crate::say::{Trouble, hint, print, say};
+use crate::say::{Trouble, hint, print, revoked, say};
 use crate::settings::Settings;
 use crate::{data, exit, me};
 
@@ -20,7 +20,7 @@ pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u
         return Ok(exit::NO);
     }
     for holder in &holders {
-        say(format!("took `{}` away from {holder}", args.name));
+        say(revoked(&args.name, holder));
         if holder.redisson.is_some() || holder.pid.is_none() {
             hint("it is of another library, and finds out by itself or not at all");
         }

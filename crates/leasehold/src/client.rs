@@ -212,6 +212,20 @@ macro_rules! settings {
                 self
             }
 
+            /// The name that a TLS server's certificate must have, in place of
+            /// the host that the client dials; it is also sent as the server
+            /// name (SNI).
+            ///
+            /// A client dials the nodes of a Cluster, and the master that a
+            /// sentinel names, at the address that they announce. Where that is
+            /// an IP address and the certificates have none, set the name that
+            /// all of them share. It applies to every server and sentinel of
+            /// this client.
+            pub fn tls_name(mut self, name: &str) -> Self {
+                self.settings.tls.name = Some(name.to_owned());
+                self
+            }
+
             /// Believes whatever certificate a TLS server has, so that anybody in between can read and change
             /// what is sent. For trying things out only.
             pub fn dangerously_trust_any_certificate(mut self) -> Self {

@@ -22,12 +22,20 @@ pub struct Holder {
     pub note: Option<String>,
     /// How a client of Redisson calls itself: its id and a thread's, as in `UUID:THREAD`.
     pub redisson: Option<String>,
-    /// Whether the process is connected to the server now; `None` when that was not asked or cannot be known. One that
-    /// is not will not renew. One that has connected within the last few milliseconds may not be seen yet.
+    /// Whether the process is connected to the server now. `None` when that
+    /// was not asked or cannot be known, and for a lock that is
+    /// [`kept`](Self::kept). A process that is not connected does not renew.
+    /// A process that connected within the last few milliseconds may not be
+    /// visible yet.
     pub alive: Option<bool>,
     /// How long the lease still lasts unless it is renewed; `None` when it does not expire or was
     /// not asked for.
     pub lease_left: Option<Duration>,
+    /// Whether the holder released the lock and
+    /// [`at_least`](crate::kinds::Lock::at_least) still keeps other clients
+    /// out. No client renews such a lock: it is free once
+    /// [`lease_left`](Self::lease_left) is over. Other libraries never set it.
+    pub kept: bool,
 }
 
 /// What the holder wrote is escaped: it begins no line and moves no cursor.
@@ -45,10 +53,11 @@ impl fmt::Display for Holder {
             let age = since.elapsed().unwrap_or_default();
             write!(f, ", for {}", seconds(age))?;
         }
-        if let Some(left) = self.lease_left {
-            write!(f, ", lease ends in {} unless renewed", seconds(left))?;
+        match self.lease_left {
+            Some(left) if self.kept => write!(f, ", released, kept for {} more", seconds(left)),
+            Some(left) => write!(f, ", lease ends in {} unless renewed", seconds(left)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -70,11 +79,25 @@ mod tests {
             redisson: None,
             alive: None,
             lease_left: Some(Duration::from_millis(12_300)),
+            kept: false,
         };
         assert_eq!(
             holder.to_string(),
             "process 4711 on web-3 (nightly import), for 90.0 s, lease ends in 12.3 s unless renewed"
         );
+    }
+
+    #[test]
+    fn kept_holder_shows_when_the_lock_is_free() {
+        let holder = Holder {
+            host: Some("web-3".to_owned()),
+            pid: Some(4711),
+            lease_left: Some(Duration::from_millis(12_300)),
+            kept: true,
+            ..Holder::default()
+        };
+        let expected = "process 4711 on web-3, released, kept for 12.3 s more";
+        assert_eq!(holder.to_string(), expected);
     }
 
     #[test]

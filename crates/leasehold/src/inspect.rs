@@ -168,6 +168,9 @@ impl Client {
     /// **Two may then work at the same time**: the one who lost it until it has stopped, and the next. Only what
     /// refuses old [tokens](crate::Token) is safe from that. Holders of other libraries are not told.
     ///
+    /// A lock that is only [`kept`](Holder::kept) becomes free at once. No
+    /// process works under it, and none is notified.
+    ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the lock taken away or not, and the holders told or not; those who were not find out
@@ -342,7 +345,10 @@ async fn know_who_is_there(engine: &Engine, sights: &mut [Sight]) -> Result<(), 
         .iter()
         .flat_map(|sight| sight.holders.iter().chain(&sight.waiters));
     let mut processes: BTreeMap<String, Option<bool>> = BTreeMap::new();
-    for process in everybody.filter_map(Stood::process) {
+    // The process of a kept lock has released it: whether it is connected
+    // makes no difference.
+    let renewing = everybody.filter(|stood| !stood.holder.kept);
+    for process in renewing.filter_map(Stood::process) {
         processes.insert(process.to_owned(), None);
     }
     let calls = processes.keys().map(|process| is_connected(process));
@@ -351,7 +357,8 @@ async fn know_who_is_there(engine: &Engine, sights: &mut [Sight]) -> Result<(), 
         *alive = answer?;
     }
     for sight in sights {
-        for stood in sight.holders.iter_mut().chain(&mut sight.waiters) {
+        let stood = sight.holders.iter_mut().chain(&mut sight.waiters);
+        for stood in stood.filter(|stood| !stood.holder.kept) {
             let alive = stood.process().and_then(|process| processes.get(process));
             stood.holder.alive = alive.copied().flatten();
         }

@@ -1,8 +1,7 @@
 //! Who holds: the owner of one acquisition, and the fencing token of one holding.
 
 use std::fmt;
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::chance;
 
@@ -14,14 +13,33 @@ use crate::chance;
 pub(crate) struct Owner(u128);
 
 /// Returns the second half of all owners of this process. A fork draws its own.
+///
+/// Takes no lock: a fork copies a lock that another thread holds, and the child
+/// would wait for it without end.
 fn process() -> u64 {
-    static DRAWN: Mutex<Option<(u32, u64)>> = Mutex::new(None);
-    let pid = std::process::id();
-    let mut drawn = DRAWN.lock();
-    match *drawn {
-        Some((by, bits)) if by == pid => bits,
-        _ => drawn.insert((pid, chance::bits())).1,
+    /// Random, and the same in all forks; 0 until it is drawn.
+    static FAMILY: AtomicU64 = AtomicU64::new(0);
+    /// The process that has drawn, and what it has drawn: half of the bits each.
+    static DRAWN: AtomicU64 = AtomicU64::new(0);
+    let pid = u64::from(std::process::id());
+    let family = keep_or_draw(&FAMILY, |bits| bits != 0, chance::bits);
+    let is_own = |bits: u64| bits >> 32 == pid;
+    let own = keep_or_draw(&DRAWN, is_own, || pid << 32 | chance::bits() >> 32);
+    family ^ own
+}
+
+/// Returns what `cell` has if it is `good`, else what this thread, or another
+/// one before it, draws.
+fn keep_or_draw(cell: &AtomicU64, good: impl Fn(u64) -> bool, draw: impl Fn() -> u64) -> u64 {
+    let mut seen = cell.load(Ordering::Acquire);
+    while !good(seen) {
+        let drawn = draw();
+        match cell.compare_exchange(seen, drawn, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => seen = drawn,
+            Err(other) => seen = other,
+        }
     }
+    seen
 }
 
 impl Owner {
@@ -113,6 +131,24 @@ mod tests {
             assert_eq!(owner.len(), 32);
             assert!(owner.bytes().all(|byte| byte.is_ascii_hexdigit()));
         }
+    }
+
+    #[test]
+    fn owners_of_one_process_end_alike() {
+        let draw = || Owner::random().to_string()[16..].to_owned();
+        let drawing: Vec<_> = (0..8).map(|_| std::thread::spawn(draw)).collect();
+        for drawn in drawing {
+            assert_eq!(drawn.join().unwrap(), Owner::process());
+        }
+    }
+
+    #[test]
+    fn cell_of_another_process_is_drawn_anew() {
+        let cell = AtomicU64::new(7 << 32 | 1);
+        let of = |pid: u64| move |bits: u64| bits >> 32 == pid;
+        assert_eq!(keep_or_draw(&cell, of(7), || panic!("drawn")), 7 << 32 | 1);
+        assert_eq!(keep_or_draw(&cell, of(8), || 8 << 32 | 2), 8 << 32 | 2);
+        assert_eq!(cell.into_inner(), 8 << 32 | 2);
     }
 
     #[test]

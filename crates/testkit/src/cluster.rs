@@ -218,6 +218,33 @@ impl Cluster {
         masters.for_each(|server| set_slot(server, &["NODE", &target_id]));
     }
 
+    /// Moves `slot`, which has no keys, from one master to another. The former node sleeps meanwhile, and learns of
+    /// the move among the requests that lie in its sockets when it wakes.
+    ///
+    /// # Panics
+    ///
+    /// When a node refuses.
+    pub fn move_slot_asleep(&self, slot: u16, from: usize, to: usize, sleep: Duration) {
+        self.until("of one mind", || self.is_of_one_mind());
+        let (source, target) = (&self.servers[from], &self.servers[to]);
+        let (source_id, target_id) = (self.id(from), self.id(to));
+        let number = slot.to_string();
+        let head = ["CLUSTER", "SETSLOT", number.as_str()];
+        let words = |words: [&'static str; 1], id| [&head[..], &words, &[id]].concat();
+        target.tell(&words(["IMPORTING"], &source_id));
+        source.tell(&words(["MIGRATING"], &target_id));
+        let mut control = source.connect();
+        control.ask(&["PING"]).expect("a node that is up");
+        source.pause();
+        let moved = control.send(&words(["NODE"], &target_id));
+        target.tell(&words(["NODE"], &target_id));
+        std::thread::sleep(sleep);
+        source.resume();
+        moved.and_then(|()| control.receive()).expect("a reply");
+        let masters = self.servers.iter().filter(|server| server.is_master());
+        masters.for_each(|server| server.tell(&words(["NODE"], &target_id)));
+    }
+
     /// Waits until another node than `former`, which is dead or paused, has `slot`, as `asked` sees it. Only while
     /// this waits do the nodes notice soon that one of them is down.
     ///

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavor::Flavor;
 use crate::resp::{Answer, Connection};
@@ -49,6 +51,7 @@ struct Sentinel {
     child: Child,
     port: Port,
     folder: PathBuf,
+    is_asleep: AtomicBool,
 }
 
 impl Group {
@@ -129,6 +132,62 @@ impl Group {
         self.sentinels[index].tell(&[&monitor[..], &[&port.to_string(), "2"]].concat());
     }
 
+    /// Has a sentinel that forgot the group watch it again.
+    ///
+    /// # Panics
+    ///
+    /// When it does not.
+    pub fn remind_sentinel(&self, index: usize) {
+        let sentinel = &self.sentinels[index];
+        self.mislead_sentinel(index, self.servers[self.master()].port());
+        let patient = PATIENT_MS.to_string();
+        let set = ["SENTINEL", "SET", GROUP];
+        let settings = [
+            "down-after-milliseconds",
+            &patient,
+            "failover-timeout",
+            "5000",
+        ];
+        sentinel.tell(&[&set[..], &settings].concat());
+    }
+
+    /// Stops a sentinel where it is. It is asked nothing until it goes on.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    pub fn pause_sentinel(&self, index: usize) {
+        self.sentinels[index].sleep(true);
+    }
+
+    /// Lets a sentinel go on. What it knows is as old as its sleep was long.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    pub fn resume_sentinel(&self, index: usize) {
+        self.sentinels[index].sleep(false);
+    }
+
+    /// The process of each sentinel, and how many commands it has executed.
+    ///
+    /// # Panics
+    ///
+    /// When one does not answer.
+    #[must_use]
+    pub fn sentinel_loads(&self) -> Vec<(u32, u64)> {
+        let load = |one: &Sentinel| {
+            let stats = one.ask(&["INFO", "stats"]);
+            let mut lines = stats.text().lines();
+            let commands = lines.find_map(|line| line.strip_prefix("total_commands_processed:"));
+            (
+                one.child.id(),
+                commands.and_then(|it| it.parse().ok()).expect("a number"),
+            )
+        };
+        self.sentinels.iter().map(load).collect()
+    }
+
     /// The sentinels that a client of the library is connected to.
     #[must_use]
     pub fn asked_sentinels(&self) -> Vec<usize> {
@@ -168,15 +227,16 @@ impl Group {
         self.sentinels[index].end();
     }
 
-    /// The index of the server that the last sentinel calls the master.
+    /// The index of the server that the last sentinel calls the master, or one before it if that does not know.
     ///
     /// # Panics
     ///
-    /// When it does not answer.
+    /// When none answers.
     #[must_use]
     pub fn master(&self) -> usize {
-        let sentinel = self.sentinels.last().expect("three of them");
-        self.master_by(sentinel).expect("a sentinel that answers")
+        let mut sentinels = self.sentinels.iter().rev();
+        let master = sentinels.find_map(|sentinel| self.master_by(sentinel));
+        master.expect("a sentinel that answers")
     }
 
     fn master_by(&self, sentinel: &Sentinel) -> Option<usize> {
@@ -280,11 +340,15 @@ impl Sentinel {
             child,
             port,
             folder,
+            is_asleep: AtomicBool::new(false),
         }
     }
 
     /// One question; an error where it does not answer.
     fn ask(&self, args: &[&str]) -> Answer {
+        if self.is_asleep.load(Ordering::SeqCst) {
+            return Answer::Error("it sleeps".to_owned());
+        }
         let asked = Connection::open(self.port.number).and_then(|mut connection| {
             connection.ask(&["AUTH", SENTINEL_PASSWORD])?;
             connection.ask(args)
@@ -307,6 +371,13 @@ impl Sentinel {
             }
             _ => None,
         }
+    }
+
+    fn sleep(&self, sleeps: bool) {
+        self.is_asleep.store(sleeps, Ordering::SeqCst);
+        let signal = if sleeps { Signal::STOP } else { Signal::CONT };
+        let pid = Pid::from_raw(self.child.id().cast_signed());
+        kill_process(pid.expect("a process"), signal).expect("a signal");
     }
 
     fn end(&mut self) {

@@ -13,6 +13,9 @@ use crate::flavor::Flavor;
 use crate::resp::{Answer, Connection};
 use crate::tls::Tls;
 
+/// What the certificates of a server on this machine are for.
+const LOCAL: [&str; 2] = ["127.0.0.1", "localhost"];
+
 /// How to start a server.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
@@ -60,18 +63,29 @@ impl Setup {
     /// When no certificate can be made.
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.tls = Some(Tls::new(false));
+        self.tls = Some(Tls::new(false, &LOCAL));
         self
     }
 
-    /// The same, and lets in only clients that show a certificate of that authority.
+    /// The same, with a certificate for `name` alone.
+    ///
+    /// # Panics
+    ///
+    /// When no certificate can be made.
+    #[must_use]
+    pub fn tls_named(mut self, name: &str) -> Self {
+        self.tls = Some(Tls::new(false, &[name]));
+        self
+    }
+
+    /// The same as [`tls`](Self::tls), and lets in only clients that show a certificate of that authority.
     ///
     /// # Panics
     ///
     /// When no certificate can be made.
     #[must_use]
     pub fn mutual_tls(mut self) -> Self {
-        self.tls = Some(Tls::new(true));
+        self.tls = Some(Tls::new(true, &LOCAL));
         self
     }
 

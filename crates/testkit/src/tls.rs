@@ -10,7 +10,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn new(mutual: bool) -> Self {
+    /// Makes certificates for `names`.
+    pub(crate) fn new(mutual: bool, names: &[&str]) -> Self {
         let mut authority = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
         authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         // Of its own name: one that signs in its own name counts as signed by itself.
@@ -22,7 +23,7 @@ impl Tls {
             .expect("a certificate");
         let issuer = rcgen::Issuer::new(authority, authority_key);
         let signed = || {
-            let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             let key = rcgen::KeyPair::generate().expect("a key");
             let certificate = rcgen::CertificateParams::new(names)
                 .expect("parameters")

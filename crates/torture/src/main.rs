@@ -5,6 +5,7 @@
 //! who look at the histories, [`machine`] says when it was not ours. `TORTURE_SECONDS` and `TORTURE_SEED` stand above what the plan says.
 
 mod attempt;
+mod census;
 mod check;
 mod coupons;
 mod history;
@@ -19,10 +20,12 @@ mod worker;
 use std::path::Path;
 use std::process::ExitCode;
 
-use check::{exclusion, leftovers, linear, order, store, tokens, waiting};
+use census::Census;
+use check::{connections, exclusion, leftovers, linear, order, service, store, tokens, waiting};
 use plan::Plan;
 use report::Run;
 use site::Site;
+use testkit::Server;
 use worker::Job;
 
 fn main() -> ExitCode {
@@ -70,9 +73,12 @@ fn torture(path: &Path, folder: &Path) -> Result<bool, String> {
     let mut site = Site::start(&plan, path, folder);
     let memory = site.memory();
     let watch = machine::Watch::start();
+    let servers = site.servers.all().iter().map(Server::port);
+    let census = (plan.connections > 0).then(|| Census::start(servers.collect()));
     let from = history::now();
     let mut done = nemesis::rage(&plan, &mut site);
     let until = history::now();
+    let seen = census.map(Census::end).unwrap_or_default();
     let remains = site.end(memory);
     done.deeds.extend(watch.end());
     let attempts: Vec<_> = remains
@@ -96,8 +102,10 @@ fn torture(path: &Path, folder: &Path) -> Result<bool, String> {
             linear::check(&plan, &attempts),
             store::check(&remains.histories, &remains.books),
             waiting::check(&plan, &attempts, &done.deeds),
+            service::check(&plan, &attempts, &done.deeds),
+            connections::check(&plan, &seen),
             order::check(&plan, &attempts, &done.calms),
-            leftovers::check(&remains),
+            leftovers::check(&plan, &remains),
         ],
     };
     print!("{}", run.text());

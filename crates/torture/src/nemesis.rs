@@ -7,7 +7,7 @@ use testkit::Dice;
 
 use crate::history::{Moment, now};
 use crate::plan::{Fault, Plan, Topology};
-use crate::site::Site;
+use crate::site::{SENTINELS, Site};
 
 /// How often everything is whole for a while, and for how long: what must be prompt is judged then.
 const STORM: Duration = Duration::from_secs(8);
@@ -77,6 +77,7 @@ enum Target {
     Worker(usize),
     Network(usize),
     Server(usize),
+    Sentinel(usize),
     /// Needs all servers to be well.
     Servers,
 }
@@ -100,11 +101,17 @@ impl Nemesis<'_> {
     fn strike(&mut self, site: &mut Site) {
         let fault = self.plan.faults[self.below(self.plan.faults.len())];
         let target = self.target(fault, site);
-        let length = self.dice.below(self.longest(fault)) + 1;
+        let length = match fault {
+            // Clients that stay with it are blocked for longer than the plan allows.
+            Fault::ForgetSentinel | Fault::SleepSentinel => self.plan.served_ms + 2000,
+            _ => self.dice.below(self.longest(fault)) + 1,
+        };
         let is_well = |target| self.broken.iter().all(|broken| broken.target != target);
         let servers = 0..site.servers.all().len();
         let well = match target {
             Target::Servers => servers.map(Target::Server).all(is_well),
+            // The others know the master.
+            Target::Sentinel(_) => (0..SENTINELS).map(Target::Sentinel).all(is_well),
             one => is_well(one),
         };
         let from = now();
@@ -125,7 +132,10 @@ impl Nemesis<'_> {
                 Target::Worker(self.below(self.plan.processes))
             }
             Fault::BlackHole | Fault::Sever => Target::Network(self.below(site.networks.len())),
-            Fault::FailOver | Fault::SleepMaster | Fault::MoveSlot => Target::Servers,
+            Fault::FailOver | Fault::SleepMaster | Fault::MoveSlot | Fault::MoveSlotAsleep => {
+                Target::Servers
+            }
+            Fault::ForgetSentinel | Fault::SleepSentinel => Target::Sentinel(self.below(SENTINELS)),
             // Whether a quorum can spare one is asked of all.
             Fault::RestartServer if self.plan.topology == Topology::Quorum => Target::Servers,
             _ => Target::Server(self.below(site.servers.all().len())),
@@ -171,6 +181,14 @@ impl Nemesis<'_> {
                 let further = self.below(16);
                 return site.servers.move_slot(&lock, further);
             }
+            (Fault::MoveSlotAsleep, _) => {
+                let further = self.below(16);
+                return site.servers.move_slot_asleep(self.plan.locks, further);
+            }
+            (Fault::ForgetSentinel, Target::Sentinel(at)) => {
+                return site.servers.forget_sentinel(at);
+            }
+            (Fault::SleepSentinel, Target::Sentinel(at)) => return site.servers.pause_sentinel(at),
             (Fault::StepClock, Target::Server(node)) => {
                 self.clock += 1 + self.dice.below(3).cast_signed();
                 site.servers.all()[node].set_clock(self.clock);
@@ -228,6 +246,8 @@ fn undo(fault: Fault, target: Target, site: &Site) {
         (Fault::PauseWorker, Target::Worker(place)) => site.signal_worker(place, Signal::CONT),
         (Fault::PauseServer, Target::Server(node)) => site.servers.all()[node].resume(),
         (Fault::BlackHole, Target::Network(network)) => site.networks[network].black_hole(false),
+        (Fault::ForgetSentinel, Target::Sentinel(at)) => site.servers.remind_sentinel(at),
+        (Fault::SleepSentinel, Target::Sentinel(at)) => site.servers.resume_sentinel(at),
         (Fault::FullMemory, Target::Server(node)) => {
             site.servers.tell(node, "CONFIG SET maxmemory 0");
         }

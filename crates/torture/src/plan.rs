@@ -25,6 +25,12 @@ pub(crate) struct Plan {
     /// Whether all wait for as long as need be; else most give up soon, so that they do not all wait for the same.
     #[serde(default)]
     pub(crate) patient: bool,
+    /// How long a process may acquire nothing, outages aside; not judged where it is 0.
+    #[serde(default)]
+    pub(crate) served_ms: u64,
+    /// How many connections to one server each process may have; not judged where it is 0.
+    #[serde(default)]
+    pub(crate) connections: u64,
     /// One in so many holds for longer than a lease, perhaps.
     #[serde(default = "now_and_then")]
     pub(crate) long_holds: u64,
@@ -39,6 +45,10 @@ pub(crate) struct Plan {
     /// Whether each worker also takes locks on runtimes that block and end.
     #[serde(default)]
     pub(crate) runtimes: bool,
+    /// How many children each worker forks again and again after it has used a client; it locks by itself
+    /// where it is 0.
+    #[serde(default)]
+    pub(crate) forks: u64,
     /// Whether each worker also wraps programs by the command `leasehold`.
     #[serde(default)]
     pub(crate) commands: bool,
@@ -154,6 +164,12 @@ pub(crate) enum Fault {
     /// A master sleeps until another has taken over, and wakes believing that it is one.
     SleepMaster,
     MoveSlot,
+    /// A slot moves while its node sleeps with requests in its sockets.
+    MoveSlotAsleep,
+    /// A sentinel forgets the group while clients reconnect.
+    ForgetSentinel,
+    /// A sentinel sleeps while clients reconnect, and lags when it wakes.
+    SleepSentinel,
     /// Breaks what exclusion rests on: only tokens are promised then.
     FlushData,
     /// Breaks it too: the server's clock goes ahead.
@@ -182,6 +198,9 @@ impl Fault {
             Self::FailOver => "failover, writes lost",
             Self::SleepMaster => "failover while a master sleeps",
             Self::MoveSlot => "slot moved",
+            Self::MoveSlotAsleep => "slot moved while its node sleeps",
+            Self::ForgetSentinel => "a sentinel forgets the group",
+            Self::SleepSentinel => "a sentinel sleeps",
             Self::FlushData => "FLUSHALL",
             Self::StepClock => "clock ahead",
             Self::MachineTaken => "the machine given to others",
@@ -247,11 +266,14 @@ pub(crate) mod tests {
             lease_ms: 1000,
             stuck_ms: 2000,
             patient: false,
+            served_ms: 0,
+            connections: 0,
             long_holds: 1,
             persistence: Persistence::None,
             replicas: false,
             unpolled: 0,
             runtimes: false,
+            forks: 0,
             commands: false,
             bad_requests: 0,
             pace_ms: 100,

@@ -2,6 +2,9 @@
 //!
 //! On Linux this process adopts what the program leaves behind, so that having no children any more means that nothing
 //! of the program is left, wherever it has hidden. Elsewhere only the process group is seen.
+//!
+//! The number of a group is that of its leader. Once the leader is reaped, and the group is empty, the system may give the
+//! number to another group. So from then on processes are signalled one by one.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -18,7 +21,7 @@ use tokio::time::Instant;
 use super::terminal::Terminal;
 use super::{SHIM, at};
 use crate::exit;
-use crate::say::{Trouble, say};
+use crate::say::{Trouble, hint, say};
 
 /// How often to look where no signal tells that somebody has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,6 +36,8 @@ pub(super) struct Group {
     leader: Pid,
     code: Option<u8>,
     gone: bool,
+    /// Whether this process adopts what the program leaves behind.
+    adopts: bool,
     ended: tokio::signal::unix::Signal,
     terminal: Option<Terminal>,
     resumption: Resumption,
@@ -40,6 +45,8 @@ pub(super) struct Group {
     wants_terminal: bool,
     /// How often it was asked to end by somebody.
     asked: Cell<u32>,
+    /// Whether it was reported that the system refused a signal.
+    refused: Cell<bool>,
 }
 
 /// When a program that was stopped is continued.
@@ -68,7 +75,7 @@ impl Group {
         let failed = |error: std::io::Error| {
             Trouble::new(exit::NOT_RUNNABLE, format!("cannot start: {error}"))
         };
-        adopt_orphans();
+        let adopts = adopt_orphans();
         let ended = signal(SignalKind::child()).map_err(failed)?;
         let mut terminal = Terminal::open();
         let own = std::env::current_exe().map_err(failed)?;
@@ -90,11 +97,13 @@ impl Group {
             leader,
             code: None,
             gone: false,
+            adopts,
             ended,
             terminal,
             resumption: Resumption::default(),
             wants_terminal: false,
             asked: Cell::new(0),
+            refused: Cell::new(false),
         })
     }
 
@@ -123,7 +132,9 @@ impl Group {
                 Ok(WaitStatus::StillAlive) => break,
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(_) => {
-                    self.gone = killpg(self.leader, None) == Err(Errno::ESRCH);
+                    // Without children, and with adoption, nothing is left.
+                    let is_empty = || killpg(self.leader, None) == Err(Errno::ESRCH);
+                    self.gone = self.adopts || is_empty();
                     break;
                 }
             }
@@ -162,7 +173,7 @@ impl Group {
 
     fn go_on(&mut self) {
         self.resumption.done(Instant::now());
-        let _ = killpg(self.leader, Signal::SIGCONT);
+        self.signal_group(Signal::SIGCONT);
     }
 
     /// Passes a signal on; whoever asks again and again for an end gets it by other means.
@@ -180,20 +191,47 @@ impl Group {
         match self.asked.get() {
             3.. if ends => self.stop(Signal::SIGKILL),
             2 if signal == Signal::SIGINT => self.stop(Signal::SIGTERM),
-            _ => {
-                let _ = killpg(self.leader, signal);
-            }
+            _ => self.signal_group(signal),
         }
     }
 
-    /// Sends a signal to all there is, also to those who left the group.
+    /// Sends a signal to every process that is left, also outside the group.
     pub(super) fn stop(&self, signal: Signal) {
-        let _ = killpg(self.leader, signal);
-        for pid in descendants() {
-            let _ = kill(pid, signal);
+        self.signal_group(signal);
+        for process in descendants() {
+            self.signal(process.pid, signal);
         }
-        // One that is stopped takes no notice of anything but KILL.
-        let _ = killpg(self.leader, Signal::SIGCONT);
+        // A stopped process takes no notice of anything but KILL.
+        self.signal_group(Signal::SIGCONT);
+    }
+
+    /// Sends a signal to the group: as a whole while its leader is not reaped,
+    /// else to each process of it.
+    fn signal_group(&self, signal: Signal) {
+        if self.code.is_none() || !self.adopts {
+            let sent = killpg(self.leader, signal);
+            return self.report(sent, signal, "the program");
+        }
+        let members = descendants().into_iter();
+        for member in members.filter(|process| process.group == self.leader) {
+            self.signal(member.pid, signal);
+        }
+    }
+
+    fn signal(&self, pid: Pid, signal: Signal) {
+        self.report(kill(pid, signal), signal, &format!("process {pid}"));
+    }
+
+    /// Reports once that the system refuses a signal, as to a program of
+    /// another user. A process that has ended meanwhile is no matter.
+    fn report(&self, sent: nix::Result<()>, signal: Signal, whom: &str) {
+        if sent == Err(Errno::EPERM) && !self.refused.replace(true) {
+            let signal = signal.as_str();
+            say(format!(
+                "cannot send {signal} to {whom}: it runs as another user"
+            ));
+            hint("the lock stays held until the program has ended");
+        }
     }
 
     /// The program's own code.
@@ -202,7 +240,8 @@ impl Group {
     }
 
     pub(super) fn left_behind(&self) -> String {
-        let pids: Vec<_> = descendants().iter().map(Pid::to_string).collect();
+        let left = descendants().into_iter();
+        let pids: Vec<_> = left.map(|process| process.pid.to_string()).collect();
         match pids.is_empty() {
             true => "the program has ended, others of its group have not".to_owned(),
             false => format!(
@@ -226,13 +265,15 @@ impl Resumption {
 }
 
 #[cfg(target_os = "linux")]
-fn adopt_orphans() {
+fn adopt_orphans() -> bool {
     // Where it fails, the process group is seen still.
-    let _ = nix::sys::prctl::set_child_subreaper(true);
+    nix::sys::prctl::set_child_subreaper(true).is_ok()
 }
 
 #[cfg(not(target_os = "linux"))]
-fn adopt_orphans() {}
+fn adopt_orphans() -> bool {
+    false
+}
 
 /// Has the system kill this process when `parent` ends.
 #[cfg(target_os = "linux")]
@@ -247,29 +288,43 @@ pub(super) fn end_with_parent(parent: i32) {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn end_with_parent(_parent: i32) {}
 
+/// A process, and the group that it belongs to.
+struct Process {
+    pid: Pid,
+    parent: Pid,
+    group: Pid,
+}
+
+impl Process {
+    /// Reads what the system has of it; `None` where it has ended.
+    fn read(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in parentheses, may hold anything. The state follows it.
+        let mut numbers = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
+        let mut next = || Some(Pid::from_raw(numbers.next()?.parse().ok()?));
+        Some(Self {
+            pid: Pid::from_raw(pid),
+            parent: next()?,
+            group: next()?,
+        })
+    }
+}
+
 /// All processes that descend from this one.
-fn descendants() -> Vec<Pid> {
+fn descendants() -> Vec<Process> {
     let Ok(folder) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
-    let parent = |pid: i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything.
-        let rest = stat.rsplit_once(')')?.1;
-        rest.split_whitespace().nth(1)?.parse::<i32>().ok()
-    };
     let pids = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let parents: Vec<(i32, i32)> = pids.filter_map(|pid| Some((pid, parent(pid)?))).collect();
-    let mut found = vec![std::process::id().cast_signed()];
-    let mut next = 0;
-    while let Some(at) = found.get(next).copied() {
-        found.extend(
-            parents
-                .iter()
-                .filter(|(_, of)| *of == at)
-                .map(|(pid, _)| *pid),
-        );
-        next += 1;
+    let mut others: Vec<_> = pids.filter_map(Process::read).collect();
+    let mut found: Vec<Process> = Vec::new();
+    let mut parents = vec![Pid::this()];
+    while let Some(parent) = parents.pop() {
+        let processes = others.into_iter();
+        let (children, rest): (Vec<_>, _) = processes.partition(|process| process.parent == parent);
+        parents.extend(children.iter().map(|child| child.pid));
+        found.extend(children);
+        others = rest;
     }
-    found.into_iter().skip(1).map(Pid::from_raw).collect()
+    found
 }

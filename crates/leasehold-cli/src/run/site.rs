@@ -6,7 +6,7 @@ use leasehold::kinds::Lock;
 use leasehold::{Client, Quorum, Replicas, Seen};
 
 use crate::args::RunArgs;
-use crate::say::{Trouble, hint, say};
+use crate::say::{Trouble, hint, revoked, say};
 use crate::settings::Settings;
 
 /// How long the server may take to reply, and replicas to confirm, where nothing else is set.
@@ -73,8 +73,10 @@ impl Site {
                 .with_hint("it is free when its lease ends"));
         };
         for holder in client.force_release(name).await? {
-            say(format!("took `{name}` away from {holder}"));
-            hint("it was told, and may go on until it has stopped");
+            say(revoked(name, &holder));
+            if !holder.kept {
+                hint("it was told, and may go on until it has stopped");
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use leasehold::{Client, Error, Holder, Seen, SeenKind};
 
 use crate::args::{SortKey, TopArgs};
-use crate::say::Trouble;
+use crate::say::{Trouble, revoked};
 
 /// How many locks are kept; the others are only counted.
 const KEPT: usize = 500;
@@ -181,7 +181,7 @@ impl State {
     pub(super) fn released(&mut self, name: &str, outcome: Result<Vec<Holder>, Error>) {
         self.message = Some(match outcome {
             Ok(holders) if holders.is_empty() => format!("nobody held `{name}` any more"),
-            Ok(holders) => format!("took `{name}` away from {}", holders[0]),
+            Ok(holders) => revoked(name, &holders[0]),
             Err(error) => Trouble::from(error).to_string(),
         });
     }

@@ -1,11 +1,14 @@
 //! Somebody presses Ctrl-C, or sends a signal.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
-use crate::stage::{LEASEHOLD, Stage, UNTIL_GO, eventually};
+use crate::stage::{LEASEHOLD, Stage, UNTIL_GO, eventually, lives};
 
 const KINDS: [&str; 2] = ["", "--fair"];
 
@@ -45,6 +48,44 @@ fn interrupt_a_waiter(kind: &str) -> (Duration, bool) {
     holder.ends().with_code(0).releasing(&stage, "job");
     assert!(!stage.has("ran"));
     (took, left_at_once)
+}
+
+#[test]
+fn signal_reaches_the_group_after_its_leader_ended() {
+    let stage = Stage::set();
+    let script = "sleep 1000 & echo $! > child";
+    let run = stage.leasehold("run job").playing(script);
+    let run = run.leave(&stage, "child");
+    let child = stage.process("child");
+    run.until_said("the program has ended");
+    assert!(lives(child) && !stage.is_free("job"));
+    run.gets(Signal::SIGUSR1);
+    run.ends().with_code(0).releasing(&stage, "job");
+}
+
+/// A program that has become another user cannot be signalled. It was not said.
+#[test]
+fn refused_signal_is_reported() {
+    let user = std::fs::metadata("/proc/self").unwrap().uid();
+    if user != 0 {
+        // Only root can make a program that becomes root.
+        return;
+    }
+    let stage = Stage::set();
+    let sudo = stage.path("sudo");
+    std::fs::copy("/usr/bin/setpriv", &sudo).unwrap();
+    let mode = Permissions::from_mode(0o4755);
+    std::fs::set_permissions(&sudo, mode).unwrap();
+    let script = "echo $$ > program; exec sleep 1000";
+    std::fs::write(stage.path("script"), script).unwrap();
+    let words = "run job -- ./sudo --reuid 0 sh script";
+    let run = stage.leasehold(words).with(|command| command.uid(65_534));
+    let run = run.leave(&stage, "program");
+    run.gets(Signal::SIGTERM);
+    run.until_said("cannot send SIGTERM");
+    assert!(!stage.is_free("job"), "released while the program runs");
+    kill(stage.process("program"), Signal::SIGKILL).unwrap();
+    run.ends().with_code(137).saying("another user");
 }
 
 #[test]

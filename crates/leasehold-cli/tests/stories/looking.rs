@@ -44,6 +44,30 @@ fn who_holds_it_since_when_who_waits_and_is_the_holder_there() {
 }
 
 #[test]
+fn kept_lock_shows_as_kept_and_can_be_freed() {
+    let stage = Stage::set();
+    for kind in ["", "--fair"] {
+        let job = format!("run -n --at-least 1h {kind} job");
+        let job = || stage.leasehold(&job).playing("true").play();
+        job().with_code(0);
+        for words in ["ls", "show job"] {
+            let shown = stage.leasehold(words).play().with_code(0).out;
+            assert!(shown.contains("kept"), "{shown}");
+            assert!(shown.contains("59m") || shown.contains("1h"), "{shown}");
+            assert!(!shown.contains("GONE"), "{shown}");
+        }
+        let json = stage.leasehold("show --json job").play().out;
+        assert!(json.contains(r#""kept":true,"alive":null"#), "{json}");
+        job().with_code(75).saying("released, kept for");
+        let freed = stage.leasehold("release --force job").play();
+        freed
+            .with_code(0)
+            .saying("freed `job`, last held by process");
+        assert!(stage.is_free("job"));
+    }
+}
+
+#[test]
 fn on_the_screen_a_lock_is_taken_away_only_when_that_is_allowed_and_confirmed() {
     let stage = Stage::set();
     let holder = stage.leasehold("run --note import job").hold(&stage);

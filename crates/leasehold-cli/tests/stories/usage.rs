@@ -75,6 +75,27 @@ fn settings_come_from_the_command_line_the_environment_or_a_file() {
 }
 
 #[test]
+fn tls_name_is_expected_in_the_certificate() {
+    let setup = Setup::default().tls_named("redis.internal");
+    let stage = Stage::at(setup.start(&Flavor::one()));
+    std::fs::write(stage.path("ca.pem"), stage.server.authority()).unwrap();
+    let file = "root_certificate = \"ca.pem\"\ntls_name = \"redis.internal\"\n";
+    std::fs::write(stage.path("leasehold.toml"), file).unwrap();
+    let url = format!("rediss://127.0.0.1:{}", stage.server.tls_port());
+    let ls = |words: &str| stage.leasehold_at(&url, words).play();
+    ls("ls").with_code(0);
+    let wrong = ls("ls --tls-name other.internal");
+    wrong.with_code(69).saying("certificate");
+    std::fs::write(
+        stage.path("leasehold.toml"),
+        "root_certificate = \"ca.pem\"\n",
+    )
+    .unwrap();
+    ls("ls").with_code(69).saying("certificate");
+    ls("ls --tls-name redis.internal").with_code(0);
+}
+
+#[test]
 fn a_busy_lock_has_the_code_that_was_asked_for() {
     let stage = Stage::set();
     let holder = stage.leasehold("run job").hold(&stage);

@@ -20,6 +20,8 @@ mod conformance;
 mod connections;
 /// Failovers that lose writes, with and without acknowledgement.
 mod failover;
+/// What many clients cost a server that do nothing, and that all come back.
+mod fleet;
 /// Sharing a key with other libraries.
 mod foreign;
 /// Tasks of one process leave a lock to each other.

@@ -10,6 +10,8 @@ mod lease;
 mod network;
 /// What was done is done, also where it may not be published.
 mod publish;
+/// Redisson's objects.
+mod redisson;
 /// Tokens rise although the server loses its data.
 mod tokens;
 

@@ -45,12 +45,20 @@ impl Pool {
     }
 
     /// Waits for a connection that the caller has to itself until it drops it.
+    /// Other requests may have all of them for `patience`, not longer.
     pub(super) async fn link(
         self: &Arc<Self>,
         wanted: Acknowledgement,
+        patience: Duration,
     ) -> Result<Arc<dyn Link>, Failure> {
-        let turn = self.turns.clone().acquire_owned().await;
-        let turn = turn.map_err(|_| Failure::Closed)?;
+        let turn = self.turns.clone().acquire_owned();
+        let turn = match tokio::time::timeout(patience, turn).await {
+            Ok(turn) => turn.map_err(|_| Failure::Closed)?,
+            Err(_) => {
+                let why = format!("all {MOST} connections wait for replicas, for {patience:?}");
+                return Err(Failure::Unreachable(why.into()));
+            }
+        };
         let (link, turn) = match self.take_idle() {
             Some(link) => (link, turn),
             None => self.connect(turn).await?,

@@ -246,6 +246,7 @@ impl Backend for Assembly {
         _lane: Lane,
         _slot: Slot,
         _wanted: Acknowledgement,
+        _patience: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
         Box::pin(async { unreachable!("BUG: refused before anything is asked") })
     }

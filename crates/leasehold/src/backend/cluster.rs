@@ -341,10 +341,11 @@ impl Backend for Cluster {
         lane: Lane,
         slot: Slot,
         wanted: Acknowledgement,
+        patience: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
         Box::pin(async move {
             let owner = self.nodes.find_owner(slot).await?;
-            let link = owner.lanes.acknowledged(lane, wanted).await;
+            let link = owner.lanes.acknowledged(lane, wanted, patience).await;
             let link = link.inspect_err(|_| self.nodes.stir.notify_one())?;
             Ok(Arc::new(Noticed::new(self.nodes.clone(), owner, link)) as Arc<dyn Link>)
         })

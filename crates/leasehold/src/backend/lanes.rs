@@ -1,6 +1,7 @@
 //! The connections to one node: one for callers, one for the keeper, and those that wait for replicas.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::acknowledged::Pool;
 use super::connection::Connection;
@@ -49,11 +50,12 @@ impl Lanes {
         &self,
         lane: Lane,
         wanted: Acknowledgement,
+        patience: Duration,
     ) -> Result<Arc<dyn Link>, Failure> {
         let [requests, keeper] = &self.acknowledged;
         match lane {
-            Lane::Requests => requests.link(wanted).await,
-            Lane::Keeper => keeper.link(wanted).await,
+            Lane::Requests => requests.link(wanted, patience).await,
+            Lane::Keeper => keeper.link(wanted, patience).await,
         }
     }
 

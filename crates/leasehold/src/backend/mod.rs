@@ -120,12 +120,14 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>>;
 
     /// A connection of its own to the node that serves `slot`, whose answers count only when the replicas
-    /// have acknowledged what was written.
+    /// have acknowledged what was written. There are few of them: other requests may have all of them for
+    /// `patience`, after which this is [`Failure::Unreachable`].
     fn acknowledged(
         &self,
         lane: Lane,
         slot: Slot,
         wanted: Acknowledgement,
+        patience: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>>;
 
     /// Which node serves `slot`; requests to one node may share a pipeline.

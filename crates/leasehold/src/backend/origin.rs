@@ -78,12 +78,8 @@ async fn connect_to_master(
         Ok(connection) => return Ok(connection),
         Err(failure) => failure,
     };
-    let is_tried = |server: &&Endpoint| format!("{server:?}") == format!("{first:?}");
     let election = sentinels.elect().await;
-    // A server that is certainly no longer the master may still believe to be it.
-    let is_over = |server: &&Endpoint| election.is_over_for(&format!("{server:?}"));
-    let servers = election.servers().filter(|server| !is_over(server));
-    for server in servers.filter(|server| !is_tried(server)) {
+    for server in election.besides(&format!("{first:?}")) {
         tracing::info!(?first, %failure, ?server, "sentinels name another server too");
         if let Ok(connection) = connect(server).await {
             return Ok(connection);

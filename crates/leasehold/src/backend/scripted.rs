@@ -109,6 +109,7 @@ impl Backend for Scripted {
         lane: Lane,
         slot: Slot,
         _wanted: Acknowledgement,
+        _patience: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
         self.link(lane, slot)
     }

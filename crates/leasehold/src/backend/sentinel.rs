@@ -52,9 +52,14 @@ pub(super) struct Election {
 type Rank = (u64, usize);
 
 impl Election {
-    /// Every candidate.
-    pub(super) fn servers(&self) -> impl Iterator<Item = &Endpoint> {
-        self.candidates.iter().map(|(server, _)| server)
+    /// The servers to try when `tried` does not accept. A server that is certainly no longer the master may
+    /// still believe to be it, and is not among them.
+    pub(super) fn besides(&self, tried: &str) -> impl Iterator<Item = &Endpoint> {
+        let servers = self.candidates.iter().map(|(server, _)| server);
+        servers.filter(move |server| {
+            let server = format!("{server:?}");
+            server != tried && !self.is_over_for(&server)
+        })
     }
 
     /// Whether another server is certainly more credible than `server`.
@@ -350,8 +355,8 @@ mod tests {
         );
     }
 
-    #[test]
-    fn server_is_left_for_a_more_credible_one_only() {
+    /// `a` and `b` are of the last epoch, `c` is of the one before.
+    fn election() -> Election {
         let endpoint = |host: &str| {
             let url = format!("redis://{host}:1");
             Endpoint::new(&url, &Tls::default(), Duration::from_secs(1)).unwrap()
@@ -361,7 +366,23 @@ mod tests {
             (endpoint("b"), (2, 1)),
             (endpoint("c"), (1, 9)),
         ];
-        let election = Election { candidates };
+        Election { candidates }
+    }
+
+    #[test]
+    fn deposed_master_is_no_fallback() {
+        let election = election();
+        let besides = |tried| {
+            let servers = election.besides(tried);
+            servers.map(|at| format!("{at:?}")).collect::<Vec<_>>()
+        };
+        assert_eq!(besides("a:1"), ["b:1"]);
+        assert_eq!(besides("d:1"), ["a:1", "b:1"]);
+    }
+
+    #[test]
+    fn server_is_left_for_a_more_credible_one_only() {
+        let election = election();
         let over = ["a:1", "b:1", "c:1", "d:1"].map(|server| election.is_over_for(server));
         assert_eq!(over, [false, false, true, true]);
         let nobody = Election {

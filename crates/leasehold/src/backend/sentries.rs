@@ -95,6 +95,9 @@ async fn begin(nodes: &Nodes, node: &Arc<Node>) -> bool {
             };
             let before = node.sentry.0.lock().replace(posted);
             drop(before);
+            // A node that was demoted after the layout was asked accepts the
+            // subscription all the same, as a replica does, and never ends it.
+            nodes.stir.notify_one();
             true
         }
         Ok(Err(failure)) => {

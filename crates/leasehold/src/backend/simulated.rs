@@ -219,6 +219,7 @@ impl Backend for Simulated {
         lane: Lane,
         slot: Slot,
         _wanted: Acknowledgement,
+        _patience: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
         self.link(lane, slot)
     }

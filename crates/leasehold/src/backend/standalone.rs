@@ -73,8 +73,9 @@ impl Backend for Standalone {
         lane: Lane,
         _slot: Slot,
         wanted: Acknowledgement,
+        patience: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        Box::pin(self.lanes.acknowledged(lane, wanted))
+        Box::pin(self.lanes.acknowledged(lane, wanted, patience))
     }
 
     fn node(&self, _slot: Slot) -> usize {

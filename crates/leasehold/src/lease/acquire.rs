@@ -271,8 +271,16 @@ impl Engine {
                 false => token,
             };
             let granted = match terms.acknowledged {
-                Some(wanted) => Box::pin(self.acknowledged(&armed, wanted, terms)).await?,
                 None => granted,
+                Some(wanted) => match Box::pin(self.acknowledged(&armed, wanted, terms)).await {
+                    Ok(granted) => granted,
+                    // No replica was asked: the lock is released first, and nothing has changed.
+                    Err(failure @ Failure::Unreachable(_)) => {
+                        Box::pin(self.give_up(armed)).await;
+                        return Err(failure);
+                    }
+                    Err(failure) => return Err(failure),
+                },
             };
             let (kind, mark) = (armed.kind().clone(), armed.mark().clone());
             let held = Held::new(kind, mark, token, terms, granted);

@@ -104,17 +104,7 @@ impl Keeper {
     /// The keeper's work, for whoever runs it; ends some time after [`close`](Self::close).
     pub(crate) async fn work(self, backend: Arc<dyn Backend>, patience: Duration) {
         let told = be_told(self.inbox.clone(), backend.clone());
-        let worker = Worker {
-            inbox: self.inbox,
-            backend,
-            doubted: Vec::new(),
-            watched: Vec::new(),
-            next_watch: Moment::NEVER,
-            patience,
-            agenda: Agenda::default(),
-            jobs: JoinSet::new(),
-            shutting_down: Vec::new(),
-        };
+        let worker = Worker::new(self.inbox, backend, patience);
         tokio::select! {
             biased;
             () = worker.run() => {}
@@ -170,30 +160,28 @@ struct Worker {
 }
 
 impl Worker {
+    fn new(
+        inbox: Arc<Inbox<Order, Arc<Held>>>,
+        backend: Arc<dyn Backend>,
+        patience: Duration,
+    ) -> Self {
+        Self {
+            inbox,
+            backend,
+            doubted: Vec::new(),
+            watched: Vec::new(),
+            next_watch: Moment::NEVER,
+            patience,
+            agenda: Agenda::default(),
+            jobs: JoinSet::new(),
+            shutting_down: Vec::new(),
+        }
+    }
+
     async fn run(mut self) {
         let mut give_up = Moment::NEVER;
         loop {
-            // Also while orders keep coming: a renewal counts when its outcome is taken in.
-            while let Some(finished) = self.jobs.try_join_next() {
-                self.finish(finished);
-            }
-            let Taken {
-                orders,
-                leases,
-                is_last,
-            } = self.inbox.take();
-            for lease in leases {
-                self.keep(lease);
-            }
-            for order in orders {
-                self.accept(order);
-            }
-            self.look_after_doubted();
-            self.watch_lines();
-            self.do_what_is_due();
-            if self.jobs.is_empty() {
-                self.tell_that_all_is_given_back();
-            }
+            let is_last = self.round();
             if is_last && give_up == Moment::NEVER {
                 give_up = Moment::now() + FAREWELL;
             }
@@ -207,6 +195,33 @@ impl Worker {
                 false => tokio::task::yield_now().await,
             }
         }
+    }
+
+    /// Takes in what has ended and what was ordered, and begins what is due; returns whether no more orders
+    /// will come.
+    fn round(&mut self) -> bool {
+        // Also while orders keep coming: a renewal counts when its outcome is taken in.
+        while let Some(finished) = self.jobs.try_join_next() {
+            self.finish(finished);
+        }
+        let Taken {
+            orders,
+            leases,
+            is_last,
+        } = self.inbox.take();
+        for lease in leases {
+            self.keep(lease);
+        }
+        for order in orders {
+            self.accept(order);
+        }
+        self.look_after_doubted();
+        self.watch_lines();
+        self.do_what_is_due();
+        if self.jobs.is_empty() {
+            self.tell_that_all_is_given_back();
+        }
+        is_last
     }
 
     async fn sleep_until(&mut self, next: Moment) {
@@ -395,4 +410,59 @@ async fn report_nothing(job: impl Future<Output = ()>) -> Vec<Outcome> {
 /// When a renewal that could not be made is tried again.
 fn retry_pause(held: &Held) -> Duration {
     (held.lease / 20).min(Duration::from_millis(500))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::held::Granted;
+    use super::super::tests::kind;
+    use super::*;
+    use crate::backend::scripted::Scripted;
+    use crate::backend::{Batch, Reply};
+    use crate::options::Terms;
+    use crate::owner::Token;
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const AT_ONCE: Duration = Duration::from_millis(1);
+
+    /// A keeper that has taken up one lease.
+    fn keeper_of_one() -> (Worker, Arc<Held>) {
+        let kept = |batch: &Batch| vec![Reply::Int(1); batch.len()];
+        let backend = Scripted::new(move |sent| (AT_ONCE, Ok(kept(sent.batch))));
+        let keeper = Keeper::default();
+        let mut worker = Worker::new(keeper.inbox.clone(), backend, Duration::from_secs(1));
+        let terms = Terms::new(LEASE);
+        let mark = kind().mark(&Owner::random(), 0, "");
+        let granted = Granted::new(Moment::now(), LEASE);
+        let held = Arc::new(Held::new(kind(), mark, Token::new(1), &terms, granted));
+        keeper.keep(held.clone());
+        worker.round();
+        (worker, held)
+    }
+
+    /// Outcomes were taken in by a keeper that slept, and orders that kept coming kept it awake.
+    #[tokio::test(start_paused = true)]
+    async fn renewals_count_while_orders_pour_in() {
+        let (mut worker, held) = keeper_of_one();
+        for _ in 0..LEASE.as_millis() * 2 {
+            worker.round();
+            tokio::time::advance(AT_ONCE).await;
+            // Sends what is due, and lets replies arrive.
+            tokio::task::yield_now().await;
+        }
+        assert!(held.is_valid());
+    }
+
+    /// A lease that had ended while no task claimed it was looked at again and again.
+    #[tokio::test(start_paused = true)]
+    async fn ended_lease_that_is_unclaimed_is_forgotten() {
+        let (mut worker, held) = keeper_of_one();
+        held.set_unclaimed(true);
+        held.end(Ending::Released);
+        for _ in 0..10 {
+            tokio::time::advance(LEASE / 5).await;
+            worker.round();
+        }
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
 }

@@ -170,7 +170,12 @@ impl Engine {
     ) -> Result<(Moment, Renewed), Failure> {
         let (lane, slot) = (Lane::Requests, kind.slot());
         let link = match acknowledged {
-            Some(wanted) => self.backend.acknowledged(lane, slot, wanted).await?,
+            Some(wanted) => {
+                let patience = self.limits.request;
+                self.backend
+                    .acknowledged(lane, slot, wanted, patience)
+                    .await?
+            }
             None => self.link(slot).await?,
         };
         let sent = Moment::now();

@@ -75,7 +75,7 @@ pub(super) async fn renew(
         match first.acknowledged {
             Some(wanted) => {
                 backend
-                    .acknowledged(Lane::Keeper, first.kind.slot(), wanted)
+                    .acknowledged(Lane::Keeper, first.kind.slot(), wanted, patience)
                     .await
             }
             None => link_after(&*backend, first.kind.slot(), failures).await,

@@ -426,3 +426,31 @@ async fn glance(engine: &Engine, hints: &dyn Hints, slot: Slot) -> Result<Glance
     let link = engine.backend.link(Lane::Keeper, slot).await?;
     hints.glance().send(&*link, engine.limits.request).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::gate::Watched;
+    use super::super::tests::{LEASE, engine, kind, yes};
+    use super::*;
+    use crate::backend::scripted::Scripted;
+    use std::task::{Context, Waker};
+
+    /// A task that was handed a lock of no use to it entered again, and the keeper did not watch it.
+    #[tokio::test(start_paused = true)]
+    async fn task_that_enters_again_is_watched() {
+        let engine = engine(&Scripted::new(yes));
+        let kind = kind();
+        let place = engine.room.enter(kind.waiting().gate().unwrap());
+        let hold = engine.take(&kind, &Terms::new(LEASE)).await.unwrap();
+        let gate = place.gate();
+        let other = Terms::new(LEASE * 2);
+        let mut turn = pin!(place.turn(&other, &engine.keeper));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(turn.as_mut().poll(&mut context).is_pending(), "in line");
+        // Handed on; the keeper then finds no task in line.
+        drop(hold);
+        assert!(!gate.clone().watch());
+        assert!(turn.as_mut().poll(&mut context).is_pending(), "again");
+        assert!(!gate.begin_watch(), "the keeper watches it already");
+    }
+}

@@ -267,6 +267,13 @@ impl LockKeys {
         &self.channel
     }
 
+    /// Where the opening of a latch is announced. Tasks of one process wait
+    /// together for what is announced in one channel, so it is not that of a
+    /// mutex of this name.
+    pub(super) fn latch_channel(&self) -> String {
+        self.channel.replacen("wake:", "latch:", 1)
+    }
+
     /// Another key of this lock, in the same slot.
     pub(super) fn beside(&self, what: &str) -> String {
         format!("{RESERVED}{what}:{{{}}}:{}", tag_of(self.slot), self.lock())

@@ -17,11 +17,13 @@ script!(DELETE, "latch/delete.lua");
 #[derive(Debug)]
 pub(crate) struct Latched {
     keys: LockKeys,
+    channel: String,
 }
 
 impl Latched {
     pub(crate) fn new(keys: LockKeys) -> Self {
-        Self { keys }
+        let channel = keys.latch_channel();
+        Self { keys, channel }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -41,7 +43,7 @@ impl Latched {
 
     /// Counts down; how many are still to come, or `None` when there is no latch.
     pub(crate) fn count_down(&self, caller: &str) -> Call<Option<u32>> {
-        let args = [caller.as_bytes(), self.keys.channel().as_bytes()];
+        let args = [caller.as_bytes(), self.channel.as_bytes()];
         Call::script(&COUNT_DOWN, &self.key(), &args, |replies| {
             match first("a count-down", replies)?.int() {
                 Some(-1) => Ok(None),
@@ -55,12 +57,7 @@ impl Latched {
 
     /// Deletes it; false when there was none.
     pub(crate) fn delete(&self) -> Call<bool> {
-        Call::script(
-            &DELETE,
-            &self.key(),
-            &[self.keys.channel().as_bytes()],
-            read_done,
-        )
+        Call::script(&DELETE, &self.key(), &[self.channel.as_bytes()], read_done)
     }
 
     /// How many are still to come, or `None` when there is no latch.
@@ -79,7 +76,7 @@ impl Latched {
 
 impl Hints for Latched {
     fn announced(&self) -> Announced<'_> {
-        Announced::sharded(self.keys.channel())
+        Announced::sharded(&self.channel)
     }
 
     fn glance(&self) -> Call<Glance> {

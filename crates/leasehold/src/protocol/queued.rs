@@ -447,12 +447,15 @@ pub(super) fn stood(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holde
         let since = Duration::from_micros((since > 0).then_some(since)?);
         std::time::UNIX_EPOCH.checked_add(since)
     });
-    let mark = parts.nth(1).unwrap_or_default();
+    // A release that keeps the lock puts `-` in place of the channel.
+    let kept = parts.next() == Some(b"-");
+    let mark = parts.next().unwrap_or_default();
     let asked = record::read(mark);
     let holder = Holder {
         // Of one who waits: since when it does.
         since: held_since.or(asked.since),
         lease_left: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
+        kept,
         ..asked
     };
     Some((mark.to_vec(), holder))

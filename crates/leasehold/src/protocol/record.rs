@@ -124,7 +124,9 @@ pub(super) fn read(value: &[u8]) -> Holder {
 }
 
 fn particulars(value: &str) -> Option<Holder> {
-    let mut parts = value.splitn(6, ' ').skip(2);
+    let mut parts = value.splitn(6, ' ');
+    let kept = parts.next()? == KEPT;
+    let _owner = parts.next()?;
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     let pid = parts.next()?.parse().ok()?;
     let host = parts.next()?.to_owned();
@@ -136,6 +138,7 @@ fn particulars(value: &str) -> Option<Holder> {
             .checked_add(since)
             .or(Some(SystemTime::UNIX_EPOCH)),
         note: note.map(str::to_owned),
+        kept,
         ..Holder::default()
     })
 }
@@ -176,7 +179,11 @@ mod tests {
         let value = write(&Owner::random(), 1_763_000_000_123_456, "nightly");
         let kept = kept(&value);
         assert_ne!(kept, value);
-        assert_eq!(read(&kept), read(&value));
+        let holder = Holder {
+            kept: true,
+            ..read(&value)
+        };
+        assert_eq!(read(&kept), holder);
         assert_eq!(process(&kept), process(&value));
     }
 

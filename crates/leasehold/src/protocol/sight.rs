@@ -9,7 +9,7 @@ use super::call::first;
 use super::expiry::time_left;
 use super::keys::QueueKeys;
 use super::record::{self, Form};
-use super::redisson::Mode;
+use super::redisson::{Mode, owner_in};
 use super::script::{digits, script};
 use super::{Call, Keyspace, process_channel, queued};
 use crate::backend::{Command, Failure, RefusalKind, Reply, Slot};
@@ -359,7 +359,8 @@ fn redissons(
 
 /// One of Redisson's, if `owner` is `UUID:THREAD` or, of one who writes, `UUID:THREAD:write`.
 fn redisson(owner: &str, left: Option<Duration>) -> Option<Stood> {
-    let (id, thread) = owner.trim_end_matches(":write").split_once(':')?;
+    let (owner, kept) = owner_in(owner);
+    let (id, thread) = owner.split_once(':')?;
     let is_id = id.len() == 36
         && id.bytes().enumerate().all(|(at, byte)| match at {
             8 | 13 | 18 | 23 => byte == b'-',
@@ -369,8 +370,9 @@ fn redisson(owner: &str, left: Option<Duration>) -> Option<Stood> {
     (is_id && is_thread).then(|| Stood {
         mark: Vec::new(),
         holder: Holder {
-            redisson: Some(format!("{id}:{thread}")),
+            redisson: Some(owner.clone()),
             lease_left: left,
+            kept,
             ..Holder::default()
         },
     })

@@ -3,13 +3,16 @@
 
 use super::Verdict;
 use crate::history::{Event, What};
+use crate::plan::Plan;
 use crate::site::Remains;
 
 /// How much more memory servers may use than before: buffers, scripts, counters.
 const MEMORY: i64 = 24 * 1024 * 1024;
 
-/// How much more a worker may have when its client has gone than when it had just connected: what its tasks had at the same time, and no more the longer it ran.
+/// How much more a worker may have when its client has gone than when it had just connected, and how much more for
+/// each of its tasks: what they had at the same time, and no more the longer it ran.
 const OF_A_WORKER: u64 = 32 * 1024 * 1024;
+const OF_A_TASK: u64 = 8 * 1024;
 
 /// Keys that are meant to stay: tokens, the standing and the votes of a quorum's node, and the tokens of Redisson's fenced locks.
 const MEANT_TO_STAY: [&str; 4] = [
@@ -19,7 +22,7 @@ const MEANT_TO_STAY: [&str; 4] = [
     "redisson_lock_token:",
 ];
 
-pub(crate) fn check(remains: &Remains) -> Verdict {
+pub(crate) fn check(plan: &Plan, remains: &Remains) -> Verdict {
     let mut verdict = Verdict::new("nothing is left behind");
     for (key, life) in &remains.keys {
         verdict.looked_at += 1;
@@ -34,7 +37,7 @@ pub(crate) fn check(remains: &Remains) -> Verdict {
         verdict.wrong(|| format!("lock {lock} cannot be had in full"));
     }
     for (process, events) in remains.histories.iter().enumerate() {
-        check_end(process, events, &mut verdict);
+        check_end(plan, process, events, &mut verdict);
     }
     if remains.grown > MEMORY {
         verdict.wrong(|| format!("the servers' memory has grown by {} bytes", remains.grown));
@@ -47,13 +50,13 @@ pub(crate) fn is_meant_to_stay(key: &str) -> bool {
 }
 
 /// Processes that were not killed end with nothing under way.
-fn check_end(process: usize, events: &[Event], verdict: &mut Verdict) {
+fn check_end(plan: &Plan, process: usize, events: &[Event], verdict: &mut Verdict) {
     if let Some(What::Over { tasks, grown }) = events.last().map(|event| event.what) {
         verdict.looked_at += 1;
         if tasks > 0 {
             verdict.wrong(|| format!("process {process} ended with {tasks} tasks"));
         }
-        if grown > OF_A_WORKER {
+        if grown > OF_A_WORKER + plan.tasks * OF_A_TASK {
             verdict.wrong(|| format!("process {process} has grown by {grown} bytes"));
         }
     }
@@ -62,14 +65,16 @@ fn check_end(process: usize, events: &[Event], verdict: &mut Verdict) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Kind, tests::plan_of};
 
     #[test]
     fn what_is_left_is_found() {
+        let plan = plan_of(Kind::Mutex);
         let clean = Remains {
             keys: vec![("leasehold:token:{3560}".to_owned(), 5)],
             ..Remains::default()
         };
-        assert!(check(&clean).is_clean());
+        assert!(check(&plan, &clean).is_clean());
         let key = Remains {
             keys: vec![("lock:torture:1".to_owned(), -1)],
             ..Remains::default()
@@ -95,7 +100,7 @@ mod tests {
             ..Remains::default()
         };
         for remains in [key, channel, permits, task, worker, memory] {
-            assert_eq!(check(&remains).wrong, 1);
+            assert_eq!(check(&plan, &remains).wrong, 1);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Those who check histories. Each says what it looked at and what it found; each is shown to find what it looks for.
 
+pub(crate) mod connections;
 pub(crate) mod exclusion;
 pub(crate) mod leftovers;
 pub(crate) mod linear;
 pub(crate) mod order;
+pub(crate) mod service;
 pub(crate) mod store;
 pub(crate) mod tokens;
 pub(crate) mod waiting;

@@ -58,7 +58,7 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt], deeds: &[Deed]) -> Verdic
 }
 
 /// When requests could not be answered. A quorum bears that of two servers, and one that was started again does not vote for a while.
-fn outages(plan: &Plan, deeds: &[Deed]) -> Vec<(Moment, Moment)> {
+pub(super) fn outages(plan: &Plan, deeds: &[Deed]) -> Vec<(Moment, Moment)> {
     let quarantine = longest_lease(plan) + Duration::from_secs(2);
     let span = |deed: &Deed| match (plan.topology, deed.fault) {
         (Topology::Quorum, Fault::RestartServer) => {
@@ -102,6 +102,8 @@ fn is_outage(fault: Fault) -> bool {
             | Fault::KillClients
             | Fault::KillSubscribers
             | Fault::FlushData
+            | Fault::ForgetSentinel
+            | Fault::SleepSentinel
     )
 }
 
@@ -124,7 +126,7 @@ fn gaps(spans: &[(Moment, Moment)], from: Moment, until: Moment) -> Vec<(Moment,
 }
 
 /// How much of the time the spans cover.
-fn overlap(spans: &[(Moment, Moment)], from: Moment, until: Moment) -> u64 {
+pub(super) fn overlap(spans: &[(Moment, Moment)], from: Moment, until: Moment) -> u64 {
     let first = spans.partition_point(|span| span.1 <= from);
     let inside = spans[first..].iter().take_while(|span| span.0 < until);
     inside

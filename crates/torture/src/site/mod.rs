@@ -1,5 +1,6 @@
 //! Where a run takes place: servers, a bad network between them and the workers, a store that nothing is done to, and the workers.
 
+mod sentinels;
 mod servers;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use leasehold::Quorum;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{Answer, Dice, Fault as Bad, Flavor, Proxy, Server};
 
+pub(crate) use sentinels::SENTINELS;
 pub(crate) use servers::Servers;
 
 use crate::check::leftovers;

@@ -16,6 +16,9 @@ const USERS: [&str; 2] = [
 /// How long a master writes what no replica will have.
 const UNNOTICED: Duration = Duration::from_millis(200);
 
+/// How long a node sleeps while a slot moves: workers give up a connection that is silent for a quarter of a second.
+const ASLEEP: Duration = Duration::from_millis(180);
+
 /// The servers of a run.
 pub(crate) enum Servers {
     Alone(Vec<Server>),
@@ -203,6 +206,31 @@ impl Servers {
                 true
             }
         }
+    }
+
+    /// Moves the slot of a client's channel while its node sleeps; false where not all are there, or a lock has
+    /// that slot: its keys would stay behind.
+    pub(crate) fn move_slot_asleep(&self, locks: u32, further: usize) -> bool {
+        let Self::Cluster(cluster) = self else {
+            return false;
+        };
+        if !self.is_whole() {
+            return false;
+        }
+        let masters: Vec<_> = (0..6)
+            .filter(|node| self.all()[*node].is_master())
+            .collect();
+        let (from, to) = (masters[further % 3], masters[(further + 1) % 3]);
+        let channels = self.all()[from].ask(&["PUBSUB", "SHARDCHANNELS", "leasehold:process:*"]);
+        let Some(channel) = channels.list().get(further % channels.list().len().max(1)) else {
+            return false;
+        };
+        let slot = cluster.slot(channel.text());
+        let is_free = (0..locks).all(|lock| cluster.slot(&format!("lock:torture:{lock}")) != slot);
+        if is_free {
+            cluster.move_slot_asleep(slot, from, to, ASLEEP);
+        }
+        is_free
     }
 
     /// Whether every server is up, and every replica follows its master.

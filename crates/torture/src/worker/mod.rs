@@ -1,13 +1,14 @@
 //! A worker: a process of its own that takes locks by the public interface, sells coupons under its tokens, and notes all of it.
 
 mod command;
+mod forking;
 mod taking;
 mod unwell;
 
 use std::io::Read as _;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use testkit::{Connection, Dice};
@@ -41,10 +42,15 @@ struct Worker {
     log: Log,
     holdings: AtomicU64,
     over: Arc<AtomicBool>,
+    /// Connections to the store that no task uses now.
+    stores: Mutex<Vec<Connection>>,
 }
 
 /// Works until standard input is closed.
 pub(crate) fn work(job: Job) {
+    if job.plan.forks > 0 {
+        return forking::work(&job);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -58,13 +64,7 @@ pub(crate) fn work(job: Job) {
     });
     let log = Log::open(&job.history).expect("a file for the history");
     let grown = runtime.block_on(async {
-        let worker = Arc::new(Worker {
-            log: Log::open(&job.history).expect("a file for the history"),
-            holdings: AtomicU64::new(0),
-            over,
-            locks: Locks::connect(&job).await,
-            job,
-        });
+        let worker = Worker::connect(job, over, 0).await;
         let before = memory();
         worker.clone().work().await;
         worker.locks.shutdown().await;
@@ -111,6 +111,18 @@ pub(crate) fn not_to_be_had(job: &Job) -> Vec<u32> {
 }
 
 impl Worker {
+    /// Connects; the holdings are numbered from `first` on.
+    async fn connect(job: Job, over: Arc<AtomicBool>, first: u64) -> Arc<Self> {
+        Arc::new(Self {
+            log: Log::open(&job.history).expect("a file for the history"),
+            holdings: AtomicU64::new(first),
+            over,
+            stores: Mutex::default(),
+            locks: Locks::connect(&job).await,
+            job,
+        })
+    }
+
     async fn work(self: Arc<Self>) {
         let plan = &self.job.plan;
         let mut tasks: Vec<_> = (0..plan.tasks)
@@ -138,14 +150,12 @@ impl Worker {
 
     async fn take_locks(self: Arc<Self>, task: u64) {
         let mut dice = self.dice(task);
-        let mut store = Connection::open(self.job.store).expect("the store is up");
         while !self.over.load(Ordering::SeqCst) {
             let (lock, ask) = self.choose(&mut dice);
             let holding = self.holdings.fetch_add(1, Ordering::Relaxed);
             let unpolled = self.job.plan.unpolled;
             if unpolled > 0 && dice.below(unpolled) == 0 {
-                self.take_without_polls(lock, holding, &mut dice, &mut store)
-                    .await;
+                self.take_without_polls(lock, holding, &mut dice).await;
                 continue;
             }
             let (weight, patient) = (ask.weight, ask.patience.is_some());
@@ -160,7 +170,7 @@ impl Worker {
             };
             let failure = match tokio::time::timeout(limit, taking).await {
                 Ok(Ok(held)) => {
-                    self.hold(lock, holding, held, &mut dice, &mut store).await;
+                    self.hold(lock, holding, held, &mut dice).await;
                     continue;
                 }
                 Ok(Err(failure)) => failure,
@@ -200,14 +210,7 @@ impl Worker {
         (lock, Ask { weight, patience })
     }
 
-    async fn hold(
-        &self,
-        lock: u32,
-        holding: u64,
-        held: Held,
-        dice: &mut Dice,
-        store: &mut Connection,
-    ) {
+    async fn hold(&self, lock: u32, holding: u64, held: Held, dice: &mut Dice) {
         let token = held.token();
         let (at, deadline) = (now(), held.deadline());
         self.note_at(lock, holding, at, What::Got { token, deadline });
@@ -215,7 +218,7 @@ impl Worker {
         let alone = self.job.plan.kind(lock).capacity() == 1;
         let sells = token > 0 && alone && dice.below(4) == 0;
         let read = if sells {
-            coupons::read(store, lock, token)
+            self.at_store(|store| coupons::read(store, lock, token))
         } else {
             None
         };
@@ -236,13 +239,23 @@ impl Worker {
         if let Some(read) = read {
             // Whether the lock is still ours is not asked: that is what the token is for.
             let seller = coupons::seller(self.job.number, holding);
-            let accepted = coupons::sell(store, lock, token, &seller, read);
+            let accepted = self.at_store(|store| coupons::sell(store, lock, token, &seller, read));
             self.note(lock, holding, What::Sold { token, accepted });
         }
         ending.note();
         if held.give_back(dice.below(4) == 0).await {
             self.note(lock, holding, What::Gave);
         }
+    }
+
+    /// Asks the store on a connection that no other task uses meanwhile: there are as many as threads.
+    fn at_store<T>(&self, ask: impl FnOnce(&mut Connection) -> T) -> T {
+        let idle = self.stores.lock().expect("no panic").pop();
+        let open = || Connection::open(self.job.store).expect("the store is up");
+        let mut store = idle.unwrap_or_else(open);
+        let answer = ask(&mut store);
+        self.stores.lock().expect("no panic").push(store);
+        answer
     }
 
     fn note(&self, lock: u32, holding: u64, what: What) {

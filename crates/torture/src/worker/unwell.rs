@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use testkit::{Connection, Dice};
+use testkit::Dice;
 
 use super::taking::Ask;
 use super::{Worker, name};
@@ -15,13 +15,7 @@ const TASKS: u64 = 4;
 
 impl Worker {
     /// Waits for a lock, does not poll for longer than others may wait for it, and then polls again or goes away.
-    pub(super) async fn take_without_polls(
-        &self,
-        lock: u32,
-        holding: u64,
-        dice: &mut Dice,
-        store: &mut Connection,
-    ) {
+    pub(super) async fn take_without_polls(&self, lock: u32, holding: u64, dice: &mut Dice) {
         let plan = &self.job.plan;
         // It is not judged by how long it waits.
         let (weight, patient) = (1, false);
@@ -39,7 +33,7 @@ impl Worker {
         }
         drop(taking);
         match taken {
-            Ok(Ok(held)) => self.hold(lock, holding, held, dice, store).await,
+            Ok(Ok(held)) => self.hold(lock, holding, held, dice).await,
             Ok(Err(failure)) => self.note(lock, holding, What::Failed(failure)),
             Err(_) => self.note(lock, holding, What::Failed(Failure::Abandoned)),
         }

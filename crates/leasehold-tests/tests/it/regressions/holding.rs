@@ -10,7 +10,7 @@ use testkit::{Fault, Proxy, Server};
 use crate::hand_on::{KINDS, pass};
 use crate::inspect::allow_looking;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, key, name, owners, run, server,
+    AMPLE, LEASE, builder_at, client, eventually, is_awaited, key, name, owners, run, server,
 };
 
 /// A writer was handed a fair mutex of the same name by a task of its process. It must ask the server.
@@ -34,6 +34,25 @@ fn writer_is_not_handed_a_fair_mutex() {
         assert_eq!(first.release().await.unwrap(), Release::Released);
         let second = second.await.unwrap().unwrap();
         assert_eq!(second.release().await.unwrap(), Release::Released);
+    });
+}
+
+/// A task that waited for a latch waited behind tasks of its process that wanted
+/// a mutex of that name. It must ask the server.
+#[test]
+fn latch_waiter_does_not_wait_for_a_mutex() {
+    run(async {
+        let server = server();
+        let (other, client) = (client(&server).await, client(&server).await);
+        let name = name();
+        let held = other.mutex(&name).lock().await.unwrap();
+        let waiter = tokio::spawn(client.mutex(&name).lock().into_future());
+        eventually("it waits", || is_awaited(&server, &name)).await;
+        let error = client.latch(&name).wait_for(LEASE).await.unwrap_err();
+        assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
+        assert_eq!(held.release().await.unwrap(), Release::Released);
+        let guard = waiter.await.unwrap().unwrap();
+        assert_eq!(guard.release().await.unwrap(), Release::Released);
     });
 }
 
@@ -124,7 +143,7 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Lock) {
 }
 
 /// How many scripts the server has run by their digest.
-fn scripts(server: &Server) -> u64 {
+pub(super) fn scripts(server: &Server) -> u64 {
     let stats = server.ask(&["INFO", "commandstats"]);
     let stats = stats.text();
     let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();

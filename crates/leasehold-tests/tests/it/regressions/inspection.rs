@@ -3,8 +3,10 @@
 use leasehold::{Client, Error, Release, SeenKind};
 use testkit::{Answer, Server};
 
+use crate::contract::{KINDS, any_lock};
+use crate::inspect::allow_looking;
 use crate::redisson::{ENDLESS, take_now};
-use crate::support::{AMPLE, LEASE, eventually, name, on_every_server, patient};
+use crate::support::{AMPLE, LEASE, client, eventually, name, on_every_server, patient};
 
 /// A client whose names are whole keys, with all rights.
 async fn operator(server: &Server) -> Client {
@@ -15,6 +17,37 @@ async fn operator(server: &Server) -> Client {
 
 fn exists(server: &Server, key: &str) -> bool {
     server.ask(&["EXISTS", key]).int() == 1
+}
+
+/// A lock that `at_least` kept after its release showed a holder that is gone.
+#[test]
+fn kept_lock_is_no_lock_of_a_dead_holder() {
+    on_every_server(|server| async move {
+        allow_looking(&server);
+        let operator = client(&server).await;
+        for kind in 0..KINDS {
+            let name = name();
+            let holding = client(&server).await;
+            let lock = any_lock(&holding, &name, kind).at_least(AMPLE);
+            let guard = lock.await.unwrap();
+            let seen = operator.look(&name).await.unwrap().expect("held");
+            assert!(!seen.holders[0].kept, "kind {kind}");
+            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert!(holding.shutdown(AMPLE).await);
+
+            let seen = operator.look(&name).await.unwrap().expect("kept");
+            let holder = &seen.holders[0];
+            assert!(holder.kept, "kind {kind}: {holder:?}");
+            assert_eq!(holder.alive, None, "kind {kind}");
+            assert!(holder.lease_left.is_some_and(|left| left <= AMPLE));
+            let text = holder.to_string();
+            assert!(text.contains("released, kept for"), "{text}");
+
+            let freed = operator.force_release(&name).await.unwrap();
+            assert!(freed.len() == 1 && freed[0].kept, "kind {kind}: {freed:?}");
+            assert_eq!(operator.look(&name).await.unwrap(), None);
+        }
+    });
 }
 
 /// A forced release always asked for readers, and found none beside a writer.

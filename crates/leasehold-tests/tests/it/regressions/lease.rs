@@ -191,20 +191,30 @@ fn share_connections(acquires: u64) {
     });
 }
 
-/// `WAIT` stood before a script that the server had to learn, so nobody waited for what the script wrote.
+/// `WAIT` stood before a script that the server had to learn, and so did not wait for what the script wrote.
 #[test]
 fn unknown_script_is_acknowledged_too() {
     run(async {
         let (master, replica) = pair().await;
         let url = format!("redis://127.0.0.1:{}", master.port());
         let client = patient(Client::builder(&url)).connect().await.unwrap();
+        let lock = client.mutex(&name()).lock().lease(AMPLE * 5);
+        let guard = lock.replicas(1, SHORT).await.unwrap();
+        // `WAIT` behind nothing new counts a replica that has acknowledged everything.
+        eventually("all acknowledged", || {
+            let written = format!("offset={},", master.info("master_repl_offset"));
+            let acknowledged = master.ask(&["INFO", "replication"]);
+            acknowledged.text().contains(&written)
+        })
+        .await;
         replica.pause();
-        for _ in 0..2 {
-            master.tell(&["SCRIPT", "FLUSH"]);
-            let lock = client.mutex(&name()).try_lock().replicas(1, SHORT).await;
-            assert!(matches!(lock, Err(Error::NotReplicated { .. })), "{lock:?}");
-        }
+        master.tell(&["SCRIPT", "FLUSH"]);
+        let extended = guard.extend(AMPLE * 10).await;
         replica.resume();
+        assert!(
+            matches!(extended, Err(Error::NotReplicated { .. })),
+            "{extended:?}"
+        );
     });
 }
 

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, Loss, Release};
 use testkit::group::{GROUP, Group};
-use testkit::{Cluster, Fault, Flavor, Proxy, Server, Setup};
+use testkit::{Answer, Cluster, Fault, Flavor, Proxy, Server, Setup};
 
 use crate::deployment::{Deployment, Five, builder_by, builder_of, cluster, cluster_url, group};
 use crate::inspect::{LONG, allow_looking, listened_to};
-use crate::support::{AMPLE, LEASE, builder_at, eventually, name, patient, run, server, url_at};
+use crate::support::{
+    AMPLE, LEASE, builder_at, eventually, exists, name, patient, run, server, url_at,
+};
 
 async fn works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
@@ -224,6 +226,37 @@ fn idle_client_leaves_a_demoted_master_at_once() {
     leave_demoted_master(&Flavor::all(), Duration::from_secs(2));
 }
 
+/// A node that was demoted after the layout was asked, and before it was
+/// subscribed to, was left only when the next layout was due, after 10 to 30 s.
+#[test]
+fn layout_is_asked_again_once_a_node_is_heard() {
+    run(async {
+        let setup = Setup::default().option("slowlog-log-slower-than", "0");
+        let setup = setup.option("slowlog-max-len", "100000");
+        let cluster = Cluster::start(&setup, &Flavor::one(), 1, false);
+        let server = cluster.server(0);
+        let url = format!("redis+cluster://127.0.0.1:{}", server.port());
+        let _client = patient(Client::builder(&url)).connect().await.unwrap();
+        let command = |entry: &Answer| {
+            let words = entry.list()[3].list().iter().map(Answer::text);
+            words.collect::<Vec<_>>().join(" ").to_lowercase()
+        };
+        let is_asked_after = || {
+            // The newest command comes first.
+            let log = server.ask(&["SLOWLOG", "GET", "-1"]);
+            let commands: Vec<_> = log.list().iter().map(command).collect();
+            let is_watch = |command: &String| command.starts_with("ssubscribe leasehold:watch:");
+            let is_layout = |command: &String| command == "cluster slots";
+            let watched = commands.iter().position(is_watch);
+            watched.is_some_and(|at| commands[..at].iter().any(is_layout))
+        };
+        let start = Instant::now();
+        eventually("asked again", is_asked_after).await;
+        // Without a reason it is asked after ten seconds at the earliest.
+        assert!(start.elapsed() < Duration::from_secs(8));
+    });
+}
+
 /// The client does nothing, and is not due to ask within the limit: the node itself says that its slots have gone.
 fn leave_demoted_master(flavors: &[Flavor], limit: Duration) {
     for flavor in flavors {
@@ -292,6 +325,64 @@ fn late_fill_does_not_outlast_the_release() {
     });
 }
 
+/// An acquire with `replicas` waited without a limit for other requests to give
+/// up their connections.
+#[test]
+fn acquire_waits_not_for_ever_for_others_replicas() {
+    run(async {
+        let server = Server::start(&Flavor::one());
+        let patience = LEASE / 2;
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = patient(Client::builder(&url)).lease(AMPLE * 10);
+        let client = builder.request_timeout(patience).connect().await.unwrap();
+        // There is no replica.
+        let ask = |name: &str| client.mutex(name).try_lock().replicas(1, AMPLE * 5);
+        let blocked: Vec<_> = (0..16)
+            .map(|_| tokio::spawn(ask(&name()).into_future()))
+            .collect();
+        let waiting = || server.info("blocked_clients") as usize;
+        eventually("all wait for replicas", || waiting() == blocked.len()).await;
+        let name = name();
+        let asked = tokio::time::timeout(AMPLE, ask(&name).into_future()).await;
+        let error = asked.expect("a limit").unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        assert!(!exists(&server, &name), "it was not released");
+        for task in blocked {
+            task.abort();
+        }
+    });
+}
+
+/// Certificates were verified for the announced address alone.
+#[test]
+fn tls_name_replaces_the_announced_address() {
+    run(async {
+        let setup = Setup::default().tls_named("redis.internal");
+        // Redis 7.0 announces its plain ports to clients that speak TLS.
+        let flavor = Flavor::all().pop().unwrap();
+        let cluster = Cluster::start(&setup, &flavor, 3, false);
+        let node = cluster.server(0);
+        let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
+        let builder = || patient(Client::builder(&url)).root_certificate(node.authority());
+        let right = builder().tls_name("redis.internal").connect().await;
+        let client = right.unwrap();
+        for _ in 0..10 {
+            works(&client).await;
+        }
+        for refused in [builder(), builder().tls_name("other.internal")] {
+            let error = refused.connect().await.unwrap_err();
+            assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+            let text = format!("{error:?}");
+            assert!(text.contains("certificate"), "{text}");
+        }
+        let nameless = builder().tls_name("no name").connect().await;
+        let Err(Error::Invalid { why, .. }) = nameless else {
+            panic!("{nameless:?}");
+        };
+        assert!(why.contains("TLS name"), "{why}");
+    });
+}
+
 /// Where a node gave no host, that of the URL's first node was taken, and `?` for a name.
 #[test]
 fn cluster_nodes_without_a_name_are_found() {
@@ -314,4 +405,21 @@ fn cluster_nodes_without_a_name_are_found() {
             assert_eq!(guard.release().await.unwrap(), Release::Released);
         });
     }
+}
+
+/// A connection whose handshake took too long stayed open, with its task, for as long as the server kept it.
+#[test]
+fn abandoned_handshake_leaves_no_connection() {
+    run(async {
+        let server = server();
+        server.pause();
+        let builder = builder_at(server.port()).connect_timeout(Duration::from_millis(200));
+        assert!(builder.connect().await.is_err());
+        server.resume();
+        let of_clients = || {
+            let list = server.ask(&["CLIENT", "LIST"]);
+            list.text().lines().count() - 1
+        };
+        eventually("no connection is left", || of_clients() == 0).await;
+    });
 }

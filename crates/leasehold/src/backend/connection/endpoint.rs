@@ -86,13 +86,14 @@ impl Endpoint {
                 .await
                 .map_err(|error| Failure::Unreachable(error.into()))?;
             let wire = Wire::start(reader, writer, on_event);
-            let greeted = self.greet(&wire, name, role).await;
-            match (&greeted, role) {
-                (Err(_), _) => wire.close("the handshake failed"),
-                (Ok(_), Role::Sentinel) => {}
-                (Ok(_), Role::Master | Role::Voter | Role::Member) => wire.begin_seals(),
+            let mut handshake = Handshake::on(wire.clone());
+            let facts = self.greet(&wire, name, role).await?;
+            handshake.is_complete = true;
+            match role {
+                Role::Sentinel => {}
+                Role::Master | Role::Voter | Role::Member => wire.begin_seals(),
             }
-            Ok((wire, greeted?))
+            Ok((wire, facts))
         };
         let connected = tokio::time::timeout(limit, connecting).await;
         let late = |_| {
@@ -191,6 +192,30 @@ impl Endpoint {
                 Failure::Unreachable(format!("{self:?}: {cause}").into())
             }
             other => other,
+        }
+    }
+}
+
+/// A handshake under way. Dropping it before it is complete closes the connection, which its reading task
+/// would keep open.
+struct Handshake {
+    wire: Arc<Wire>,
+    is_complete: bool,
+}
+
+impl Handshake {
+    fn on(wire: Arc<Wire>) -> Self {
+        Self {
+            wire,
+            is_complete: false,
+        }
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.wire.close("the handshake failed");
         }
     }
 }

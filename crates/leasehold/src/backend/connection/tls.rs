@@ -14,6 +14,9 @@ pub(crate) struct Tls {
     pub(crate) root_certificate: Option<Vec<u8>>,
     /// Certificate and key (PEM), for servers that ask for them.
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name that certificates must have, in place of the host that is
+    /// dialled.
+    pub(crate) name: Option<String>,
     /// Accepts any certificate.
     pub(crate) trusts_all: bool,
 }
@@ -44,7 +47,11 @@ mod with_rustls {
 
     /// Makes TLS connections with one configuration.
     #[derive(Clone)]
-    pub(in super::super) struct Connector(Arc<ClientConfig>);
+    pub(in super::super) struct Connector {
+        config: Arc<ClientConfig>,
+        /// The name to verify, in place of the host that is dialled.
+        name: Option<ServerName<'static>>,
+    }
 
     impl Connector {
         pub(in super::super) fn new(tls: &Tls) -> Result<Self, Cause> {
@@ -66,18 +73,30 @@ mod with_rustls {
                     builder.with_client_auth_cert(chain, key)?
                 }
             };
-            Ok(Self(Arc::new(config)))
+            Ok(Self {
+                config: Arc::new(config),
+                name: tls.name.as_deref().map(verified_name).transpose()?,
+            })
         }
     }
 
-    /// Secures `stream` to a server that must be `host`.
+    fn verified_name(name: &str) -> Result<ServerName<'static>, Cause> {
+        let parsed = ServerName::try_from(name.to_owned());
+        parsed.map_err(|_| "the TLS name is neither a DNS name nor an IP address".into())
+    }
+
+    /// Secures `stream` to a server whose certificate must be for `host`, or
+    /// for the name that was set.
     pub(in super::super) async fn connect(
         connector: &Connector,
         host: &str,
         stream: TcpStream,
     ) -> std::io::Result<TlsStream<TcpStream>> {
-        let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
-        let connector = TlsConnector::from(connector.0.clone());
+        let name = match &connector.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?,
+        };
+        let connector = TlsConnector::from(connector.config.clone());
         connector.connect(name, stream).await
     }
 

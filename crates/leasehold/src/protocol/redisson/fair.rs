@@ -9,7 +9,7 @@ use super::super::script::script;
 use super::super::{
     Acquired, Call, Freed, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting,
 };
-use super::{NO_TOKEN, Object, holder, holder_at, lock, millis, read_done, time_left};
+use super::{NO_TOKEN, Object, holder, holder_at, kept, lock, millis, read_done, time_left};
 use crate::backend::{Capabilities, Failure, Reply};
 use crate::holder::Holder;
 use crate::owner::{Owner, Token};
@@ -94,6 +94,7 @@ impl Kind for Fair {
             &millis(self.wait),
             &millis(keep.unwrap_or_default()),
             self.object.publish(),
+            &kept(mark),
         ];
         Call::script(
             &RELEASE,

@@ -140,6 +140,27 @@ impl Object {
     }
 }
 
+/// The owner that stands in place of `owner`, `CLIENT:THREAD`, after a release
+/// that keeps the lock: `CLIENT:0THREAD`. No renewal has it, and Java numbers
+/// no thread so. To Redisson it is another thread, which never comes back.
+pub(super) fn kept(owner: &[u8]) -> Vec<u8> {
+    let mut kept = owner.to_vec();
+    if let Some(at) = owner.iter().position(|byte| *byte == b':') {
+        kept.insert(at + 1, b'0');
+    }
+    kept
+}
+
+/// The owner in a field of a lock's hash, and whether the owner released the
+/// lock, which is kept.
+pub(crate) fn owner_in(field: &str) -> (String, bool) {
+    let owner = field.trim_end_matches(":write");
+    match owner.split_once(":0") {
+        Some((client, thread)) if !thread.is_empty() => (format!("{client}:{thread}"), true),
+        _ => (owner.to_owned(), false),
+    }
+}
+
 /// Another key or channel of the object at `key`: Redisson adds braces only to names without any.
 pub(crate) fn prefixed(what: &str, key: &str) -> String {
     match key.contains('{') {
@@ -201,6 +222,17 @@ mod tests {
         assert!(layout(true).object("{x}").is_ok());
         assert!(layout(true).latch("{x}").is_err());
         assert!(layout(true).latch("x").is_ok());
+    }
+
+    #[test]
+    fn kept_owner_differs_and_shows_the_same_owner() {
+        for owner in ["a2b1:7", "a2b1:10", "a2b1:0"] {
+            let kept = String::from_utf8(kept(owner.as_bytes())).unwrap();
+            assert_ne!(kept, owner);
+            assert_eq!(owner_in(&kept), (owner.to_owned(), true));
+            assert_eq!(owner_in(&(kept + ":write")), (owner.to_owned(), true));
+            assert_eq!(owner_in(owner), (owner.to_owned(), false));
+        }
     }
 
     #[test]

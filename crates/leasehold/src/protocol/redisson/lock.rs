@@ -8,8 +8,8 @@ use super::super::{
     Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, token,
 };
 use super::{
-    Object, delete, digits, freed, glance_at, holder, holder_at, millis, read_acquired, read_done,
-    renewed,
+    Object, delete, digits, freed, glance_at, holder, holder_at, kept, millis, read_acquired,
+    read_done, renewed,
 };
 use crate::backend::{Capabilities, Failure, Reply};
 use crate::holder::Holder;
@@ -93,6 +93,7 @@ impl Kind for Hashed {
             mark,
             &millis(keep.unwrap_or_default()),
             self.object.publish(),
+            &kept(mark),
         ];
         Call::script(&RELEASE, &keys, &args, read_done).map(freed)
     }

@@ -15,7 +15,8 @@ mod read_write;
 pub(crate) use counted::Counted;
 pub(crate) use fair::Fair;
 pub(crate) use latch::CountDown;
-pub(crate) use layout::{Layout, Object, prefixed};
+use layout::kept;
+pub(crate) use layout::{Layout, Object, owner_in, prefixed};
 pub(crate) use lock::Hashed;
 pub(crate) use permits::Expiring;
 pub(crate) use read_write::{Mode, ReadWrite};
@@ -123,10 +124,11 @@ fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, Failure> {
 fn holder(left: &Reply, fields: &[Reply]) -> Holder {
     let owner = fields.iter().find_map(|field| match field.text() {
         Some("mode") | None => None,
-        Some(owner) => Some(owner.trim_end_matches(":write").to_owned()),
+        Some(field) => Some(owner_in(field)),
     });
     Holder {
-        redisson: owner,
+        kept: owner.as_ref().is_some_and(|(_, kept)| *kept),
+        redisson: owner.map(|(owner, _)| owner),
         lease_left: left.int().and_then(time_left),
         ..Holder::default()
     }

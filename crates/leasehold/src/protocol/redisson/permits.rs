@@ -89,6 +89,7 @@ impl Kind for Expiring {
             mark,
             &millis(keep.unwrap_or_default()),
             self.object.publish(),
+            &kept_ids(mark),
         ];
         Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
     }
@@ -101,6 +102,16 @@ impl Kind for Expiring {
     fn waiting(&self) -> Waiting<'_> {
         Waiting::ForHints(self)
     }
+}
+
+/// The ids that stand in place of `ids` after a release that keeps the permits.
+/// The first byte is random, and differs from that of every id of the same owner.
+fn kept_ids(ids: &[u8]) -> Vec<u8> {
+    let mut kept = ids.to_vec();
+    for id in kept.chunks_exact_mut(16) {
+        id[0] = !id[0];
+    }
+    kept
 }
 
 impl Hints for Expiring {

@@ -8,7 +8,7 @@ use super::super::{
     Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
 };
 use super::{
-    Object, digits, freed, glance_at, holder_at, millis, read_acquired, read_done, renewed,
+    Object, digits, freed, glance_at, holder_at, kept, millis, read_acquired, read_done, renewed,
 };
 use crate::backend::Capabilities;
 use crate::holder::Holder;
@@ -131,6 +131,7 @@ impl Kind for ReadWrite {
             mark,
             &millis(keep.unwrap_or_default()),
             self.object.publish(),
+            &kept(mark),
         ];
         Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
     }
