@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{
     AMPLE, builder_at, client, clock, eventually, exists, is_awaited, key, name, nothing_is_left,
-    owners, poll_times, run, scaled, server,
+    only_holder, owners, poll_times, run, scaled, server,
 };
 
 /// The kinds that are handed on.
@@ -279,13 +279,7 @@ pub(crate) async fn pass(
 /// The owner that the server takes for the holder.
 fn value(connection: &mut Connection, name: &str) -> String {
     let value = connection.ask(&["GET", &key(name)]).unwrap();
-    if !value.text().starts_with("lh1:queue:") {
-        return value.text().split(' ').nth(1).unwrap().to_owned();
-    }
-    let holders = format!("leasehold:holders:*:{}", key(name));
-    let keys = connection.ask(&["KEYS", &holders]).unwrap();
-    let owners = connection.ask(&["ZRANGE", keys.list()[0].text(), "0", "-1"]);
-    owners.unwrap().list()[0].text().to_owned()
+    only_holder(&value).expect("one holder")
 }
 
 /// Drops acquires while a lock goes around. Returns how long it then takes to have it.

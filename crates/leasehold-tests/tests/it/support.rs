@@ -115,20 +115,13 @@ pub(crate) fn is_awaited(server: &Server, name: &str) -> bool {
     awaited.iter().any(|channel| channel.ends_with(&key(name)))
 }
 
-/// The owners in a sorted set of a lock with a queue, in order: `queue` has the waiters, `holders` the holders. A lock
-/// that is one plain string has its holder there.
+/// The owners in a sorted set of a lock with a queue, in order: `queue` has the waiters, `holders` the holders. An only
+/// holder stands at the lock's own key.
 pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
-    let value = server.ask(&["GET", &key(name)]);
-    if let Answer::Text(value) = &value
-        && !value.starts_with("lh1:queue:")
-        && set == "holders"
+    if set == "holders"
+        && let Some(owner) = only_holder(&server.ask(&["GET", &key(name)]))
     {
-        return value
-            .split(' ')
-            .nth(1)
-            .map(str::to_owned)
-            .into_iter()
-            .collect();
+        return vec![owner];
     }
     let Some(key) = queue_key(server, set, name) else {
         return Vec::new();
@@ -138,18 +131,32 @@ pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
     owners.map(|owner| owner.text().to_owned()).collect()
 }
 
+/// The owner that the value of a lock's own key names.
+pub(crate) fn only_holder(value: &Answer) -> Option<String> {
+    let Answer::Text(value) = value else {
+        return None;
+    };
+    let mut words = value.split(' ').skip_while(|word| word.len() != 32);
+    words.next().map(str::to_owned)
+}
+
 /// Ends the lease of a holder of a lock with a queue on the server, as time would.
 pub(crate) fn expire(server: &Server, name: &str, owner: &str) {
     let key = key(name);
     let summary = server.ask(&["GET", &key]);
-    let Some(holders) = queue_key(server, "holders", name) else {
+    if !summary.text().starts_with("lh1:queue:") {
         server.tell(&["DEL", &key]);
         return;
-    };
-    server.tell(&["ZADD", &holders, "1", owner]);
-    // From then on a lease has ended.
+    }
     let mut words: Vec<_> = summary.text().split(' ').collect();
+    // When the next script settles, and when the only holder's lease ends.
     words[3] = "1";
+    if words[6] != "0" {
+        words[6] = "1";
+    } else {
+        let holders = queue_key(server, "holders", name).expect("a holder");
+        server.tell(&["ZADD", &holders, "1", owner]);
+    }
     server.tell(&["SET", &key, &words.join(" "), "KEEPTTL"]);
 }
 

@@ -26,27 +26,29 @@ if kind and kind ~= asked then
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
 settle()
-if not alone and used == 0 and kept == 0 then
+if used == 0 and kept == 0 then
   if weight > most then
     return {3, most, now}
   end
-  call('SET', lock, mark, 'PXAT', math.ceil((now + lease) / 1000))
+  call('SET', lock, mark, 'PXAT', digits(math.ceil((now + lease) / 1000)))
   return {1, next_token(), now, now + lease, 1}
 end
 local reply
-local is_known = alone and alone.owner == owner or not alone and call('HEXISTS', entries, owner) == 1
-local is_refused = alone and wait == 0 and alone.weight + weight > capacity
+local is_known = sole and sole.owner == owner or not plain and call('HEXISTS', entries, owner) == 1
+local is_refused = plain and wait == 0 and used + weight > capacity
 if not is_known and weight > capacity then
   reply = {3, capacity, now}
 elseif not is_known and not is_refused then
   open_queue()
-  local newest, first = call('ZRANGE', queue, -1, -1, 'WITHSCORES'), digits(min(wait, lease))
+  local newest, first = call('ZRANGE', queue, '-1', '-1', 'WITHSCORES'), digits(min(wait, lease))
   if not newest[1] and used + weight <= capacity then
     fresh[holders], fresh[entries] = true, true
     local token, ends = admit(owner, lease, weight, first, channel, mark)
     reply = {1, token, now, ends, 0}
   elseif wait > 0 then
-    fresh[queue], fresh[heartbeats] = not newest[1] or nil, not newest[1] or nil
+    if not newest[1] then
+      fresh[queue], fresh[heartbeats], fresh[entries] = true, true, true
+    end
     ticket = ticket > 0 and ticket or max(tonumber(newest[2] or 0) + 1, now)
     enqueue(owner, ticket, now + wait, weight, first, channel, mark)
     local before = used
@@ -54,5 +56,4 @@ elseif not is_known and not is_refused then
     reply = used == before and waiting(owner, ticket)
   end
 end
-store()
-return reply or standing(owner)
+return stored(reply or standing(owner))

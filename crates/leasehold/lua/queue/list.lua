@@ -10,11 +10,8 @@
 
 local most = tonumber(ARGV[1])
 
-if alone then
-  return {kind, alone.weight, capacity, now, 1, 0, {1, alone.entry, alone.ends}}
-end
 local from, owners = '(' .. digits(now), {}
-local holding, waits = call('ZCOUNT', holders, from, '+inf'), call('ZCOUNT', heartbeats, from, '+inf')
+local waits = call('ZCOUNT', heartbeats, from, '+inf')
 
 local function add(part, owner, ends)
   table.insert(owners, part)
@@ -22,9 +19,15 @@ local function add(part, owner, ends)
   table.insert(owners, tonumber(ends))
 end
 
-local held = call('ZRANGEBYSCORE', holders, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-for at = 1, #held, 2 do
-  add(1, held[at], held[at + 1])
+local holding = sole and sole.ends > now and 1 or 0
+if sole then
+  owners = holding == 1 and {1, sole.entry, sole.ends} or owners
+else
+  holding = call('ZCOUNT', holders, from, '+inf')
+  local held = call('ZRANGEBYSCORE', holders, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+  for at = 1, #held, 2 do
+    add(1, held[at], held[at + 1])
+  end
 end
 for _, owner in ipairs(call('ZRANGE', queue, 0, most - 1)) do
   local ends = tonumber(call('ZSCORE', heartbeats, owner) or 0)

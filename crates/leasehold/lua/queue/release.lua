@@ -16,10 +16,10 @@ local owner, keep = ARGV[1], tonumber(ARGV[2])
 if not in_range((keep or -1) + 1) then
   return redis.error_reply('LEASEHOLD keep is out of its range')
 end
-if not kind or alone and alone.owner ~= owner then
+if not kind or plain and sole.owner ~= owner then
   return {0, now}
 end
-if alone and keep == 0 then
+if plain and keep == 0 then
   call('DEL', lock)
   return {1, now}
 end
@@ -35,17 +35,20 @@ elseif stood == 1 and keep > 0 then
     -- A write that needs no memory comes first: what follows is then allowed on a full server.
     call('HDEL', entries, '')
     enrol(owner, weight, first, token, since, '-', mark)
-    call('ZADD', holders, now + keep, owner)
-    due, last, changed = min(due, now + keep), max(last, now + keep), true
+    set_end(owner, now + keep)
+    changed = true
   end
 elseif stood == 2 then
   drop(owner)
   promote()
 elseif stood == 1 then
-  used, changed = used - weight, true
+  local beside_others = not sole
+  used, sole, changed = used - weight, nil, true
   -- The set of holders is not empty in between, which would cost it its expiry.
   promote()
-  call('ZREM', holders, owner)
+  if beside_others then
+    call('ZREM', holders, owner)
+  end
   call('HDEL', entries, owner)
 end
 store()

@@ -16,22 +16,24 @@ if not in_range(length or 0) then
   return redis.error_reply('LEASEHOLD length is out of its range')
 end
 local reply
-if alone and alone.owner == owner then
-  alone.ends = max(alone.ends, math.ceil((now + length) / 1000) * 1000)
-  call('PEXPIREAT', lock, alone.ends / 1000)
+if plain and sole.owner == owner then
+  sole.ends = max(sole.ends, math.ceil((now + length) / 1000) * 1000)
+  call('PEXPIREAT', lock, digits(sole.ends / 1000))
 elseif expiry > 0 then
   -- A write that needs no memory comes first: what follows is then allowed on a full server.
   call('HDEL', entries, '')
   settle()
   last = max(last, now + length)
-  if call('ZADD', heartbeats, 'XX', 'GT', 'CH', now + length, owner) == 1 then
+  local holds = sole and sole.owner == owner
+  if not holds and call('ZADD', heartbeats, 'XX', 'GT', 'CH', digits(now + length), owner) == 1 then
     reply = waiting(owner, 0)
   else
     local _, _, _, _, channel = entry(owner)
-    if channel ~= '-' then
-      call('ZADD', holders, 'XX', 'GT', now + length, owner)
+    if holds and channel ~= '-' then
+      sole.ends, changed = max(sole.ends, now + length), true
+    elseif channel ~= '-' then
+      call('ZADD', holders, 'XX', 'GT', digits(now + length), owner)
     end
   end
 end
-store()
-return reply or standing(owner)
+return stored(reply or standing(owner))

@@ -14,7 +14,7 @@ local owner, weight = ARGV[1], tonumber(ARGV[2])
 if not in_range(weight or 0) then
   return redis.error_reply('LEASEHOLD weight is out of its range')
 end
-if expiry > 0 or alone and alone.owner == owner then
+if expiry > 0 or plain and sole.owner == owner then
   open_queue()
   -- A write that needs no memory comes first: what follows is then allowed on a full server.
   call('HDEL', entries, '')
@@ -26,5 +26,4 @@ if expiry > 0 or alone and alone.owner == owner then
     promote()
   end
 end
-store()
-return standing(owner)
+return stored(standing(owner))

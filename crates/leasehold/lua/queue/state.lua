@@ -20,33 +20,35 @@ local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 -- No lease and no heartbeat ends before `due`. The keys expire at `expiry`, in milliseconds; 0 without a queue.
 local kind, capacity, used, due, expiry, kept = nil, 0, 0, NEVER, 0, 0
--- The only holder, where the lock is one plain string.
-local alone
+-- The only holder: owner, ends, entry. It is `plain` while the lock is its value and has no queue.
+local sole, plain
 -- Whether the summary must be written, which keys may be new and without an expiry, and the latest end that was set.
 local changed, fresh, last = false, {}, 0
 
 if value then
-  local numbers
-  kind, numbers = match(value, '^lh1:queue:(%a+) (.*)$')
+  local ends, shown, owner
+  kind, capacity, used, due, expiry, kept, ends, shown =
+    match(value, '^lh1:queue:(%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
   if kind then
-    capacity, used, due, expiry, kept = match(numbers, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
     capacity, used, due, expiry, kept = capacity + 0, used + 0, due + 0, expiry + 0, kept + 0
+    sole = ends ~= '0' and {owner = match(shown, ' lh1%S+ (%x+) '), ends = ends + 0, entry = shown} or nil
   else
-    local weight, owner, since
+    local weight, since
     kind, capacity, weight, owner, since = match(value, '^lh1:(%a+):(%d+):(%d+) (%x+) (%d+) ')
     if not kind then
       return redis.error_reply('WRONGTYPE the key holds another kind of lock')
     end
-    local ends = call('PEXPIRETIME', lock) * 1000
-    if ends < 0 or ends > now then
-      capacity, alone = capacity + 0, {owner = owner, weight = weight + 0, ends = ends < 0 and NEVER or ends}
-      alone.entry = weight .. ' 0 0 ' .. since .. '000 + ' .. value
-    else
-      value, kind, capacity = false, nil, 0
+    ends = call('PEXPIRETIME', lock) * 1000
+    ends = ends < 0 and NEVER or ends
+    sole = {owner = owner, ends = ends, entry = weight .. ' 0 0 ' .. since .. '000 + ' .. value}
+    plain, capacity, used, due, expiry, kept = true, capacity + 0, weight + 0, ends, 0, 0
+    if ends <= now then
+      kind, sole, plain, capacity, used, due = nil, nil, nil, 0, 0, NEVER
     end
   end
 end
 
+-- In full, and as text: a number that Lua hands to a command costs more than the command.
 local function digits(number)
   return string.format('%d', number)
 end
@@ -63,11 +65,27 @@ end
 
 -- weight, first lease, token, since or 0 while it waits, channel or '-' after a release, mark: see lua/README.md
 local function entry(owner)
-  return match(call('HGET', entries, owner) or '', '^(%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
+  local found = sole and sole.owner == owner and sole.entry or not plain and call('HGET', entries, owner)
+  return match(found or '', '^(%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
 end
 
 local function enrol(owner, weight, ...)
-  call('HSET', entries, owner, table.concat({digits(weight), ...}, ' '))
+  local written = table.concat({digits(weight), ...}, ' ')
+  if sole and sole.owner == owner then
+    sole.entry, changed = written, true
+  else
+    call('HSET', entries, owner, written)
+  end
+end
+
+-- Sets when the lease of a holder ends.
+local function set_end(owner, ends)
+  if sole then
+    sole.ends, changed = ends, true
+  else
+    call('ZADD', holders, digits(ends), owner)
+  end
+  due, last = min(due, ends), max(last, ends)
 end
 
 local function next_token()
@@ -81,17 +99,15 @@ end
 
 -- Makes a queue of a plain string. What an evicting server has left of an older queue must not deceive.
 local function open_queue()
-  if alone then
+  if plain then
     call('DEL', holders, queue, heartbeats, entries)
-    call('ZADD', holders, alone.ends, alone.owner)
-    call('HSET', entries, alone.owner, alone.entry)
-    used, due, last, changed, alone = alone.weight, alone.ends, alone.ends, true, nil
+    last, changed, plain = sole.ends, true, nil
   end
 end
 
 -- Writes what must outlast the script.
 local function store()
-  if alone or not kind then
+  if plain or not kind then
     return
   end
   if used == 0 and kept == 0 then
@@ -104,10 +120,17 @@ local function store()
     fresh = {[holders] = true, [queue] = true, [heartbeats] = true, [entries] = true}
   end
   for key in pairs(fresh) do
-    call('PEXPIREAT', key, expiry)
+    call('PEXPIREAT', key, digits(expiry))
   end
   if changed then
     local numbers = {digits(capacity), digits(used), digits(due), digits(expiry), digits(kept)}
-    call('SET', lock, 'lh1:queue:' .. kind .. ' ' .. table.concat(numbers, ' '), 'PXAT', expiry)
+    local holder = sole and digits(sole.ends) .. ' ' .. sole.entry or '0 '
+    call('SET', lock, 'lh1:queue:' .. kind .. ' ' .. table.concat(numbers, ' ') .. ' ' .. holder, 'PXAT', numbers[4])
   end
+end
+
+-- Gives a reply that may have changed the state.
+local function stored(reply)
+  store()
+  return reply
 end

@@ -8,17 +8,26 @@
 --   [0, waiting, now, 0, entry, end]     it is not known; the number of waiters; a holder and its end
 --   [3, capacity, now]                   it asks for more than the capacity
 
+-- Makes an owner a holder. One beside others stands in the sets, and so does the one that was alone before.
 local function admit(owner, lease, weight, first, channel, mark)
   local token, ends = next_token(), now + lease
-  used, due, last, changed = used + weight, min(due, ends), max(last, ends), true
-  call('ZADD', holders, ends, owner)
+  if used == 0 then
+    sole = {owner = owner}
+  elseif sole then
+    local before = sole
+    sole, fresh[holders], fresh[entries] = nil, true, true
+    call('ZADD', holders, digits(before.ends), before.owner)
+    call('HSET', entries, before.owner, before.entry)
+  end
+  used, changed = used + weight, true
+  set_end(owner, ends)
   enrol(owner, weight, first, digits(token), digits(now), channel, mark)
   return token, ends
 end
 
 local function enqueue(owner, ticket, ends, weight, first, channel, mark)
-  call('ZADD', queue, ticket, owner)
-  call('ZADD', heartbeats, ends, owner)
+  call('ZADD', queue, digits(ticket), owner)
+  call('ZADD', heartbeats, digits(ends), owner)
   enrol(owner, weight, first, 0, 0, channel, mark)
   due, last, changed = min(due, ends), max(last, ends), changed or ends < due
 end
@@ -34,7 +43,7 @@ end
 local function promote()
   while used < capacity do
     local is_free = used == 0
-    local owner = (is_free and call('ZPOPMIN', queue) or call('ZRANGE', queue, 0, 0))[1]
+    local owner = (is_free and call('ZPOPMIN', queue) or call('ZRANGE', queue, '0', '0'))[1]
     if not owner then
       return
     end
@@ -63,34 +72,36 @@ local function settle()
   end
   -- A write that needs no memory comes first: what follows is then allowed on a full server.
   call('HDEL', entries, '')
-  for _, owner in ipairs(call('ZRANGEBYSCORE', holders, '-inf', now)) do
+  local ended = sole and {sole.ends <= now and sole.owner} or call('ZRANGEBYSCORE', holders, '-inf', digits(now))
+  for _, owner in ipairs(ended[1] and ended or {}) do
     used, fresh[holders] = used - (entry(owner) or 0), true
+    sole = nil
     call('ZREM', holders, owner)
     call('HDEL', entries, owner)
   end
-  for _, owner in ipairs(call('ZRANGEBYSCORE', heartbeats, '-inf', now)) do
+  for _, owner in ipairs(call('ZRANGEBYSCORE', heartbeats, '-inf', digits(now))) do
     drop(owner)
   end
-  local first = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
+  local first = sole and {sole.owner, sole.ends} or call('ZRANGE', holders, '0', '0', 'WITHSCORES')
   used, due, changed = first[1] and used or 0, tonumber(first[2] or NEVER), true
   promote()
-  due = min(due, tonumber(call('ZRANGE', heartbeats, 0, 0, 'WITHSCORES')[2] or NEVER))
+  due = min(due, tonumber(call('ZRANGE', heartbeats, '0', '0', 'WITHSCORES')[2] or NEVER))
 end
 
 -- How an owner stands that is known to wait. A heartbeat does not ask for the ticket: its owner has it.
 local function waiting(owner, ticket)
-  local held = call('ZRANGE', holders, 0, 0, 'WITHSCORES')
-  local shown = held[1] and call('HGET', entries, held[1]) or ''
+  local held = sole and {sole.owner, sole.ends} or call('ZRANGE', holders, '0', '0', 'WITHSCORES')
+  local shown = sole and sole.entry or held[1] and call('HGET', entries, held[1]) or ''
   return {2, call('ZRANK', queue, owner), now, ticket, shown, tonumber(held[2] or 0)}
 end
 
 local function standing(owner)
-  if alone and alone.owner == owner then
-    return {1, next_token(), now, alone.ends, 1}
-  elseif alone or expiry == 0 then
-    return {0, 0, now, 0, alone and alone.entry or '', alone and alone.ends or 0}
+  if plain and sole.owner == owner then
+    return {1, next_token(), now, sole.ends, 1}
+  elseif plain or not kind then
+    return {0, 0, now, 0, plain and sole.entry or '', plain and sole.ends or 0}
   end
-  local ticket, ends = call('ZSCORE', queue, owner), call('ZSCORE', holders, owner)
+  local ends = sole and sole.owner == owner and sole.ends or not sole and call('ZSCORE', holders, owner)
   if ends then
     local weight, first, token, since, channel, mark = entry(owner)
     -- An owner that acquired the lock while it was a plain string has its token from the counter.
@@ -100,6 +111,7 @@ local function standing(owner)
     end
     return {1, tonumber(token), now, tonumber(ends), 0}
   end
+  local ticket = call('ZSCORE', queue, owner)
   local reply = waiting(owner, tonumber(ticket or 0))
   if not ticket then
     reply[1], reply[2] = 0, call('ZCARD', queue)

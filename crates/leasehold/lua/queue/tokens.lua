@@ -17,12 +17,7 @@ local owner, count, own = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if not in_range(count or 0, (own or -1) + 1) then
   return redis.error_reply('LEASEHOLD an argument is out of its range')
 end
-local ends
-if alone then
-  ends = alone.owner == owner and alone.ends
-else
-  ends = call('ZSCORE', holders, owner)
-end
+local ends = sole and sole.owner == owner and sole.ends or not sole and call('ZSCORE', holders, owner)
 if not ends or tonumber(ends) <= now then
   return 0
 end
