@@ -1,4 +1,4 @@
-//! Tokens of one lock rise in the order in which it was held, and nobody alone inside has another's.
+//! Tokens of one lock rise in the order in which it was held, and no two holders have the same.
 
 use super::{Verdict, by_lock};
 use crate::attempt::Attempt;
@@ -10,11 +10,6 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
         if !plan.kind(lock).is_fenced() {
             continue;
         }
-        let shared = plan.kind(lock) == Kind::ReadWrite;
-        // A reader has its generation's token. Where two histories of a lock can be, one of them may be of an older generation.
-        if shared && !plan.promises_exclusion() {
-            holdings.retain(|(attempt, _)| attempt.weight > 1);
-        }
         holdings.sort_by_key(|(_, holding)| holding.token);
         // When the first with a higher token was had: all lower ones must have been wanted before.
         let mut earliest_had = u64::MAX;
@@ -24,7 +19,7 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
         {
             let token = same[0].1.token;
             verdict.looked_at += same.len() as u64;
-            if same.len() > 1 && !shared {
+            if same.len() > 1 {
                 verdict.wrong(|| format!("lock {lock}: token {token} twice"));
             }
             if same
@@ -68,12 +63,14 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_a_token_but_none_comes_after_the_next_writer() {
+    fn readers_have_tokens_of_their_own() {
         let plan = plan_of(Kind::ReadWrite);
-        let (one, other) = (held(0, 0, 1, 9, 3), held(1, 2, 3, 9, 3));
-        let writer = held(2, 2, 10, 12, 4);
+        let (one, other) = (held(0, 0, 1, 9, 3), held(1, 2, 3, 9, 4));
+        let writer = held(2, 2, 10, 12, 5);
         assert_eq!(check(&plan, &[one, other, writer]).wrong, 0);
-        let late = held(3, 11, 13, 14, 3);
-        assert_eq!(check(&plan, &[late, one, writer, other]).wrong, 1);
+        let late = held(3, 11, 13, 14, 4);
+        assert_eq!(check(&plan, &[late, one, writer]).wrong, 1);
+        let same = held(1, 2, 3, 9, 3);
+        assert_eq!(check(&plan, &[one, same]).wrong, 1);
     }
 }
