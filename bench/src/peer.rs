@@ -34,6 +34,15 @@ const ONE_THREAD: Contestant = Contestant {
     one_thread: true,
     ..contestant("leasehold Mutex, one thread", "rust", "leasehold")
 };
+/// Every kind of ours, and the fair lock of Redisson's.
+pub(crate) const KINDS: [Contestant; 6] = [
+    OURS,
+    FAIR,
+    contestant("leasehold Semaphore", "rust", "semaphore"),
+    contestant("leasehold RwLock, reading", "rust", "read"),
+    contestant("leasehold RwLock, writing", "rust", "write"),
+    contestant("Redisson fair lock (Java)", "java", "fair"),
+];
 /// The same with hand-on turned off.
 pub(crate) const OURS_ALONE: Contestant =
     contestant("leasehold Mutex, no hand-on", "rust", "leasehold-off");

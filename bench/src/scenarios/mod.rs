@@ -3,6 +3,7 @@
 mod hand;
 mod held;
 mod hot;
+mod kinds;
 mod many;
 mod pair;
 mod waiting;
@@ -15,8 +16,9 @@ use crate::report::{Row, Table};
 type Scenario = fn(&Server, bool) -> Vec<Table>;
 
 /// By name.
-pub(crate) const ALL: [(&str, Scenario); 6] = [
+pub(crate) const ALL: [(&str, Scenario); 7] = [
     ("pair", pair::pair),
+    ("kinds", kinds::kinds),
     ("many", many::many),
     ("hand", hand::hand),
     ("hot", hot::hot),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Unfenced};
+use leasehold::{Client, Guard, Unfenced, WriteGuard};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 
@@ -15,6 +15,9 @@ pub(crate) enum Library {
     /// With or without hand-on.
     Leasehold(Client, bool),
     Fair(Client, bool),
+    Semaphore(Client),
+    Read(Client),
+    Write(Client),
     Shared(leasehold::redisson::Redisson),
     /// `SET NX PX` and `DEL`, which is not even safe.
     Unsafe(MultiplexedConnection),
@@ -27,6 +30,7 @@ pub(crate) enum Library {
 /// What is held.
 pub(crate) enum Held {
     Guard(Guard),
+    Write(WriteGuard),
     Unfenced(Guard<Unfenced>),
     Unsafe(MultiplexedConnection, String),
     Driver(MultiplexedConnection, Arc<Script>, String),
@@ -48,6 +52,9 @@ impl Library {
             "leasehold-off" => Self::Leasehold(client().await, false),
             "fair" => Self::Fair(client().await, true),
             "fair-off" => Self::Fair(client().await, false),
+            "semaphore" => Self::Semaphore(client().await),
+            "read" => Self::Read(client().await),
+            "write" => Self::Write(client().await),
             "shared" => Self::Shared(client().await.redisson()),
             "unsafe" => Self::Unsafe(driver().await),
             "driver" => {
@@ -78,6 +85,15 @@ impl Library {
             Self::Fair(client, hand_on) => {
                 let lock = client.fair_mutex(name).lock().hand_on(*hand_on);
                 Held::Guard(lock.await.expect("the lock"))
+            }
+            Self::Semaphore(client) => {
+                let permit = client.semaphore(name, 10).acquire();
+                Held::Guard(permit.await.expect("the lock"))
+            }
+            Self::Read(client) => Held::Guard(client.rw_lock(name).read().await.expect("the lock")),
+            Self::Write(client) => {
+                let writing = client.rw_lock(name).write().await;
+                Held::Write(writing.expect("the lock"))
             }
             Self::Shared(redisson) => {
                 Held::Unfenced(redisson.lock(name).lock().await.expect("the lock"))
@@ -121,6 +137,7 @@ impl Held {
     pub(crate) async fn release(self) {
         match self {
             Self::Guard(guard) => drop(guard.release().await.expect("released")),
+            Self::Write(guard) => drop(guard.release().await.expect("released")),
             Self::Unfenced(guard) => drop(guard.release().await.expect("released")),
             Self::Unsafe(mut connection, name) => {
                 let deleted = redis::cmd("DEL")
