@@ -27,7 +27,7 @@
 //!
 //! | you need | take |
 //! |---|---|
-//! | one holder at a time, at the least cost; a key shared with other libraries | [`Client::mutex`] |
+//! | one holder at a time; a key shared with other libraries | [`Client::mutex`] |
 //! | the same, entered again by its own holder | [`Mutex::reentrant`] |
 //! | one holder at a time in the order of asking, or many processes waiting | [`Client::fair_mutex`] |
 //! | at most n at a time, or n units of something | [`Client::semaphore`] |

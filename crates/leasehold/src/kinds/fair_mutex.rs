@@ -20,7 +20,8 @@ use crate::protocol::{Keyspace, Kind, Queued, Share};
 /// Not promised: order across a loss of the server's data, and a place to one who was out of the server's
 /// reach for more than three seconds when the lock passed by. It gets back in where it was.
 ///
-/// Costs the server more than a [`Mutex`](crate::Mutex) does; take it where order matters or many wait.
+/// While no client waits, it costs the server what a [`Mutex`](crate::Mutex) does.
+/// With waiters, a release and the next entry are two scripts.
 #[derive(Clone)]
 pub struct FairMutex {
     handle: Handle<Queued>,

@@ -115,7 +115,7 @@ impl<F> WriteGuard<F> {
     }
 
     /// Goes on as a reader, without anybody writing in between; readers that wait at the head of the line
-    /// come in. The token stays, and those readers share it.
+    /// come in. The token stays; those readers have larger ones.
     ///
     /// # Cancel safety
     ///

@@ -43,9 +43,14 @@ pub(super) enum What {
 
 /// The last moment up to `moment` that is shared by leases of this length.
 pub(super) fn shared(moment: Moment, lease: Duration) -> Moment {
-    let beat = u64::try_from((lease / 3 / BEATS).as_nanos()).unwrap_or(u64::MAX);
+    floor(moment, lease / 3 / BEATS)
+}
+
+/// The last whole multiple of `step` up to `moment`.
+pub(super) fn floor(moment: Moment, step: Duration) -> Moment {
+    let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
     let nanos = moment.as_nanos();
-    Moment::from_nanos(nanos - nanos % beat.max(1))
+    Moment::from_nanos(nanos - nanos % step.max(1))
 }
 
 impl Agenda {

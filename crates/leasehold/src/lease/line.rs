@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::Engine;
 use super::acquire::{Armed, Log};
+use super::agenda::floor;
 use super::held::{Granted, first_lease};
 use super::hold::Hold;
 use super::waiting::Asking;
@@ -29,6 +30,9 @@ const LONGEST_PLACE: Duration = Duration::from_secs(3);
 
 /// A place is not kept shorter than this, however short the lease: a waiter on a busy machine is not dead.
 const SHORTEST_PLACE: Duration = Duration::from_millis(500);
+
+/// At how many moments of a period heartbeats leave: those of one client to one node leave together, as one pipeline.
+const MOMENTS: u32 = 16;
 
 /// How all who wait in lines hear of what they are granted.
 #[derive(Default)]
@@ -312,7 +316,7 @@ impl Stay<'_> {
                     server_now
                 }
             };
-            let mut pause = self.place / 3;
+            let mut pause = next_beat(self.place);
             last = loop {
                 let stay = || self.line.stay(&self.mark, self.lease, self.place);
                 let beat = beat(self.engine, self.kind.slot(), stay, pause);
@@ -354,6 +358,13 @@ impl Stay<'_> {
 /// behind it die together, they are found dead before its lease ends, and are not served in vain.
 fn place(lease: Duration) -> Duration {
     (lease / 2).clamp(SHORTEST_PLACE, LONGEST_PLACE)
+}
+
+/// How long to wait for the next heartbeat: a third of what a place is kept, at one of [`MOMENTS`] moments in that time
+/// that all waiters of this client share.
+pub(super) fn next_beat(place: Duration) -> Duration {
+    let (now, period) = (Moment::now(), place / 3);
+    floor(now + period, period / MOMENTS).since(now)
 }
 
 /// Keeps a place after a pause, and asks how it stands.

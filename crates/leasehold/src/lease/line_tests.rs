@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use super::line::next_beat;
 use super::{Engine, Guard, Keeper, Limits};
 use crate::backend::scripted::{Answer, Scripted, Sent};
 use crate::backend::{Lane, Reply};
@@ -202,6 +203,18 @@ async fn a_heartbeat_a_second_and_a_grant_without_a_message_is_found() {
     let guard = waiting.await.unwrap().unwrap();
     assert!(Moment::now().since(start) <= Duration::from_secs(1));
     assert!(guard.remaining() > FIRST / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_of_one_client_leave_together() {
+    let mut moments = std::collections::BTreeSet::new();
+    for _ in 0..60 {
+        let pause = next_beat(FIRST);
+        assert!(pause > FIRST / 3 - FIRST / 40 && pause <= FIRST / 3);
+        moments.insert((Moment::now() + pause).as_nanos());
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(moments.len() <= 2, "{moments:?}");
 }
 
 #[tokio::test(start_paused = true)]
