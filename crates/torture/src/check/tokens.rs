@@ -2,7 +2,7 @@
 
 use super::{Verdict, by_lock};
 use crate::attempt::Attempt;
-use crate::plan::{Kind, Plan};
+use crate::plan::Plan;
 
 pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
     let mut verdict = Verdict::new("tokens rise and are given once");
@@ -43,6 +43,7 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
 mod tests {
     use super::super::examples::held;
     use super::*;
+    use crate::plan::Kind;
     use crate::plan::tests::plan_of;
 
     fn wrong(attempts: &[Attempt]) -> u64 {
