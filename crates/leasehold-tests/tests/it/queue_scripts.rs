@@ -341,6 +341,79 @@ fn what_an_evicting_server_has_left_deceives_nobody() {
     }
 }
 
+/// Ends the only holder's lease, and makes the next script settle that.
+fn end_sole(server: &Server) {
+    let summary = server.ask(&["GET", "lock"]);
+    let mut words: Vec<_> = summary.text().split(' ').collect();
+    (words[3], words[6]) = ("1", "1");
+    server.tell(&["SET", "lock", &words.join(" "), "KEEPTTL"]);
+}
+
+#[test]
+fn queue_that_is_over_refuses_no_other_kind() {
+    let server = Server::start(&Flavor::one());
+    let enter = |kind: &str, owner: &str| {
+        let mark = mark(kind, "1", "1", owner);
+        eval(&server, ENTER, &[&mark, "c", MINUTE, MINUTE, "0"])
+    };
+    enter("fair", "a");
+    enter("fair", "b");
+    assert!(is_error(&enter("rw", "c"), "WRONGTYPE"));
+    eval(&server, RELEASE, &["b", "0"]);
+    end_sole(&server);
+    let taken = numbers(&enter("rw", "c"));
+    assert_eq!((taken[0], taken[4]), (1, 1));
+    // An owner that is not known moves no expiry.
+    enter("rw", "d");
+    let before = server.ask(&["PEXPIRETIME", "lock"]).int();
+    eval(&server, RENEW, &["e", "3600000000"]);
+    assert_eq!(server.ask(&["PEXPIRETIME", "lock"]).int(), before);
+}
+
+#[test]
+fn renewal_beside_others_always_writes() {
+    let server = full();
+    eval(&server, RENEW, &["b", "90000000"]);
+    let written = || server.info("rdb_changes_since_last_save");
+    let before = written();
+    eval(&server, RENEW, &["b", "1"]);
+    assert!(written() > before, "replicas have nothing to acknowledge");
+}
+
+#[test]
+fn late_release_after_eviction_ends_no_other_holding() {
+    let server = full();
+    server.tell(&["DEL", "holders"]);
+    is_due(&server);
+    assert_eq!(numbers(&eval(&server, RENEW, &["c", MINUTE]))[0], 1);
+    // What was released is not theirs any more.
+    for keep in ["0", MINUTE] {
+        assert_eq!(numbers(&eval(&server, RELEASE, &["a", keep]))[0], 0);
+    }
+    for owner in ["c", "d"] {
+        assert_eq!(numbers(&eval(&server, RENEW, &[owner, MINUTE]))[0], 1);
+    }
+}
+
+#[test]
+fn what_eviction_left_is_replied_and_counted() {
+    // The summary: a capacity that is set revives no old holder.
+    let server = full();
+    server.tell(&["DEL", "lock"]);
+    eval(&server, CAPACITY, &["fair", "2", MINUTE]);
+    assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 0);
+    // The entries: holders are gone, and their weight is free.
+    let server = full();
+    server.tell(&["DEL", "entries"]);
+    assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 0);
+    assert_eq!(enter(&server, "e", MINUTE)[0], 1);
+    // The queue: a waiter learns that it must enter again.
+    let server = full();
+    server.tell(&["DEL", "queue"]);
+    assert_eq!(numbers(&eval(&server, RENEW, &["c", MINUTE]))[0], 0);
+    assert_eq!(enter(&server, "c", MINUTE)[..2], [2, 0]);
+}
+
 #[test]
 fn arguments_out_of_range_and_other_kinds_change_nothing() {
     let server = full();

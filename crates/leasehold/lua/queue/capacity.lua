@@ -17,11 +17,12 @@ local asked, most, remembered = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if not in_range(most or 0, remembered or 0) then
   return redis.error_reply('LEASEHOLD an argument is out of its range')
 end
-if kind and kind ~= asked then
+settle()
+if kind and kind ~= asked and used + kept > 0 then
+  store()
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
 open_queue()
-settle()
 kind, capacity, kept, changed = asked, most, remembered, true
 for _, owner in ipairs(call('ZRANGE', queue, 0, -1)) do
   if tonumber(entry(owner) or 0) > most then

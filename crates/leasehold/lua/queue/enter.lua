@@ -22,10 +22,11 @@ most, weight = tonumber(most or 0), tonumber(weight or 0)
 if not in_range(weight, most, lease or 0, (wait or -1) + 1, (ticket or -1) + 1) then
   return redis.error_reply('LEASEHOLD an argument is out of its range')
 end
-if kind and kind ~= asked then
+settle()
+if kind and kind ~= asked and used + kept > 0 then
+  store()
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
-settle()
 if used == 0 and kept == 0 then
   if weight > most then
     return {3, most, now}

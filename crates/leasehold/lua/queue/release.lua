@@ -26,17 +26,19 @@ end
 open_queue()
 settle()
 local weight, first, token, since, channel, mark = entry(owner)
-local stood = not weight and 0 or since == '0' and 2 or 1
-if stood == 0 and call('ZREM', holders, owner) == 1 then
-  -- An evicting server has lost the entries: what is left is counted anew by the next script.
-  stood, due, changed = 1, 0, true
+local holds = sole and sole.owner == owner or not sole and call('ZSCORE', holders, owner)
+local stood = holds and 1 or since == '0' and 2 or 0
+if not weight or stood == 0 then
+  -- Not known, or an evicting server has lost a part: what is left is counted anew by the next script.
+  due, changed = holds and 0 or due, changed or holds
+  call('ZREM', holders, owner)
+  call('HDEL', entries, owner)
 elseif stood == 1 and keep > 0 then
   if channel ~= '-' then
     -- A write that needs no memory comes first: what follows is then allowed on a full server.
     call('HDEL', entries, '')
     enrol(owner, weight, first, token, since, '-', mark)
     set_end(owner, now + keep)
-    changed = true
   end
 elseif stood == 2 then
   drop(owner)

@@ -23,16 +23,18 @@ elseif expiry > 0 then
   -- A write that needs no memory comes first: what follows is then allowed on a full server.
   call('HDEL', entries, '')
   settle()
-  last = max(last, now + length)
   local holds = sole and sole.owner == owner
   if not holds and call('ZADD', heartbeats, 'XX', 'GT', 'CH', digits(now + length), owner) == 1 then
+    last = max(last, now + length)
     reply = waiting(owner, 0)
   else
     local _, _, _, _, channel = entry(owner)
     if holds and channel ~= '-' then
-      sole.ends, changed = max(sole.ends, now + length), true
-    elseif channel ~= '-' then
+      sole.ends, last, changed = max(sole.ends, now + length), max(last, now + length), true
+    elseif channel and channel ~= '-' then
+      -- Written even where it changes nothing: what replicas acknowledge is a write.
       call('ZADD', holders, 'XX', 'GT', digits(now + length), owner)
+      last, changed = max(last, now + length), true
     end
   end
 end

@@ -80,12 +80,12 @@ end
 
 -- Sets when the lease of a holder ends.
 local function set_end(owner, ends)
-  if sole then
-    sole.ends, changed = ends, true
+  if sole and sole.owner == owner then
+    sole.ends = ends
   else
     call('ZADD', holders, digits(ends), owner)
   end
-  due, last = min(due, ends), max(last, ends)
+  due, last, changed = min(due, ends), max(last, ends), true
 end
 
 local function next_token()
@@ -99,9 +99,9 @@ end
 
 -- Makes a queue of a plain string. What an evicting server has left of an older queue must not deceive.
 local function open_queue()
-  if plain then
+  if plain or not kind then
     call('DEL', holders, queue, heartbeats, entries)
-    last, changed, plain = sole.ends, true, nil
+    last, changed, plain = plain and sole.ends or 0, true, nil
   end
 end
 

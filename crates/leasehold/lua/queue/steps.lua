@@ -65,7 +65,8 @@ local function promote()
   end
 end
 
--- Removes holders whose lease has ended and waiters that count as dead, and promotes.
+-- Removes holders whose lease has ended and waiters that count as dead, and promotes. A `due` of 0 says that an evicting
+-- server has lost entries, and that the weights are to be counted.
 local function settle()
   if due > now then
     return
@@ -82,39 +83,64 @@ local function settle()
   for _, owner in ipairs(call('ZRANGEBYSCORE', heartbeats, '-inf', digits(now))) do
     drop(owner)
   end
+  if due == 0 and not sole then
+    used = 0
+    for _, owner in ipairs(call('ZRANGE', holders, '0', '-1')) do
+      used = used + (entry(owner) or 0)
+    end
+  end
   local first = sole and {sole.owner, sole.ends} or call('ZRANGE', holders, '0', '0', 'WITHSCORES')
   used, due, changed = first[1] and used or 0, tonumber(first[2] or NEVER), true
   promote()
   due = min(due, tonumber(call('ZRANGE', heartbeats, '0', '0', 'WITHSCORES')[2] or NEVER))
 end
 
--- How an owner stands that is known to wait. A heartbeat does not ask for the ticket: its owner has it.
+-- The entry of a holder and when its lease ends.
+local function shown()
+  if sole then
+    return sole.entry, sole.ends
+  end
+  local held = call('ZRANGE', holders, '0', '0', 'WITHSCORES')
+  return held[1] and call('HGET', entries, held[1]) or '', tonumber(held[2] or 0)
+end
+
+-- How an owner stands that has a heartbeat; nil where an evicting server has lost its place. A heartbeat does not ask for
+-- the ticket: its owner has it.
 local function waiting(owner, ticket)
-  local held = sole and {sole.owner, sole.ends} or call('ZRANGE', holders, '0', '0', 'WITHSCORES')
-  local shown = sole and sole.entry or held[1] and call('HGET', entries, held[1]) or ''
-  return {2, call('ZRANK', queue, owner), now, ticket, shown, tonumber(held[2] or 0)}
+  local ahead = call('ZRANK', queue, owner)
+  if not ahead then
+    return drop(owner)
+  end
+  local holder, ends = shown()
+  return {2, ahead, now, ticket, holder, ends}
 end
 
 local function standing(owner)
   if plain and sole.owner == owner then
+    -- A write that needs no memory comes first: what follows is then allowed on a full server.
+    call('HDEL', entries, '')
     return {1, next_token(), now, sole.ends, 1}
   elseif plain or not kind then
     return {0, 0, now, 0, plain and sole.entry or '', plain and sole.ends or 0}
   end
   local ends = sole and sole.owner == owner and sole.ends or not sole and call('ZSCORE', holders, owner)
-  if ends then
-    local weight, first, token, since, channel, mark = entry(owner)
+  local weight, first, token, since, channel, mark = entry(owner)
+  if ends and weight then
     -- An owner that acquired the lock while it was a plain string has its token from the counter.
     if token == '0' then
       token = digits(next_token())
       enrol(owner, weight, first, token, since, channel, mark)
     end
     return {1, tonumber(token), now, tonumber(ends), 0}
+  elseif ends then
+    -- An evicting server has lost its entry: the holder finds out, and the weights are counted anew.
+    due, changed = 0, true
+    call('ZREM', holders, owner)
   end
   local ticket = call('ZSCORE', queue, owner)
-  local reply = waiting(owner, tonumber(ticket or 0))
-  if not ticket then
-    reply[1], reply[2] = 0, call('ZCARD', queue)
+  if ticket then
+    return waiting(owner, tonumber(ticket))
   end
-  return reply
+  local holder, left = shown()
+  return {0, call('ZCARD', queue), now, 0, holder, left}
 end
