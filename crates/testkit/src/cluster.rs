@@ -145,13 +145,14 @@ impl Cluster {
         self.servers[index].restart();
     }
 
-    /// The index of the node that `asked` says has `slot`.
+    /// The index of the node that `asked` says has `slot`, as soon as it knows one.
     ///
     /// # Panics
     ///
-    /// When it does not know.
+    /// When it does not within a minute.
     #[must_use]
     pub fn owner(&self, slot: u16, asked: usize) -> usize {
+        self.until("an owner", || self.known_owner(slot, asked).is_some());
         let owner = self.known_owner(slot, asked);
         owner.expect("a slot that is served by one of ours")
     }

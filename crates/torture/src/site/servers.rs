@@ -199,7 +199,8 @@ impl Servers {
         let is_other = |node: &usize| *node != from && self.all()[*node].is_master();
         let masters = (0..6).filter(is_other);
         let masters: Vec<_> = masters.collect();
-        match masters.is_empty() {
+        // A failover may be under way.
+        match masters.is_empty() || !self.all()[from].is_master() {
             true => false,
             false => {
                 cluster.move_slot(slot, from, masters[further % masters.len()]);
