@@ -12,16 +12,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use testkit::{Answer, Connection, Flavor, Server};
 
-use crate::support::scaled;
+use crate::support::{lua, scaled};
 use queue::{Form, Model};
 use step::Step;
-
-/// A Lua file of the library.
-macro_rules! lua {
-    ($path:literal) => {
-        include_str!(concat!("../../../leasehold/lua/", $path, ".lua"))
-    };
-}
 
 const STATE: &str = lua!("queue/state");
 const SHARED: &str = lua!("queue/steps");
@@ -82,7 +75,7 @@ const BROKEN: [(&str, &str, &str); 13] = [
     (
         "ticket = ticket > 0 and ticket or",
         "ticket =",
-        "a lost place is not given back",
+        "a waiter does not get its lost place again",
     ),
     (
         "    call('ZADD', holders, digits(before.ends), before.owner)\n",

@@ -2,12 +2,7 @@
 
 use testkit::{Answer, Flavor, Server};
 
-/// A Lua file of the library.
-macro_rules! lua {
-    ($path:literal) => {
-        include_str!(concat!("../../../leasehold/lua/", $path, ".lua"))
-    };
-}
+use crate::support::lua;
 
 const STATE: &str = lua!("queue/state");
 const STEPS: &str = lua!("queue/steps");

@@ -263,7 +263,7 @@ fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
             sent.fetch_add(request[0].starts_with(b"EVAL").into(), Ordering::SeqCst);
             Fault::None
         });
-        // One that has seen a queue begins with a script.
+        // A client that has seen a queue begins with a script.
         let name = name();
         let held = self::client(&server).await;
         let held = held.fair_mutex(&name).lock().await.unwrap();

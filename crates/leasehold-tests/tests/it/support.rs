@@ -115,6 +115,19 @@ pub(crate) fn is_awaited(server: &Server, name: &str) -> bool {
     awaited.iter().any(|channel| channel.ends_with(&key(name)))
 }
 
+/// The text of a Lua file of the library.
+macro_rules! lua {
+    ($path:literal) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../leasehold/lua/",
+            $path,
+            ".lua"
+        ))
+    };
+}
+pub(crate) use lua;
+
 /// The owners in a sorted set of a lock with a queue, in order: `queue` has the waiters, `holders` the holders. An only
 /// holder stands at the lock's own key.
 pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {

@@ -69,19 +69,10 @@ fn whole_millis(moment: i64) -> i64 {
 impl Model {
     /// The mark that `owner` writes or compares.
     pub(super) fn mark(&self, step: &Step) -> String {
+        if let Some((owner, weight, most)) = step.acquires() {
+            return mark(owner, weight, most);
+        }
         match step {
-            Step::Take {
-                owner,
-                weight,
-                most,
-                ..
-            }
-            | Step::Enter {
-                owner,
-                weight,
-                most,
-                ..
-            } => mark(*owner, *weight, *most),
             Step::Extend { owner, .. } | Step::Drop { owner } => {
                 let held = self.holders.iter().find(|held| held.share.owner == *owner);
                 held.map_or_else(|| mark(*owner, 1, 2), |held| held.share.mark.clone())
@@ -144,40 +135,25 @@ impl Model {
 
     /// The lock is a plain string from now on.
     pub(super) fn set_alone(&mut self, step: &Step, end: i64) {
-        match step {
-            Step::Take {
-                owner,
-                weight,
-                most,
-                ..
-            }
-            | Step::Enter {
-                owner,
-                weight,
-                most,
-                ..
-            } => {
-                let share = Share {
-                    owner: *owner,
-                    weight: *weight,
-                    first: 0,
-                    mark: mark(*owner, *weight, *most),
-                };
-                (self.form, self.capacity) = (Form::Alone, *most);
-                self.line.clear();
-                self.holders = vec![Holding {
-                    share,
-                    token: 0,
-                    since: 1000,
-                    end,
-                    channel: '+',
-                }];
-            }
-            _ => unreachable!("not an acquire"),
-        }
+        let (owner, weight, most) = step.acquires().expect("an acquire");
+        let share = Share {
+            owner,
+            weight,
+            first: 0,
+            mark: mark(owner, weight, most),
+        };
+        (self.form, self.capacity) = (Form::Alone, most);
+        self.line.clear();
+        self.holders = vec![Holding {
+            share,
+            token: 0,
+            since: 1000,
+            end,
+            channel: '+',
+        }];
     }
 
-    /// The plain string ends later. The server may renew one that scripts count as over.
+    /// Moves the end of the plain string. The server renews a string that scripts already count as ended.
     pub(super) fn extend(&mut self, end: i64) {
         if let (Form::Free, Some((held, capacity))) = (self.form, self.over.take()) {
             (self.form, self.capacity) = (Form::Alone, capacity);
@@ -339,7 +315,7 @@ impl Model {
         if let Some(waits) = waiting
             && waits.end < now + length
         {
-            // A heartbeat is not told its ticket.
+            // The reply to a heartbeat has no ticket.
             waits.end = now + length;
             let standing = self.standing(owner, now);
             let mut parts: Vec<_> = standing.split('|').collect();

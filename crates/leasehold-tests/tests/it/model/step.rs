@@ -51,6 +51,27 @@ pub(super) enum Step {
     },
 }
 
+impl Step {
+    /// The owner, weight and capacity of a step that acquires the lock.
+    pub(super) fn acquires(&self) -> Option<(usize, i64, i64)> {
+        match *self {
+            Self::Take {
+                owner,
+                weight,
+                most,
+                ..
+            }
+            | Self::Enter {
+                owner,
+                weight,
+                most,
+                ..
+            } => Some((owner, weight, most)),
+            _ => None,
+        }
+    }
+}
+
 /// How many owners take steps.
 pub(super) const OWNERS: usize = 6;
 
