@@ -39,7 +39,7 @@ impl Run<'_> {
         page += &self.fault_table();
         let _ = write!(
             page,
-            "<p>The same again, but for the machine's own timing: <code>TORTURE_SEED={} scripts/campaign {} {}</code></p></html>",
+            "<p>The same again, but for the machine's own timing: <code>TORTURE_SEED={} scripts/torture {} {}</code></p></html>",
             plan.seed, plan.seconds, self.file
         );
         page
