@@ -304,7 +304,7 @@ pub(crate) enum SemaphoreVerb {
 #[derive(Subcommand, Debug)]
 pub(crate) enum QuorumVerb {
     /// Lets servers vote that never have; all of them must be up
-    Found {
+    Init {
         /// The servers: three or five that do not depend on each other
         #[arg(required = true, value_name = "URL")]
         urls: Vec<String>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, Guard, Server};
+use leasehold::{Client, Error, Guard, ServerInfo};
 use serde::Serialize;
 
 use crate::args::{DataArgs, ServerArgs};
@@ -62,7 +62,7 @@ impl Finding {
 
 pub(crate) async fn doctor(server: &ServerArgs, args: &DataArgs) -> Result<u8, Trouble> {
     let client = Settings::read(server)?.connect(None).await?;
-    let servers = client.examine().await?;
+    let servers = client.server_info().await?;
     let mut findings = Vec::new();
     for (at, server) in servers.iter().enumerate() {
         if servers.len() > 1 {
@@ -83,7 +83,7 @@ pub(crate) async fn doctor(server: &ServerArgs, args: &DataArgs) -> Result<u8, T
     Ok(if bad { exit::NO } else { exit::OK })
 }
 
-fn of_server(server: &Server) -> Vec<Finding> {
+fn of_server(server: &ServerInfo) -> Vec<Finding> {
     vec![
         version(server),
         eviction(server),
@@ -94,7 +94,7 @@ fn of_server(server: &Server) -> Vec<Finding> {
     ]
 }
 
-fn version(server: &Server) -> Finding {
+fn version(server: &ServerInfo) -> Finding {
     let finding = Finding::good("server", &server.version);
     match server.native_release {
         true => finding,
@@ -104,9 +104,9 @@ fn version(server: &Server) -> Finding {
     }
 }
 
-fn eviction(server: &Server) -> Finding {
+fn eviction(server: &ServerInfo) -> Finding {
     const WHAT: &str = "eviction";
-    match (server.eviction.as_deref(), server.memory_limit) {
+    match (server.eviction_policy.as_deref(), server.max_memory) {
         (Some("noeviction"), _) => Finding::good(WHAT, "keys are never thrown away"),
         (Some(policy), Some(0)) => Finding::new(WHAT, Verdict::Warning, format!("{policy}, but memory has no limit")).but(
             "once a limit is set, locks may be thrown away while they are held: set maxmemory-policy noeviction",
@@ -119,7 +119,7 @@ fn eviction(server: &Server) -> Finding {
     }
 }
 
-fn persistence(server: &Server) -> Finding {
+fn persistence(server: &ServerInfo) -> Finding {
     const WHAT: &str = "persistence";
     let log = server.append_only.as_deref();
     match (log, server.snapshots.as_deref()) {
@@ -137,7 +137,7 @@ fn persistence(server: &Server) -> Finding {
     }
 }
 
-fn replicas(server: &Server) -> Finding {
+fn replicas(server: &ServerInfo) -> Finding {
     const WHAT: &str = "replicas";
     match (server.replicas, server.min_replicas) {
         (None, _) => Finding::new(WHAT, Verdict::Note, "not told to this user")
@@ -153,7 +153,7 @@ fn replicas(server: &Server) -> Finding {
     }
 }
 
-fn clock(server: &Server) -> Finding {
+fn clock(server: &ServerInfo) -> Finding {
     const WHAT: &str = "clock";
     match server.clock_ahead {
         None => Finding::new(WHAT, Verdict::Warning, "not told"),
@@ -174,7 +174,7 @@ fn clock(server: &Server) -> Finding {
     }
 }
 
-fn distance(server: &Server) -> Finding {
+fn distance(server: &ServerInfo) -> Finding {
     const WHAT: &str = "round trip";
     let found = format!("{:.2} ms", server.round_trip.as_secs_f64() * 1000.0);
     match server.round_trip > FAR {
@@ -218,8 +218,8 @@ async fn told(client: &Client) -> Finding {
     let mutex = client.mutex(&format!("leasehold-doctor:{}:told", crate::me()));
     // Not left to each other within this process: it is the server's word that is wanted.
     let tried = async {
-        let guard = mutex.lock().hand_on(false).await?;
-        let waiting = mutex.lock().hand_on(false).wait(PROBE);
+        let guard = mutex.lock().local_handoff(false).await?;
+        let waiting = mutex.lock().local_handoff(false).timeout(PROBE);
         let releasing = async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let freed = std::time::Instant::now();
@@ -248,11 +248,11 @@ async fn looking(client: &Client) -> Finding {
     let name = format!("leasehold-doctor:{}:seen", crate::me());
     let tried = async {
         let guard = client.mutex(&name).lock().await?;
-        let seen = client.look(&name).await;
+        let seen = client.inspect(&name).await;
         let page = client.scan(&name).next().await;
         give_back(guard).await?;
         page?;
-        Ok::<_, Error>(seen?.and_then(|seen| seen.holders.first()?.alive))
+        Ok::<_, Error>(seen?.and_then(|seen| seen.holders.first()?.connected))
     };
     match tried.await {
         Ok(Some(_)) => Finding::good(WHAT, "ls, show, queue and top see everything"),
@@ -264,13 +264,13 @@ async fn looking(client: &Client) -> Finding {
 }
 
 /// Which of the guarantees hold here.
-fn promises(server: &Server) -> Finding {
+fn promises(server: &ServerInfo) -> Finding {
     const WHAT: &str = "promise";
     let evicts = server
-        .eviction
+        .eviction_policy
         .as_deref()
         .is_some_and(|policy| policy != "noeviction")
-        && server.memory_limit != Some(0);
+        && server.max_memory != Some(0);
     if evicts {
         return Finding::new(
             WHAT,

@@ -2,7 +2,7 @@
 
 use std::io::{BufWriter, IsTerminal, Write, stdout};
 
-use leasehold::{Holder, Seen, SeenKind, Waiter};
+use leasehold::{Holder, LockInfo, LockKind, Waiter};
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
 use crate::say::{Trouble, colours, is_read, print, printable, say};
@@ -24,13 +24,13 @@ pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, Trouble
     let mut scan = client.scan(&args.pattern);
     while let Some(page) = scan.next().await? {
         let shown = page.iter().filter(|seen| {
-            let is_lock = !everything || seen.kind != SeenKind::Foreign;
-            let waited_for = seen.waiting.is_some_and(|waiting| waiting > 0);
+            let is_lock = !everything || seen.kind != LockKind::Foreign;
+            let waited_for = seen.waiter_count.is_some_and(|waiting| waiting > 0);
             is_lock && (waited_for || !args.waited_for)
         });
         let written = match args.data.json {
             true => shown
-                .map(|seen| data::line(&data::Lock::from(seen)))
+                .map(data::line)
                 .try_for_each(|line| out.write_all(line.as_bytes())),
             false => table.write(shown.map(row).collect(), &mut out),
         };
@@ -50,7 +50,7 @@ pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, Tro
         return free(args);
     };
     print(&match args.data.json {
-        true => data::line(&data::Lock::from(&seen)),
+        true => data::line(&seen),
         false => in_full(&seen, colours(&stdout())),
     })?;
     Ok(exit::OK)
@@ -62,11 +62,10 @@ pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Tr
         return free(args);
     };
     if args.data.json {
-        let waiters: Vec<_> = seen.waiters.iter().map(data::Person::from).collect();
-        print(&data::line(&waiters))?;
+        print(&data::line(&seen.waiters))?;
         return Ok(exit::OK);
     }
-    match (seen.waiters.is_empty(), seen.waiting) {
+    match (seen.waiters.is_empty(), seen.waiter_count) {
         (true, Some(0)) => say(format!("nobody waits for `{}`", args.name)),
         (true, None) => say(format!("who waits for `{}` cannot be seen", args.name)),
         (true, Some(count)) => say(format!(
@@ -78,9 +77,9 @@ pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Tr
     Ok(exit::OK)
 }
 
-async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<Seen>, Trouble> {
+async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<LockInfo>, Trouble> {
     let client = Settings::read(server)?.connect(None).await?;
-    Ok(client.look(&args.name).await?)
+    Ok(client.inspect(&args.name).await?)
 }
 
 fn free(args: &NameArgs) -> Result<u8, Trouble> {
@@ -92,16 +91,16 @@ fn free(args: &NameArgs) -> Result<u8, Trouble> {
 }
 
 /// One line of a list.
-pub(crate) fn row(seen: &Seen) -> Row {
+pub(crate) fn row(seen: &LockInfo) -> Row {
     let holder = seen.holders.first();
-    let more = match seen.holding {
-        2.. => format!(" +{}", seen.holding - 1),
+    let more = match seen.holder_count {
+        2.. => format!(" +{}", seen.holder_count - 1),
         _ => String::new(),
     };
     let who = holder.map_or_else(String::new, |holder| {
         who(&holder.host, holder.pid, &holder.redisson) + &more
     });
-    let waiting = seen.waiting;
+    let waiting = seen.waiter_count;
     vec![
         Cell::bold(printable(&seen.name)),
         Cell::plain(seen.kind),
@@ -122,11 +121,11 @@ pub(crate) fn row(seen: &Seen) -> Row {
     ]
 }
 
-fn in_full(seen: &Seen, colours: bool) -> String {
+fn in_full(seen: &LockInfo, colours: bool) -> String {
     let mut text = format!("{}  {}", printable(&seen.name), seen.kind);
     match seen.kind {
-        SeenKind::Latch { .. } => text.push('\n'),
-        _ => text += &format!(", held by {}\n", seen.holding),
+        LockKind::Latch { .. } => text.push('\n'),
+        _ => text += &format!(", held by {}\n", seen.holder_count),
     }
     let holders = seen.holders.iter().map(|holder| {
         vec![
@@ -139,7 +138,7 @@ fn in_full(seen: &Seen, colours: bool) -> String {
     });
     let columns = ["HOLDER", "FOR", "LEASE", "THERE", "NOTE"];
     text += &Table::new(&columns, colours).text(holders.collect());
-    match (seen.waiters.len(), seen.waiting) {
+    match (seen.waiters.len(), seen.waiter_count) {
         (0, None) => text += "who waits cannot be seen\n",
         (0, Some(0)) => text += "nobody waits\n",
         (0, Some(1)) => text += "one process waits\n",
@@ -152,11 +151,11 @@ fn in_full(seen: &Seen, colours: bool) -> String {
     text
 }
 
-fn waiters(seen: &Seen, colours: bool) -> String {
+fn waiters(seen: &LockInfo, colours: bool) -> String {
     let columns = ["", "WAITER", "FOR", "THERE", "NOTE"];
     let mut text = Table::new(&columns, colours).text(waiter_rows(&seen.waiters));
     let shown = seen.waiters.len() as u64;
-    if let Some(waiting) = seen.waiting.filter(|waiting| *waiting > shown) {
+    if let Some(waiting) = seen.waiter_count.filter(|waiting| *waiting > shown) {
         text += &format!("and {} more\n", waiting - shown);
     }
     text
@@ -168,7 +167,7 @@ pub(crate) fn waiter_rows(waiters: &[Waiter]) -> Vec<Row> {
             Cell::right(at + 1).dim(),
             Cell::bold(who(&waiter.host, waiter.pid, &waiter.redisson)),
             Cell::right(age(waiter.since)),
-            there(waiter.alive),
+            there(waiter.connected),
             Cell::plain(waiter.note.as_deref().map_or_else(String::new, printable)),
         ]
     };
@@ -189,7 +188,7 @@ fn age(since: Option<std::time::SystemTime>) -> String {
 }
 
 fn left(holder: Option<&Holder>) -> String {
-    match holder.map(|holder| holder.lease_left) {
+    match holder.map(|holder| holder.lease_remaining) {
         None => String::new(),
         Some(None) => "none".to_owned(),
         Some(Some(left)) => span::show(left),
@@ -198,9 +197,9 @@ fn left(holder: Option<&Holder>) -> String {
 
 /// Whether a holder is connected, or released the lock, which is kept.
 fn state(holder: &Holder) -> Cell {
-    match holder.kept {
+    match holder.released {
         true => Cell::plain("kept"),
-        false => there(holder.alive),
+        false => there(holder.connected),
     }
 }
 

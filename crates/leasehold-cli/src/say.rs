@@ -34,7 +34,7 @@ pub(crate) fn hint(text: impl Display) {
 
 /// What a forced release did to one holder of `name`.
 pub(crate) fn revoked(name: &str, holder: &Holder) -> String {
-    match holder.kept {
+    match holder.released {
         true => format!("freed `{name}`, last held by {holder}"),
         false => format!("took `{name}` away from {holder}"),
     }
@@ -159,7 +159,7 @@ fn hint_for(error: &Error) -> Option<&'static str> {
         }
         Error::Denied(_) => "`leasehold doctor` says which right is missing",
         Error::NoQuorum(_) => {
-            "`leasehold quorum found` must be used once; nodes that were started again wait for a while"
+            "`leasehold quorum init` must be used once; nodes that were started again wait for a while"
         }
         Error::NotReplicated { .. } => "is a replica down? ask for fewer with --replicas",
         Error::OutOfMemory(_) => "free some of the server's memory; locks that are held stay held",

@@ -1,6 +1,6 @@
 //! The small verbs: `release`, `wait`, `semaphore`, `quorum` and `latch`.
 
-use leasehold::LatchState;
+use leasehold::{LatchState, SetOutcome};
 
 use crate::args::{LatchVerb, QuorumVerb, ReleaseArgs, SemaphoreVerb, ServerArgs, WaitArgs};
 use crate::say::{Trouble, hint, print, revoked, say};
@@ -11,7 +11,6 @@ pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u
     let client = Settings::read(server)?.connect(None).await?;
     let holders = client.force_release(&args.name).await?;
     if args.data.json {
-        let holders: Vec<_> = holders.iter().map(data::Person::from).collect();
         print(&data::line(&holders))?;
     } else if holders.is_empty() {
         say(format!("nobody held `{}`", args.name));
@@ -30,7 +29,7 @@ pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u
 
 pub(crate) async fn wait(server: &ServerArgs, args: &WaitArgs) -> Result<u8, Trouble> {
     let client = Settings::read(server)?.connect(None).await?;
-    client.until_free(&args.name, args.wait).await?;
+    client.wait_until_free(&args.name, args.wait).await?;
     Ok(exit::OK)
 }
 
@@ -47,9 +46,9 @@ pub(crate) async fn semaphore(server: &ServerArgs, verb: &SemaphoreVerb) -> Resu
 
 pub(crate) async fn quorum(server: &ServerArgs, verb: &QuorumVerb) -> Result<u8, Trouble> {
     match verb {
-        QuorumVerb::Found { urls } => {
+        QuorumVerb::Init { urls } => {
             let builder = Settings::read(server)?.builder_of_all(urls, None);
-            builder.found().await?;
+            builder.bootstrap().await?;
         }
     }
     Ok(exit::OK)
@@ -59,13 +58,13 @@ pub(crate) async fn latch(server: &ServerArgs, verb: &LatchVerb) -> Result<u8, T
     let client = Settings::read(server)?.connect(None).await?;
     match verb {
         LatchVerb::Set { name, count, life } => {
-            if !client.latch(name).set(*count, *life).await? {
-                say(format!(
-                    "there is a latch `{name}` already; it stays as it is"
-                ));
-                return Ok(exit::NO);
+            match client.latch(name).set(*count, *life).await? {
+                SetOutcome::AlreadyExists => {
+                    say(format!("latch `{name}` already exists and is unchanged"));
+                    Ok(exit::NO)
+                }
+                _ => Ok(exit::OK),
             }
-            Ok(exit::OK)
         }
         LatchVerb::CountDown { name, by } => {
             let caller = by.clone().unwrap_or_else(me);
@@ -75,7 +74,7 @@ pub(crate) async fn latch(server: &ServerArgs, verb: &LatchVerb) -> Result<u8, T
         LatchVerb::Wait(WaitArgs { name, wait }) => {
             let latch = client.latch(name);
             let state = match wait {
-                Some(limit) => latch.wait_for(*limit).await?,
+                Some(limit) => latch.wait_timeout(*limit).await?,
                 None => latch.wait().await?,
             };
             Ok(told(name, state))

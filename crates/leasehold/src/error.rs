@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::plain::plain;
 
 /// Why a lock could not be had, kept or given back.
@@ -52,7 +52,7 @@ pub enum Error {
     /// it until it can no longer take effect. After a release the client goes on releasing; the lock
     /// is free at the latest when the lease ends. Trying again is safe.
     #[error("no answer from the server, the outcome is unknown")]
-    Unknown(#[source] BoxError),
+    OutcomeUnknown(#[source] BoxError),
 
     /// Fewer replicas than asked for have confirmed in time that they have the lock.
     ///
@@ -116,7 +116,7 @@ pub enum Error {
     ///
     /// All it held was released, or will end with its lease. Connect a new one.
     #[error("the client was shut down")]
-    Closed,
+    ShutDown,
 }
 
 /// An underlying error; its type is not part of the interface.
@@ -132,16 +132,40 @@ pub enum Loss {
     Expired,
     /// Somebody deleted or overwrote the lock on the server, or the server lost its data.
     #[error("the server no longer has it in our name")]
-    Taken,
-    /// The limit set with [`at_most`](crate::kinds::Lock::at_most) was reached.
+    Revoked,
+    /// The limit set with [`at_most`](crate::Acquire::at_most) was reached.
     #[error("its time limit was reached")]
     AtMost,
     /// [`Client::shutdown`](crate::Client::shutdown) gave it back.
     #[error("the client was shut down")]
-    Shutdown,
+    ShutDown,
 }
 
 impl Error {
+    /// Returns whether the same call can succeed later without a change by
+    /// the caller.
+    ///
+    /// True for a timeout, an outage, a missing acknowledgement or vote, an
+    /// unknown outcome, and a server whose memory is full. False for a lost
+    /// lease: the protected work must start over.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Timeout { .. }
+            | Self::Unavailable(_)
+            | Self::OutcomeUnknown(_)
+            | Self::NotReplicated { .. }
+            | Self::NoQuorum(_)
+            | Self::OutOfMemory(_) => true,
+            Self::Lost { .. }
+            | Self::WrongType { .. }
+            | Self::Denied(_)
+            | Self::Unexpected(_)
+            | Self::Invalid { .. }
+            | Self::ShutDown => false,
+        }
+    }
+
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         let why = why.into();
         Self::Invalid { what, why }

@@ -33,14 +33,14 @@
 //! | at most n at a time, or n units of something | [`Client::semaphore`] |
 //! | many readers or one writer | [`Client::rw_lock`] |
 //! | several locks at once, without deadlock | [`MultiLock`] |
-//! | a lock that outlives a failover to any replica | [`replicas`](kinds::Lock::replicas) |
+//! | a lock that outlives a failover to any replica | [`replicas`](Acquire::replicas) |
 //! | a lock that outlives the loss of any minority of servers | [`Quorum::mutex`] |
 //! | to wait until n things have happened (nobody holds anything) | [`Client::latch`] |
 //! | a lock that Java services hold with Redisson | [`Client::redisson`] |
 //! | to do something only if nobody else does | [`Mutex::try_lock`] |
-//! | a job once, on hosts whose clocks differ | [`at_least`](kinds::TryLock::at_least) |
-//! | a bound on a holder that hangs | [`at_most`](kinds::Lock::at_most) |
-//! | to see who holds what, and who waits | [`Client::look`], [`Client::scan`] |
+//! | a job once, on hosts whose clocks differ | [`at_least`](TryAcquire::at_least) |
+//! | a bound on a holder that hangs | [`at_most`](Acquire::at_most) |
+//! | to see who holds what, and who waits | [`Client::inspect`], [`Client::scan`] |
 //!
 //! All but the latch hand out leases: renewed, told when lost, and fenced by a token except those of Redisson that
 //! have none. A name is of one kind at a time; using it as another is [`Error::WrongType`].
@@ -54,7 +54,7 @@
 //!
 //! Four layers, each naming only those below it, and `client`, `quorum`, `inspect` and `examine` which put them together:
 //!
-//! - [`kinds`]: what a user names, as the calls that make up its life.
+//! - `locks`: what a user names, as the calls that make up its life.
 //! - `lease`: when a lock is taken, waited for, kept, given back or lost.
 //! - `protocol`: what is said to a server; the Lua files are in `lua`, with the protocol in their README.
 //! - `backend`: where it is said: connections, subscriptions, reconnection.
@@ -64,37 +64,29 @@ mod chance;
 mod client;
 mod clock;
 mod error;
-mod examine;
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
-mod holder;
-mod inspect;
-pub mod kinds;
+mod info;
 mod lease;
+mod locks;
 #[cfg(test)]
 mod malformed;
 mod options;
 mod owner;
 mod plain;
 mod protocol;
-mod quorum;
-mod seen_kind;
 
-pub use client::{Client, ClientBuilder};
+pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, Scan, ServerInfo};
 pub use error::{BoxError, Error, Loss};
-pub use examine::Server;
-pub use holder::Holder;
-pub use inspect::{Scan, Seen, Waiter};
-pub use kinds::redisson;
-pub use kinds::{
-    FairMutex, Latch, LatchState, MultiGuard, MultiLock, Mutex, Permits, RwLock, Semaphore,
-    WriteGuard,
+pub use info::{Holder, LockInfo, LockKind, Waiter};
+pub use lease::{Fenced, Guard, Lease, ReleaseOutcome, ShutdownOutcome, Unfenced};
+pub use locks::redisson;
+pub use locks::{
+    Acquire, FairMutex, GuardType, Latch, LatchState, MultiGuard, MultiLock, Mutex, PermitCounts,
+    Reentrant, RwLock, Semaphore, SetOutcome, TryAcquire, WriteGuard,
 };
-pub use lease::{Fenced, Guard, Lease, Release, Unfenced};
 pub use options::Replicas;
 pub use owner::Token;
-pub use quorum::{Quorum, QuorumBuilder};
-pub use seen_kind::SeenKind;
 
 /// Compiles what the README shows.
 #[cfg(doctest)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Which layers each may name, besides itself and the leaves.
 const LAYERS: [(&str, &[&str]); 4] = [
-    ("kinds", &["lease", "protocol"]),
+    ("locks", &["lease", "protocol"]),
     ("lease", &["protocol", "backend"]),
     ("protocol", &["backend"]),
     ("backend", &[]),

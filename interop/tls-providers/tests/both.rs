@@ -19,5 +19,5 @@ async fn library_connects_beside_reqwest() {
     let error = page.expect_err("no HTTP is spoken there");
     assert!(!error.is_connect(), "{error:?}");
 
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }

@@ -248,7 +248,7 @@ impl Watch {
             tokio::select! {
                 () = group.changed() => {}
                 signal = signals.next() => group.pass_on(signal),
-                loss = &mut lost, if !self.lost => self.lose(group, loss.unwrap_or(Loss::Shutdown)),
+                loss = &mut lost, if !self.lost => self.lose(group, loss.unwrap_or(Loss::ShutDown)),
                 () = at(self.last_chance()), if !self.lost => self.check(group),
                 () = at(self.limit), if self.stopping.is_none() && self.limit.is_some() => self.end(group),
                 () = at(self.kill_at()), if self.kill_at().is_some() => self.kill(group),

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::kinds::Lock;
-use leasehold::{Client, Quorum, Replicas, Seen};
+use leasehold::{Acquire, Client, LockInfo, Quorum, Replicas};
 
 use crate::args::RunArgs;
 use crate::say::{Trouble, hint, revoked, say};
@@ -41,7 +40,7 @@ impl Site {
     }
 
     /// The acquisition that was asked for.
-    pub(super) fn lock(&self, args: &RunArgs) -> Result<Lock, Trouble> {
+    pub(super) fn lock(&self, args: &RunArgs) -> Result<Acquire, Trouble> {
         let name = &args.name;
         let mut lock = match &self.servers {
             Servers::Several(quorum) => quorum.mutex(name).lock(),
@@ -55,7 +54,7 @@ impl Site {
         };
         let wait = args.wait.or(args.nonblock.then_some(Duration::ZERO));
         if let Some(limit) = wait {
-            lock = lock.wait(limit);
+            lock = lock.timeout(limit);
         }
         if let Some(length) = args.at_least {
             lock = lock.at_least(length);
@@ -74,7 +73,7 @@ impl Site {
         };
         for holder in client.force_release(name).await? {
             say(revoked(name, &holder));
-            if !holder.kept {
+            if !holder.released {
                 hint("it was told, and may go on until it has stopped");
             }
         }
@@ -82,9 +81,9 @@ impl Site {
     }
 
     /// What is to be seen of the lock; nothing where several servers would have to be asked.
-    pub(super) async fn look(&self, name: &str) -> Option<Seen> {
+    pub(super) async fn inspect(&self, name: &str) -> Option<LockInfo> {
         match &self.servers {
-            Servers::One(client) => client.look(name).await.ok().flatten(),
+            Servers::One(client) => client.inspect(name).await.ok().flatten(),
             Servers::Several(_) => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-use leasehold::{Holder, Seen};
+use leasehold::{Holder, LockInfo};
 
 use super::site::Site;
 use crate::args::RunArgs;
@@ -22,13 +22,13 @@ pub(super) async fn show(site: &Site, args: &RunArgs) {
     tokio::time::sleep(AT_ONCE).await;
     if !stderr().is_terminal() {
         if args.verbose {
-            let seen = site.look(&args.name).await;
+            let seen = site.inspect(&args.name).await;
             say(line(args, start.elapsed(), seen.as_ref()));
         }
         return std::future::pending().await;
     }
     loop {
-        let seen = site.look(&args.name).await;
+        let seen = site.inspect(&args.name).await;
         let text = printable(&line(args, start.elapsed(), seen.as_ref()));
         // Cut off by the terminal rather than wrapped, or it could not be drawn over.
         let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
@@ -44,18 +44,18 @@ pub(super) fn clear() {
     }
 }
 
-fn line(args: &RunArgs, waited: Duration, seen: Option<&Seen>) -> String {
+fn line(args: &RunArgs, waited: Duration, seen: Option<&LockInfo>) -> String {
     let mut text = format!("waiting for `{}`, {}", args.name, span::show(waited));
     let Some(seen) = seen else {
         return text;
     };
     if let Some(holder) = seen.holders.first() {
         text += &format!(" · held by {}", who(holder));
-        if seen.holding > 1 {
-            text += &format!(" and {} more", seen.holding - 1);
+        if seen.holder_count > 1 {
+            text += &format!(" and {} more", seen.holder_count - 1);
         }
     }
-    match (place(seen), seen.waiting) {
+    match (place(seen), seen.waiter_count) {
         (Some(place), Some(waiting)) => text += &format!(" · number {place} of {waiting} in line"),
         (None, Some(waiting)) if waiting > 1 => text += &format!(" · {waiting} wait"),
         _ => {}
@@ -71,8 +71,8 @@ fn who(holder: &Holder) -> String {
     if let Some(since) = holder.since {
         text += &format!(" for {}", span::show(span::ago(since)));
     }
-    if holder.alive == Some(false) {
-        let left = holder.lease_left.map(span::show);
+    if holder.connected == Some(false) {
+        let left = holder.lease_remaining.map(span::show);
         text += " which is gone";
         text += &left.map_or_else(String::new, |left| format!(", free in {left}"));
     }
@@ -80,7 +80,7 @@ fn who(holder: &Holder) -> String {
 }
 
 /// Our own place in line, from 1.
-fn place(seen: &Seen) -> Option<usize> {
+fn place(seen: &LockInfo) -> Option<usize> {
     let own = me();
     let is_own = |at: &leasehold::Waiter| match (&at.host, at.pid) {
         (Some(host), Some(pid)) => format!("{host}:{pid}") == own,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use leasehold::{Client, Error, Holder, Seen, SeenKind};
+use leasehold::{Client, Error, Holder, LockInfo, LockKind};
 
 use crate::args::{SortKey, TopArgs};
 use crate::say::{Trouble, revoked};
@@ -46,12 +46,12 @@ pub(super) struct Order {
 /// What one walk through all locks has found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    pub(super) locks: Vec<Seen>,
+    pub(super) locks: Vec<LockInfo>,
     pub(super) held: u64,
     pub(super) waiting: u64,
     pub(super) gone: u64,
     pub(super) took: Duration,
-    pub(super) detail: Option<Seen>,
+    pub(super) detail: Option<LockInfo>,
 }
 
 impl Found {
@@ -67,30 +67,30 @@ impl Found {
         }
         found.keep_first(order.sort, KEPT);
         if let Some(name) = &order.detail {
-            found.detail = client.look(name).await?;
+            found.detail = client.inspect(name).await?;
         }
         found.took = start.elapsed();
         Ok(found)
     }
 
-    fn take_in(&mut self, seen: Seen, order: &Order) {
-        let no_lock = order.only_locks && seen.kind == SeenKind::Foreign;
+    fn take_in(&mut self, seen: LockInfo, order: &Order) {
+        let no_lock = order.only_locks && seen.kind == LockKind::Foreign;
         if no_lock || !seen.name.contains(&order.filter) {
             return;
         }
-        self.held += u64::from(seen.holding > 0);
-        self.waiting += seen.waiting.unwrap_or_default();
-        let gone = |holder: &Holder| holder.alive == Some(false);
+        self.held += u64::from(seen.holder_count > 0);
+        self.waiting += seen.waiter_count.unwrap_or_default();
+        let gone = |holder: &Holder| holder.connected == Some(false);
         self.gone += u64::from(seen.holders.iter().any(gone));
         self.locks.push(seen);
     }
 
     fn keep_first(&mut self, sort: SortKey, count: usize) {
-        let since = |seen: &Seen| {
+        let since = |seen: &LockInfo| {
             let holder = seen.holders.first().and_then(|holder| holder.since);
             holder.unwrap_or_else(SystemTime::now)
         };
-        let waiting = |seen: &Seen| std::cmp::Reverse(seen.waiting.unwrap_or_default());
+        let waiting = |seen: &LockInfo| std::cmp::Reverse(seen.waiter_count.unwrap_or_default());
         match sort {
             SortKey::Waiters => self
                 .locks
@@ -133,7 +133,7 @@ impl State {
     }
 
     /// The lock that is chosen.
-    pub(super) fn chosen(&self) -> Option<&Seen> {
+    pub(super) fn chosen(&self) -> Option<&LockInfo> {
         self.found.locks.get(self.chosen)
     }
 

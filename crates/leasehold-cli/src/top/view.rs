@@ -95,7 +95,7 @@ fn draw_detail(frame: &mut Frame<'_>, state: &State, area: Rect) {
         .iter()
         .map(|holder| Line::from(format!("held by {holder}")))
         .collect();
-    match (seen.waiters.is_empty(), seen.waiting) {
+    match (seen.waiters.is_empty(), seen.waiter_count) {
         (false, _) => lines.push(Line::from("in line:").dim()),
         (true, Some(0)) => lines.push(Line::from("nobody waits").dim()),
         (true, Some(count)) => lines.push(Line::from(format!("{count} wait, in no order"))),

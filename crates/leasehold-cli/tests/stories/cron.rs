@@ -22,7 +22,7 @@ fn job_that_took_no_time_is_skipped_within_at_least() {
     let stage = Stage::set();
     let job = || stage.leasehold(JOB).playing("echo run >> runs").play();
     ran_once(&stage, [job(), job()]);
-    let left = stage.lease_left("nightly");
+    let left = stage.lease_remaining("nightly");
     assert!((1..=60_000).contains(&left), "{left} ms");
 }
 
@@ -88,9 +88,9 @@ fn kill_a_holder(job: &str, after: impl FnOnce(&Stage)) -> Duration {
 #[test]
 fn a_batch_of_unknown_length_keeps_the_lock_over_many_leases() {
     keep("10s", |stage| {
-        let mut left = stage.lease_left("dawn");
+        let mut left = stage.lease_remaining("dawn");
         eventually("the lease is renewed", || {
-            let before = std::mem::replace(&mut left, stage.lease_left("dawn"));
+            let before = std::mem::replace(&mut left, stage.lease_remaining("dawn"));
             left > before
         });
     });

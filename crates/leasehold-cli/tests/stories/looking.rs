@@ -57,7 +57,7 @@ fn kept_lock_shows_as_kept_and_can_be_freed() {
             assert!(!shown.contains("GONE"), "{shown}");
         }
         let json = stage.leasehold("show --json job").play().out;
-        assert!(json.contains(r#""kept":true,"alive":null"#), "{json}");
+        assert!(json.contains(r#""released":true"#), "{json}");
         job().with_code(75).saying("released, kept for");
         let freed = stage.leasehold("release --force job").play();
         freed

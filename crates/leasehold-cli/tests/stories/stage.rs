@@ -141,7 +141,7 @@ impl Stage {
     }
 
     /// The milliseconds until the server forgets a lock.
-    pub(crate) fn lease_left(&self, lock: &str) -> i64 {
+    pub(crate) fn lease_remaining(&self, lock: &str) -> i64 {
         self.server.ask(&["PTTL", &format!("lock:{lock}")]).int()
     }
 }

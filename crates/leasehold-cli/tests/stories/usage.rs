@@ -207,8 +207,8 @@ fn a_quorum_is_founded_once_and_outlives_one_of_three() {
         .leasehold_at("", &format!("run -n {quorum}"))
         .playing("true")
         .play();
-    early.with_code(69).saying("hint: `leasehold quorum found`");
-    let found = format!("quorum found {}", urls.join(" "));
+    early.with_code(69).saying("hint: `leasehold quorum init`");
+    let found = format!("quorum init {}", urls.join(" "));
     stages[0].leasehold_at("", &found).play().with_code(0);
     stages[1].server.kill();
     let held = stages[0]
@@ -227,7 +227,7 @@ fn a_quorum_is_founded_once_and_outlives_one_of_three() {
 fn quorum_may_have_addresses_with_commas() {
     let stages = [(); 3].map(|()| Stage::set());
     let [one, two, three] = stages.each_ref().map(Stage::url);
-    let found = format!("quorum found {one} {two} {three}");
+    let found = format!("quorum init {one} {two} {three}");
     stages[0].leasehold_at("", &found).play().with_code(0);
     // Nobody answers there: the others are a majority of three, and none of four.
     let nobody = "redis+sentinel://127.0.0.1:1,127.0.0.1:2/group";

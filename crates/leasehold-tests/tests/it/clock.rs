@@ -1,6 +1,6 @@
 //! A server's clock that jumps: the lock may be granted twice, and the resource still refuses the stale writer.
 
-use leasehold::{Error, Guard, Loss, Quorum, Release, Token};
+use leasehold::{Error, Guard, Loss, Quorum, ReleaseOutcome, Token};
 use testkit::{Flavor, Server, Setup};
 
 use crate::contract::{KINDS, any_lock, any_try_lock};
@@ -37,7 +37,7 @@ impl Resource {
 async fn told(guard: &Guard) {
     let loss = tokio::time::timeout(AMPLE, guard.lost()).await;
     assert!(
-        matches!(loss, Ok(Some(Loss::Taken | Loss::Expired))),
+        matches!(loss, Ok(Some(Loss::Revoked | Loss::Expired))),
         "{loss:?}"
     );
 }
@@ -65,7 +65,7 @@ fn a_step_forward_grants_twice_and_the_stale_writer_is_refused() {
                 // It believes in its lease until its next renewal; that is what tokens are for.
                 assert!(!resource.write(stale.token(), "stale"), "round {round}");
                 assert_eq!(resource.written, ["first", "second"]);
-                assert_eq!(fresh.release().await.unwrap(), Release::Released);
+                assert_eq!(fresh.release().await.unwrap(), ReleaseOutcome::Released);
                 stale_holders.push(stale);
             }
             for stale in &stale_holders {
@@ -92,8 +92,8 @@ fn a_step_back_only_makes_others_wait() {
         for (kind, name, first) in held {
             let token = first.token();
             assert!(any_try_lock(&other, &name, kind).await.unwrap().is_none());
-            assert_eq!(first.release().await.unwrap(), Release::Released);
-            let next = any_lock(&other, &name, kind).wait(AMPLE).await.unwrap();
+            assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+            let next = any_lock(&other, &name, kind).timeout(AMPLE).await.unwrap();
             assert!(next.token() > token, "tokens must rise");
         }
     });
@@ -117,7 +117,7 @@ fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
             step(minority, HOUR);
             until_renewed(&[held.lease()]).await;
             assert!(other.mutex(&mutex).try_lock().await.unwrap().is_none());
-            assert_eq!(held.release().await.unwrap(), Release::Released);
+            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
             step(5, 0);
         }
         let mutex = name();
@@ -129,7 +129,7 @@ fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
         step(3, HOUR);
         // New connections see the new clocks; the old ones still propose by the old.
         let fresh = five.client().await;
-        match fresh.mutex(&mutex).lock().wait(AMPLE).await {
+        match fresh.mutex(&mutex).lock().timeout(AMPLE).await {
             Ok(second) => {
                 assert!(resource.write(second.token(), "second"));
                 assert!(!resource.write(stale.token(), "stale"));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Error, Release};
+use leasehold::{Client, ClientBuilder, Error, ReleaseOutcome};
 use testkit::{Cluster, Dice, Flavor, Server, Setup};
 
 use crate::contract::{KINDS, any_lock, passed_on};
@@ -74,10 +74,10 @@ fn wait_through_failover(flavors: &[Flavor]) {
             until_found(&one, &free).await;
             for (guard, next) in waiting {
                 let guard = passed_on(guard, next).await;
-                assert_eq!(guard.release().await.unwrap(), Release::Released);
+                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             }
             // A dead shard does not delay another's renewals.
-            assert_eq!(bystander.release().await.unwrap(), Release::Released);
+            assert_eq!(bystander.release().await.unwrap(), ReleaseOutcome::Released);
         });
     }
 }
@@ -119,11 +119,11 @@ fn wake_after_move(flavors: &[Flavor], limit: Duration) {
             until_renewed(&leases).await;
             for (kind, (guard, next)) in waiting.into_iter().enumerate() {
                 let start = Instant::now();
-                assert_eq!(guard.release().await.unwrap(), Release::Released);
+                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
                 let guard = next.await.unwrap().unwrap();
                 let took = start.elapsed();
                 assert!(took < limit, "{kind}: {took:?}");
-                assert_eq!(guard.release().await.unwrap(), Release::Released);
+                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             }
         });
     }
@@ -219,7 +219,7 @@ fn a_cluster_speaks_tls() {
         let client = builder.connect().await.unwrap();
         for _ in 0..20 {
             let guard = client.mutex(&name()).lock().await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         }
     });
 }

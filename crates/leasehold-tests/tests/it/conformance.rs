@@ -3,9 +3,9 @@
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use leasehold::kinds::{Lock, Reentrant};
 use leasehold::{
-    Client, Error, FairMutex, Guard, Lease, Loss, Mutex, Quorum, Release, RwLock, Semaphore,
+    Acquire, Client, Error, FairMutex, Guard, Lease, Loss, Mutex, Quorum, Reentrant,
+    ReleaseOutcome, RwLock, Semaphore, ShutdownOutcome,
 };
 
 use crate::contract::{Closes, Exclusive, Holding, Pair};
@@ -30,10 +30,10 @@ macro_rules! keeps_to {
                 let make: fn(&$client, &str) -> Self = $make;
                 make(client, name)
             }
-            fn request(&self) -> Lock {
+            fn request(&self) -> Acquire {
                 $type::$lock(self).into()
             }
-            async fn acquire(&self, lock: Lock) -> Result<Guard, Error> {
+            async fn acquire(&self, lock: Acquire) -> Result<Guard, Error> {
                 lock.await
             }
             async fn try_lock(&self) -> Result<Option<Guard>, Error> {
@@ -41,7 +41,7 @@ macro_rules! keeps_to {
             }
             async fn run<W>(
                 &self,
-                lock: Lock,
+                lock: Acquire,
                 work: impl FnOnce(Vec<Lease>) -> W + Send,
             ) -> Result<W::Output, Error>
             where
@@ -184,8 +184,8 @@ async fn pair<D: Deployment, K: Exclusive<D::Client>>(site: &D, pace: Pace) -> (
 }
 
 /// How long the holder has the lock still, as the server tells a client that does not wait.
-async fn lease_left<C: 'static, K: Exclusive<C>>(theirs: &K) -> Duration {
-    let error = theirs.lock().wait(Duration::ZERO).await.unwrap_err();
+async fn lease_remaining<C: 'static, K: Exclusive<C>>(theirs: &K) -> Duration {
+    let error = theirs.lock().timeout(Duration::ZERO).await.unwrap_err();
     let Error::Timeout {
         holder: Some(holder),
         ..
@@ -193,7 +193,7 @@ async fn lease_left<C: 'static, K: Exclusive<C>>(theirs: &K) -> Duration {
     else {
         panic!("{error:?}")
     };
-    holder.lease_left.expect("a lease")
+    holder.lease_remaining.expect("a lease")
 }
 
 async fn excludes_others_until_released<D: Deployment, K: Exclusive<D::Client>>(
@@ -207,7 +207,7 @@ async fn excludes_others_until_released<D: Deployment, K: Exclusive<D::Client>>(
     tokio::time::sleep(pace.watched).await;
     assert!(!waiter.is_finished(), "two holders");
     let released = Instant::now();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let (got, _guard) = waiter.await.unwrap().unwrap();
     assert!(got > released, "two holders");
     assert!(
@@ -233,10 +233,10 @@ async fn a_wait_is_kept_to<D: Deployment, K: Exclusive<D::Client>>(site: &D, pac
     let _guard = ours.lock().await.unwrap();
     for wait in [0, 1, 100, 400].map(Duration::from_millis) {
         let start = Instant::now();
-        let error = theirs.lock().wait(wait).await.unwrap_err();
+        let error = theirs.lock().timeout(wait).await.unwrap_err();
         let took = start.elapsed();
         // A stall breaks the connection on which the client subscribes: a waiter reports that in place of the timeout.
-        let broken = matches!(error, Error::Unavailable(_) | Error::Unknown(_));
+        let broken = matches!(error, Error::Unavailable(_) | Error::OutcomeUnknown(_));
         let stalled = broken && took > wait + SCHEDULING;
         assert!(
             stalled || matches!(error, Error::Timeout { .. }),
@@ -255,7 +255,7 @@ async fn a_timeout_says_who_holds_it<D: Deployment, K: Exclusive<D::Client>>(sit
     let _guard = ours.lock().note("the night's import").await.unwrap();
     // Connects, so that the wait is long enough for a reply.
     assert!(theirs.try_lock().await.unwrap().is_none());
-    let error = theirs.lock().wait(pace.lease / 2).await.unwrap_err();
+    let error = theirs.lock().timeout(pace.lease / 2).await.unwrap_err();
     let text = error.to_string();
     let Error::Timeout {
         holder: Some(holder),
@@ -267,7 +267,9 @@ async fn a_timeout_says_who_holds_it<D: Deployment, K: Exclusive<D::Client>>(sit
     assert_eq!(holder.pid, Some(std::process::id()));
     assert_eq!(holder.note.as_deref(), Some("the night's import"));
     assert!(
-        holder.lease_left.is_some_and(|left| left <= pace.lease),
+        holder
+            .lease_remaining
+            .is_some_and(|left| left <= pace.lease),
         "{holder:?}"
     );
     let since = holder.since.unwrap().elapsed().unwrap();
@@ -281,11 +283,11 @@ async fn a_timeout_says_who_holds_it<D: Deployment, K: Exclusive<D::Client>>(sit
 async fn a_fixed_lease_ends<D: Deployment, K: Exclusive<D::Client>>(site: &D, pace: Pace) {
     let (ours, theirs, _) = pair::<D, K>(site, pace).await;
     let begun = Instant::now();
-    let guard = ours.lock().lease(pace.fixed).await.unwrap();
+    let guard = ours.lock().fixed_lease(pace.fixed).await.unwrap();
     let (start, deadline) = (Instant::now(), guard.named().deadline());
     let contender = tokio::spawn(async move {
         let wait = pace.fixed + pace.lease + pace.excused;
-        let taken = theirs.lock().wait(wait).await;
+        let taken = theirs.lock().timeout(wait).await;
         (Instant::now(), taken)
     });
     assert_eq!(guard.lost().await, Some(Loss::Expired));
@@ -307,12 +309,12 @@ async fn a_lease_is_renewed<D: Deployment, K: Exclusive<D::Client>>(site: &D, pa
         guard.check().unwrap();
         assert!(theirs.try_lock().await.unwrap().is_none());
     }
-    let left = lease_left(&theirs).await;
+    let left = lease_remaining(&theirs).await;
     assert!(
         Instant::now() + left > first_end,
         "not renewed on the server"
     );
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 async fn a_fixed_lease_can_be_extended<D: Deployment, K: Exclusive<D::Client>>(
@@ -320,18 +322,18 @@ async fn a_fixed_lease_can_be_extended<D: Deployment, K: Exclusive<D::Client>>(
     pace: Pace,
 ) {
     let (ours, theirs, _) = pair::<D, K>(site, pace).await;
-    let guard = ours.lock().lease(pace.lease).await.unwrap();
+    let guard = ours.lock().fixed_lease(pace.lease).await.unwrap();
     guard.extend(pace.lease * 4).await.unwrap();
     assert!(guard.named().remaining() > pace.lease * 2);
     // Nodes of a quorum beyond the majority learn of it a little later, and any of them may be the one that replies.
     let start = Instant::now();
-    while lease_left(&theirs).await <= pace.lease * 2 {
+    while lease_remaining(&theirs).await <= pace.lease * 2 {
         assert!(start.elapsed() < AMPLE, "not extended on the server");
     }
     tokio::time::sleep(pace.watched).await;
     guard.check().unwrap();
     assert!(theirs.try_lock().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 async fn releasing_what_was_lost_says_so_and_harms_nobody<
@@ -342,17 +344,17 @@ async fn releasing_what_was_lost_says_so_and_harms_nobody<
     pace: Pace,
 ) {
     let (ours, theirs, name) = pair::<D, K>(site, pace).await;
-    let lost = ours.lock().lease(pace.fixed).await.unwrap();
+    let lost = ours.lock().fixed_lease(pace.fixed).await.unwrap();
     let other = theirs.lock().await.unwrap();
     assert_eq!(
         lost.release().await.unwrap(),
-        Release::WasLost {
+        ReleaseOutcome::AlreadyLost {
             loss: Loss::Expired
         }
     );
     other.check().unwrap();
     assert!(site.exists(&name));
-    assert_eq!(other.release().await.unwrap(), Release::Released);
+    assert_eq!(other.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 async fn dropping_releases<D: Deployment, K: Exclusive<D::Client>>(site: &D, pace: Pace) {
@@ -401,7 +403,7 @@ async fn run_gives_back_on_every_way_out<D: Deployment, K: Exclusive<D::Client>>
         begun = begun => begun.unwrap(),
     }
     let wait = Duration::from_secs(1) + pace.excused;
-    let _taken = theirs.lock().wait(wait).await.unwrap();
+    let _taken = theirs.lock().timeout(wait).await.unwrap();
 }
 
 async fn at_least_keeps_others_out_after_a_release<D: Deployment, K: Exclusive<D::Client>>(
@@ -413,7 +415,7 @@ async fn at_least_keeps_others_out_after_a_release<D: Deployment, K: Exclusive<D
     let early = kept - Duration::from_millis(5);
     let start = Instant::now();
     let guard = ours.lock().at_least(kept).await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let taken = theirs.try_lock().await.unwrap();
     // A stall may be longer than `kept`.
     assert!(taken.is_none() || start.elapsed() >= early, "free at once");
@@ -445,7 +447,7 @@ async fn at_most_ends_a_renewed_lease<D: Deployment, K: Exclusive<D::Client>>(
     let took = begun.elapsed();
     assert!(took > pace.at_most * 9 / 10, "ended after {took:?}");
     let wait = pace.lease + pace.excused;
-    let _taken = theirs.lock().wait(wait).await.unwrap();
+    let _taken = theirs.lock().timeout(wait).await.unwrap();
 }
 
 async fn a_renewal_stays_within_at_most<D: Deployment, K: Exclusive<D::Client>>(
@@ -458,7 +460,7 @@ async fn a_renewal_stays_within_at_most<D: Deployment, K: Exclusive<D::Client>>(
     let latest = Instant::now() + limit;
     until_renewed(&[&guard.named()]).await;
     assert!(guard.named().deadline() <= latest, "beyond the limit");
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 async fn shutdown_releases_all<D: Deployment, K: Exclusive<D::Client>>(site: &D, pace: Pace) {
@@ -470,20 +472,20 @@ async fn shutdown_releases_all<D: Deployment, K: Exclusive<D::Client>>(site: &D,
     }
     let waiter = K::named(&site.with_lease(pace.lease).await, &names[0]);
     let limit = Duration::from_secs(5) + pace.excused;
-    assert!(client.shutdown(limit).await, "not all in time");
+    assert_eq!(client.shutdown(limit).await, ShutdownOutcome::Released);
     for name in &names {
         assert!(!site.exists(name), "{name} is still held");
     }
     for guard in guards {
         assert_eq!(
             guard.release().await.unwrap(),
-            Release::WasLost {
-                loss: Loss::Shutdown
+            ReleaseOutcome::AlreadyLost {
+                loss: Loss::ShutDown
             }
         );
     }
     let refused = K::named(&client, &names[0]).lock().await;
-    assert!(matches!(refused, Err(Error::Closed)));
+    assert!(matches!(refused, Err(Error::ShutDown)));
     let _free = waiter.try_lock().await.unwrap().expect("free");
 }
 

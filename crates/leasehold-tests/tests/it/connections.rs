@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Release};
+use leasehold::{Client, Error, ReleaseOutcome};
 use testkit::{Cluster, Flavor, Proxy, Server, Setup};
 
 use crate::support::{
@@ -18,7 +18,7 @@ async fn connect(url: &str) -> Result<Client, Error> {
 
 async fn works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn wrong_credentials_and_missing_rights_are_told_apart_from_outages() {
                 server.tell(&["SET", &key("denied"), "held"]);
             }
             server.tell(&user);
-            let outcome = client.mutex("denied").lock().wait(AMPLE).await;
-            let denied = matches!(outcome, Err(Error::Denied(_) | Error::Unknown(_)));
+            let outcome = client.mutex("denied").lock().timeout(AMPLE).await;
+            let denied = matches!(outcome, Err(Error::Denied(_) | Error::OutcomeUnknown(_)));
             assert!(denied, "{what}: {outcome:?}");
             server.tell(&[
                 "ACL",
@@ -290,7 +290,10 @@ fn wait_through_outage(outage: Duration, limit: Duration) {
         server.kill();
         let at_once = client.mutex("other").try_lock().await;
         assert!(
-            matches!(at_once, Err(Error::Unavailable(_) | Error::Unknown(_))),
+            matches!(
+                at_once,
+                Err(Error::Unavailable(_) | Error::OutcomeUnknown(_))
+            ),
             "{at_once:?}"
         );
         tokio::time::sleep(outage).await;
@@ -305,7 +308,7 @@ fn wait_through_outage(outage: Duration, limit: Duration) {
         eventually("a waiter", || waited_for(&server)).await;
         until_renewed(&[guard.lease()]).await;
         let released = Instant::now();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let (got, _guard) = next.await.unwrap().unwrap();
         let took = got - released;
         assert!(took < limit, "not by push: {took:?}");
@@ -329,7 +332,7 @@ fn wait_in_vain(most: Duration) {
         let limit = Duration::from_secs(1);
         let client = builder_at(server.port())
             .request_timeout(limit)
-            .outage_limit(limit)
+            .max_outage(limit)
             .connect()
             .await
             .unwrap();
@@ -337,7 +340,7 @@ fn wait_in_vain(most: Duration) {
         let start = Instant::now();
         let error = client.mutex("any").lock().await.unwrap_err();
         assert!(
-            matches!(error, Error::Unavailable(_) | Error::Unknown(_)),
+            matches!(error, Error::Unavailable(_) | Error::OutcomeUnknown(_)),
             "{error:?}"
         );
         let took = start.elapsed();

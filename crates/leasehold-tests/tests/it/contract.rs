@@ -5,8 +5,10 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::kinds::{Lock, TryLock};
-use leasehold::{Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, Release};
+use leasehold::{
+    Acquire, Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, ReleaseOutcome,
+    ShutdownOutcome, TryAcquire,
+};
 use tokio::task::JoinHandle;
 
 use crate::support::AMPLE;
@@ -17,12 +19,12 @@ pub(crate) trait Exclusive<C = Client>: Clone + Send + Sync + 'static {
 
     fn named(client: &C, name: &str) -> Self;
     /// An acquisition that terms can be set on.
-    fn request(&self) -> Lock;
-    fn acquire(&self, lock: Lock) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
+    fn request(&self) -> Acquire;
+    fn acquire(&self, lock: Acquire) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
     fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
     fn run<W>(
         &self,
-        lock: Lock,
+        lock: Acquire,
         work: impl FnOnce(Vec<Lease>) -> W + Send,
     ) -> impl Future<Output = Result<W::Output, Error>> + Send
     where
@@ -40,11 +42,11 @@ pub(crate) trait Exclusive<C = Client>: Clone + Send + Sync + 'static {
 
 /// A client that can be shut down.
 pub(crate) trait Closes: Send + Sync {
-    fn shutdown(&self, limit: Duration) -> impl Future<Output = bool> + Send;
+    fn shutdown(&self, limit: Duration) -> impl Future<Output = ShutdownOutcome> + Send;
 }
 
 impl Closes for Client {
-    async fn shutdown(&self, limit: Duration) -> bool {
+    async fn shutdown(&self, limit: Duration) -> ShutdownOutcome {
         Client::shutdown(self, limit).await
     }
 }
@@ -53,7 +55,7 @@ impl Closes for Client {
 pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
     fn leases(&self) -> Vec<Lease>;
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
-    fn release(self) -> impl Future<Output = Result<Release, Error>> + Send;
+    fn release(self) -> impl Future<Output = Result<ReleaseOutcome, Error>> + Send;
     fn lost(&self) -> impl Future<Output = Option<Loss>> + Send;
 
     fn check(&self) -> Result<(), Error> {
@@ -71,18 +73,18 @@ pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
 /// An acquisition with its terms.
 pub(crate) struct Request<K, C> {
     kind: K,
-    lock: Lock,
+    lock: Acquire,
     client: PhantomData<fn(C)>,
 }
 
 impl<C, K: Exclusive<C>> Request<K, C> {
-    pub(crate) fn wait(mut self, limit: Duration) -> Self {
-        self.lock = self.lock.wait(limit);
+    pub(crate) fn timeout(mut self, limit: Duration) -> Self {
+        self.lock = self.lock.timeout(limit);
         self
     }
 
-    pub(crate) fn lease(mut self, length: Duration) -> Self {
-        self.lock = self.lock.lease(length);
+    pub(crate) fn fixed_lease(mut self, length: Duration) -> Self {
+        self.lock = self.lock.fixed_lease(length);
         self
     }
 
@@ -129,7 +131,7 @@ impl Holding for Guard {
     async fn extend(&self, lease: Duration) -> Result<(), Error> {
         Guard::extend(self, lease).await
     }
-    async fn release(self) -> Result<Release, Error> {
+    async fn release(self) -> Result<ReleaseOutcome, Error> {
         Guard::release(self).await
     }
     async fn lost(&self) -> Option<Loss> {
@@ -144,7 +146,7 @@ impl Holding for MultiGuard {
     async fn extend(&self, lease: Duration) -> Result<(), Error> {
         MultiGuard::extend(self, lease).await
     }
-    async fn release(self) -> Result<Release, Error> {
+    async fn release(self) -> Result<ReleaseOutcome, Error> {
         MultiGuard::release(self).await
     }
     async fn lost(&self) -> Option<Loss> {
@@ -162,7 +164,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    fn with(&self, lock: Lock) -> MultiLock {
+    fn with(&self, lock: Acquire) -> MultiLock {
         MultiLock::new([lock, self.client.fair_mutex(&self.own).lock()])
     }
 }
@@ -177,14 +179,14 @@ impl Exclusive for Pair {
             own: format!("!own:{}", crate::support::name()),
         }
     }
-    fn request(&self) -> Lock {
+    fn request(&self) -> Acquire {
         self.client.mutex(&self.name).lock()
     }
-    async fn acquire(&self, lock: Lock) -> Result<MultiGuard, Error> {
+    async fn acquire(&self, lock: Acquire) -> Result<MultiGuard, Error> {
         self.with(lock).await
     }
     async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        match self.with(self.request()).wait(Duration::ZERO).await {
+        match self.with(self.request()).timeout(Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -192,7 +194,7 @@ impl Exclusive for Pair {
     }
     async fn run<W>(
         &self,
-        lock: Lock,
+        lock: Acquire,
         work: impl FnOnce(Vec<Lease>) -> W + Send,
     ) -> Result<W::Output, Error>
     where
@@ -208,7 +210,7 @@ pub(crate) const KINDS: u64 = 4;
 
 /// An acquisition of one of the kinds, by number: for tests that mix them. A name must always be used with
 /// the same number.
-pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Lock {
+pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Acquire {
     match number % KINDS {
         0 => client.mutex(name).lock(),
         1 => client.fair_mutex(name).lock(),
@@ -218,7 +220,7 @@ pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Lock {
 }
 
 /// As [`any_lock`], without waiting.
-pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryLock {
+pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryAcquire {
     match number % KINDS {
         0 => client.mutex(name).try_lock(),
         1 => client.fair_mutex(name).try_lock(),
@@ -230,8 +232,8 @@ pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryLock 
 /// What `next` waited for through a failover, in which `guard` was kept or lost, and told so in either case.
 pub(crate) async fn passed_on(guard: Guard, next: JoinHandle<Result<Guard, Error>>) -> Guard {
     match (guard.check().is_ok(), guard.release().await) {
-        (held, Ok(Release::Released)) => assert!(held),
-        (_, Ok(Release::WasLost { .. })) => {}
+        (held, Ok(ReleaseOutcome::Released)) => assert!(held),
+        (_, Ok(ReleaseOutcome::AlreadyLost { .. })) => {}
         (_, other) => panic!("{other:?}"),
     }
     let got = tokio::time::timeout(AMPLE, next).await;

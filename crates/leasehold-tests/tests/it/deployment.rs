@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use leasehold::kinds::Reentrant;
 use leasehold::{
-    Client, ClientBuilder, FairMutex, Mutex, Quorum, QuorumBuilder, RwLock, Semaphore,
+    Client, ClientBuilder, FairMutex, Mutex, Quorum, QuorumBuilder, Reentrant, RwLock, Semaphore,
+    ShutdownOutcome,
 };
 use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
 use testkit::{Cluster, Flavor, Server, Setup};
@@ -83,7 +83,7 @@ impl Five {
         };
         // On a thread of its own, since a test may be on a runtime already.
         let founded = std::thread::scope(|scope| {
-            let founding = scope.spawn(|| run(five.builder().found()));
+            let founding = scope.spawn(|| run(five.builder().bootstrap()));
             founding.join().expect("no panic")
         });
         founded.expect("all are up");
@@ -113,7 +113,7 @@ pub(crate) const LONGEST: Duration = LEASE.saturating_mul(4);
 pub(crate) fn builder_of(urls: Vec<String>) -> QuorumBuilder {
     Quorum::builder(urls)
         .lease(LEASE)
-        .longest_lease(LONGEST)
+        .max_lease(LONGEST)
         .request_timeout(LEASE / 2)
         .connect_timeout(LEASE)
 }
@@ -131,7 +131,7 @@ impl Deployment for Five {
 }
 
 impl Closes for Quorum {
-    async fn shutdown(&self, limit: Duration) -> bool {
+    async fn shutdown(&self, limit: Duration) -> ShutdownOutcome {
         Quorum::shutdown(self, limit).await
     }
 }

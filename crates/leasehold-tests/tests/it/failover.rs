@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Guard, Loss, Release, Replicas};
+use leasehold::{Client, Error, Guard, Loss, ReleaseOutcome, Replicas};
 use testkit::group::{GROUP, Group};
 use testkit::{Flavor, Server};
 
@@ -52,7 +52,10 @@ async fn fail_over(round: u64, flavor: &Flavor, late: Duration) {
 
     // Whatever is written from here on, no replica will have.
     cut_off(group.server(0), &[group.server(1), group.server(2)]);
-    let stale = any_lock(&plain, &lost, round).lease(LONG).await.unwrap();
+    let stale = any_lock(&plain, &lost, round)
+        .fixed_lease(LONG)
+        .await
+        .unwrap();
     let gone = any_lock(&plain, &renewed, round).await.unwrap();
     let refusal = any_try_lock(&careful, &refused, round).replicas(Replicas::All, PROMPT);
     let refusal = refusal.await.unwrap_err();
@@ -81,7 +84,7 @@ async fn fail_over(round: u64, flavor: &Flavor, late: Duration) {
     let taken = any_try_lock(&other, &kept, round).await.unwrap();
     assert!(taken.is_none(), "granted twice though acknowledged");
     until_found(&careful, &name()).await;
-    assert_eq!(survivor.release().await.unwrap(), Release::Released);
+    assert_eq!(survivor.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 /// Stops the replicas and closes their connections: what the master writes from now on is lost with it.
@@ -96,7 +99,7 @@ async fn reported(guard: &Guard, late: Duration) {
     let start = Instant::now();
     let loss = guard.lost().await;
     assert!(
-        matches!(loss, Some(Loss::Taken | Loss::Expired)),
+        matches!(loss, Some(Loss::Revoked | Loss::Expired)),
         "{loss:?}"
     );
     assert!(start.elapsed() <= left + late, "reported late");
@@ -140,9 +143,9 @@ fn acknowledge_all_kinds(flavors: &[Flavor]) {
                     let next = tokio::spawn(any_lock(&client, &name, kind).into_future());
                     until_renewed(&[first.lease()]).await;
                     first.extend(LEASE * 2).await.unwrap();
-                    assert_eq!(first.release().await.unwrap(), Release::Released);
+                    assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
                     let second = next.await.unwrap().unwrap();
-                    assert_eq!(second.release().await.unwrap(), Release::Released);
+                    assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Released);
                 })
             });
             for kind in held_and_passed_on.collect::<Vec<_>>() {
@@ -172,7 +175,7 @@ fn what_is_not_acknowledged_is_given_back_and_a_renewal_that_is_not_moves_nothin
             let held = name();
             let guard = loop {
                 // A replica that has just been attached acknowledges nothing for a while.
-                match any_lock(&client, &held, kind).wait(LEASE).await {
+                match any_lock(&client, &held, kind).timeout(LEASE).await {
                     Ok(guard) => break guard,
                     Err(error) => assert!(attached.elapsed() < AMPLE, "{error:?}"),
                 }

@@ -137,7 +137,7 @@ fn idle_fleet_costs_servers_little() {
         let setup = Setup::default().user(&rule);
         let three: Vec<_> = (0..3).map(|_| setup.clone().start(&flavor)).collect();
         let urls: Vec<_> = three.iter().map(|one| url_at(one.port())).collect();
-        Quorum::builder(urls.clone()).found().await.unwrap();
+        Quorum::builder(urls.clone()).bootstrap().await.unwrap();
         let connect = async || Quorum::connect(urls.clone()).await.unwrap();
         let load = || Load::of(&three);
         let (commands, _) = report_idle("Quorum of three", load, connect).await;
@@ -181,11 +181,11 @@ async fn come_back(what: &str, mut server: Server, builder: impl Fn() -> ClientB
         let client = builder().connect().await.unwrap();
         let mutex = client.mutex(&format!("fleet:{}", number / 2));
         if number % 2 == 0 {
-            guards.push(mutex.lock().lease(AMPLE * 5).await.unwrap());
+            guards.push(mutex.lock().fixed_lease(AMPLE * 5).await.unwrap());
         } else {
-            waiters.push(tokio::spawn(
-                async move { mutex.lock().wait(AMPLE * 10).await },
-            ));
+            waiters.push(tokio::spawn(async move {
+                mutex.lock().timeout(AMPLE * 10).await
+            }));
         }
         clients.push(client);
     }

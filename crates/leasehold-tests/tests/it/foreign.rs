@@ -76,7 +76,7 @@ fn exclude_each_other(program: Command, limit: Duration) {
         assert!(mutex.try_lock().await.unwrap().is_none());
         let holder = mutex.holder().await.unwrap().expect("held by the other");
         assert_eq!((holder.pid, holder.host), (None, None));
-        assert!(holder.lease_left.is_some());
+        assert!(holder.lease_remaining.is_some());
 
         // It does not publish: its release is found by looking.
         let again = mutex.clone();

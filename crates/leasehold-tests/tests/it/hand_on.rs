@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::kinds::Lock;
-use leasehold::{Client, Error, Guard, Loss, Release};
+use leasehold::{Acquire, Client, Error, Guard, Loss, ReleaseOutcome};
 use testkit::{Connection, Dice, Server};
 use tokio::task::JoinHandle;
 
@@ -17,7 +16,7 @@ use crate::support::{
 /// The kinds that are handed on.
 pub(crate) const KINDS: [&str; 2] = ["mutex", "fair"];
 
-fn lock(client: &Client, kind: &str, name: &str) -> Lock {
+fn lock(client: &Client, kind: &str, name: &str) -> Acquire {
     match kind {
         "mutex" => client.mutex(name).lock(),
         _ => client.fair_mutex(name).lock(),
@@ -44,7 +43,7 @@ async fn crowd(server: &Server, kind: &'static str, on: bool, tasks: u64, count:
             let (client, name, held) = (client.clone(), name.clone(), held.clone());
             tokio::spawn(async move {
                 for _ in 0..count {
-                    let guard = lock(&client, kind, &name).hand_on(on).await.unwrap();
+                    let guard = lock(&client, kind, &name).local_handoff(on).await.unwrap();
                     let (start, token) = (clock(), guard.token().as_u64());
                     tokio::task::yield_now().await;
                     let end = clock();
@@ -132,7 +131,7 @@ async fn beside_a_crowd(kind: &'static str, times: u64) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..times {
         let start = Instant::now();
-        let guard = lock(&other, kind, &name).wait(AMPLE).await.unwrap();
+        let guard = lock(&other, kind, &name).timeout(AMPLE).await.unwrap();
         longest = longest.max(start.elapsed());
         let _ = guard.release().await.unwrap();
     }
@@ -209,12 +208,12 @@ fn one_who_asks_for_the_same_gets_it_from_the_one_before() {
 fn one_who_asks_for_something_else_asks_the_server() {
     run(async {
         let server = server();
-        let others: [fn(Lock) -> Lock; 5] = [
+        let others: [fn(Acquire) -> Acquire; 5] = [
             |lock| lock.note("another"),
-            |lock| lock.lease(Duration::from_secs(7)),
+            |lock| lock.fixed_lease(Duration::from_secs(7)),
             |lock| lock.at_most(Duration::from_secs(7)),
             |lock| lock.at_least(Duration::from_millis(1)),
-            |lock| lock.hand_on(false),
+            |lock| lock.local_handoff(false),
         ];
         for kind in KINDS {
             for (number, other) in others.into_iter().enumerate() {
@@ -238,7 +237,7 @@ pub(crate) struct Passed {
 pub(crate) async fn pass(
     server: &Server,
     kind: &'static str,
-    terms: fn(Lock) -> Lock,
+    terms: fn(Acquire) -> Acquire,
     told: &'static [&'static str],
 ) -> Passed {
     let client = client(server).await;
@@ -255,7 +254,7 @@ pub(crate) async fn pass(
             }
             let token = guard.token();
             let released = guard.release().await.unwrap();
-            assert!(!told.is_empty() || released == Release::Released);
+            assert!(!told.is_empty() || released == ReleaseOutcome::Released);
             (before, token)
         })
     };
@@ -314,7 +313,7 @@ async fn drop_while_it_goes_around(kind: &'static str, rounds: u64) -> Duration 
     println!("{held} of {total} were held");
     assert!((1..total).contains(&held), "{held} of {total} were held");
     let start = Instant::now();
-    let guard = lock(&client, kind, &name).wait(AMPLE).await.unwrap();
+    let guard = lock(&client, kind, &name).timeout(AMPLE).await.unwrap();
     let took = start.elapsed();
     let _ = guard.release().await.unwrap();
     eventually("nothing is left", || nothing_is_left(&server)).await;
@@ -352,7 +351,7 @@ fn what_was_taken_away_is_not_handed_on_and_is_told() {
         server.tell(&["FLUSHALL"]);
         for guard in guards {
             let lost = tokio::time::timeout(AMPLE, guard.lost()).await;
-            assert_eq!(lost, Ok(Some(Loss::Taken)));
+            assert_eq!(lost, Ok(Some(Loss::Revoked)));
             assert!(matches!(guard.check(), Err(Error::Lost { .. })));
         }
     });
@@ -377,7 +376,7 @@ fn those_who_had_it_see_that_it_is_over() {
                             let lease = lease.clone();
                             async move { lease.lost().await }
                         });
-                        assert_eq!(guard.release().await.unwrap(), Release::Released);
+                        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
                         assert!(matches!(lease.check(), Err(Error::Lost { .. })));
                         assert_eq!(lease.remaining(), Duration::ZERO);
                         assert_eq!(lost.await.unwrap(), None);
@@ -410,7 +409,7 @@ fn those_behind_one_whose_lease_is_lost_ask_the_server() {
             let one = second.await.unwrap().unwrap();
             // It keeps the guard of a lock that it has lost: the other does not wait for it.
             server.tell(&["DEL", &key(&name)]);
-            assert_eq!(one.lost().await, Some(Loss::Taken));
+            assert_eq!(one.lost().await, Some(Loss::Revoked));
             let next = tokio::time::timeout(AMPLE, third).await;
             let next = next.unwrap().unwrap().unwrap();
             assert!(one.token() < next.token());

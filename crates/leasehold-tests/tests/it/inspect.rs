@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Loss, Release, Seen, SeenKind};
+use leasehold::{Client, Error, LockInfo, LockKind, Loss, ReleaseOutcome};
 use testkit::{Flavor, Server};
 
 use crate::contract::{KINDS, any_lock};
@@ -45,8 +45,8 @@ pub(crate) async fn listened_to(servers: &[Server], clients: i64) {
     eventually("they listen", all).await;
 }
 
-async fn seen(client: &Client, name: &str) -> Seen {
-    let seen = client.look(name).await.unwrap();
+async fn seen(client: &Client, name: &str) -> LockInfo {
+    let seen = client.inspect(name).await.unwrap();
     seen.unwrap_or_else(|| panic!("nobody holds {name}"))
 }
 
@@ -56,7 +56,7 @@ fn a_look_says_who_holds_and_who_waits_in_order() {
         allow_looking(&server);
         let (one, other) = (client(&server).await, client(&server).await);
         let name = name();
-        assert_eq!(one.look(&name).await.unwrap(), None);
+        assert_eq!(one.inspect(&name).await.unwrap(), None);
 
         let guard = one.fair_mutex(&name).lock().note("first").await.unwrap();
         let mut waiting = Vec::new();
@@ -69,19 +69,19 @@ fn a_look_says_who_holds_and_who_waits_in_order() {
                 acquiring.await.map(|guard| (guard, waiter))
             }));
             listened_to(std::slice::from_ref(&server), 2 + waiting.len() as i64).await;
-            while lock.waiting.unwrap() < waiting.len() as u64 {
+            while lock.waiter_count.unwrap() < waiting.len() as u64 {
                 lock = seen(&other, &name).await;
             }
         }
-        assert_eq!((lock.kind, lock.holding), (SeenKind::FairMutex, 1));
+        assert_eq!((lock.kind, lock.holder_count), (LockKind::FairMutex, 1));
         let holder = &lock.holders[0];
         assert_eq!(holder.note.as_deref(), Some("first"));
         assert_eq!(holder.pid, Some(std::process::id()));
-        assert_eq!(holder.alive, Some(true));
-        assert!(holder.lease_left.is_some() && holder.since.is_some());
+        assert_eq!(holder.connected, Some(true));
+        assert!(holder.lease_remaining.is_some() && holder.since.is_some());
         let notes: Vec<_> = lock.waiters.iter().map(|at| at.note.as_deref()).collect();
         assert_eq!(notes, [Some("second"), Some("third")]);
-        assert!(lock.waiters.iter().all(|at| at.alive == Some(true)));
+        assert!(lock.waiters.iter().all(|at| at.connected == Some(true)));
         assert!(
             lock.waiters
                 .iter()
@@ -90,7 +90,7 @@ fn a_look_says_who_holds_and_who_waits_in_order() {
         drop(guard);
         for waiter in waiting {
             let (guard, client) = waiter.await.unwrap().unwrap();
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             drop(client);
         }
     });
@@ -104,18 +104,18 @@ fn every_kind_is_recognised() {
         let client = client(&server).await;
         let kind = async |name: &str| seen(&client, name).await.kind;
         let _mutex = client.mutex("a").lock().await.unwrap();
-        assert_eq!(kind("a").await, SeenKind::Mutex);
+        assert_eq!(kind("a").await, LockKind::Mutex);
         let _permit = client.semaphore("b", 3).acquire_many(2).await.unwrap();
         let (used, permits) = (2, 3);
-        assert_eq!(kind("b").await, SeenKind::Semaphore { used, permits });
+        assert_eq!(kind("b").await, LockKind::Semaphore { used, permits });
         let _read = client.rw_lock("c").read().await.unwrap();
         let _too = client.rw_lock("c").read().await.unwrap();
-        assert_eq!(kind("c").await, SeenKind::RwLock);
+        assert_eq!(kind("c").await, LockKind::RwLock);
         assert_eq!(seen(&client, "c").await.holders.len(), 2);
         client.latch("d").set(4, LONG).await.unwrap();
-        assert_eq!(kind("d").await, SeenKind::Latch { left: 4 });
+        assert_eq!(kind("d").await, LockKind::Latch { remaining: 4 });
         server.tell(&["SET", "lock:e", "whatever", "PX", "60000"]);
-        assert_eq!(kind("e").await, SeenKind::Foreign);
+        assert_eq!(kind("e").await, LockKind::Foreign);
         for data in [
             &["HSET", "lock:f", "field", "value"][..],
             &["RPUSH", "lock:g", "x"],
@@ -123,7 +123,7 @@ fn every_kind_is_recognised() {
             server.tell(data);
         }
         for name in ["f", "g"] {
-            let error = client.look(name).await.unwrap_err();
+            let error = client.inspect(name).await.unwrap_err();
             assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
         }
         let mut found = Vec::new();
@@ -152,22 +152,22 @@ fn locks_of_redissons_are_recognised() {
         server.tell(&["HSET", "fair", id, "1"]);
         server.tell(&["RPUSH", "redisson_lock_queue:{fair}", other]);
         let plain = seen(&client, "plain").await;
-        assert_eq!(plain.kind, SeenKind::RedissonLock);
+        assert_eq!(plain.kind, LockKind::RedissonLock);
         assert_eq!(plain.holders[0].redisson.as_deref(), Some(id));
-        assert!(plain.holders[0].lease_left.is_some());
+        assert!(plain.holders[0].lease_remaining.is_some());
         let both = seen(&client, "both").await;
         assert_eq!(
-            (both.kind, both.holding),
-            (SeenKind::RedissonReadWriteLock, 2)
+            (both.kind, both.holder_count),
+            (LockKind::RedissonReadWriteLock, 2)
         );
         let fair = seen(&client, "fair").await;
         assert_eq!(
-            (fair.kind, fair.waiting),
-            (SeenKind::RedissonFairLock, Some(1))
+            (fair.kind, fair.waiter_count),
+            (LockKind::RedissonFairLock, Some(1))
         );
         assert_eq!(fair.waiters[0].redisson.as_deref(), Some(other));
         assert_eq!(client.force_release("plain").await.unwrap().len(), 1);
-        assert_eq!(client.look("plain").await.unwrap(), None);
+        assert_eq!(client.inspect("plain").await.unwrap(), None);
     });
 }
 
@@ -176,7 +176,7 @@ fn one_who_may_not_look_is_told_so() {
     run(async {
         let server = server();
         let client = client(&server).await;
-        let error = client.look("x").await.unwrap_err();
+        let error = client.inspect("x").await.unwrap_err();
         assert!(matches!(error, Error::Denied(_)), "{error:?}");
         let error = client.scan("*").next().await.unwrap_err();
         assert!(matches!(error, Error::Denied(_)), "{error:?}");
@@ -203,7 +203,7 @@ fn scan_cluster(flavors: &[Flavor]) {
             let mut guards = Vec::new();
             for number in 0..60 {
                 let name = format!("of-all:{number:02}");
-                let lock = any_lock(&client, &name, number % KINDS).lease(LONG);
+                let lock = any_lock(&client, &name, number % KINDS).fixed_lease(LONG);
                 guards.push(lock.await.unwrap());
             }
             listened_to(cluster.servers(), 1).await;
@@ -211,7 +211,7 @@ fn scan_cluster(flavors: &[Flavor]) {
             let mut scan = client.scan("of-all:*");
             while let Some(page) = scan.next().await.unwrap() {
                 for seen in page {
-                    assert_eq!(seen.holders[0].alive, Some(true), "{seen:?}");
+                    assert_eq!(seen.holders[0].connected, Some(true), "{seen:?}");
                     found.insert(seen.name);
                 }
             }
@@ -219,7 +219,7 @@ fn scan_cluster(flavors: &[Flavor]) {
             // Holders are told wherever they are.
             client.force_release("of-all:07").await.unwrap();
             let lost = tokio::time::timeout(AMPLE, guards[7].lost()).await;
-            assert_eq!(lost.unwrap(), Some(Loss::Taken));
+            assert_eq!(lost.unwrap(), Some(Loss::Revoked));
         });
     }
 }
@@ -247,11 +247,11 @@ fn take_by_force(limit: Duration) {
             let freed = forcing.force_release(&name).await.unwrap();
             assert_eq!(freed.len(), 1, "kind {kind}");
             assert_eq!(freed[0].pid, Some(std::process::id()));
-            assert_eq!(guard.lost().await, Some(Loss::Taken));
+            assert_eq!(guard.lost().await, Some(Loss::Revoked));
             assert!(start.elapsed() < limit, "{:?}", start.elapsed());
             // It is the next one's.
             let next = any_lock(&forcing, &name, kind).await.unwrap();
-            assert_eq!(next.release().await.unwrap(), Release::Released);
+            assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
             assert_eq!(forcing.force_release(&name).await.unwrap(), []);
         }
     });
@@ -263,11 +263,11 @@ fn a_fixed_lease_taken_by_force_is_told_of_too() {
         allow_looking(&server);
         let client = client(&server).await;
         let name = name();
-        let guard = client.mutex(&name).lock().lease(LONG).await.unwrap();
+        let guard = client.mutex(&name).lock().fixed_lease(LONG).await.unwrap();
         listened_to(std::slice::from_ref(&server), 1).await;
         client.force_release(&name).await.unwrap();
         let lost = tokio::time::timeout(AMPLE, guard.lost()).await;
-        assert_eq!(lost.unwrap(), Some(Loss::Taken));
+        assert_eq!(lost.unwrap(), Some(Loss::Revoked));
     });
 }
 
@@ -289,7 +289,7 @@ fn a_forged_message_takes_nothing() {
         assert_eq!(heard, 5);
         tokio::time::sleep(SHORT).await;
         guard.check().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 
@@ -300,10 +300,13 @@ fn one_can_wait_until_nobody_holds_it() {
         let (holding, waiting) = (client(&server).await, client(&server).await);
         let wait = async |kind: u64| {
             let name = name();
-            waiting.until_free(&name, None).await.unwrap();
+            waiting.wait_until_free(&name, None).await.unwrap();
             let guard = any_lock(&holding, &name, kind).await.unwrap();
             let limit = Duration::from_secs(3);
-            let error = waiting.until_free(&name, Some(limit)).await.unwrap_err();
+            let error = waiting
+                .wait_until_free(&name, Some(limit))
+                .await
+                .unwrap_err();
             let is_held = matches!(
                 &error,
                 Error::Timeout {
@@ -316,7 +319,7 @@ fn one_can_wait_until_nobody_holds_it() {
                 tokio::time::sleep(SHORT).await;
                 guard.release().await.unwrap()
             };
-            let (free, _) = tokio::join!(waiting.until_free(&name, None), releasing);
+            let (free, _) = tokio::join!(waiting.wait_until_free(&name, None), releasing);
             free.unwrap();
         };
         tokio::join!(wait(0), wait(1), wait(2), wait(3));
@@ -339,19 +342,22 @@ fn examine(limit: Duration) {
     on_every_server(|server| async move {
         let url = format!("redis://127.0.0.1:{}", server.port());
         let client = patient(Client::builder(&url)).connect().await.unwrap();
-        let examined = client.examine().await.unwrap();
+        let examined = client.server_info().await.unwrap();
         let [seen] = examined.as_slice() else {
             panic!("{examined:?}")
         };
-        assert_eq!(seen.eviction.as_deref(), Some("noeviction"));
+        assert_eq!(seen.eviction_policy.as_deref(), Some("noeviction"));
         assert_eq!(seen.replicas, Some(0));
         assert_eq!(seen.append_only.as_deref(), Some("no"));
         assert!(seen.clock_ahead.unwrap().abs() < limit.as_secs_f64());
         assert!(seen.round_trip < limit);
         // One who may not ask is told what it may know.
         let least = crate::support::client(&server).await;
-        let examined = least.examine().await.unwrap();
-        assert_eq!((&examined[0].eviction, examined[0].replicas), (&None, None));
+        let examined = least.server_info().await.unwrap();
+        assert_eq!(
+            (&examined[0].eviction_policy, examined[0].replicas),
+            (&None, None)
+        );
         assert!(!examined[0].version.is_empty());
     });
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, LatchState};
+use leasehold::{Error, LatchState, SetOutcome};
 use testkit::{Proxy, Server};
 
 use crate::support::{
@@ -34,9 +34,9 @@ fn it_opens_when_every_caller_has_counted_down_once() {
         let latch = client(&server).await.latch(&name);
         assert_eq!(latch.state().await.unwrap(), LatchState::Absent);
         assert_eq!(latch.count_down("a").await.unwrap(), LatchState::Absent);
-        assert!(latch.set(2, LIFE).await.unwrap());
-        assert!(!latch.set(5, LIFE).await.unwrap(), "set twice");
-        let left = |left| LatchState::Closed { left };
+        assert_eq!(latch.set(2, LIFE).await.unwrap(), SetOutcome::Created);
+        assert_eq!(latch.set(5, LIFE).await.unwrap(), SetOutcome::AlreadyExists);
+        let left = |remaining| LatchState::Closed { remaining };
         assert_eq!(latch.count_down("a").await.unwrap(), left(1));
         assert_eq!(
             latch.count_down("a").await.unwrap(),
@@ -130,7 +130,7 @@ fn a_latch_that_opens_or_expires_without_a_word_is_found() {
         let server = server();
         for silently in [Change::OpenedSilently, Change::Expired] {
             let (state, _) = waits_until(&server, silently).await;
-            assert_ne!(state, LatchState::Closed { left: 1 }, "{silently:?}");
+            assert_ne!(state, LatchState::Closed { remaining: 1 }, "{silently:?}");
         }
     });
 }
@@ -164,7 +164,7 @@ async fn waits_through_an_outage() -> Duration {
         .latch(&name);
     // Longer than a stall, which breaks the connection on which the client subscribes: the client tries again.
     let (limit, start) = (Duration::from_secs(3), Instant::now());
-    let error = waiter.wait_for(limit).await.unwrap_err();
+    let error = waiter.wait_timeout(limit).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     assert!(start.elapsed() >= limit);
     let waiting = tokio::spawn(async move { waiter.wait().await });

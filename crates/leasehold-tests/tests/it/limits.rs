@@ -1,6 +1,6 @@
 //! What happens at the limits: a server without memory, a client without rest.
 
-use leasehold::{Error, Release};
+use leasehold::{Error, ReleaseOutcome};
 
 use crate::contract::{KINDS, any_lock};
 use crate::support::{
@@ -34,10 +34,10 @@ fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
         until_renewed(&leases).await;
         for (name, guard, next) in held {
             guard.extend(LEASE * 2).await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             // Those who stand in line are served all the same; a mutex must be taken anew.
             match tokio::time::timeout(AMPLE, next).await.unwrap().unwrap() {
-                Ok(guard) => assert_eq!(guard.release().await.unwrap(), Release::Released),
+                Ok(guard) => assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released),
                 Err(error) => assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}"),
             }
             eventually("free", || !exists(&server, &name)).await;

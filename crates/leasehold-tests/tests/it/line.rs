@@ -261,18 +261,18 @@ fn a_place_in_line_is_known_while_waiting_and_when_giving_up() {
         let _held = held_by_another(&server, &name).await;
         let (one, other) = (client(&server).await, client(&server).await);
         let (first, second) = (one.fair_mutex(&name), other.fair_mutex(&name));
-        assert_eq!(second.position(), None);
+        assert_eq!(second.queue_position(), None);
         let ahead = tokio::spawn(first.lock().into_future());
-        eventually("first", || first.position() == Some(1)).await;
+        eventually("first", || first.queue_position() == Some(1)).await;
         // Long enough for the place to be known and to change before the waiter gives up.
-        let waiting = tokio::spawn(second.lock().wait(LEASE / 2).into_future());
-        eventually("second", || second.position() == Some(2)).await;
+        let waiting = tokio::spawn(second.lock().timeout(LEASE / 2).into_future());
+        eventually("second", || second.queue_position() == Some(2)).await;
         ahead.abort();
-        eventually("moved up", || second.position() == Some(1)).await;
+        eventually("moved up", || second.queue_position() == Some(1)).await;
         let error = waiting.await.unwrap().unwrap_err();
         assert!(error.to_string().ends_with("; number 1 in line"), "{error}");
         assert!(error.to_string().contains("held by process"), "{error}");
-        assert_eq!(second.position(), None);
+        assert_eq!(second.queue_position(), None);
         eventually("left", || self::waiting(&server, &name) == 0).await;
     });
 }
@@ -290,14 +290,14 @@ fn one_who_was_out_of_reach_gets_back_in_where_it_was() {
         let lost = owners(&server, "queue", &name).remove(0);
         let second = client(&server).await.fair_mutex(&name);
         let other = hold_once(&second);
-        eventually("second", || second.position() == Some(2)).await;
+        eventually("second", || second.queue_position() == Some(2)).await;
         proxy.refuse(true);
         proxy.sever();
-        eventually("moved up", || second.position() == Some(1)).await;
+        eventually("moved up", || second.queue_position() == Some(1)).await;
         assert!(!owners(&server, "queue", &name).contains(&lost), "given up");
         proxy.heal();
         eventually("back before the second", || {
-            second.position() == Some(2) && first.position() == Some(1)
+            second.queue_position() == Some(2) && first.queue_position() == Some(1)
         })
         .await;
         let _ = held.release().await.unwrap();
@@ -325,7 +325,7 @@ fn one_who_gives_up_leaves_its_place_to_the_next_task_of_its_process() {
             line.len() == 2 && !before.contains(&line[0])
         })
         .await;
-        eventually("known", || impatient.position() == Some(1)).await;
+        eventually("known", || impatient.queue_position() == Some(1)).await;
         let _ = held.release().await.unwrap();
         behind.await.unwrap();
         other.await.unwrap();
@@ -437,7 +437,7 @@ async fn granted_for(length: Duration, server: &Server) -> (Instant, Guard) {
     let name = name();
     let held = held_by_another(server, &name).await;
     let waiter = client(server).await.fair_mutex(&name);
-    let waiter = tokio::spawn(waiter.lock().lease(length).into_future());
+    let waiter = tokio::spawn(waiter.lock().fixed_lease(length).into_future());
     eventually("queued", || waiting(server, &name) == 1).await;
     let before = Instant::now();
     let _ = held.release().await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Lease, Loss, MultiLock, Release};
+use leasehold::{Client, Error, Lease, Loss, MultiLock, ReleaseOutcome};
 use testkit::{Fault, Proxy, Server};
 use tokio::task::JoinHandle;
 
@@ -309,12 +309,14 @@ async fn tampered(server: &Server, tamper: &[&str], lease: Duration, limit: Dura
     let key = key(&name);
     server.tell(&[&[tamper[0], key.as_str()], &tamper[1..]].concat());
     let start = Instant::now();
-    assert_eq!(guard.lost().await, Some(Loss::Taken));
+    assert_eq!(guard.lost().await, Some(Loss::Revoked));
     assert!(start.elapsed() < limit, "{:?}", start.elapsed());
     let after = server.ask(&["GET", &key]);
     assert_eq!(
         guard.release().await.unwrap(),
-        Release::WasLost { loss: Loss::Taken }
+        ReleaseOutcome::AlreadyLost {
+            loss: Loss::Revoked
+        }
     );
     assert_eq!(
         server.ask(&["GET", &key]),
@@ -354,7 +356,9 @@ fn a_release_that_finds_another_s_lock_says_so() {
         server.tell(&["SET", &key(&name), "intruder"]);
         assert_eq!(
             guard.release().await.unwrap(),
-            Release::WasLost { loss: Loss::Taken }
+            ReleaseOutcome::AlreadyLost {
+                loss: Loss::Revoked
+            }
         );
         assert_eq!(server.ask(&["GET", &key(&name)]).text(), "intruder");
     });
@@ -381,7 +385,7 @@ fn a_paused_process_finds_its_guard_invalid_on_waking() {
             assert!(
                 worker
                     .ask("release")
-                    .ends_with("Ok(WasLost { loss: Expired })")
+                    .ends_with("Ok(AlreadyLost { loss: Expired })")
             );
             other.check().unwrap();
         }
@@ -406,7 +410,7 @@ async fn keeps_its_lease_despite(fault: Fault, server: &Server) {
         eventually("a renewal", || !pending.load(Ordering::SeqCst)).await;
         until_renewed(&[guard.lease()]).await;
     }
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]

@@ -108,13 +108,13 @@ async fn second_holders(stage: &Stage, url: &str) -> usize {
         ends_by_itself.push(ending.await.unwrap());
         let mutex = waiter.fair_mutex(&ends);
         waiting.push(tokio::spawn(async move {
-            let _ = mutex.lock().wait(Duration::from_secs(4)).await;
+            let _ = mutex.lock().timeout(Duration::from_secs(4)).await;
         }));
     }
     let wait = Duration::from_secs(4);
     let waiters = held.iter().map(|(mutex, _)| mutex.clone());
     let waiters: Vec<_> = waiters
-        .map(|mutex| tokio::spawn(async move { mutex.lock().wait(wait).await }))
+        .map(|mutex| tokio::spawn(async move { mutex.lock().timeout(wait).await }))
         .collect();
     tokio::time::sleep(Duration::from_millis(1000)).await;
     stage.move_slot_under_load().await;

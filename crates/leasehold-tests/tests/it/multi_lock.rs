@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Loss, MultiLock, Release};
+use leasehold::{Client, Error, Loss, MultiLock, ReleaseOutcome};
 use testkit::Server;
 use tokio::task::JoinSet;
 
@@ -39,7 +39,7 @@ fn whatever_order_they_are_named_in_nobody_waits_for_ever() {
                     let held = four(&client, &names, task + round).await.unwrap();
                     held.check().unwrap();
                     assert_eq!(held.tokens().count(), 4);
-                    assert_eq!(held.release().await.unwrap(), Release::Released);
+                    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
                 }
             }));
         }
@@ -58,10 +58,13 @@ async fn late_for_the_limit() -> Duration {
     names.sort();
     let other = client(&server).await;
     let _held = any_lock(&other, &names[3], 3).await.unwrap();
-    let second = any_lock(&other, &names[1], 1).lease(SHORT).await.unwrap();
+    let second = any_lock(&other, &names[1], 1)
+        .fixed_lease(SHORT)
+        .await
+        .unwrap();
     let limit = LEASE / 2;
     let start = Instant::now();
-    let error = four(&client(&server).await, &names, 1).wait(limit).await;
+    let error = four(&client(&server).await, &names, 1).timeout(limit).await;
     let took = start.elapsed();
     let Err(Error::Timeout { name, .. }) = error else {
         panic!("{error:?}")
@@ -93,12 +96,14 @@ async fn is_lost_with(client: Client, server: Arc<Server>, victim: usize) {
     let held = four(&client, &names, 0).await.unwrap();
     server.tell(&["DEL", &key(&names[victim])]);
     let (name, loss) = held.lost().await;
-    assert_eq!((name, loss), (names[victim].as_str(), Some(Loss::Taken)));
+    assert_eq!((name, loss), (names[victim].as_str(), Some(Loss::Revoked)));
     assert!(held.check().is_err());
     assert!(held.remaining().is_zero());
     assert_eq!(
         held.release().await.unwrap(),
-        Release::WasLost { loss: Loss::Taken }
+        ReleaseOutcome::AlreadyLost {
+            loss: Loss::Revoked
+        }
     );
 }
 

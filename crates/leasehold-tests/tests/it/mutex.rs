@@ -1,6 +1,6 @@
 //! What a mutex promises beyond the contract of every kind: reentrant handles, its holder, names and keys.
 
-use leasehold::{Error, Release};
+use leasehold::{Error, ReleaseOutcome};
 
 use crate::support::{AMPLE, LEASE, SHORT, client, exists, name, on_every_server};
 
@@ -22,14 +22,14 @@ fn a_reentrant_handle_is_entered_a_thousand_times_and_left_again() {
         );
         let last = guards.remove(500);
         for guard in guards {
-            assert_eq!(guard.release().await.unwrap(), Release::StillHeld);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::StillHeld);
         }
         assert!(
             server.info("total_commands_processed") - before < 100.0,
             "asked the server"
         );
         assert!(outsider.try_lock().await.unwrap().is_none());
-        assert_eq!(last.release().await.unwrap(), Release::Released);
+        assert_eq!(last.release().await.unwrap(), ReleaseOutcome::Released);
         assert!(outsider.try_lock().await.unwrap().is_some());
     });
 }
@@ -39,13 +39,13 @@ fn a_lost_reentrant_holding_is_not_entered_again() {
     on_every_server(|server| async move {
         let name = name();
         let handle = client(&server).await.mutex(&name).reentrant();
-        let first = handle.lock().lease(SHORT).await.unwrap();
+        let first = handle.lock().fixed_lease(SHORT).await.unwrap();
         assert!(first.lost().await.is_some());
-        let second = handle.lock().wait(AMPLE).await.unwrap();
+        let second = handle.lock().timeout(AMPLE).await.unwrap();
         assert!(second.token() > first.token());
         assert!(matches!(
             first.release().await.unwrap(),
-            Release::WasLost { .. }
+            ReleaseOutcome::AlreadyLost { .. }
         ));
         second.check().unwrap();
     });
@@ -62,7 +62,7 @@ fn the_holder_is_shown_with_host_pid_since_and_note() {
         assert_eq!(holder.pid, Some(std::process::id()));
         assert_eq!(holder.note.as_deref(), Some("a b  c"));
         assert!(holder.host.is_some());
-        assert!(holder.lease_left.unwrap() <= LEASE);
+        assert!(holder.lease_remaining.unwrap() <= LEASE);
         assert!(holder.since.unwrap().elapsed().unwrap() < AMPLE);
     });
 }

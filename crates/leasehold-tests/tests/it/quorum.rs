@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Loss, Quorum, QuorumBuilder, Release};
+use leasehold::{Error, Loss, Quorum, QuorumBuilder, ReleaseOutcome};
 use testkit::{Fault, Flavor, Proxy, Server};
 
 use crate::deployment::{Deployment, Five, builder_of};
@@ -60,7 +60,7 @@ async fn acquire(quorum: &Quorum, count: u64) -> Vec<Duration> {
         let start = Instant::now();
         let guard = quorum.mutex(&name).lock().await.unwrap();
         times.push(start.elapsed());
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     }
     times.sort_unstable();
     times
@@ -163,7 +163,7 @@ fn a_node_started_again_votes_when_every_lease_has_ended_and_is_filled_in() {
     run(async {
         const LONGEST: Duration = Duration::from_secs(8);
         let mut five = Five::start(&Flavor::one());
-        let builder = five.builder().lease(LONGEST).longest_lease(LONGEST);
+        let builder = five.builder().lease(LONGEST).max_lease(LONGEST);
         let quorum = builder.connect().await.unwrap();
         let name = name();
         let held = quorum.mutex(&name).lock().await.unwrap();
@@ -183,7 +183,7 @@ fn a_node_started_again_votes_when_every_lease_has_ended_and_is_filled_in() {
         }
         eventually("let in and filled in", || five.having(&name) == 5).await;
         held.check().unwrap();
-        assert_eq!(held.release().await.unwrap(), Release::Released);
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
         let of_most = || five.having(&name) <= 2;
         eventually("released", of_most).await;
         // One that did not hear of it forgets it with the lease.
@@ -196,7 +196,7 @@ fn a_majority_that_forgot_is_not_trusted_until_told() {
     run(async {
         const LONGEST: Duration = Duration::from_secs(1);
         let mut five = Five::start(&Flavor::one());
-        let builder = five.builder().lease(SHORT).longest_lease(LONGEST);
+        let builder = five.builder().lease(SHORT).max_lease(LONGEST);
         let quorum = builder.connect().await.unwrap();
         let name = name();
         let first = quorum.mutex(&name).lock().await.unwrap();
@@ -208,7 +208,7 @@ fn a_majority_that_forgot_is_not_trusted_until_told() {
         tokio::time::sleep(LONGEST + Duration::from_secs(2)).await;
         let error = quorum.mutex(&name).try_lock().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
-        five.builder().found().await.unwrap();
+        five.builder().bootstrap().await.unwrap();
         let again = quorum.mutex(&name).lock().await.unwrap();
         assert!(again.token() > token);
     });
@@ -226,7 +226,7 @@ fn a_virgin_quorum_must_be_founded_and_all_must_be_there() {
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         let mut more = urls.clone();
         more[2] = "redis://127.0.0.1:1".to_owned();
-        let error = Quorum::builder(more).found().await.unwrap_err();
+        let error = Quorum::builder(more).bootstrap().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         for wrong in [
             urls[..2].to_vec(),
@@ -246,7 +246,7 @@ fn a_virgin_quorum_must_be_founded_and_all_must_be_there() {
         let error = wrong.connect().await.unwrap_err();
         assert!(matches!(error, Error::Denied(_)), "{error:?}");
         patient(Quorum::builder(urls.clone()))
-            .found()
+            .bootstrap()
             .await
             .unwrap();
         let quorum = patient(Quorum::builder(urls)).connect().await.unwrap();
@@ -291,8 +291,8 @@ fn a_quorum_outlives_the_runtime_that_connected_it() {
     for _ in 0..3 {
         run(async {
             let mutex = quorum.mutex(&name());
-            let guard = mutex.lock().wait(AMPLE).await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            let guard = mutex.lock().timeout(AMPLE).await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         });
     }
 }
@@ -323,10 +323,10 @@ fn many_who_try_at_once_all_get_their_turn() {
             tasks.push(tokio::spawn(async move {
                 let mut tokens = Vec::new();
                 for _ in 0..turns {
-                    let guard = mutex.lock().wait(AMPLE).await.unwrap();
+                    let guard = mutex.lock().timeout(AMPLE).await.unwrap();
                     tokens.push(guard.token());
                     tokio::time::sleep(Duration::from_millis(1)).await;
-                    assert_eq!(guard.release().await.unwrap(), Release::Released);
+                    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
                 }
                 tokens
             }));

@@ -117,12 +117,12 @@ fn passwords_and_owners_appear_nowhere() {
             mutex.try_lock(),
             mutex.reentrant(),
         ));
-        let lock = mutex.lock().lease(long).note("a note");
+        let lock = mutex.lock().fixed_lease(long).note("a note");
         let guard = lock.await.unwrap();
         let value = server.ask(&["GET", &key(mutex.name())]).text().to_owned();
         let owner = value.split(' ').nth(1).expect("an owner").to_owned();
         show(&(&guard, guard.lease(), mutex.holder().await));
-        show(&mutex.lock().wait(Duration::ZERO).await);
+        show(&mutex.lock().timeout(Duration::ZERO).await);
         show(&Client::connect(&url_at(1)).await);
         show(&Client::connect(&format!("redis://u:{PASSWORD}@")).await);
         show(&Client::connect(&format!("redis://u:{PASSWORD}@127.0.0.1:{}", server.port())).await);
@@ -134,7 +134,7 @@ fn passwords_and_owners_appear_nowhere() {
         proxy.black_hole(true);
         show(&guard.lost().await);
         show(&guard.check());
-        show(&client.mutex("away").lock().wait(SHORT).await);
+        show(&client.mutex("away").lock().timeout(SHORT).await);
         show(&guard.release().await);
         eventually("the keeper gives up the release", || {
             let logged = logged.0.lock().unwrap();
@@ -144,7 +144,7 @@ fn passwords_and_owners_appear_nowhere() {
             lines.any(|line| line.contains("could not be released") && line.contains(&name))
         })
         .await;
-        let error: Result<(), Error> = Err(Error::Closed);
+        let error: Result<(), Error> = Err(Error::ShutDown);
         show(&error);
         shown.push_str(&String::from_utf8_lossy(&logged.0.lock().unwrap()));
         assert!(

@@ -15,8 +15,8 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-use leasehold::redisson::{Redisson as Ours, Reentrant, WriteGuard};
-use leasehold::{Client, Error, Guard, Loss, Release, Unfenced};
+use leasehold::redisson::Redisson as Ours;
+use leasehold::{Client, Error, Guard, Loss, Reentrant, ReleaseOutcome, Unfenced, WriteGuard};
 use testkit::redisson::Said;
 use testkit::{Flavor, Redisson as Java, Server, Setup};
 
@@ -207,7 +207,7 @@ impl<'a> Stage<'a> {
 pub(crate) enum Held {
     Fenced(Guard),
     Unfenced(Guard<Unfenced>),
-    Writing(WriteGuard),
+    Writing(WriteGuard<Unfenced>),
 }
 
 /// Waits for a lock of ours, by the name that the harness has for its kind.
@@ -230,9 +230,9 @@ pub(crate) async fn take_for(
 ) -> Result<Held, Error> {
     macro_rules! take {
         ($lock:expr) => {{
-            let taking = $lock.lock().wait(wait);
+            let taking = $lock.lock().timeout(wait);
             match lease {
-                Some(lease) => taking.lease(lease).await?,
+                Some(lease) => taking.fixed_lease(lease).await?,
                 None => taking.await?,
             }
         }};
@@ -283,10 +283,10 @@ pub(crate) async fn force(ours: &Ours, kind: &str, name: &str) -> bool {
 impl Held {
     /// Releases what must still be held.
     pub(crate) async fn give_back(self) {
-        assert_eq!(self.release().await, Release::Released);
+        assert_eq!(self.release().await, ReleaseOutcome::Released);
     }
 
-    pub(crate) async fn release(self) -> Release {
+    pub(crate) async fn release(self) -> ReleaseOutcome {
         let released = match self {
             Self::Fenced(guard) => guard.release().await,
             Self::Unfenced(guard) => guard.release().await,
@@ -315,8 +315,8 @@ impl Held {
 /// What was entered, and can be again.
 pub(crate) enum Entered {
     Fenced(Reentrant<Guard>, Guard),
-    Unfenced(Reentrant, Guard<Unfenced>),
-    Writing(Reentrant<WriteGuard>, WriteGuard),
+    Unfenced(Reentrant<Guard<Unfenced>>, Guard<Unfenced>),
+    Writing(Reentrant<WriteGuard<Unfenced>>, WriteGuard<Unfenced>),
 }
 
 /// Enters a lock of ours that must be free.

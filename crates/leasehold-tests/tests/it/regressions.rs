@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, MultiLock, Release, Replicas};
+use leasehold::{Client, Error, MultiLock, ReleaseOutcome, Replicas, ShutdownOutcome};
 use testkit::group::GROUP;
 use testkit::{Connection, Fault, Flavor, Proxy, Server, Setup};
 
@@ -56,7 +56,7 @@ fn wait_beside_clone(wait: Duration, limit: Duration) {
         let waiting = tokio::spawn(async move { other.lock().await });
         until_waited_for(&server).await;
         let start = Instant::now();
-        let outcome = tokio::time::timeout(AMPLE, handle.lock().wait(wait).into_future()).await;
+        let outcome = tokio::time::timeout(AMPLE, handle.lock().timeout(wait).into_future()).await;
         let error = outcome.expect("the wait ends").unwrap_err();
         assert!(
             matches!(
@@ -84,7 +84,7 @@ fn a_release_after_its_connection_broke_succeeds() {
             let guard = client.mutex(&name()).lock().await.unwrap();
             proxy.sever();
             tokio::time::sleep(pause).await;
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         }
     });
 }
@@ -107,7 +107,7 @@ fn a_timeout_behind_others_in_line_names_the_holder() {
         until_waited_for(&server).await;
         let start = Instant::now();
         let holder = loop {
-            let behind = waiters.mutex(&name).lock().wait(LEASE / 100).await;
+            let behind = waiters.mutex(&name).lock().timeout(LEASE / 100).await;
             match behind.unwrap_err() {
                 Error::Timeout {
                     holder: Some(holder),
@@ -118,7 +118,7 @@ fn a_timeout_behind_others_in_line_names_the_holder() {
             }
         };
         assert_eq!(holder.note.as_deref(), Some("me"));
-        assert!(holder.lease_left.is_some_and(|left| left <= LEASE));
+        assert!(holder.lease_remaining.is_some_and(|left| left <= LEASE));
         first.abort();
     });
 }
@@ -162,7 +162,7 @@ fn a_multi_lock_that_failed_can_be_tried_again_at_once() {
         let (first, second) = (client.mutex("a of two"), client.fair_mutex("b of two"));
         for _ in 0..100 {
             let held = second.lock().await.unwrap();
-            let both = || MultiLock::new([first.lock(), second.lock()]).wait(Duration::ZERO);
+            let both = || MultiLock::new([first.lock(), second.lock()]).timeout(Duration::ZERO);
             assert!(matches!(both().await, Err(Error::Timeout { .. })));
             let _ = held.release().await.unwrap();
             let _ = both().await.unwrap().release().await.unwrap();
@@ -187,7 +187,7 @@ fn waits_beside_a_dead_node_leave_nothing_behind() {
         let wait_often = async || {
             for _ in 0..30 {
                 let wait = Duration::from_millis(20);
-                let error = other.mutex(&name).lock().wait(wait).await.unwrap_err();
+                let error = other.mutex(&name).lock().timeout(wait).await.unwrap_err();
                 assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
             }
         };
@@ -268,7 +268,7 @@ fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
         let held = self::client(&server).await;
         let held = held.fair_mutex(&name).lock().await.unwrap();
         let fair = client.fair_mutex(&name);
-        let waited = fair.lock().wait(Duration::from_millis(50)).await;
+        let waited = fair.lock().timeout(Duration::from_millis(50)).await;
         assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
         let _ = held.release().await.unwrap();
         for _ in 0..10 {
@@ -314,11 +314,11 @@ fn one_who_looks_at_a_lock_that_is_just_given_back_sees_nothing() {
                 }
                 Fault::None
             });
-            assert!(looking.look(&name).await.unwrap().is_none());
+            assert!(looking.inspect(&name).await.unwrap().is_none());
             assert!(!exists(&server, &name), "there was no second look");
             proxy.heal();
         }
-        looking.until_free(&name, None).await.unwrap();
+        looking.wait_until_free(&name, None).await.unwrap();
     });
 }
 
@@ -340,10 +340,12 @@ fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
         let queue = |server: &Server| server.ask(&["KEYS", "leasehold:queue:*"]);
         let waits = |server: &Server| !queue(server).list().is_empty();
         eventually("a waiter", || cluster.servers().iter().any(waits)).await;
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let guard = waiting.await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
-        assert!(first.shutdown(LEASE).await && second.shutdown(LEASE).await);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        for client in [&first, &second] {
+            assert_eq!(client.shutdown(LEASE).await, ShutdownOutcome::Released);
+        }
     });
     let end = Instant::now() + AMPLE;
     while runtime.metrics().num_alive_tasks() > 0 {
@@ -371,7 +373,10 @@ fn slow_count_of_replicas_is_waited_for() {
         let builder = patient(Client::builder(&url)).replicas(Replicas::All, LEASE / 2);
         let client = builder.connect().await.unwrap();
         let guard = client.mutex(&name()).try_lock().await.unwrap();
-        assert_eq!(guard.unwrap().release().await.unwrap(), Release::Released);
+        assert_eq!(
+            guard.unwrap().release().await.unwrap(),
+            ReleaseOutcome::Released
+        );
     });
 }
 
@@ -435,12 +440,12 @@ fn client_outlives_the_runtime_it_began_on() {
     let client = runtime().unwrap().block_on(async {
         let client = client(&server).await;
         let guard = client.mutex(&name()).lock().await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         client
     });
     runtime().unwrap().block_on(async {
         let guard = client.mutex(&name()).try_lock().await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 
@@ -474,14 +479,14 @@ fn impatient_callers_share_one_dial() {
 fn connections_for_replicas_leave_a_former_master() {
     run(async {
         let group = group(&Flavor::one());
-        let builder = patient(sentinel_builder(&group, GROUP)).outage_limit(AMPLE * 2);
+        let builder = patient(sentinel_builder(&group, GROUP)).max_outage(AMPLE * 2);
         let client = builder
             .replicas(Replicas::AtLeast(1), LEASE / 2)
             .connect()
             .await;
         let client = client.unwrap();
         let guard = client.mutex(&name()).lock().await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         group.server(0).pause();
         group.until_master_is_not(0);
         let mutex = client.mutex(&name());
@@ -494,7 +499,10 @@ fn connections_for_replicas_leave_a_former_master() {
             .try_lock()
             .await
             .expect("no connection to the old master is used");
-        assert_eq!(guard.unwrap().release().await.unwrap(), Release::Released);
+        assert_eq!(
+            guard.unwrap().release().await.unwrap(),
+            ReleaseOutcome::Released
+        );
         group.server(0).resume();
     });
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Release;
+use leasehold::ReleaseOutcome;
 use testkit::Server;
 
 use crate::support::{
@@ -28,7 +28,7 @@ fn readers_hold_it_together_and_writers_alone() {
         assert!(writing.token() > token);
         assert!(other.try_read().await.unwrap().is_none());
         assert!(other.try_write().await.unwrap().is_none());
-        assert_eq!(writing.release().await.unwrap(), Release::Released);
+        assert_eq!(writing.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 
@@ -49,7 +49,7 @@ async fn write_among_readers(processes: usize, hold: Duration, times: u64) -> Du
     for _ in 0..times {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let start = Instant::now();
-        let guard = lock.write().wait(AMPLE).await.unwrap();
+        let guard = lock.write().timeout(AMPLE).await.unwrap();
         longest = longest.max(start.elapsed());
         let _ = guard.release().await.unwrap();
     }
@@ -86,7 +86,7 @@ async fn let_readers_in(count: usize, at_once: bool) {
     let of = |set: &str| owners(&server, set, &name).len();
     eventually("all wait", || of("queue") == count).await;
     let released = Instant::now();
-    assert_eq!(writing.release().await.unwrap(), Release::Released);
+    assert_eq!(writing.release().await.unwrap(), ReleaseOutcome::Released);
     assert!(!at_once || (of("holders"), of("queue")) == (count, 0));
     let mut guards = Vec::new();
     for reader in readers {
@@ -100,7 +100,7 @@ async fn let_readers_in(count: usize, at_once: bool) {
         guards.iter().for_each(|guard| guard.check().unwrap());
     }
     drop(guards);
-    let _writing = one.rw_lock(&name).write().wait(AMPLE).await.unwrap();
+    let _writing = one.rw_lock(&name).write().timeout(AMPLE).await.unwrap();
 }
 
 #[test]
@@ -135,7 +135,7 @@ async fn downgrade(server: &Server) -> Duration {
     let _ = beside.release().await.unwrap();
     assert!(other.try_write().await.unwrap().is_none());
     until_renewed(&[reading.lease()]).await;
-    assert_eq!(reading.release().await.unwrap(), Release::Released);
+    assert_eq!(reading.release().await.unwrap(), ReleaseOutcome::Released);
     let last = other.try_write().await.unwrap().expect("free");
     assert!(last.token() > token);
     // What was lost cannot be downgraded.

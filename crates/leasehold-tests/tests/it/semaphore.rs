@@ -75,7 +75,11 @@ async fn conserve(processes: u64, victims: u64, count: u64, pause: Duration) {
     assert!(most <= i64::from(PERMITS), "{most} permits at once");
     assert!(most > 1, "hardly any contention");
     let semaphore = client(&server).await.semaphore(&name, PERMITS);
-    let all = semaphore.acquire_many(PERMITS).wait(AMPLE).await.unwrap();
+    let all = semaphore
+        .acquire_many(PERMITS)
+        .timeout(AMPLE)
+        .await
+        .unwrap();
     assert_eq!(semaphore.permits().await.unwrap().held, PERMITS);
     let _ = all.release().await.unwrap();
     eventually("nothing is left", || nothing_is_left(&server)).await;
@@ -119,7 +123,7 @@ async fn take_all_among_small(times: u64) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..times {
         let start = Instant::now();
-        let held = large.acquire_many(4).wait(AMPLE).await.unwrap();
+        let held = large.acquire_many(4).timeout(AMPLE).await.unwrap();
         longest = longest.max(start.elapsed());
         let _ = held.release().await.unwrap();
     }
@@ -157,7 +161,7 @@ async fn raise_and_lower(server: &Server) -> Duration {
     let took = raised.elapsed();
     semaphore.set_permits(1).await.unwrap();
     let permits = semaphore.permits().await.unwrap();
-    assert_eq!((permits.total, permits.held, permits.waiting), (1, 3, 0));
+    assert_eq!((permits.total, permits.held, permits.waiters), (1, 3, 0));
     let _ = held.release().await.unwrap();
     assert!(other.try_acquire().await.unwrap().is_none(), "one is held");
     let _ = third.release().await.unwrap();
@@ -221,7 +225,7 @@ async fn take_from_the_crashed(lease: Duration) -> Duration {
     worker.answer();
     worker.kill();
     let start = Instant::now();
-    let rest = semaphore.acquire_many(3).wait(AMPLE).await.unwrap();
+    let rest = semaphore.acquire_many(3).timeout(AMPLE).await.unwrap();
     let took = start.elapsed();
     until_renewed(&[held.lease(), rest.lease()]).await;
     assert!(semaphore.try_acquire().await.unwrap().is_none());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Guard, Release};
+use leasehold::{Client, Error, Guard, ReleaseOutcome};
 use testkit::group::{GROUP, Group};
 use testkit::{Flavor, Server};
 
@@ -13,7 +13,7 @@ use crate::support::{AMPLE, PASSWORD, exists, name, patient, run, until_renewed}
 
 /// It bears outages for longer than sentinels take to agree on a busy machine.
 async fn client(group: &Group) -> Client {
-    let builder = patient(sentinel_builder(group, GROUP)).outage_limit(AMPLE * 2);
+    let builder = patient(sentinel_builder(group, GROUP)).max_outage(AMPLE * 2);
     builder.connect().await.unwrap()
 }
 
@@ -57,7 +57,7 @@ fn wait_through_failover(flavors: &[Flavor]) {
             let leases: Vec<_> = guards.iter().map(Guard::lease).collect();
             until_renewed(&leases).await;
             for (name, guard) in names.iter().zip(guards) {
-                assert_eq!(guard.release().await.unwrap(), Release::Released);
+                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
                 assert!(!exists(group.server(master), name));
             }
         });
@@ -100,7 +100,7 @@ fn leave_demoted_master(limit: Duration) {
             let name = name();
             let guard = client.mutex(&name).lock().await.unwrap();
             assert!(exists(master, &name), "granted by the old master");
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         }
         assert!(!talks(group.server(0)), "returned to the old master");
     });
@@ -116,10 +116,10 @@ fn a_sentinel_that_is_down_is_passed_over() {
         group.kill_sentinel(1);
         // Without a majority there is no failover, but the last sentinel still knows the master.
         until_renewed(&[guard.lease()]).await;
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let late = self::client(&group).await;
         let guard = late.mutex(&name()).lock().await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 

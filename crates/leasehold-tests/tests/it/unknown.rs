@@ -152,7 +152,7 @@ async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
 
 async fn hold_once(client: &Client, kind: u64, name: &str, note: &str, record: &Record) {
     let wait = Duration::from_millis(700);
-    let acquired = any_lock(client, name, kind).wait(wait).note(note).await;
+    let acquired = any_lock(client, name, kind).timeout(wait).note(note).await;
     let over = || {
         record
             .over
@@ -240,7 +240,7 @@ async fn acquire_from_stopped_server() -> (Duration, Duration) {
     let acquires: Vec<_> = clients
         .iter()
         .map(|(number, name, client, _)| {
-            let acquire = any_lock(client, name, *number).wait(Duration::from_millis(400));
+            let acquire = any_lock(client, name, *number).timeout(Duration::from_millis(400));
             tokio::spawn(acquire.into_future())
         })
         .collect();
@@ -249,7 +249,7 @@ async fn acquire_from_stopped_server() -> (Duration, Duration) {
         assert!(
             matches!(
                 error,
-                Error::Unknown(_) | Error::Unavailable(_) | Error::Timeout { .. }
+                Error::OutcomeUnknown(_) | Error::Unavailable(_) | Error::Timeout { .. }
             ),
             "{error:?}"
         );
@@ -306,7 +306,10 @@ async fn acquire_late() -> Duration {
             _ => Fault::None,
         });
         let waited = any_try_lock(&client, &name, kind).await;
-        assert!(matches!(waited, Err(Error::Unknown(_))), "{waited:?}");
+        assert!(
+            matches!(waited, Err(Error::OutcomeUnknown(_))),
+            "{waited:?}"
+        );
         held_back.push((proxy, name, client));
     }
     // Meanwhile the locks are cancelled on other connections.

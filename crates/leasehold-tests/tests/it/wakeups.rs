@@ -230,7 +230,12 @@ async fn release_after_silence(after: Duration) -> Duration {
         Fault::None
     });
     let holder = client(&server).await;
-    let holder = holder.mutex(&name).lock().lease(LEASE * 4).await.unwrap();
+    let holder = holder
+        .mutex(&name)
+        .lock()
+        .fixed_lease(LEASE * 4)
+        .await
+        .unwrap();
     // A short patience: a silent connection is given up after it.
     let waiter = builder_at(proxy.port()).request_timeout(Duration::from_secs(1));
     let mutex = waiter.connect().await.unwrap().mutex(&name);

@@ -12,7 +12,7 @@ use super::{Engine, error_of};
 use crate::backend::{Backoff, Failure, Link};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::options::{Acknowledgement, Terms};
 use crate::owner::{Owner, Token};
 use crate::protocol::{Acquired, Hints, Kind, Mark, Renewed, Waiting};
@@ -189,7 +189,7 @@ impl Engine {
                 }
                 Ok(Attempt::Busy(holder)) => {
                     pauses.reset();
-                    let left = holder.lease_left;
+                    let left = holder.lease_remaining;
                     turn.saw(&holder, None);
                     log.busy(holder);
                     turn.until_worth_trying(self, hints, kind.slot(), left)

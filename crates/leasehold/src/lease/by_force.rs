@@ -22,7 +22,7 @@ impl Engine {
         let freed = taking.await;
         match freed.map_err(|failure| error_of(failure, kind.name()))? {
             // Its process has released it already.
-            Freed::Freed { .. } if from.holder.kept => Ok(true),
+            Freed::Freed { .. } if from.holder.released => Ok(true),
             Freed::Freed { .. } => {
                 // The lock is free by now. A holder that cannot be notified finds out at its next renewal.
                 if let Err(failure) = self.tell(from).await {

@@ -59,14 +59,14 @@ pub enum Unfenced {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
-pub enum Release {
+pub enum ReleaseOutcome {
     /// It was held to the end. It is free now, or when its `at_least` is over; or another task of this process that
     /// waited for it has it.
     Released,
     /// Another guard of the same reentrant handle still holds it.
     StillHeld,
     /// It had been lost before. Others are not affected by this release.
-    WasLost {
+    AlreadyLost {
         /// How it came about.
         loss: Loss,
     },
@@ -95,7 +95,7 @@ impl Guard {
     /// The same, of a lock that gives out no tokens.
     pub(crate) fn unfenced(self) -> Guard<Unfenced> {
         Guard {
-            lease: self.lease.seen_as(),
+            lease: self.lease.viewed_as(),
             hold: self.hold,
             _entry: self._entry,
         }
@@ -110,7 +110,7 @@ impl<F> Guard<F> {
     }
 
     /// Makes the lease last at least `lease` from now, whether it is renewed by itself or fixed; never
-    /// beyond the limit set with [`at_most`](crate::kinds::Lock::at_most).
+    /// beyond the limit set with [`at_most`](crate::Acquire::at_most).
     ///
     /// # Cancel safety
     ///
@@ -131,7 +131,7 @@ impl<F> Guard<F> {
         match extended.await {
             Ok((sent, Renewed::Kept | Renewed::KeptInPart)) => held.confirm(sent, lease, capped),
             Ok((_, Renewed::Gone)) => {
-                held.end(Ending::Lost(Loss::Taken));
+                held.end(Ending::Lost(Loss::Revoked));
             }
             Err(failure) => return Err(error_of(failure, held.kind.name())),
         }
@@ -149,7 +149,7 @@ impl<F> Guard<F> {
         match outcome {
             Ok(Renewed::Kept | Renewed::KeptInPart) => {}
             Ok(Renewed::Gone) => {
-                self.lease.held.end(Ending::Lost(Loss::Taken));
+                self.lease.held.end(Ending::Lost(Loss::Revoked));
             }
             Err(failure) => return Err(error_of(failure, self.name())),
         }
@@ -175,10 +175,10 @@ impl<F> Guard<F> {
     ///
     /// When the server cannot be asked. The background goes on trying; the lock is free at the latest
     /// when its lease ends.
-    pub async fn release(self) -> Result<Release, Error> {
+    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
         match Arc::into_inner(self.hold) {
             Some(hold) => hold.give_back().await,
-            None => Ok(Release::StillHeld),
+            None => Ok(ReleaseOutcome::StillHeld),
         }
     }
 
@@ -244,7 +244,7 @@ impl Lease {
     }
 
     /// The same, as those see it who may know whether there is a token.
-    pub(crate) fn seen_as<F>(self) -> Lease<F> {
+    pub(crate) fn viewed_as<F>(self) -> Lease<F> {
         Lease::new(self.held, self.tenure, self.token)
     }
 }
@@ -368,7 +368,7 @@ mod tests {
         fn check<T: Send + Sync + Unpin + 'static>() {}
         check::<Guard>();
         check::<Lease>();
-        check::<Release>();
+        check::<ReleaseOutcome>();
         check::<Error>();
     }
 }

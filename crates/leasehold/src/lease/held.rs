@@ -369,9 +369,9 @@ fn encode(ending: Ending) -> u64 {
     match ending {
         Ending::Released => 0,
         Ending::Lost(Loss::Expired) => 1,
-        Ending::Lost(Loss::Taken) => 2,
+        Ending::Lost(Loss::Revoked) => 2,
         Ending::Lost(Loss::AtMost) => 3,
-        Ending::Lost(Loss::Shutdown) => 4,
+        Ending::Lost(Loss::ShutDown) => 4,
     }
 }
 
@@ -379,9 +379,9 @@ fn decode(number: u64) -> State {
     State::Ended(match number {
         0 => Ending::Released,
         1 => Ending::Lost(Loss::Expired),
-        2 => Ending::Lost(Loss::Taken),
+        2 => Ending::Lost(Loss::Revoked),
         3 => Ending::Lost(Loss::AtMost),
-        4 => Ending::Lost(Loss::Shutdown),
+        4 => Ending::Lost(Loss::ShutDown),
         nanos => {
             let deadline = Moment::from_nanos(nanos);
             return State::Valid { deadline };

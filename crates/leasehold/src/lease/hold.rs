@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use super::guard::{Lease, Release};
+use super::guard::{Lease, ReleaseOutcome};
 use super::held::{Ending, Held, State};
 use super::inbox::NewLease;
 use super::{Engine, error_of};
 use crate::backend::Failure;
 use crate::error::{Error, Loss};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::options::Terms;
 use crate::owner::Token;
 use crate::protocol::{Freed, TokenBlock};
@@ -87,7 +87,7 @@ impl Hold {
     pub(super) fn to_be_handed_on(&self, terms: &Terms) -> Option<Holder> {
         let kind = self.held.kind.hand_on()?;
         let holder = Holder {
-            lease_left: Some(self.held.lease),
+            lease_remaining: Some(self.held.lease),
             ..kind.shown(&self.held.mark)
         };
         terms.may_be_handed_on().then_some(holder)
@@ -172,15 +172,15 @@ impl Hold {
         }
     }
 
-    pub(super) async fn give_back(mut self) -> Result<Release, Error> {
+    pub(super) async fn give_back(mut self) -> Result<ReleaseOutcome, Error> {
         if self.hand_on() {
-            return Ok(Release::Released);
+            return Ok(ReleaseOutcome::Released);
         }
         if !self.held.end(Ending::Released) {
             self.progress = Progress::Done;
             return Ok(match self.held.state() {
-                State::Ended(Ending::Lost(loss)) => Release::WasLost { loss },
-                _ => Release::Released,
+                State::Ended(Ending::Lost(loss)) => ReleaseOutcome::AlreadyLost { loss },
+                _ => ReleaseOutcome::Released,
             });
         }
         self.engine.keeper.forget(self.new);
@@ -193,10 +193,15 @@ impl Hold {
         let freed = freed.map_err(|failure| error_of(failure, self.held.kind.name()))?;
         self.progress = Progress::Done;
         let (release, told) = match freed {
-            Freed::Freed { told } => (Release::Released, told),
+            Freed::Freed { told } => (ReleaseOutcome::Released, told),
             // It was the first try that freed it, unless the lease was tampered with.
-            Freed::NotOurs if repeated => (Release::Released, 0),
-            Freed::NotOurs => (Release::WasLost { loss: Loss::Taken }, 0),
+            Freed::NotOurs if repeated => (ReleaseOutcome::Released, 0),
+            Freed::NotOurs => (
+                ReleaseOutcome::AlreadyLost {
+                    loss: Loss::Revoked,
+                },
+                0,
+            ),
         };
         self.held.is_gone(told);
         Ok(release)

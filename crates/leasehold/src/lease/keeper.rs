@@ -292,7 +292,7 @@ impl Worker {
     }
 
     fn end_for_shutdown(&mut self, held: Arc<Held>) {
-        if held.end(Ending::Lost(Loss::Shutdown)) {
+        if held.end(Ending::Lost(Loss::ShutDown)) {
             self.give_back(held);
         }
     }
@@ -386,7 +386,7 @@ impl Worker {
                     }
                 }
                 Ok(Renewed::Gone) => {
-                    if held.end(Ending::Lost(Loss::Taken)) {
+                    if held.end(Ending::Lost(Loss::Revoked)) {
                         tracing::warn!(lock = held.kind.name(), token = %held.token, "lease taken");
                     }
                 }

@@ -19,7 +19,7 @@ use super::hold::Hold;
 use super::waiting::Asking;
 use crate::backend::{Channel, Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::options::Terms;
 use crate::owner::{Owner, Token};
 use crate::protocol::{Call, Grant, Kind, Line, Mark, Standing, Told};

@@ -59,7 +59,7 @@ use tokio::sync::watch;
 
 pub(crate) use admission::Admission;
 pub(crate) use guard::until_lost;
-pub use guard::{Fenced, Guard, Lease, Release, Unfenced};
+pub use guard::{Fenced, Guard, Lease, ReleaseOutcome, Unfenced};
 pub(crate) use keeper::Keeper;
 pub(crate) use reentry::Reentry;
 
@@ -70,6 +70,17 @@ use crate::options::Acknowledgement;
 use crate::protocol::{Call, Kind, Renewed};
 use line::Grants;
 use waiting::WaitingRoom;
+
+/// The outcome of [`Client::shutdown`](crate::Client::shutdown).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShutdownOutcome {
+    /// Every lock was released.
+    Released,
+    /// The timeout elapsed first. Locks that were not released expire with
+    /// their leases.
+    TimedOut,
+}
 
 /// Drives kinds through their lives on one backend.
 pub(crate) struct Engine {
@@ -197,12 +208,13 @@ impl Engine {
         link.map(drop).map_err(|failure| error_of(failure, ""))
     }
 
-    /// Refuses new work, gives everything back, and waits at most `limit` for it; true when all is done.
-    pub(crate) async fn shutdown(&self, limit: Duration) -> bool {
+    /// Refuses new work, releases every lock, and waits at most `limit`.
+    pub(crate) async fn shutdown(&self, limit: Duration) -> ShutdownOutcome {
         self.closed.send_replace(true);
-        tokio::time::timeout(limit, self.keeper.shutdown())
-            .await
-            .is_ok()
+        match tokio::time::timeout(limit, self.keeper.shutdown()).await {
+            Ok(()) => ShutdownOutcome::Released,
+            Err(_) => ShutdownOutcome::TimedOut,
+        }
     }
 
     /// Completes when the client is shut down.
@@ -222,9 +234,9 @@ impl Drop for Engine {
 pub(crate) fn error_of(failure: Failure, name: &str) -> Error {
     match failure {
         Failure::Unreachable(cause) => Error::Unavailable(cause),
-        Failure::Unknown(cause) => Error::Unknown(cause),
+        Failure::Unknown(cause) => Error::OutcomeUnknown(cause),
         Failure::Malformed(what) => Error::Unexpected(what.into()),
-        Failure::Closed => Error::Closed,
+        Failure::Closed => Error::ShutDown,
         Failure::NotReplicated {
             acknowledged,
             wanted,

@@ -94,7 +94,7 @@ async fn want(world: &World, register: &Register, engine: &Arc<Engine>, seed: u6
     };
     let guard = match taken {
         Some(Ok(hold)) => Guard::new(Arc::new(hold)),
-        Some(Err(Error::Closed)) => panic!("seed {seed}: closed by nobody"),
+        Some(Err(Error::ShutDown)) => panic!("seed {seed}: closed by nobody"),
         _ => return sleep(millis(200)).await,
     };
     register.enter(&guard, seed);

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::held::{Ending, Granted, Held, State};
-use super::{Engine, Guard, Keeper, Limits, Release};
+use super::{Engine, Guard, Keeper, Limits, ReleaseOutcome};
 use crate::backend::scripted::{Answer, Scripted, Sent, name_of};
 use crate::backend::{Batch, Failure, Lane, Refusal, Reply};
 use crate::clock::Moment;
@@ -203,22 +203,27 @@ async fn what_the_server_no_longer_has_is_lost_at_the_next_renewal() {
     let engine = engine(&backend);
     let guard = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
     let start = Moment::now();
-    assert_eq!(guard.lost().await, Some(Loss::Taken));
+    assert_eq!(guard.lost().await, Some(Loss::Revoked));
     assert!(Moment::now().since(start) <= LEASE / 3);
     let Err(Error::Lost { name, loss }) = guard.check() else {
         panic!("it is lost");
     };
-    assert_eq!((name.as_str(), loss), ("job", Loss::Taken));
+    assert_eq!((name.as_str(), loss), ("job", Loss::Revoked));
     let released = guard.release().await.unwrap();
     assert!(
-        matches!(released, Release::WasLost { loss: Loss::Taken }),
+        matches!(
+            released,
+            ReleaseOutcome::AlreadyLost {
+                loss: Loss::Revoked
+            }
+        ),
         "{released:?}"
     );
     let guard = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
     let Err(Error::Lost { loss, .. }) = guard.run(|_| std::future::pending::<()>()).await else {
         panic!("it is lost");
     };
-    assert_eq!(loss, Loss::Taken);
+    assert_eq!(loss, Loss::Revoked);
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,7 +279,7 @@ async fn a_grant_that_comes_too_late_is_no_grant_and_is_cancelled() {
     let mut terms = Terms::new(Duration::from_millis(400));
     terms.wait = Some(Duration::ZERO);
     let late = acquire(&engine(&backend), &terms).await;
-    assert!(matches!(late, Err(Error::Unknown(_))), "{late:?}");
+    assert!(matches!(late, Err(Error::OutcomeUnknown(_))), "{late:?}");
     sleep(Duration::from_millis(10)).await;
     assert!(cancelled.load(Ordering::SeqCst));
 }
@@ -382,7 +387,7 @@ async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
     backend.publish(b"");
     sleep(Duration::from_millis(5)).await;
     let guard = waiter.await.unwrap().unwrap();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let of_the_process = 1;
     assert_eq!(
         backend.subscriptions(),

@@ -21,7 +21,7 @@ use super::{Engine, error_of};
 use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::options::Terms;
 use crate::protocol::{Glance, Hints};
 
@@ -127,8 +127,8 @@ impl WaitingRoom {
         let entrance = self.entrances.lock().get(gate)?.entrance.clone();
         let (when, mut seen) = entrance.seen.lock().clone()?;
         let passed = Moment::now().since(when);
-        let left = seen.holder.lease_left;
-        seen.holder.lease_left = left.map(|left| left.saturating_sub(passed));
+        let left = seen.holder.lease_remaining;
+        seen.holder.lease_remaining = left.map(|left| left.saturating_sub(passed));
         Some(seen)
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Acquired, Call, Freed, Glance, Mark, Renewed, Standing, TokenBlock};
 use crate::backend::{Capabilities, Channel, Slot};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
 /// What a lock is called, by people and by the server.

@@ -16,7 +16,7 @@ use super::{
     Waiting,
 };
 use crate::backend::{Capabilities, Command, Failure, Refusal, Reply};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
 
@@ -249,7 +249,7 @@ fn read_release(replies: Vec<Reply>) -> Result<Freed, Failure> {
 pub(super) fn holder(value: &[u8], left: Option<&Reply>) -> Holder {
     let left = left.and_then(Reply::int).and_then(time_left);
     Holder {
-        lease_left: left,
+        lease_remaining: left,
         ..record::read(value)
     }
 }
@@ -323,7 +323,7 @@ mod tests {
                 vec![bytes("you"), Reply::Int(9), Reply::Int(250)],
                 Acquired::Busy {
                     holder: Holder {
-                        lease_left: Some(Duration::from_millis(250)),
+                        lease_remaining: Some(Duration::from_millis(250)),
                         ..Holder::default()
                     },
                 },

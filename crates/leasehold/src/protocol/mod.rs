@@ -45,7 +45,7 @@ pub(crate) use token::TokenBlock;
 pub(crate) use voted::{Roll, Seat, Voted, too_few};
 
 use crate::backend::Refusal;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
 /// What stands on the server in the name of one owner, and is compared there.

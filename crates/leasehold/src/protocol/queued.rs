@@ -21,7 +21,7 @@ use super::{
     Told, Waiting, record, token,
 };
 use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
 script!(
@@ -448,14 +448,14 @@ pub(super) fn stood(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holde
         std::time::UNIX_EPOCH.checked_add(since)
     });
     // A release that keeps the lock puts `-` in place of the channel.
-    let kept = parts.next() == Some(b"-");
+    let released = parts.next() == Some(b"-");
     let mark = parts.next().unwrap_or_default();
     let asked = record::read(mark);
     let holder = Holder {
         // Of one who waits: since when it does.
         since: held_since.or(asked.since),
-        lease_left: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
-        kept,
+        lease_remaining: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
+        released,
         ..asked
     };
     Some((mark.to_vec(), holder))

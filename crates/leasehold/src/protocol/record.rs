@@ -8,7 +8,7 @@ use std::fmt::{Display, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::Owner;
 
 const VERSION: &str = "lh1";
@@ -125,7 +125,7 @@ pub(super) fn read(value: &[u8]) -> Holder {
 
 fn particulars(value: &str) -> Option<Holder> {
     let mut parts = value.splitn(6, ' ');
-    let kept = parts.next()? == KEPT;
+    let released = parts.next()? == KEPT;
     let _owner = parts.next()?;
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     let pid = parts.next()?.parse().ok()?;
@@ -138,7 +138,7 @@ fn particulars(value: &str) -> Option<Holder> {
             .checked_add(since)
             .or(Some(SystemTime::UNIX_EPOCH)),
         note: note.map(str::to_owned),
-        kept,
+        released,
         ..Holder::default()
     })
 }
@@ -180,7 +180,7 @@ mod tests {
         let kept = kept(&value);
         assert_ne!(kept, value);
         let holder = Holder {
-            kept: true,
+            released: true,
             ..read(&value)
         };
         assert_eq!(read(&kept), holder);

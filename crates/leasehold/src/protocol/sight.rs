@@ -13,8 +13,8 @@ use super::redisson::{Mode, owner_in};
 use super::script::{digits, script};
 use super::{Call, Keyspace, process_channel, queued};
 use crate::backend::{Command, Failure, RefusalKind, Reply, Slot};
-use crate::holder::Holder;
-use crate::seen_kind::SeenKind;
+use crate::info::Holder;
+use crate::info::LockKind;
 
 script!(LIST, "queue/state.lua", "queue/list.lua");
 
@@ -27,14 +27,14 @@ const FIELDS: u64 = 100;
 /// What kind at a lock's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sight {
-    pub(crate) kind: SeenKind,
+    pub(crate) kind: LockKind,
     /// As many as were asked for, of `holding`.
     pub(crate) holders: Vec<Stood>,
-    pub(crate) holding: u64,
+    pub(crate) holder_count: u64,
     /// In order, as many as were asked for, of `waiting`.
     pub(crate) waiters: Vec<Stood>,
     /// How many processes wait, where that can be known.
-    pub(crate) waiting: Option<u64>,
+    pub(crate) waiter_count: Option<u64>,
     /// In which mode a read-write lock of Redisson's is held.
     pub(crate) mode: Option<Mode>,
 }
@@ -43,7 +43,7 @@ impl Sight {
     /// Whether the server ends it by itself unless it is renewed.
     pub(crate) fn expires(&self) -> bool {
         let mut holders = self.holders.iter();
-        holders.all(|stood| stood.holder.lease_left.is_some())
+        holders.all(|stood| stood.holder.lease_remaining.is_some())
     }
 }
 
@@ -235,34 +235,34 @@ fn heard_by(reply: &Reply) -> Option<u64> {
 /// A lock that is one string; `None` when it has a queue.
 fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Option<Sight> {
     let (kind, waiting) = match Form::of(value) {
-        Form::Mutex => (SeenKind::Mutex, heard_by(heard)),
-        Form::Foreign => (SeenKind::Foreign, heard_by(heard)),
+        Form::Mutex => (LockKind::Mutex, heard_by(heard)),
+        Form::Foreign => (LockKind::Foreign, heard_by(heard)),
         Form::Alone(part) => (seen(part.kind, part.weight, part.capacity)?, Some(0)),
         Form::Queue(_) => return None,
     };
     let holder = Stood {
         mark: value.to_vec(),
         holder: Holder {
-            lease_left: left,
+            lease_remaining: left,
             ..record::read(value)
         },
     };
     Some(Sight {
         kind,
         holders: vec![holder],
-        holding: 1,
+        holder_count: 1,
         waiters: Vec::new(),
-        waiting,
+        waiter_count: waiting,
         mode: None,
     })
 }
 
 /// What a kind is called by people.
-fn seen(kind: &str, used: u64, permits: u64) -> Option<SeenKind> {
+fn seen(kind: &str, used: u64, permits: u64) -> Option<LockKind> {
     match kind {
-        "fair" => Some(SeenKind::FairMutex),
-        "semaphore" => Some(SeenKind::Semaphore { used, permits }),
-        "rw" => Some(SeenKind::RwLock),
+        "fair" => Some(LockKind::FairMutex),
+        "semaphore" => Some(LockKind::Semaphore { used, permits }),
+        "rw" => Some(LockKind::RwLock),
         _ => None,
     }
 }
@@ -274,13 +274,13 @@ fn latch(state: &Reply) -> Option<Sight> {
     };
     kind.text().filter(|kind| *kind == "latch")?;
     Some(Sight {
-        kind: SeenKind::Latch {
-            left: left.text()?.parse().ok()?,
+        kind: LockKind::Latch {
+            remaining: left.text()?.parse().ok()?,
         },
         holders: Vec::new(),
-        holding: 0,
+        holder_count: 0,
         waiters: Vec::new(),
-        waiting: Some(0),
+        waiter_count: Some(0),
         mode: None,
     })
 }
@@ -309,9 +309,9 @@ fn ours(reply: &Reply) -> Option<Sight> {
     Some(Sight {
         kind,
         holders: of_part(1)?,
-        holding: number(4)?,
+        holder_count: number(4)?,
         waiters: of_part(2)?,
-        waiting: number(5),
+        waiter_count: number(5),
         mode: None,
     })
 }
@@ -341,13 +341,13 @@ fn redissons(
         .collect();
     Some(Sight {
         kind: match (mode, waiters.is_empty()) {
-            (Some(_), _) => SeenKind::RedissonReadWriteLock,
-            (None, false) => SeenKind::RedissonFairLock,
-            (None, true) => SeenKind::RedissonLock,
+            (Some(_), _) => LockKind::RedissonReadWriteLock,
+            (None, false) => LockKind::RedissonFairLock,
+            (None, true) => LockKind::RedissonLock,
         },
-        holding: holders.len() as u64,
+        holder_count: holders.len() as u64,
         holders,
-        waiting: match waiters.is_empty() {
+        waiter_count: match waiters.is_empty() {
             // Those who wait for a lock without a line cannot be told from others who hear its channel.
             true => None,
             false => waiting.int().and_then(|count| u64::try_from(count).ok()),
@@ -359,7 +359,7 @@ fn redissons(
 
 /// One of Redisson's, if `owner` is `UUID:THREAD` or, of one who writes, `UUID:THREAD:write`.
 fn redisson(owner: &str, left: Option<Duration>) -> Option<Stood> {
-    let (owner, kept) = owner_in(owner);
+    let (owner, released) = owner_in(owner);
     let (id, thread) = owner.split_once(':')?;
     let is_id = id.len() == 36
         && id.bytes().enumerate().all(|(at, byte)| match at {
@@ -371,8 +371,8 @@ fn redisson(owner: &str, left: Option<Duration>) -> Option<Stood> {
         mark: Vec::new(),
         holder: Holder {
             redisson: Some(owner.clone()),
-            lease_left: left,
-            kept,
+            lease_remaining: left,
+            released,
             ..Holder::default()
         },
     })
@@ -420,8 +420,11 @@ mod tests {
         let value = record::write(&crate::owner::Owner::random(), 1_000_000, "x");
         let heard = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
         let sight = one_holder(&value, None, &heard).unwrap();
-        assert_eq!((sight.kind, sight.waiting), (SeenKind::Mutex, Some(2)));
+        assert_eq!((sight.kind, sight.waiter_count), (LockKind::Mutex, Some(2)));
         let foreign = one_holder(b"token", None, &Reply::Nil).unwrap();
-        assert_eq!((foreign.kind, foreign.waiting), (SeenKind::Foreign, None));
+        assert_eq!(
+            (foreign.kind, foreign.waiter_count),
+            (LockKind::Foreign, None)
+        );
     }
 }

@@ -18,7 +18,7 @@ use super::{
     Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, record,
 };
 use crate::backend::{Capabilities, Command, Failure, Refusal, RefusalKind, Reply, majority};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
 
@@ -186,7 +186,7 @@ impl Hints for Voted {
         self.holder().map(|holder| match holder {
             None => Glance::Free,
             Some(holder) => Glance::Held {
-                left: holder.lease_left,
+                left: holder.lease_remaining,
             },
         })
     }
@@ -348,7 +348,7 @@ fn read_release(replies: &[Reply]) -> Result<Freed, Failure> {
 
 fn holder(mark: &[u8], left: i64) -> Holder {
     Holder {
-        lease_left: u64::try_from(left).ok().map(Duration::from_millis),
+        lease_remaining: u64::try_from(left).ok().map(Duration::from_millis),
         ..record::read(mark)
     }
 }

@@ -9,7 +9,7 @@ use crate::attempt::{Attempt, End};
 use crate::history::Moment;
 use crate::nemesis::Deed;
 use crate::plan::{Fault, Plan, Topology};
-use crate::worker::longest_lease;
+use crate::worker::max_lease;
 
 /// What it takes after an outage until all are connected again.
 const RECOVERY: u64 = 500_000_000;
@@ -59,7 +59,7 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt], deeds: &[Deed]) -> Verdic
 
 /// When requests could not be answered. A quorum bears that of two servers, and one that was started again does not vote for a while.
 pub(super) fn outages(plan: &Plan, deeds: &[Deed]) -> Vec<(Moment, Moment)> {
-    let quarantine = longest_lease(plan) + Duration::from_secs(2);
+    let quarantine = max_lease(plan) + Duration::from_secs(2);
     let span = |deed: &Deed| match (plan.topology, deed.fault) {
         (Topology::Quorum, Fault::RestartServer) => {
             (deed.from, deed.until + quarantine.as_nanos() as u64)

@@ -107,8 +107,8 @@ impl Site {
             .build()
             .expect("a runtime");
         let builder = Quorum::builder(urls).lease(self.plan.lease());
-        let builder = builder.longest_lease(worker::longest_lease(&self.plan));
-        runtime.block_on(builder.found()).expect("all are up");
+        let builder = builder.max_lease(worker::max_lease(&self.plan));
+        runtime.block_on(builder.bootstrap()).expect("all are up");
     }
 
     /// Starts one more worker.

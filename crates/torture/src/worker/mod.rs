@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use testkit::{Connection, Dice};
 
 pub(crate) use command::child;
-pub(crate) use taking::longest_lease;
+pub(crate) use taking::max_lease;
 use taking::{Ask, Held, Locks};
 
 use crate::coupons;

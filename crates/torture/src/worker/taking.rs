@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::kinds::{Lock, TryLock};
-use leasehold::{Client, Error, Guard, Quorum, Replicas, Unfenced};
+use leasehold::{Acquire, Client, Error, Guard, Quorum, Replicas, TryAcquire, Unfenced};
 
 use super::Job;
 use crate::history::{Failure, Moment, now};
@@ -44,14 +43,14 @@ impl Locks {
         let outage = plan.stuck();
         if job.urls.contains(' ') {
             let builder = Quorum::builder(job.urls.split(' '));
-            let builder = builder.lease(plan.lease()).outage_limit(outage);
-            let builder = builder.longest_lease(longest_lease(plan));
+            let builder = builder.lease(plan.lease()).max_outage(outage);
+            let builder = builder.max_lease(max_lease(plan));
             return builder.connect().await.map(Of::Quorum);
         }
         let mut builder = Client::builder(&job.urls)
             .lease(plan.lease())
             .request_timeout(request_timeout(plan))
-            .outage_limit(outage);
+            .max_outage(outage);
         if plan.replicas {
             builder = builder.replicas(Replicas::All, request_timeout(plan));
         }
@@ -126,7 +125,7 @@ impl Locks {
 }
 
 /// A server that was started again votes after so long.
-pub(crate) fn longest_lease(plan: &Plan) -> Duration {
+pub(crate) fn max_lease(plan: &Plan) -> Duration {
     plan.lease() * 2
 }
 
@@ -135,8 +134,8 @@ fn request_timeout(plan: &Plan) -> Duration {
 }
 
 async fn fenced<G: Into<Guard> + Send + 'static>(
-    lock: Lock<G>,
-    try_lock: TryLock<G>,
+    lock: Acquire<G>,
+    try_lock: TryAcquire<G>,
     ask: Ask,
 ) -> Result<Held, Failure> {
     one_of(lock, try_lock, ask)
@@ -145,8 +144,8 @@ async fn fenced<G: Into<Guard> + Send + 'static>(
 }
 
 async fn unfenced<G: Into<Guard<Unfenced>> + Send + 'static>(
-    lock: Lock<G>,
-    try_lock: TryLock<G>,
+    lock: Acquire<G>,
+    try_lock: TryAcquire<G>,
     ask: Ask,
 ) -> Result<Held, Failure> {
     one_of(lock, try_lock, ask)
@@ -156,12 +155,12 @@ async fn unfenced<G: Into<Guard<Unfenced>> + Send + 'static>(
 
 /// Waits or not.
 async fn one_of<G: Send + 'static>(
-    lock: Lock<G>,
-    try_lock: TryLock<G>,
+    lock: Acquire<G>,
+    try_lock: TryAcquire<G>,
     ask: Ask,
 ) -> Result<G, Failure> {
     let taken = match ask.patience {
-        Some(limit) => lock.wait(limit).await.map(Some),
+        Some(limit) => lock.timeout(limit).await.map(Some),
         None => try_lock.await,
     };
     match taken {

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Loss, Release};
+use leasehold::{Client, Loss, ReleaseOutcome};
 use testkit::{Flavor, Fleet, Redisson as Java};
 
 use super::{
@@ -188,7 +188,7 @@ async fn a_message_that_never_comes_costs_a_poll_and_not_for_ever(
     java.tell("a", "semaphore acquire s 1");
     let permit = tokio::spawn(ours.semaphore("s").acquire(2).into_future());
     let latch = ours.count_down_latch("l");
-    let opened = tokio::spawn(async move { latch.wait(AMPLE).await });
+    let opened = tokio::spawn(async move { latch.wait_timeout(AMPLE).await });
     until_both_wait(stage, "a", "s").await;
     stage.until_heard("l").await;
     // What a release does, but for the message.
@@ -219,8 +219,8 @@ async fn a_downgrade_lets_waiting_readers_in(stage: &Stage<'_>, limit: Duration)
     assert!((said.at - start) < limit * 2, "{:?}", said.at - start);
     // And it is a reader as any other.
     assert!(lock.write_lock().try_lock().await.unwrap().is_none());
-    assert_eq!(first.release().await.unwrap(), Release::Released);
-    assert_eq!(second.release().await.unwrap(), Release::Released);
+    assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+    assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Released);
     assert_eq!(java.ask("a", "lock read/unlock job"), "ok");
     assert!(lock.write_lock().try_lock().await.unwrap().is_some());
 }
@@ -241,7 +241,12 @@ async fn a_fair_lock_that_was_lost_is_told_when_it_is_released(stage: &Stage<'_>
     assert_eq!(java.ask("a", "lock fair/unlock fair"), "ok");
     let held = take_now(ours, "fair", "fair").await;
     server.tell(&["DEL", "fair"]);
-    assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
+    assert_eq!(
+        held.release().await,
+        ReleaseOutcome::AlreadyLost {
+            loss: Loss::Revoked
+        }
+    );
 }
 
 async fn leases_of_a_writer_do_not_add_up(stage: &Stage<'_>) {

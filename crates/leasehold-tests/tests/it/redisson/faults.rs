@@ -40,7 +40,7 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
         // Errors are the business of those who ask; what counts is what is left.
         match kind {
             "semaphore" => {
-                let permits = ours.semaphore(&name).acquire(2).wait(wait).await;
+                let permits = ours.semaphore(&name).acquire(2).timeout(wait).await;
                 tokio::time::sleep(Duration::from_micros(200)).await;
                 if let Ok(permits) = permits {
                     let _: Result<_, _> = permits.release().await;
@@ -48,7 +48,7 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
             }
             "permits" => {
                 let semaphore = ours.permit_expirable_semaphore(&name);
-                if let Ok(guard) = semaphore.acquire(2).wait(wait).await {
+                if let Ok(guard) = semaphore.acquire(2).timeout(wait).await {
                     let _: Result<_, _> = guard.release().await;
                 }
             }

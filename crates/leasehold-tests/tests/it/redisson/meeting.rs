@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Loss, Release};
+use leasehold::{Error, Loss, ReleaseOutcome};
 use testkit::{Answer, Cluster, Flavor, Fleet, Redisson as Java, Setup};
 use tokio::runtime::Handle;
 
@@ -135,15 +135,25 @@ impl<'a> Meeting<'a> {
         assert_eq!(self.java_forces(), "true");
         let limit = self.stage.pace.limit.max(LEASE);
         let lost = tokio::time::timeout(limit, held.lost()).await;
-        assert_eq!(lost, Ok(Some(Loss::Taken)));
-        assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
+        assert_eq!(lost, Ok(Some(Loss::Revoked)));
+        assert_eq!(
+            held.release().await,
+            ReleaseOutcome::AlreadyLost {
+                loss: Loss::Revoked
+            }
+        );
         assert!(!force(ours, self.kind, name).await);
         assert_eq!(self.java_forces(), "false");
         // A holder that does not know yet takes nothing from the next holder.
         let held = take_now(ours, our_kind, name).await;
         assert_eq!(self.java_forces(), "true");
         assert_eq!(self.java("b", "try"), "true");
-        assert_eq!(held.release().await, Release::WasLost { loss: Loss::Taken });
+        assert_eq!(
+            held.release().await,
+            ReleaseOutcome::AlreadyLost {
+                loss: Loss::Revoked
+            }
+        );
         assert_eq!(self.java("b", "held"), "true");
         assert_eq!(self.java("b", "unlock"), "ok");
     }

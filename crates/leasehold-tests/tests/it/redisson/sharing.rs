@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
-use leasehold::Release;
+use leasehold::ReleaseOutcome;
 
 use super::{Stage, WATCHDOG, is_refused, take, take_now};
 use crate::support::{AMPLE, LEASE, eventually, name, scaled};
@@ -81,7 +81,7 @@ pub(super) async fn permits_expire(stage: &Stage<'_>) {
         let both = semaphore.try_acquire(2).await.unwrap().expect("both");
         assert_eq!(java.ask("a", &order("available", "")), "0");
         let wait = ("a", order("acquire", "60000"));
-        let release = async || assert_eq!(both.release().await.unwrap(), Release::Released);
+        let release = async || assert_eq!(both.release().await.unwrap(), ReleaseOutcome::Released);
         let said = stage.java_is_woken(round, wait, release).await;
         assert_eq!(said.text.len(), 32, "{said:?}");
         let both = stage.we_are_woken(round, &name, semaphore.acquire(2).into_future(), || {
@@ -98,7 +98,7 @@ pub(super) async fn permits_expire(stage: &Stage<'_>) {
     assert!(waited > Duration::from_millis(600), "{waited:?}");
     let limit = stage.pace.limit + Duration::from_millis(1400);
     assert!(waited < limit, "{waited:?}");
-    assert_eq!(both.release().await.unwrap(), Release::Released);
+    assert_eq!(both.release().await.unwrap(), ReleaseOutcome::Released);
     assert_eq!(java.ask("a", &order("available", "")), "2");
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn permits_are_renewed(stage: &Stage<'_>) {
         .java
         .ask("renewed", &format!("permits available {name}"));
     assert_eq!(available, "0");
-    assert_eq!(both.release().await.unwrap(), Release::Released);
+    assert_eq!(both.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 /// The same for three times as long as they would last by themselves.
@@ -134,7 +134,7 @@ pub(super) async fn permits_are_kept(stage: &Stage<'_>) {
     tokio::time::sleep(WATCHDOG * 3).await;
     let available = stage.java.ask("a", &format!("permits available {name}"));
     assert_eq!(available, "0");
-    assert_eq!(both.release().await.unwrap(), Release::Released);
+    assert_eq!(both.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 pub(super) async fn latch_opens(stage: &Stage<'_>) {
@@ -153,7 +153,7 @@ pub(super) async fn latch_opens(stage: &Stage<'_>) {
         stage.java_is_woken(round, wait, cause).await;
         assert_eq!(java.ask("a", &format!("latch set {name} 2")), "true");
         assert_eq!(latch.count_down().await.unwrap(), 1);
-        let opened = stage.we_are_woken(round, &name, latch.wait(AMPLE), || {
+        let opened = stage.we_are_woken(round, &name, latch.wait_timeout(AMPLE), || {
             assert_eq!(java.ask("b", &order("down")), "ok");
         });
         opened.await.unwrap();

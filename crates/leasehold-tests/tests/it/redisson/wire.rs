@@ -306,7 +306,7 @@ async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace>
     let mut first = None;
     match ours {
         Some(ours) => {
-            let waiting = ours.fair_lock(&name).lock().lease(LEASE);
+            let waiting = ours.fair_lock(&name).lock().fixed_lease(LEASE);
             first = Some(tokio::spawn(waiting.into_future()));
         }
         None => java.tell(&thread("first"), &lease),
@@ -330,7 +330,7 @@ async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace>
     let mut between = None;
     match ours {
         Some(ours) => {
-            let waiting = ours.fair_lock(&name).lock().wait(LIMIT);
+            let waiting = ours.fair_lock(&name).lock().timeout(LIMIT);
             between = Some(tokio::spawn(waiting.into_future()));
         }
         None => {

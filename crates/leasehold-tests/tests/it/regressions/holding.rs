@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold::kinds::Lock;
-use leasehold::{Client, Error, Release};
+use leasehold::{Acquire, Client, Error, ReleaseOutcome};
 use testkit::{Fault, Proxy, Server};
 
 use crate::hand_on::{KINDS, pass};
@@ -23,17 +22,17 @@ fn writer_is_not_handed_a_fair_mutex() {
         let first = client.fair_mutex(&name).lock().await.unwrap();
         let second = tokio::spawn(client.fair_mutex(&name).lock().into_future());
         eventually("it waits", || !owners(&server, "queue", &name).is_empty()).await;
-        let writer = Lock::from(client.rw_lock(&name).write()).wait(AMPLE);
+        let writer = Acquire::from(client.rw_lock(&name).write()).timeout(AMPLE);
         let writer = tokio::spawn(writer.into_future());
-        let semaphore = client.semaphore(&name, 1).acquire().wait(AMPLE);
+        let semaphore = client.semaphore(&name, 1).acquire().timeout(AMPLE);
         let semaphore = tokio::spawn(semaphore.into_future());
         for asked in [writer, semaphore] {
             let error = asked.await.unwrap().unwrap_err();
             assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
         }
-        assert_eq!(first.release().await.unwrap(), Release::Released);
+        assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
         let second = second.await.unwrap().unwrap();
-        assert_eq!(second.release().await.unwrap(), Release::Released);
+        assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 
@@ -48,11 +47,11 @@ fn latch_waiter_does_not_wait_for_a_mutex() {
         let held = other.mutex(&name).lock().await.unwrap();
         let waiter = tokio::spawn(client.mutex(&name).lock().into_future());
         eventually("it waits", || is_awaited(&server, &name)).await;
-        let error = client.latch(&name).wait_for(LEASE).await.unwrap_err();
+        let error = client.latch(&name).wait_timeout(LEASE).await.unwrap_err();
         assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
-        assert_eq!(held.release().await.unwrap(), Release::Released);
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
         let guard = waiter.await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 
@@ -82,7 +81,7 @@ fn at_least_above_a_fixed_lease_is_refused() {
         let server = server();
         let client = client(&server).await;
         let name = name();
-        let asked = client.mutex(&name).try_lock().lease(LEASE);
+        let asked = client.mutex(&name).try_lock().fixed_lease(LEASE);
         let error = asked.at_least(LEASE * 2).await.unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         let text = error.to_string();
@@ -114,7 +113,7 @@ fn late_renewal_does_not_prolong_a_kept_lock() {
     });
 }
 
-async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Lock) {
+async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
     allow_looking(server);
     let proxy = Proxy::start(server.port());
     let client = builder_at(proxy.port()).connect().await.unwrap();
@@ -132,13 +131,13 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Lock) {
         }
     });
     eventually("renewed", || held_back.load(Ordering::SeqCst)).await;
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let kept = end_of(server, &name).expect("it is kept");
     let before = scripts(server);
     proxy.let_go();
     eventually("the renewal arrives", || scripts(server) > before).await;
     assert_eq!(end_of(server, &name), Some(kept), "prolonged");
-    let seen = client.look(&name).await.unwrap().expect("it is kept");
+    let seen = client.inspect(&name).await.unwrap().expect("it is kept");
     assert_eq!(seen.holders[0].note.as_deref(), Some("job"));
 }
 

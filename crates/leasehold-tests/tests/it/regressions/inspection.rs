@@ -1,6 +1,6 @@
 //! Locks that operators and other libraries look at, release by force, or change.
 
-use leasehold::{Client, Error, Release, SeenKind};
+use leasehold::{Client, Error, LockKind, ReleaseOutcome, ShutdownOutcome};
 use testkit::{Answer, Server};
 
 use crate::contract::{KINDS, any_lock};
@@ -30,22 +30,25 @@ fn kept_lock_is_no_lock_of_a_dead_holder() {
             let holding = client(&server).await;
             let lock = any_lock(&holding, &name, kind).at_least(AMPLE);
             let guard = lock.await.unwrap();
-            let seen = operator.look(&name).await.unwrap().expect("held");
-            assert!(!seen.holders[0].kept, "kind {kind}");
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
-            assert!(holding.shutdown(AMPLE).await);
+            let seen = operator.inspect(&name).await.unwrap().expect("held");
+            assert!(!seen.holders[0].released, "kind {kind}");
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            assert_eq!(holding.shutdown(AMPLE).await, ShutdownOutcome::Released);
 
-            let seen = operator.look(&name).await.unwrap().expect("kept");
+            let seen = operator.inspect(&name).await.unwrap().expect("kept");
             let holder = &seen.holders[0];
-            assert!(holder.kept, "kind {kind}: {holder:?}");
-            assert_eq!(holder.alive, None, "kind {kind}");
-            assert!(holder.lease_left.is_some_and(|left| left <= AMPLE));
+            assert!(holder.released, "kind {kind}: {holder:?}");
+            assert_eq!(holder.connected, None, "kind {kind}");
+            assert!(holder.lease_remaining.is_some_and(|left| left <= AMPLE));
             let text = holder.to_string();
             assert!(text.contains("released, kept for"), "{text}");
 
             let freed = operator.force_release(&name).await.unwrap();
-            assert!(freed.len() == 1 && freed[0].kept, "kind {kind}: {freed:?}");
-            assert_eq!(operator.look(&name).await.unwrap(), None);
+            assert!(
+                freed.len() == 1 && freed[0].released,
+                "kind {kind}: {freed:?}"
+            );
+            assert_eq!(operator.inspect(&name).await.unwrap(), None);
         }
     });
 }
@@ -64,7 +67,10 @@ fn forced_release_frees_each_lock_of_redisson() {
             let holder = freed[0].redisson.as_deref().unwrap();
             assert!(holder.starts_with(ours.id()), "{kind}: {holder}");
             assert!(!exists(&server, &name), "{kind}");
-            assert!(matches!(held.release().await, Release::WasLost { .. }));
+            assert!(matches!(
+                held.release().await,
+                ReleaseOutcome::AlreadyLost { .. }
+            ));
             assert_eq!(client.force_release(&name).await.unwrap(), [], "{kind}");
         }
     });
@@ -106,8 +112,8 @@ fn renewal_of_redisson_lock_without_expiry_keeps_it() {
         reader.extend(LEASE).await.unwrap();
         writer.extend(LEASE).await.unwrap();
         assert!(exists(&server, &read) && exists(&server, &write));
-        assert_eq!(reader.release().await.unwrap(), Release::Released);
-        assert_eq!(writer.release().await.unwrap(), Release::Released);
+        assert_eq!(reader.release().await.unwrap(), ReleaseOutcome::Released);
+        assert_eq!(writer.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 
@@ -122,15 +128,15 @@ fn redisson_fair_lock_with_braces_shows_its_waiters() {
             let waiting = tokio::spawn(ours.fair_lock(&name).lock().into_future());
             let queue = format!("redisson_lock_queue:{name}");
             eventually("a waiter", || exists(&server, &queue)).await;
-            let seen = client.look(&name).await.unwrap().unwrap();
+            let seen = client.inspect(&name).await.unwrap().unwrap();
             assert_eq!(
-                (seen.kind, seen.waiting, seen.waiters.len()),
-                (SeenKind::RedissonFairLock, Some(1), 1)
+                (seen.kind, seen.waiter_count, seen.waiters.len()),
+                (LockKind::RedissonFairLock, Some(1), 1)
             );
             assert_eq!(client.force_release(&name).await.unwrap().len(), 1);
             let next = tokio::time::timeout(AMPLE, waiting).await.unwrap();
             let next = next.unwrap().unwrap();
-            assert_eq!(next.release().await.unwrap(), Release::Released);
+            assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
         }
     });
 }

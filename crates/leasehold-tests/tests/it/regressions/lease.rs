@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Release};
+use leasehold::{Client, Error, ReleaseOutcome};
 use testkit::{Dice, Flavor, Server, Setup};
 
 use super::until_waited_for;
@@ -47,7 +47,7 @@ fn forks() {
             let guard = client.fair_mutex(name).lock().await.unwrap();
             let token = guard.token();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             client.shutdown(AMPLE).await;
             token
         })
@@ -84,8 +84,8 @@ fn loss_is_announced_before_the_next_holder() {
             let limit = Duration::from_millis(60 + dice.below(140));
             let (ours, theirs) = (ours.mutex(&name), theirs.mutex(&name));
             let acquire = match round % 2 {
-                0 => ours.try_lock().lease(LEASE).at_most(limit),
-                _ => ours.try_lock().lease(limit),
+                0 => ours.try_lock().fixed_lease(LEASE).at_most(limit),
+                _ => ours.try_lock().fixed_lease(limit),
             };
             // A machine that stalls for as long as the lease.
             let Ok(Some(guard)) = acquire.await else {
@@ -128,7 +128,7 @@ fn unpolled_next_holder_has_the_lock_one_lease() {
         drop(first);
         drop(waits.await.unwrap().unwrap());
         let start = Instant::now();
-        let next = theirs.mutex(lock.name()).lock().wait(AMPLE).await;
+        let next = theirs.mutex(lock.name()).lock().timeout(AMPLE).await;
         assert!(next.is_ok(), "{:?} after {:?}", next, start.elapsed());
         drop(unpolled);
     });
@@ -150,8 +150,8 @@ fn unpolled_waiter_lets_others_of_its_process_ask() {
             let mut unpolled = lock().into_future();
             let polled = tokio::time::timeout(SHORT, &mut unpolled).await;
             assert!(polled.is_err(), "the lock is held");
-            assert_eq!(held.release().await.unwrap(), Release::Released);
-            let next = lock().wait(AMPLE).await;
+            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+            let next = lock().timeout(AMPLE).await;
             assert!(next.is_ok(), "fair: {fair}, {next:?}");
             drop(unpolled);
         }
@@ -198,7 +198,7 @@ fn unknown_script_is_acknowledged_too() {
         let (master, replica) = pair().await;
         let url = format!("redis://127.0.0.1:{}", master.port());
         let client = patient(Client::builder(&url)).connect().await.unwrap();
-        let lock = client.mutex(&name()).lock().lease(AMPLE * 5);
+        let lock = client.mutex(&name()).lock().fixed_lease(AMPLE * 5);
         let guard = lock.replicas(1, SHORT).await.unwrap();
         // `WAIT` behind nothing new counts a replica that has acknowledged everything.
         eventually("all acknowledged", || {

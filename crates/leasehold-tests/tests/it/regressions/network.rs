@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Error, Loss, Release};
+use leasehold::{Client, ClientBuilder, Error, Loss, ReleaseOutcome};
 use testkit::group::{GROUP, Group};
 use testkit::{Answer, Cluster, Fault, Flavor, Proxy, Server, Setup};
 
@@ -16,7 +16,7 @@ use crate::support::{
 
 async fn works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 /// A client with two sentinels, in both orders; which of them it asks first is chance.
@@ -105,11 +105,11 @@ async fn is_heard(servers: &[Server], builder: impl Fn() -> ClientBuilder) {
     let guard = holding.mutex(&name).lock().await.unwrap();
     deny_channels_for_a_while(servers).await;
     listened_to(servers, 1).await;
-    let seen = holding.look(&name).await.unwrap().unwrap();
-    assert_eq!(seen.holders[0].alive, Some(true));
+    let seen = holding.inspect(&name).await.unwrap().unwrap();
+    assert_eq!(seen.holders[0].connected, Some(true));
     holding.force_release(&name).await.unwrap();
     let lost = tokio::time::timeout(AMPLE, guard.lost()).await;
-    assert_eq!(lost.unwrap(), Some(Loss::Taken));
+    assert_eq!(lost.unwrap(), Some(Loss::Revoked));
 }
 
 /// A subscription that the server refused when a connection was made anew was not asked for again.
@@ -154,7 +154,7 @@ fn quorum_refuses_two_addresses_of_one_server() {
         let twice = vec![urls[0].clone(), urls[1].clone(), again.clone()];
         let thrice = vec![urls[0].clone(), urls[0].clone(), again];
         for urls in [twice, thrice] {
-            let founded = builder_of(urls.clone()).found().await;
+            let founded = builder_of(urls.clone()).bootstrap().await;
             let connected = builder_of(urls).connect().await.map(drop);
             for outcome in [founded, connected] {
                 let Err(Error::Invalid { what: "url", why }) = outcome else {
@@ -165,7 +165,7 @@ fn quorum_refuses_two_addresses_of_one_server() {
         }
         let quorum = builder_of(urls).connect().await.unwrap();
         let guard = quorum.mutex(&name()).lock().await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     });
 }
 
@@ -315,7 +315,7 @@ fn late_fill_does_not_outlast_the_release() {
         first.tell(&["DEL", &crate::support::key(&name)]);
         let filling = || is_filled.load(Ordering::SeqCst);
         eventually("a fill is on its way", filling).await;
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let is_back = Instant::now();
         eventually("put back", || five.having(&name) > 0).await;
         eventually("gone", || five.having(&name) == 0).await;
@@ -402,7 +402,7 @@ fn cluster_nodes_without_a_name_are_found() {
             let from = cluster.owner(slot, 0);
             cluster.move_slot(slot, from, 1 - from);
             let guard = client.mutex("moved").lock().await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         });
     }
 }

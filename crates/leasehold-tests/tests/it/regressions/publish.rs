@@ -1,6 +1,6 @@
 //! What was done is done, also where the user may not publish that it was.
 
-use leasehold::{LatchState, Release};
+use leasehold::{LatchState, ReleaseOutcome, SetOutcome};
 use testkit::{Answer, Flavor, Server};
 
 use crate::contract::{KINDS, any_lock};
@@ -23,14 +23,14 @@ fn release_without_channel_rights_succeeds() {
         for kind in 0..KINDS {
             let name = name();
             let guard = any_lock(&client, &name, kind).await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             assert!(!exists(&server, &name), "kind {kind}");
             let _revoked = any_lock(&client, &name, kind).await.unwrap();
             assert_eq!(client.force_release(&name).await.unwrap().len(), 1);
             assert!(!exists(&server, &name), "kind {kind}");
         }
         let latch = client.latch(&name());
-        assert!(latch.set(1, AMPLE).await.unwrap());
+        assert_eq!(latch.set(1, AMPLE).await.unwrap(), SetOutcome::Created);
         let opened = latch.count_down("me").await.unwrap();
         assert_eq!(opened, LatchState::Open);
         assert!(latch.delete().await.unwrap());
@@ -74,7 +74,7 @@ fn redisson_release_without_channel_rights_succeeds() {
             let rw = ours.read_write_lock(&name());
             let writer = rw.write_lock().try_lock().await.unwrap().unwrap();
             let reader = writer.downgrade().await.unwrap();
-            assert_eq!(reader.release().await.unwrap(), Release::Released);
+            assert_eq!(reader.release().await.unwrap(), ReleaseOutcome::Released);
             counts(&ours).await;
         });
     }
@@ -103,7 +103,7 @@ async fn counts(ours: &leasehold::redisson::Redisson) {
     let expirable = ours.permit_expirable_semaphore(&name());
     assert!(expirable.try_set_permits(1).await.unwrap());
     let permit = expirable.try_acquire(1).await.unwrap().unwrap();
-    assert_eq!(permit.release().await.unwrap(), Release::Released);
+    assert_eq!(permit.release().await.unwrap(), ReleaseOutcome::Released);
     assert_eq!(expirable.available_permits().await.unwrap(), 1);
 
     let latch = ours.count_down_latch(&name());

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold::kinds::Lock;
 use leasehold::redisson::Redisson;
-use leasehold::{Guard, Release, Unfenced};
+use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
 use testkit::{Answer, Fault, Flavor, Fleet, Proxy, Redisson as Java, Server};
 
 use super::holding::scripts;
@@ -78,7 +77,7 @@ async fn renew_late(kind: &str, renewal: &str) {
         "write" => keep!(rw.write_lock().lock()),
         _ => keep!(permits.acquire(2)),
     };
-    assert_eq!(released, Release::Released, "{kind}");
+    assert_eq!(released, ReleaseOutcome::Released, "{kind}");
     let kept = state(&server);
     assert!(!kept.is_empty(), "{kind}");
     let before = scripts(&server);
@@ -131,7 +130,7 @@ fn kept_lock_keeps_java_out_until_it_ends() {
                     assert_eq!(java("try"), "false", "{kind}");
                 }
                 let holder = ours.lock("job").holder().await.unwrap().expect("kept");
-                assert!(holder.kept, "{kind}: {holder:?}");
+                assert!(holder.released, "{kind}: {holder:?}");
                 for (key, ..) in state(&server) {
                     server.tell(&["PEXPIRE", &key, "1"]);
                 }
@@ -154,10 +153,10 @@ async fn keep(ours: &Redisson, kind: &str, name: &str) {
             guard.unwrap().release().await.unwrap()
         }
     };
-    assert_eq!(released, Release::Released, "{kind}");
+    assert_eq!(released, ReleaseOutcome::Released, "{kind}");
 }
 
-async fn release(lock: Lock<Guard<Unfenced>>) -> Release {
+async fn release(lock: Acquire<Guard<Unfenced>>) -> ReleaseOutcome {
     let guard = lock.at_least(AMPLE).await.unwrap();
     guard.release().await.unwrap()
 }

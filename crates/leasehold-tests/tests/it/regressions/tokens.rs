@@ -77,7 +77,7 @@ async fn acquire(client: &Client, number: usize, name: &str) -> Guard {
         0 => client.mutex(name).lock(),
         _ => client.fair_mutex(name).lock(),
     };
-    lock.wait(AMPLE).await.unwrap()
+    lock.timeout(AMPLE).await.unwrap()
 }
 
 /// Holds the lock again and again.

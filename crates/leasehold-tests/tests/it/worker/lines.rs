@@ -11,7 +11,7 @@ use crate::support::clock;
 /// Waits in line for at most `limit`, holds the lock, and gives it back; says its token, or its place when
 /// it gave up.
 pub(super) async fn serve(client: &Client, name: &str, limit: Duration, hold: Duration) {
-    match client.fair_mutex(name).lock().wait(limit).await {
+    match client.fair_mutex(name).lock().timeout(limit).await {
         Ok(held) => {
             say(format_args!("{} {}", held.token(), clock()));
             tokio::time::sleep(hold).await;

@@ -11,7 +11,7 @@ use super::super::{
 };
 use super::{NOTED, Object, digits, enough, freed, millis, read_done, set, taken};
 use crate::backend::{Capabilities, Command, Failure, Reply};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/semaphore_acquire.lua");

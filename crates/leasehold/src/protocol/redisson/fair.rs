@@ -11,7 +11,7 @@ use super::super::{
 };
 use super::{NO_TOKEN, Object, holder, holder_at, kept, lock, millis, read_done, time_left};
 use crate::backend::{Capabilities, Failure, Reply};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
 script!(ENTER, "redisson/fair_line.lua", "redisson/fair_enter.lua");

@@ -12,7 +12,7 @@ use super::{
     read_done, renewed,
 };
 use crate::backend::{Capabilities, Failure, Reply};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/lock_acquire.lua");

@@ -28,7 +28,7 @@ use super::expiry::{glance_at, time_left};
 use super::script::{digits, script};
 use super::{Acquired, Call, Freed, Glance, Keys, Renewed};
 use crate::backend::{Command, Failure, Reply};
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::Token;
 
@@ -127,9 +127,9 @@ fn holder(left: &Reply, fields: &[Reply]) -> Holder {
         Some(field) => Some(owner_in(field)),
     });
     Holder {
-        kept: owner.as_ref().is_some_and(|(_, kept)| *kept),
+        released: owner.as_ref().is_some_and(|(_, kept)| *kept),
         redisson: owner.map(|(owner, _)| owner),
-        lease_left: left.int().and_then(time_left),
+        lease_remaining: left.int().and_then(time_left),
         ..Holder::default()
     }
 }

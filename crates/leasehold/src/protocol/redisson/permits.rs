@@ -8,7 +8,7 @@ use super::super::{
 };
 use super::{Counted, Object, enough, freed, millis, read_done, read_number, renewed, taken};
 use crate::backend::Capabilities;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/permits_acquire.lua");

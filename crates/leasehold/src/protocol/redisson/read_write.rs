@@ -11,7 +11,7 @@ use super::{
     Object, digits, freed, glance_at, holder_at, kept, millis, read_acquired, read_done, renewed,
 };
 use crate::backend::Capabilities;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::owner::Owner;
 
 script!(ACQUIRE_READ, "redisson/read_acquire.lua");

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::Client;
 use crate::backend::Slot;
-use crate::client::Client;
 use crate::error::Error;
 use crate::protocol::{Report, clock, report};
 
@@ -12,8 +12,9 @@ const ROUNDS: usize = 5;
 
 /// What one server says of itself; `None` for what it does not tell this user.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct Server {
+pub struct ServerInfo {
     /// Its name and version.
     pub version: String,
     /// Whether it has a command for giving back what is ours, so that no script is needed.
@@ -21,9 +22,9 @@ pub struct Server {
     /// Whether it is part of a cluster.
     pub cluster: bool,
     /// `maxmemory-policy`: anything but `noeviction` may throw away locks.
-    pub eviction: Option<String>,
+    pub eviction_policy: Option<String>,
     /// `maxmemory` in bytes; 0 when it has no limit.
-    pub memory_limit: Option<u64>,
+    pub max_memory: Option<u64>,
     /// How many replicas are connected.
     pub replicas: Option<u32>,
     /// How many of them it must hear from to take writes.
@@ -33,8 +34,16 @@ pub struct Server {
     /// Whether it logs every write to disk, and when that is flushed, as in `everysec`.
     pub append_only: Option<String>,
     /// How long it has been up.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "uptime_ms", serialize_with = "crate::info::millis")
+    )]
     pub uptime: Option<Duration>,
     /// The shortest of a few round trips.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "round_trip_us", serialize_with = "micros")
+    )]
     pub round_trip: Duration,
     /// How far its clock is ahead of ours, in seconds, give or take half a round trip.
     pub clock_ahead: Option<f64>,
@@ -52,7 +61,7 @@ impl Client {
     /// # Errors
     ///
     /// When a server cannot be asked.
-    pub async fn examine(&self) -> Result<Vec<Server>, Error> {
+    pub async fn server_info(&self) -> Result<Vec<ServerInfo>, Error> {
         let mut servers = Vec::new();
         for slot in self.engine.shards().await? {
             servers.push(self.examine_one(slot).await?);
@@ -60,7 +69,7 @@ impl Client {
         Ok(servers)
     }
 
-    async fn examine_one(&self, slot: Slot) -> Result<Server, Error> {
+    async fn examine_one(&self, slot: Slot) -> Result<ServerInfo, Error> {
         let facts = self.engine.facts(slot).await?;
         let report = self.engine.ask(slot, "", report()).await?;
         let (mut round_trip, mut clock_ahead) = (Duration::MAX, None);
@@ -74,12 +83,12 @@ impl Client {
             }
         }
         let number = |name| report.info(name)?.parse().ok();
-        Ok(Server {
+        Ok(ServerInfo {
             version: facts.version.clone(),
             native_release: facts.capabilities.delex || facts.capabilities.delifeq,
             cluster: self.keyspace.divides_slots(),
-            eviction: report.info("maxmemory_policy").map(str::to_owned),
-            memory_limit: number("maxmemory"),
+            eviction_policy: report.info("maxmemory_policy").map(str::to_owned),
+            max_memory: number("maxmemory"),
             replicas: number("connected_slaves").and_then(|count| u32::try_from(count).ok()),
             min_replicas: report
                 .setting("min-replicas-to-write")
@@ -107,4 +116,13 @@ fn ahead(theirs_micros: u64, ago: Duration) -> f64 {
     let ours = SystemTime::now().duration_since(UNIX_EPOCH);
     let ours = ours.unwrap_or_default().saturating_sub(ago).as_secs_f64();
     Duration::from_micros(theirs_micros).as_secs_f64() - ours
+}
+
+/// Serializes a duration as whole microseconds.
+#[cfg(feature = "serde")]
+fn micros<S>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error>
+where
+    S: serde::Serializer,
+{
+    serializer.serialize_u64(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }

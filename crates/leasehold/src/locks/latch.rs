@@ -24,15 +24,25 @@ pub struct Latch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LatchState {
-    /// So many count-downs are still to come.
+    /// More count-downs are required.
     Closed {
-        /// How many.
-        left: u32,
+        /// The number of count-downs that remain.
+        remaining: u32,
     },
     /// It has been counted down to zero.
     Open,
     /// There is none: never set, deleted, or its life is over.
     Absent,
+}
+
+/// The outcome of [`Latch::set`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SetOutcome {
+    /// The latch was created.
+    Created,
+    /// A latch of this name exists and is unchanged.
+    AlreadyExists,
 }
 
 impl Latch {
@@ -53,8 +63,8 @@ impl Latch {
         }
     }
 
-    /// Makes the latch, to be opened by `count` count-downs and forgotten after `life`; false when there is
-    /// one already, which stays as it is.
+    /// Creates the latch. It opens after `count` count-downs and is deleted
+    /// after `life`. An existing latch is left unchanged.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -73,14 +83,19 @@ impl Latch {
     ///
     /// # Errors
     ///
-    /// When `count` is 0 or `life` out of range, or the server cannot be asked. After [`Error::Unknown`] it
-    /// may have been made; setting it again then answers false.
-    pub async fn set(&self, count: u32, life: Duration) -> Result<bool, Error> {
+    /// When `count` is 0 or `life` out of range, or the server cannot be asked. After [`Error::OutcomeUnknown`] it
+    /// may have been made; setting it again then returns
+    /// [`SetOutcome::AlreadyExists`].
+    pub async fn set(&self, count: u32, life: Duration) -> Result<SetOutcome, Error> {
         if count == 0 {
             return Err(Error::invalid("count", "there must be at least one"));
         }
         validate_life(life)?;
-        self.ask(|latched| latched.set(count, life)).await
+        let created = self.ask(|latched| latched.set(count, life)).await?;
+        Ok(match created {
+            true => SetOutcome::Created,
+            false => SetOutcome::AlreadyExists,
+        })
     }
 
     /// Counts down in the name of `caller`, whose second count-down changes nothing: it can be repeated after
@@ -126,7 +141,7 @@ impl Latch {
     /// # Errors
     ///
     /// When the server is out of reach for longer than
-    /// [`outage_limit`](crate::ClientBuilder::outage_limit).
+    /// [`max_outage`](crate::ClientBuilder::max_outage).
     pub async fn wait(&self) -> Result<LatchState, Error> {
         self.wait_until(None).await
     }
@@ -140,7 +155,7 @@ impl Latch {
     /// # Errors
     ///
     /// [`Error::Timeout`] when the limit is over, and those of [`wait`](Self::wait).
-    pub async fn wait_for(&self, limit: Duration) -> Result<LatchState, Error> {
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<LatchState, Error> {
         self.wait_until(Some(limit)).await
     }
 
@@ -183,7 +198,7 @@ impl LatchState {
         match left {
             None => Self::Absent,
             Some(0) => Self::Open,
-            Some(left) => Self::Closed { left },
+            Some(remaining) => Self::Closed { remaining },
         }
     }
 }

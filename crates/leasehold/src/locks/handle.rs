@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::lock::Ask;
+use super::acquire::AcquireRequest;
 use crate::error::Error;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::lease::Engine;
 use crate::options::Terms;
 use crate::protocol::{Call, Kind};
@@ -69,13 +69,13 @@ impl<K: Kind + ?Sized> Handle<K> {
     }
 
     /// An acquisition of this lock.
-    pub(super) fn ask(&self) -> Ask {
-        self.ask_as(self.kind())
+    pub(super) fn request(&self) -> AcquireRequest {
+        self.request_as(self.kind())
     }
 
     /// An acquisition of this lock as `kind` takes it.
-    pub(super) fn ask_as(&self, kind: Result<Arc<K>, Error>) -> Ask {
-        Ask {
+    pub(super) fn request_as(&self, kind: Result<Arc<K>, Error>) -> AcquireRequest {
+        AcquireRequest {
             engine: self.engine.clone(),
             kind: kind.map(self.as_kind),
             terms: self.terms.clone(),

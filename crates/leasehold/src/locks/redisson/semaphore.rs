@@ -1,12 +1,9 @@
 //! Redisson's `RSemaphore`: permits that belong to nobody and never expire.
 
-use std::future::IntoFuture;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::super::acquire::{Acquire, TryAcquire};
 use super::super::handle::Handle;
-use super::super::lock::Lock;
 use super::Redisson;
 use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
@@ -28,20 +25,8 @@ pub struct Semaphore {
 /// Permits of a [`Semaphore`], given back when dropped. They have no lease and cannot be lost.
 #[derive(Debug)]
 #[must_use = "the permits are given back as soon as this is dropped"]
-pub struct Permits {
+pub struct PermitGuard {
     guard: Guard<Unfenced>,
-}
-
-/// An acquisition of permits; made by [`Semaphore::acquire`], started by `.await`.
-///
-/// # Cancel safety
-///
-/// The future can be dropped at any time. Whatever was taken, or will be by a request that is still on its way, is
-/// given back in the background.
-#[must_use = "nothing is acquired until it is awaited"]
-#[derive(Debug)]
-pub struct Acquire {
-    lock: Lock,
 }
 
 impl Semaphore {
@@ -61,29 +46,17 @@ impl Semaphore {
         self.handle.name()
     }
 
-    /// Acquires so many permits, waiting for them as long as need be.
-    pub fn acquire(&self, permits: u32) -> Acquire {
-        let ask = self.handle.ask_as(self.taking(permits));
-        Acquire {
-            lock: Lock::new(ask),
-        }
+    /// Acquires `permits` permits, waiting until they are available.
+    pub fn acquire(&self, permits: u32) -> Acquire<PermitGuard> {
+        let request = self.handle.request_as(self.taking(permits));
+        Acquire::guarded_by(request, PermitGuard::new)
     }
 
-    /// Acquires so many permits if there are; `Ok(None)` otherwise.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`Acquire`].
-    ///
-    /// # Errors
-    ///
-    /// When the server cannot be asked; whatever was taken is given back.
-    pub async fn try_acquire(&self, permits: u32) -> Result<Option<Permits>, Error> {
-        match self.acquire(permits).wait(Duration::ZERO).await {
-            Ok(permits) => Ok(Some(permits)),
-            Err(Error::Timeout { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+    /// Acquires `permits` permits if they are available; `Ok(None)`
+    /// otherwise.
+    pub fn try_acquire(&self, permits: u32) -> TryAcquire<PermitGuard> {
+        let request = self.handle.request_as(self.taking(permits));
+        TryAcquire::guarded_by(request, PermitGuard::new)
     }
 
     /// Adds permits, also to a semaphore that had none: Redisson's `release` by one who did not acquire.
@@ -94,7 +67,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::Unknown`] they may have been added.
+    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] they may have been added.
     pub async fn add_permits(&self, permits: u32) -> Result<(), Error> {
         let kind = self.taking(permits)?;
         let mark = kind.mark(&Owner::random(), 0, "");
@@ -112,7 +85,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::Unknown`] they may have been set.
+    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] they may have been set.
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         self.handle.query(|kind| kind.set(permits)).await
     }
@@ -138,28 +111,13 @@ impl Semaphore {
     }
 }
 
-impl Acquire {
-    /// Waits at most this long, all traffic included. Zero tries once.
-    pub fn wait(self, limit: Duration) -> Self {
+impl PermitGuard {
+    fn new(guard: Guard) -> Self {
         Self {
-            lock: self.lock.wait(limit),
+            guard: guard.unfenced(),
         }
     }
-}
 
-impl IntoFuture for Acquire {
-    type Output = Result<Permits, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let guard = self.lock.await?.unfenced();
-            Ok(Permits { guard })
-        })
-    }
-}
-
-impl Permits {
     /// Gives the permits back.
     ///
     /// # Cancel safety

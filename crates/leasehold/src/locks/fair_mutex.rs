@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::acquire::{Acquire, TryAcquire};
 use super::handle::Handle;
-use super::lock::{Lock, TryLock};
 use crate::error::Error;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::lease::{Engine, Lease};
 use crate::options::Terms;
 use crate::protocol::{Keyspace, Kind, Queued, Share};
@@ -53,16 +53,16 @@ impl FairMutex {
     /// ```no_run
     /// # use std::time::Duration;
     /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
-    /// let guard = client.fair_mutex("printer").lock().wait(Duration::from_secs(60)).await?;
+    /// let guard = client.fair_mutex("printer").lock().timeout(Duration::from_secs(60)).await?;
     /// # drop(guard); Ok(()) }
     /// ```
-    pub fn lock(&self) -> Lock {
-        Lock::new(self.handle.ask())
+    pub fn lock(&self) -> Acquire {
+        Acquire::new(self.handle.request())
     }
 
     /// Acquires the lock if nobody holds it and nobody waits; `Ok(None)` otherwise.
-    pub fn try_lock(&self) -> TryLock {
-        TryLock::new(self.handle.ask())
+    pub fn try_lock(&self) -> TryAcquire {
+        TryAcquire::new(self.handle.request())
     }
 
     /// Acquires the lock, does `work`, and gives the lock back on every way out, as
@@ -90,13 +90,13 @@ impl FairMutex {
     /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
     /// let printer = client.fair_mutex("printer");
     /// let waiting = tokio::spawn(printer.lock().into_future());
-    /// if let Some(position) = printer.position() {
+    /// if let Some(position) = printer.queue_position() {
     ///     println!("number {position} in line");
     /// }
     /// # drop(waiting); Ok(()) }
     /// ```
     #[must_use]
-    pub fn position(&self) -> Option<u64> {
+    pub fn queue_position(&self) -> Option<u64> {
         let kind = self.handle.kind().ok()?;
         let gate = kind.waiting().gate()?;
         self.handle.engine.ahead(gate).map(|ahead| ahead + 1)

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::builder::{Settings, keeper_runtime, settings, start};
 use crate::backend::Target;
-use crate::client::{Settings, keeper_runtime, settings, start};
 use crate::error::Error;
-use crate::kinds::Mutex;
-use crate::lease::{Admission, Engine};
+use crate::lease::{Admission, Engine, ShutdownOutcome};
+use crate::locks::Mutex;
 use crate::options::Terms;
 use crate::protocol::{Counters, Keyspace, Roll};
 
@@ -21,7 +21,7 @@ use crate::protocol::{Counters, Keyspace, Roll};
 /// ```no_run
 /// # async fn example() -> Result<(), leasehold::Error> {
 /// let nodes = ["redis://one", "redis://two", "redis://three"];
-/// leasehold::Quorum::builder(nodes).found().await?; // once, by whoever sets it up
+/// leasehold::Quorum::builder(nodes).bootstrap().await?; // once, by whoever sets it up
 ///
 /// let quorum = leasehold::Quorum::connect(nodes).await?;
 /// let guard = quorum.mutex("coupon:42").lock().await?;
@@ -55,7 +55,7 @@ impl Quorum {
     pub fn builder(urls: impl IntoIterator<Item = impl Into<String>>) -> QuorumBuilder {
         QuorumBuilder {
             urls: urls.into_iter().map(Into::into).collect(),
-            longest_lease: Duration::from_secs(60),
+            max_lease: Duration::from_secs(60),
             settings: Settings {
                 request_timeout: Duration::from_millis(200),
                 ..Settings::default()
@@ -75,8 +75,8 @@ impl Quorum {
     /// # Cancel safety
     ///
     /// Dropping the future stops only the waiting.
-    pub async fn shutdown(&self, limit: Duration) -> bool {
-        self.engine.shutdown(limit).await
+    pub async fn shutdown(&self, timeout: Duration) -> ShutdownOutcome {
+        self.engine.shutdown(timeout).await
     }
 }
 
@@ -90,7 +90,7 @@ impl std::fmt::Debug for Quorum {
 #[must_use = "nothing is connected until `connect` is called"]
 pub struct QuorumBuilder {
     urls: Vec<String>,
-    longest_lease: Duration,
+    max_lease: Duration,
     settings: Settings,
 }
 settings!(QuorumBuilder);
@@ -98,8 +98,8 @@ settings!(QuorumBuilder);
 impl QuorumBuilder {
     /// The longest lease of any client of this quorum and prefix; a minute by default. A server that was started again
     /// does not vote for so long: it must be the same for all.
-    pub fn longest_lease(mut self, length: Duration) -> Self {
-        self.longest_lease = length;
+    pub fn max_lease(mut self, length: Duration) -> Self {
+        self.max_lease = length;
         self
     }
 
@@ -133,7 +133,7 @@ impl QuorumBuilder {
     /// # Errors
     ///
     /// When one of the servers cannot be reached: all of them must vote at the start.
-    pub async fn found(self) -> Result<(), Error> {
+    pub async fn bootstrap(self) -> Result<(), Error> {
         let limit = self.settings.connect_timeout;
         let (quorum, admission, _) = self.open()?;
         let founded = admission.found(&quorum.engine, limit).await;
@@ -144,7 +144,7 @@ impl QuorumBuilder {
     fn open(self) -> Result<(Quorum, Admission, tokio::runtime::Handle), Error> {
         let settings = self.settings;
         let mut terms = Terms::new(settings.lease);
-        terms.longest = self.longest_lease;
+        terms.longest = self.max_lease;
         terms.voted = true;
         terms.validate()?;
         let urls = self.urls.iter();
@@ -165,7 +165,7 @@ impl QuorumBuilder {
             settings.request_timeout,
             &keeper,
         );
-        let (longest, patience) = (self.longest_lease, settings.request_timeout);
+        let (longest, patience) = (self.max_lease, settings.request_timeout);
         let admission = Admission::new(roll.clone(), longest, patience);
         let engine = Arc::new(start(runtime, backend, settings.limits())?);
         let quorum = Quorum {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::lock::Lock;
+use super::acquire::Acquire;
 use crate::error::{Error, Loss};
-use crate::lease::{Guard, Lease, Release, until_lost};
+use crate::lease::{Guard, Lease, ReleaseOutcome, until_lost};
 use crate::owner::Token;
 
 /// Several acquisitions as one: all or none, and lost when one is lost. Started by `.await`.
@@ -24,7 +24,7 @@ use crate::owner::Token;
 /// use leasehold::MultiLock;
 ///
 /// let (from, to) = (client.mutex("account:1"), client.fair_mutex("account:2"));
-/// let both = MultiLock::new([from.lock(), to.lock()]).wait(Duration::from_secs(5)).await?;
+/// let both = MultiLock::new([from.lock(), to.lock()]).timeout(Duration::from_secs(5)).await?;
 /// for (name, token) in both.tokens() {
 ///     println!("{name} with token {token}");
 /// }
@@ -34,7 +34,7 @@ use crate::owner::Token;
 ///
 /// # Cancel safety
 ///
-/// As for [`Lock`]: whatever was won is given back.
+/// As for [`Acquire`]: whatever was won is given back.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ use crate::owner::Token;
 #[derive(Debug)]
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct MultiLock {
-    parts: Vec<Lock>,
+    parts: Vec<Acquire>,
     wait: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ pub struct MultiGuard {
 
 impl MultiLock {
     /// These acquisitions, each with its own terms; a writer's is made one of them by `.into()`.
-    pub fn new(parts: impl IntoIterator<Item = Lock>) -> Self {
+    pub fn new(parts: impl IntoIterator<Item = Acquire>) -> Self {
         Self {
             parts: parts.into_iter().collect(),
             wait: None,
@@ -64,7 +64,7 @@ impl MultiLock {
     }
 
     /// Waits at most this long for all of them together; a part's own limit counts beside it.
-    pub fn wait(mut self, limit: Duration) -> Self {
+    pub fn timeout(mut self, limit: Duration) -> Self {
         self.wait = Some(limit);
         self
     }
@@ -92,22 +92,22 @@ impl MultiLock {
                 let value = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 in_time.map(|()| value)
             }
-            None => in_time.and(Err(Error::Closed)),
+            None => in_time.and(Err(Error::ShutDown)),
         }
     }
 
     /// The parts in the order in which they are taken.
-    fn in_order(self) -> Result<Vec<Lock>, Error> {
+    fn in_order(self) -> Result<Vec<Acquire>, Error> {
         let mut keyed = Vec::with_capacity(self.parts.len());
         for mut part in self.parts {
-            let kind = part.ask.kind?;
+            let kind = part.request.kind?;
             let key = kind.key().to_vec();
-            part.ask.kind = Ok(kind);
+            part.request.kind = Ok(kind);
             keyed.push((key, part));
         }
         keyed.sort_by(|one, other| one.0.cmp(&other.0));
         for pair in keyed.windows(2) {
-            if !Arc::ptr_eq(&pair[0].1.ask.engine, &pair[1].1.ask.engine) {
+            if !Arc::ptr_eq(&pair[0].1.request.engine, &pair[1].1.request.engine) {
                 return Err(Error::invalid("locks", "they are of different clients"));
             }
             if pair[0].0 == pair[1].0 {
@@ -125,9 +125,9 @@ impl MultiLock {
         };
         for mut part in parts {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            let own = part.ask.terms.wait;
-            part.ask.terms.wait = left.into_iter().chain(own).min();
-            match part.ask.take().await {
+            let own = part.request.terms.wait;
+            part.request.terms.wait = left.into_iter().chain(own).min();
+            match part.request.acquire().await {
                 Ok(guard) => held.guards.push(guard),
                 Err(error) => return held.fail(error).await,
             }
@@ -209,7 +209,7 @@ impl MultiGuard {
         extended.into_iter().collect()
     }
 
-    /// Gives all of them back, at the same time, and says what became of them: [`Release::Released`] only if
+    /// Gives all of them back, at the same time, and says what became of them: [`ReleaseOutcome::Released`] only if
     /// all were held to the end.
     ///
     /// # Cancel safety
@@ -219,11 +219,11 @@ impl MultiGuard {
     /// # Errors
     ///
     /// The first there is; all were tried, and the background goes on trying.
-    pub async fn release(self) -> Result<Release, Error> {
-        let mut worst = Release::Released;
+    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
+        let mut worst = ReleaseOutcome::Released;
         for release in all(self.guards.into_iter().map(Guard::release)).await {
             match release? {
-                Release::Released => {}
+                ReleaseOutcome::Released => {}
                 less => worst = less,
             }
         }

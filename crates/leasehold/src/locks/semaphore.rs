@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::acquire::{Acquire, TryAcquire};
 use super::handle::Handle;
-use super::lock::{Lock, TryLock};
 use crate::error::Error;
 use crate::lease::Engine;
 use crate::options::Terms;
@@ -27,13 +27,13 @@ pub struct Semaphore {
 /// How a semaphore stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Permits {
+pub struct PermitCounts {
     /// How many there are.
     pub total: u32,
     /// How many are held. More than `total` for a while after it was lowered.
     pub held: u32,
     /// How many processes wait.
-    pub waiting: u32,
+    pub waiters: u32,
 }
 
 impl Semaphore {
@@ -71,25 +71,25 @@ impl Semaphore {
     /// let permit = downloads.acquire().await?;
     /// # drop(permit); Ok(()) }
     /// ```
-    pub fn acquire(&self) -> Lock {
+    pub fn acquire(&self) -> Acquire {
         self.acquire_many(1)
     }
 
     /// Acquires so many permits at once, waiting in line until there are as many.
     ///
     /// Asking for none, or for more than there are in all, is [`Error::Invalid`].
-    pub fn acquire_many(&self, permits: u32) -> Lock {
-        Lock::new(self.handle.ask_as(self.taking(permits)))
+    pub fn acquire_many(&self, permits: u32) -> Acquire {
+        Acquire::new(self.handle.request_as(self.taking(permits)))
     }
 
     /// Acquires one permit if there is one and nobody waits; `Ok(None)` otherwise.
-    pub fn try_acquire(&self) -> TryLock {
+    pub fn try_acquire(&self) -> TryAcquire {
         self.try_acquire_many(1)
     }
 
     /// Acquires so many permits if there are as many and nobody waits; `Ok(None)` otherwise.
-    pub fn try_acquire_many(&self, permits: u32) -> TryLock {
-        TryLock::new(self.handle.ask_as(self.taking(permits)))
+    pub fn try_acquire_many(&self, permits: u32) -> TryAcquire {
+        TryAcquire::new(self.handle.request_as(self.taking(permits)))
     }
 
     /// Sets how many permits there are, whatever those who use the semaphore say; holders keep theirs.
@@ -119,14 +119,14 @@ impl Semaphore {
     /// # Errors
     ///
     /// When the server cannot be asked.
-    pub async fn permits(&self) -> Result<Permits, Error> {
+    pub async fn permits(&self) -> Result<PermitCounts, Error> {
         let kind = self.handle.kind()?;
         let census = self.handle.query(Queued::census).await?;
         let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        Ok(Permits {
+        Ok(PermitCounts {
             total: number(census.capacity.unwrap_or(kind.capacity())),
             held: number(census.used),
-            waiting: number(census.waiting),
+            waiters: number(census.waiting),
         })
     }
 

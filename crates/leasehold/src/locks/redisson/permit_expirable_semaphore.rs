@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::super::acquire::{Acquire, TryAcquire};
 use super::super::handle::Handle;
-use super::super::lock::{Lock, TryLock};
 use super::Redisson;
 use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
@@ -36,13 +36,19 @@ impl PermitExpirableSemaphore {
     }
 
     /// Acquires so many permits, at most 1000, waiting for them as long as need be.
-    pub fn acquire(&self, permits: u32) -> Lock<Guard<Unfenced>> {
-        Lock::guarded_by(self.handle.ask_as(self.taking(permits)), Guard::unfenced)
+    pub fn acquire(&self, permits: u32) -> Acquire<Guard<Unfenced>> {
+        Acquire::guarded_by(
+            self.handle.request_as(self.taking(permits)),
+            Guard::unfenced,
+        )
     }
 
     /// Acquires so many permits if there are; `Ok(None)` otherwise.
-    pub fn try_acquire(&self, permits: u32) -> TryLock<Guard<Unfenced>> {
-        TryLock::guarded_by(self.handle.ask_as(self.taking(permits)), Guard::unfenced)
+    pub fn try_acquire(&self, permits: u32) -> TryAcquire<Guard<Unfenced>> {
+        TryAcquire::guarded_by(
+            self.handle.request_as(self.taking(permits)),
+            Guard::unfenced,
+        )
     }
 
     /// Sets how many permits there are; false when that was done before.
@@ -53,7 +59,7 @@ impl PermitExpirableSemaphore {
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::Unknown`] they may have been set.
+    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] they may have been set.
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
         self.handle.query(|kind| kind.set(permits)).await
     }

@@ -47,7 +47,7 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// When `count` is 0, or the server cannot be asked. After [`Error::Unknown`] it may have been closed.
+    /// When `count` is 0, or the server cannot be asked. After [`Error::OutcomeUnknown`] it may have been closed.
     pub async fn try_set_count(&self, count: u32) -> Result<bool, Error> {
         if count == 0 {
             return Err(Error::invalid("count", "there must be at least one"));
@@ -63,12 +63,12 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::Unknown`] it may have been counted.
+    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] it may have been counted.
     pub async fn count_down(&self) -> Result<i64, Error> {
         let number = Owner::random();
         let count = |latch: &CountDown| latch.count_down(&number);
         match self.ask(count).await {
-            Err(Error::Unavailable(_) | Error::Unknown(_)) => self.ask(count).await,
+            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => self.ask(count).await,
             counted => counted,
         }
     }
@@ -86,9 +86,10 @@ impl CountDownLatch {
         self.ask(CountDown::left).await
     }
 
-    /// Waits until it is open, for at most `limit` where there is one. Redisson's `await`.
+    /// Waits until the latch is open. Redisson's `await`.
     ///
-    /// Told by push; a message that is lost costs at most a second, where Redisson's would wait for ever.
+    /// The server pushes the change. A lost message delays the waiter by at
+    /// most a second, where Redisson's waits without end.
     ///
     /// # Cancel safety
     ///
@@ -96,12 +97,24 @@ impl CountDownLatch {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when the limit is over, and when the server is out of reach for longer than
-    /// [`outage_limit`](crate::ClientBuilder::outage_limit).
-    pub async fn wait(&self, limit: impl Into<Option<Duration>>) -> Result<(), Error> {
-        let latch = self.latch()?;
-        let (slot, name) = (latch.slot(), latch.name());
-        self.engine.watch(&*latch, slot, name, limit.into()).await
+    /// When the server is unreachable for longer than
+    /// [`max_outage`](crate::ClientBuilder::max_outage).
+    pub async fn wait(&self) -> Result<(), Error> {
+        self.watch(None).await
+    }
+
+    /// Waits until the latch is open, for at most `limit`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] when `limit` elapses, and those of
+    /// [`wait`](Self::wait).
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<(), Error> {
+        self.watch(Some(limit)).await
     }
 
     /// Deletes it, which opens it for all who wait, of Java too; false when it was open.
@@ -115,6 +128,12 @@ impl CountDownLatch {
     /// When the server cannot be asked.
     pub async fn delete(&self) -> Result<bool, Error> {
         self.ask(CountDown::delete).await
+    }
+
+    async fn watch(&self, limit: Option<Duration>) -> Result<(), Error> {
+        let latch = self.latch()?;
+        let (slot, name) = (latch.slot(), latch.name());
+        self.engine.watch(&*latch, slot, name, limit).await
     }
 
     async fn ask<R>(&self, call: impl FnOnce(&CountDown) -> Call<R>) -> Result<R, Error> {

@@ -1,28 +1,15 @@
-//! The client: connects, holds the defaults, and hands out locks. Here the layers are put together.
+//! The settings of a client, and how a client starts: the layers are put
+//! together here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Client;
 use crate::backend::{Backend, Target, Tls};
 use crate::error::Error;
-use crate::kinds::redisson::Redisson;
-use crate::kinds::{FairMutex, Latch, Mutex, RwLock, Semaphore};
 use crate::lease::{Engine, Keeper, Limits};
 use crate::options::{Acknowledgement, DEFAULT_LEASE, Replicas, Terms};
 use crate::protocol::{Counters, Keyspace};
-
-/// A connection to the server that keeps the locks. Cheap to clone; one per process is enough.
-///
-/// It has two connections and one thread of its own, the *keeper*, which renews leases even when the
-/// application's runtime is blocked. Dropping the last clone and the last guard ends the thread, after
-/// it has given back what was dropped; at the end of a program call [`shutdown`](Self::shutdown), or
-/// locks that were only just dropped may stay until their lease ends.
-#[derive(Clone)]
-pub struct Client {
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) keyspace: Arc<Keyspace>,
-    terms: Terms,
-}
 
 impl Client {
     /// Connects with the default settings.
@@ -53,64 +40,6 @@ impl Client {
             settings: Settings::default(),
         }
     }
-
-    /// A lock that one holder has at a time.
-    ///
-    /// Any name from 1 to 512 bytes; the key is the prefix and the name as they are. A name that cannot
-    /// be used is told when the lock is.
-    #[must_use]
-    pub fn mutex(&self, name: &str) -> Mutex {
-        Mutex::new(self.engine.clone(), &self.keyspace, name, &self.terms)
-    }
-
-    /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
-    #[must_use]
-    pub fn fair_mutex(&self, name: &str) -> FairMutex {
-        FairMutex::new(self.engine.clone(), &self.keyspace, name, &self.terms)
-    }
-
-    /// So many permits, given to those who wait in the order in which they came.
-    #[must_use]
-    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
-        let engine = self.engine.clone();
-        Semaphore::new(engine, &self.keyspace, name, permits, &self.terms)
-    }
-
-    /// A lock that many readers or one writer hold, served in the order in which they came.
-    #[must_use]
-    pub fn rw_lock(&self, name: &str) -> RwLock {
-        RwLock::new(self.engine.clone(), &self.keyspace, name, &self.terms)
-    }
-
-    /// A count that several processes bring down to zero, for others to wait for.
-    #[must_use]
-    pub fn latch(&self, name: &str) -> Latch {
-        Latch::new(self.engine.clone(), &self.keyspace, name)
-    }
-
-    /// The objects of a fleet of Redisson clients on the same server: see [`redisson`](crate::redisson).
-    pub fn redisson(&self) -> Redisson {
-        Redisson::new(self.engine.clone(), &self.keyspace, &self.terms)
-    }
-
-    /// Gives back every lock that is held, and refuses to take more. Returns whether all was given back
-    /// within `limit`; what was not, ends with its lease.
-    ///
-    /// Guards that are still around are lost with [`Loss::Shutdown`](crate::Loss::Shutdown); those who
-    /// wait for a lock get [`Error::Closed`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future stops only the waiting.
-    pub async fn shutdown(&self, limit: Duration) -> bool {
-        self.engine.shutdown(limit).await
-    }
-}
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").finish_non_exhaustive()
-    }
 }
 
 /// Settings of a [`Client`], each with a default for a server in the same data centre.
@@ -118,17 +47,17 @@ impl std::fmt::Debug for Client {
 pub struct ClientBuilder {
     url: String,
     acknowledged: Option<Acknowledgement>,
-    pub(crate) settings: Settings,
+    pub(super) settings: Settings,
 }
 
 /// What clients of one server and of several have in common.
-pub(crate) struct Settings {
-    pub(crate) prefix: String,
-    pub(crate) lease: Duration,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) request_timeout: Duration,
-    pub(crate) outage_limit: Duration,
-    pub(crate) tls: Tls,
+pub(super) struct Settings {
+    pub(super) prefix: String,
+    pub(super) lease: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) request_timeout: Duration,
+    pub(super) max_outage: Duration,
+    pub(super) tls: Tls,
 }
 
 impl Default for Settings {
@@ -138,7 +67,7 @@ impl Default for Settings {
             lease: DEFAULT_LEASE,
             connect_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(1),
-            outage_limit: Duration::from_secs(30),
+            max_outage: Duration::from_secs(30),
             tls: Tls::default(),
         }
     }
@@ -146,15 +75,15 @@ impl Default for Settings {
 
 impl Settings {
     /// What `url` names.
-    pub(crate) fn target(&self, url: &str) -> Result<Target, Error> {
+    pub(super) fn target(&self, url: &str) -> Result<Target, Error> {
         Target::new(url, &self.tls, self.connect_timeout)
             .map_err(|why| Error::invalid("url", why.to_string()))
     }
 
-    pub(crate) fn limits(&self) -> Limits {
+    pub(super) fn limits(&self) -> Limits {
         Limits {
             request: self.request_timeout,
-            outage: self.outage_limit,
+            outage: self.max_outage,
         }
     }
 }
@@ -191,8 +120,8 @@ macro_rules! settings {
 
             /// How long those who wait for a lock bear that it cannot be asked for, before they are told;
             /// 30 s by default.
-            pub fn outage_limit(mut self, limit: Duration) -> Self {
-                self.settings.outage_limit = limit;
+            pub fn max_outage(mut self, limit: Duration) -> Self {
+                self.settings.max_outage = limit;
                 self
             }
 
@@ -245,11 +174,11 @@ macro_rules! settings {
         }
     };
 }
-pub(crate) use settings;
+pub(super) use settings;
 settings!(ClientBuilder);
 
 impl ClientBuilder {
-    /// What [`replicas`](crate::kinds::Lock::replicas) says, for all locks of this client.
+    /// What [`replicas`](crate::Acquire::replicas) says, for all locks of this client.
     pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
         let replicas = count.into();
         self.acknowledged = Some(Acknowledgement { replicas, timeout });
@@ -288,7 +217,7 @@ impl ClientBuilder {
     }
 }
 
-pub(crate) fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
+pub(super) fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -296,7 +225,7 @@ pub(crate) fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
 }
 
 /// Starts the keeper on its own thread, so that a blocked application loses no lease.
-pub(crate) fn start(
+pub(super) fn start(
     runtime: tokio::runtime::Runtime,
     backend: Arc<dyn Backend>,
     limits: Limits,

@@ -2,12 +2,13 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::acquire::{Acquire, GuardType, TryAcquire, sealed};
 use super::handle::Handle;
-use super::lock::{Lock, TryLock};
 use crate::error::Error;
-use crate::holder::Holder;
-use crate::lease::{Engine, Fenced, Guard, Release};
+use crate::info::Holder;
+use crate::lease::{Engine, Fenced, Guard, Lease, ReleaseOutcome};
 use crate::options::Terms;
 use crate::protocol::{Keyspace, Queued, Share};
 
@@ -76,23 +77,23 @@ impl RwLock {
     /// let reading = writing.downgrade().await?;
     /// # drop(reading); Ok(()) }
     /// ```
-    pub fn read(&self) -> Lock {
-        Lock::new(self.read.ask())
+    pub fn read(&self) -> Acquire {
+        Acquire::new(self.read.request())
     }
 
     /// Acquires the lock beside other readers if no writer holds it or waits; `Ok(None)` otherwise.
-    pub fn try_read(&self) -> TryLock {
-        TryLock::new(self.read.ask())
+    pub fn try_read(&self) -> TryAcquire {
+        TryAcquire::new(self.read.request())
     }
 
     /// Acquires the lock alone, waiting in line as long as need be.
-    pub fn write(&self) -> Lock<WriteGuard> {
-        Lock::guarded_by(self.write.ask(), WriteGuard::new)
+    pub fn write(&self) -> Acquire<WriteGuard> {
+        Acquire::guarded_by(self.write.request(), WriteGuard::new)
     }
 
     /// Acquires the lock alone if nobody holds it or waits; `Ok(None)` otherwise.
-    pub fn try_write(&self) -> TryLock<WriteGuard> {
-        TryLock::guarded_by(self.write.ask(), WriteGuard::new)
+    pub fn try_write(&self) -> TryAcquire<WriteGuard> {
+        TryAcquire::guarded_by(self.write.request(), WriteGuard::new)
     }
 
     /// One of those who hold the lock now; `None` when nobody does.
@@ -130,6 +131,26 @@ impl<F> WriteGuard<F> {
         Ok(self.guard)
     }
 
+    /// Returns a view of this lease that can be cloned and passed on.
+    #[must_use]
+    pub fn lease(&self) -> &Lease<F> {
+        self.guard.lease()
+    }
+
+    /// Extends the lease to at least `lease` from now; see
+    /// [`Guard::extend`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the lease unchanged or extended.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Guard::extend`].
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.guard.extend(lease).await
+    }
+
     /// Gives the lock back and says what became of it; see [`Guard::release`].
     ///
     /// # Cancel safety
@@ -139,16 +160,36 @@ impl<F> WriteGuard<F> {
     /// # Errors
     ///
     /// When the server cannot be asked. The background goes on trying.
-    pub async fn release(self) -> Result<Release, Error> {
+    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
         self.guard.release().await
     }
 }
 
 impl<F> Deref for WriteGuard<F> {
-    type Target = Guard<F>;
+    type Target = Lease<F>;
 
-    fn deref(&self) -> &Guard<F> {
-        &self.guard
+    fn deref(&self) -> &Lease<F> {
+        self.guard.lease()
+    }
+}
+
+impl<F> sealed::Sealed for WriteGuard<F> {}
+
+impl<F> GuardType for WriteGuard<F> {
+    type Fencing = F;
+}
+
+impl From<Acquire<WriteGuard>> for Acquire {
+    /// Converts into an acquire whose guard cannot be downgraded.
+    fn from(writing: Acquire<WriteGuard>) -> Self {
+        Self::new(writing.request)
+    }
+}
+
+impl From<TryAcquire<WriteGuard>> for TryAcquire {
+    /// Converts into an acquire whose guard cannot be downgraded.
+    fn from(writing: TryAcquire<WriteGuard>) -> Self {
+        Self::new(writing.request)
     }
 }
 

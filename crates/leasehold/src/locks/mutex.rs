@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::acquire::{Acquire, AcquireRequest, TryAcquire};
 use super::handle::Handle;
-use super::lock::{Ask, Lock, TryLock};
 use super::reentrant::Reentrant;
 use crate::error::Error;
-use crate::holder::Holder;
+use crate::info::Holder;
 use crate::lease::{Engine, Lease};
 use crate::options::Terms;
 use crate::protocol::{Keyspace, Kind, Lean, Roll, Voted};
@@ -20,7 +20,7 @@ use crate::protocol::{Keyspace, Kind, Lean, Roll, Voted};
 /// Tasks of one client that wait for it are one waiter to the server. The one that is served leaves the lock to the next of
 /// them, for up to ten milliseconds, without asking: each has a token of its own and a guard that is lost as any other, and
 /// those who look see the first of them. It is so for leases that are renewed, without `at_least` and `at_most`, on the same
-/// terms; [`hand_on(false)`](crate::kinds::Lock::hand_on) has a lock asked for, and given back, each time.
+/// terms; [`hand_on(false)`](crate::locks::Acquire::hand_on) has a lock asked for, and given back, each time.
 ///
 /// A handle is a name and costs nothing; make one wherever it is needed.
 #[derive(Clone)]
@@ -70,14 +70,14 @@ impl Mutex {
     /// let guard = client
     ///     .mutex("report")
     ///     .lock()
-    ///     .wait(Duration::from_millis(500))
+    ///     .timeout(Duration::from_millis(500))
     ///     .lease(Duration::from_secs(10))
     ///     .note("monthly report")
     ///     .await?;
     /// # drop(guard); Ok(()) }
     /// ```
-    pub fn lock(&self) -> Lock {
-        Lock::new(self.ask())
+    pub fn lock(&self) -> Acquire {
+        Acquire::new(self.request())
     }
 
     /// Acquires the lock if it is free; `Ok(None)` when somebody holds it.
@@ -90,8 +90,8 @@ impl Mutex {
     /// }
     /// # Ok(()) }
     /// ```
-    pub fn try_lock(&self) -> TryLock {
-        TryLock::new(self.ask())
+    pub fn try_lock(&self) -> TryAcquire {
+        TryAcquire::new(self.request())
     }
 
     /// Acquires the lock, does `work`, and gives the lock back on every way out: the recommended form.
@@ -144,8 +144,8 @@ impl Mutex {
         self.handle.holder().await
     }
 
-    pub(super) fn ask(&self) -> Ask {
-        self.handle.ask()
+    pub(super) fn request(&self) -> AcquireRequest {
+        self.handle.request()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Redisson's `RReadWriteLock`: many readers or one writer.
 
-use super::{Lock, Redisson, WriteGuard};
-use crate::lease::Guard;
+use super::super::WriteGuard;
+use super::{Lock, Redisson};
+use crate::lease::{Guard, Unfenced};
 use crate::protocol::redisson::{Mode, ReadWrite};
 
 /// Redisson's read-write lock by its name. Not fair: as long as readers come, a writer waits.
@@ -12,7 +13,7 @@ use crate::protocol::redisson::{Mode, ReadWrite};
 #[derive(Clone, Debug)]
 pub struct ReadWriteLock {
     read: Lock,
-    write: Lock<WriteGuard>,
+    write: Lock<WriteGuard<Unfenced>>,
 }
 
 impl ReadWriteLock {
@@ -40,7 +41,7 @@ impl ReadWriteLock {
 
     /// Redisson's `writeLock()`: held by one alone.
     #[must_use]
-    pub fn write_lock(&self) -> &Lock<WriteGuard> {
+    pub fn write_lock(&self) -> &Lock<WriteGuard<Unfenced>> {
         &self.write
     }
 }

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
+use super::super::acquire::{Acquire, GuardType, TryAcquire};
 use super::super::handle::Handle;
-use super::super::lock as acquisition;
-use super::super::lock::Handed;
 use super::super::reentrant::Reentrant;
 use super::Redisson;
 use crate::error::Error;
-use crate::holder::Holder;
-use crate::lease::{Guard, Unfenced};
+use crate::info::Holder;
+use crate::lease::{Guard, Lease, Unfenced};
 use crate::protocol::redisson::{Fair, Hashed, Layout, Object};
 use crate::protocol::{Call, Kind};
 
@@ -71,16 +70,16 @@ impl<G> Lock<G> {
     }
 
     /// Acquires the lock, waiting for it as long as need be; the lease is renewed unless its length is
-    /// [fixed](acquisition::Lock::lease).
+    /// [fixed](Acquire::fixed_lease).
     ///
     /// What Redisson's `lock()` and `tryLock(wait)` do. A note is not kept: the layout has no place for it.
-    pub fn lock(&self) -> acquisition::Lock<G> {
-        acquisition::Lock::guarded_by(self.handle.ask(), self.wrap)
+    pub fn lock(&self) -> Acquire<G> {
+        Acquire::guarded_by(self.handle.request(), self.wrap)
     }
 
     /// Acquires the lock if it is free; `Ok(None)` when somebody holds it.
-    pub fn try_lock(&self) -> acquisition::TryLock<G> {
-        acquisition::TryLock::guarded_by(self.handle.ask(), self.wrap)
+    pub fn try_lock(&self) -> TryAcquire<G> {
+        TryAcquire::guarded_by(self.handle.request(), self.wrap)
     }
 
     /// Acquires the lock, does `work`, and gives the lock back on every way out; see
@@ -95,8 +94,8 @@ impl<G> Lock<G> {
     /// Those of acquiring, and [`Error::Lost`] when the lease was lost before the work was done.
     pub async fn run<R, W>(&self, work: R) -> Result<W::Output, Error>
     where
-        G: Handed,
-        R: FnOnce(G::Lease) -> W,
+        G: GuardType,
+        R: FnOnce(Lease<G::Fencing>) -> W,
         W: Future,
     {
         self.lock().run(work).await
@@ -119,7 +118,7 @@ impl<G> Lock<G> {
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::Unknown`] it may have been taken away.
+    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] it may have been taken away.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         match (self.force)() {
             Some(call) => self.handle.query(|_| call).await,

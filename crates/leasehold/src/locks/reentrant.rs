@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use super::acquire::{Acquire, AcquireRequest, TryAcquire};
 use super::handle::Handle;
-use super::lock::{Ask, Lock, TryLock};
 use crate::lease::{Guard, Reentry};
 use crate::protocol::Kind;
 
@@ -30,19 +30,19 @@ impl<G> Reentrant<G> {
     }
 
     /// Acquires the lock, or enters it again at once when a guard of this handle holds it.
-    pub fn lock(&self) -> Lock<G> {
-        Lock::guarded_by(self.ask(), self.wrap)
+    pub fn lock(&self) -> Acquire<G> {
+        Acquire::guarded_by(self.request(), self.wrap)
     }
 
     /// Acquires the lock if it is free or held by this handle.
-    pub fn try_lock(&self) -> TryLock<G> {
-        TryLock::guarded_by(self.ask(), self.wrap)
+    pub fn try_lock(&self) -> TryAcquire<G> {
+        TryAcquire::guarded_by(self.request(), self.wrap)
     }
 
-    fn ask(&self) -> Ask {
-        Ask {
+    fn request(&self) -> AcquireRequest {
+        AcquireRequest {
             reentry: Some(self.reentry.clone()),
-            ..self.handle.ask()
+            ..self.handle.request()
         }
     }
 }

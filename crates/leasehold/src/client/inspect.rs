@@ -6,18 +6,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use super::Client;
 use crate::backend::Slot;
-use crate::client::Client;
 use crate::error::Error;
-use crate::holder::Holder;
+use crate::info::{Holder, LockInfo, LockKind, Waiter};
 use crate::lease::Engine;
 use crate::protocol::redisson::Mode;
 use crate::protocol::{
     First, Hints, Keys, Kind, Lean, QueueKeys, Queued, Share, Sight, Stood, is_connected, page,
 };
-use crate::seen_kind::SeenKind;
 
 /// Of how many holders and how many waiters the particulars are told.
 const MOST: u64 = 1000;
@@ -28,43 +27,6 @@ const PAGE: u64 = 500;
 /// How often one who waits until a lock is free looks, where nobody tells it.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A lock as anybody sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Seen {
-    /// The name, without the prefix.
-    pub name: String,
-    /// What it is.
-    pub kind: SeenKind,
-    /// Who holds it: up to 1,000, the first only in a [`Scan`].
-    pub holders: Vec<Holder>,
-    /// How many hold it.
-    pub holding: u64,
-    /// Who waits, in the order of service: up to 1,000, the first only in a [`Scan`]. Those who wait for a mutex, or
-    /// for a lock of Redisson's that is not fair, are nowhere noted.
-    pub waiters: Vec<Waiter>,
-    /// How many wait; of a mutex, how many processes. `None` where that cannot be known.
-    pub waiting: Option<u64>,
-}
-
-/// One who waits for a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Waiter {
-    /// The host name of the machine that waits.
-    pub host: Option<String>,
-    /// The process on that machine.
-    pub pid: Option<u32>,
-    /// Since when, by the server's clock.
-    pub since: Option<SystemTime>,
-    /// What it wrote about itself.
-    pub note: Option<String>,
-    /// How a client of Redisson calls itself.
-    pub redisson: Option<String>,
-    /// Whether the process is connected to the server now; `None` where that cannot be known.
-    pub alive: Option<bool>,
-}
-
 impl Client {
     /// What is under `name`: which kind of lock, who holds it and who waits. `None` when nobody does.
     ///
@@ -73,9 +35,9 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
-    /// if let Some(lock) = client.look("nightly-import").await? {
+    /// if let Some(lock) = client.inspect("nightly-import").await? {
     ///     for holder in &lock.holders {
-    ///         println!("{}: held by {holder}, there: {:?}", lock.name, holder.alive);
+    ///         println!("{}: held by {holder}, there: {:?}", lock.name, holder.connected);
     ///     }
     /// }
     /// # Ok(()) }
@@ -88,26 +50,26 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::WrongType`] when what is there is no lock; or the server cannot be asked.
-    pub async fn look(&self, name: &str) -> Result<Option<Seen>, Error> {
+    pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>, Error> {
         let Some(mut sight) = self.sight(name).await? else {
             return Ok(None);
         };
         know_who_is_there(&self.engine, std::slice::from_mut(&mut sight)).await?;
-        Ok(Some(Seen::new(name, sight)))
+        Ok(Some(LockInfo::new(name, sight)))
     }
 
     /// All locks of this client's prefix whose names match `pattern`, a glob of `*`, `?` and `[…]`; page by page, on
     /// every node of a cluster.
     ///
     /// What is taken or released meanwhile may be seen or not, and a name may be seen twice. Needs the right to `SCAN`
-    /// besides those of [`look`](Self::look).
+    /// besides those of [`inspect`](Self::inspect).
     ///
     /// ```no_run
     /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
     /// let mut scan = client.scan("coupon:*");
     /// while let Some(page) = scan.next().await? {
     ///     for lock in page {
-    ///         println!("{} is held by {}", lock.name, lock.holding);
+    ///         println!("{} is held by {}", lock.name, lock.holder_count);
     ///     }
     /// }
     /// # Ok(()) }
@@ -130,13 +92,13 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when the limit is over; otherwise those of [`look`](Self::look).
-    pub async fn until_free(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
+    /// [`Error::Timeout`] when the limit is over; otherwise those of [`inspect`](Self::inspect).
+    pub async fn wait_until_free(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
         let mutex = self.as_mutex(name)?;
         let start = std::time::Instant::now();
         loop {
-            let holder = match self.look(name).await? {
-                Some(seen) if seen.holding > 0 => seen.holders.into_iter().next(),
+            let holder = match self.inspect(name).await? {
+                Some(seen) if seen.holder_count > 0 => seen.holders.into_iter().next(),
                 _ => return Ok(()),
             };
             let waited = start.elapsed();
@@ -168,7 +130,7 @@ impl Client {
     /// **Two may then work at the same time**: the one who lost it until it has stopped, and the next. Only what
     /// refuses old [tokens](crate::Token) is safe from that. Holders of other libraries are not told.
     ///
-    /// A lock that is only [`kept`](Holder::kept) becomes free at once. No
+    /// A lock that is only [`released`](Holder::released) becomes free at once. No
     /// process works under it, and none is notified.
     ///
     /// # Cancel safety
@@ -178,27 +140,27 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`look`](Self::look), and [`Error::Invalid`] for a latch, or for a value of another library that has no
-    /// expiry: locks have one, data often has none. After [`Error::Unknown`] it may have happened.
+    /// As for [`inspect`](Self::inspect), and [`Error::Invalid`] for a latch, or for a value of another library that has no
+    /// expiry: locks have one, data often has none. After [`Error::OutcomeUnknown`] it may have happened.
     pub async fn force_release(&self, name: &str) -> Result<Vec<Holder>, Error> {
         let Some(sight) = self.sight(name).await? else {
             return Ok(Vec::new());
         };
         let kind: Box<dyn Kind> = match sight.kind {
-            SeenKind::Foreign if !sight.expires() => {
+            LockKind::Foreign if !sight.expires() => {
                 let why = "its key holds a value without an expiry, which is data and no lock";
                 return Err(Error::invalid("name", why));
             }
-            SeenKind::Mutex | SeenKind::Foreign => Box::new(self.as_mutex(name)?),
-            SeenKind::FairMutex | SeenKind::Semaphore { .. } | SeenKind::RwLock => {
+            LockKind::Mutex | LockKind::Foreign => Box::new(self.as_mutex(name)?),
+            LockKind::FairMutex | LockKind::Semaphore { .. } | LockKind::RwLock => {
                 Box::new(Queued::new(self.keys(name)?, Share::NOTHING))
             }
-            SeenKind::RedissonLock
-            | SeenKind::RedissonFairLock
-            | SeenKind::RedissonReadWriteLock => {
+            LockKind::RedissonLock
+            | LockKind::RedissonFairLock
+            | LockKind::RedissonReadWriteLock => {
                 return self.force_redisson(name, sight).await;
             }
-            SeenKind::Latch { .. } => {
+            LockKind::Latch { .. } => {
                 return Err(Error::invalid("name", "a latch is held by nobody"));
             }
         };
@@ -215,8 +177,8 @@ impl Client {
         let redisson = self.redisson().prefix("");
         let key = format!("{}{name}", self.keyspace.prefix());
         let done = match sight.kind {
-            SeenKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
-            SeenKind::RedissonReadWriteLock => {
+            LockKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
+            LockKind::RedissonReadWriteLock => {
                 let lock = redisson.read_write_lock(&key);
                 match sight.mode {
                     Some(Mode::Write) => lock.write_lock().force_unlock().await?,
@@ -278,7 +240,7 @@ impl Scan {
     /// # Errors
     ///
     /// When the server cannot be asked; calling again goes on from the same page.
-    pub async fn next(&mut self) -> Result<Option<Vec<Seen>>, Error> {
+    pub async fn next(&mut self) -> Result<Option<Vec<LockInfo>>, Error> {
         let engine = self.client.engine.clone();
         let nodes = match &mut self.nodes {
             Some(nodes) => nodes,
@@ -306,7 +268,7 @@ impl fmt::Debug for Scan {
 
 impl Client {
     /// What is under each of `names`, where it is a lock.
-    async fn look_at_all(&self, names: Vec<String>) -> Result<Vec<Seen>, Error> {
+    async fn look_at_all(&self, names: Vec<String>) -> Result<Vec<LockInfo>, Error> {
         let mut found = Vec::new();
         for name in names {
             let keys = self.keys(&name)?;
@@ -335,7 +297,9 @@ impl Client {
         let (names, mut sights): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
         know_who_is_there(&self.engine, &mut sights).await?;
         let seen = names.into_iter().zip(sights);
-        Ok(seen.map(|(name, sight)| Seen::new(&name, sight)).collect())
+        Ok(seen
+            .map(|(name, sight)| LockInfo::new(&name, sight))
+            .collect())
     }
 }
 
@@ -347,7 +311,7 @@ async fn know_who_is_there(engine: &Engine, sights: &mut [Sight]) -> Result<(), 
     let mut processes: BTreeMap<String, Option<bool>> = BTreeMap::new();
     // The process of a kept lock has released it: whether it is connected
     // makes no difference.
-    let renewing = everybody.filter(|stood| !stood.holder.kept);
+    let renewing = everybody.filter(|stood| !stood.holder.released);
     for process in renewing.filter_map(Stood::process) {
         processes.insert(process.to_owned(), None);
     }
@@ -358,24 +322,24 @@ async fn know_who_is_there(engine: &Engine, sights: &mut [Sight]) -> Result<(), 
     }
     for sight in sights {
         let stood = sight.holders.iter_mut().chain(&mut sight.waiters);
-        for stood in stood.filter(|stood| !stood.holder.kept) {
+        for stood in stood.filter(|stood| !stood.holder.released) {
             let alive = stood.process().and_then(|process| processes.get(process));
-            stood.holder.alive = alive.copied().flatten();
+            stood.holder.connected = alive.copied().flatten();
         }
     }
     Ok(())
 }
 
-impl Seen {
+impl LockInfo {
     fn new(name: &str, sight: Sight) -> Self {
         let people = |stood: Vec<Stood>| stood.into_iter().map(|stood| stood.holder);
         Self {
             name: name.to_owned(),
             kind: sight.kind,
             holders: people(sight.holders).collect(),
-            holding: sight.holding,
+            holder_count: sight.holder_count,
             waiters: people(sight.waiters).map(Waiter::from).collect(),
-            waiting: sight.waiting,
+            waiter_count: sight.waiter_count,
         }
     }
 }
@@ -389,7 +353,7 @@ impl From<Holder> for Waiter {
             since: stood.since,
             note: stood.note,
             redisson: stood.redisson,
-            alive: stood.alive,
+            connected: stood.connected,
         }
     }
 }

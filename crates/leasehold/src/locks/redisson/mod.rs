@@ -37,18 +37,12 @@ pub use count_down_latch::CountDownLatch;
 pub use lock::Lock;
 pub use permit_expirable_semaphore::PermitExpirableSemaphore;
 pub use read_write_lock::ReadWriteLock;
-pub use semaphore::{Acquire, Permits, Semaphore};
+pub use semaphore::{PermitGuard, Semaphore};
 
-use crate::lease::{Engine, Guard, Unfenced};
+use crate::lease::{Engine, Guard};
 use crate::options::Terms;
 use crate::protocol::Keyspace;
 use crate::protocol::redisson::Layout;
-
-/// A handle to one of these locks that can be entered again by whoever has a clone of it.
-pub type Reentrant<G = Guard<Unfenced>> = super::Reentrant<G>;
-
-/// A [`ReadWriteLock`] that is held for writing.
-pub type WriteGuard = super::WriteGuard<Unfenced>;
 
 /// What a Redisson of default settings waits for each that is before it in a fair lock's line.
 const FAIR_WAIT: Duration = Duration::from_secs(300);
@@ -70,7 +64,7 @@ pub struct Redisson {
 /// Where releases are announced: as Redisson's `shardedSubscriptionMode` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Announcements {
+pub enum PubSubMode {
     /// In sharded channels in a cluster, in classic ones elsewhere: what Redisson does since 3.22.
     Auto,
     /// In classic channels everywhere: what older Redissons do, and newer ones with
@@ -119,11 +113,11 @@ impl Redisson {
     }
 
     /// Where releases are announced; must suit the fleet's `shardedSubscriptionMode`.
-    pub fn announcements(mut self, announcements: Announcements) -> Self {
+    pub fn announcements(mut self, announcements: PubSubMode) -> Self {
         self.layout.sharded = match announcements {
-            Announcements::Auto => self.layout.divided,
-            Announcements::Classic => false,
-            Announcements::Sharded => true,
+            PubSubMode::Auto => self.layout.divided,
+            PubSubMode::Classic => false,
+            PubSubMode::Sharded => true,
         };
         self
     }

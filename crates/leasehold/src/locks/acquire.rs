@@ -1,0 +1,282 @@
+//! The builders that every lock kind returns: options first, then `.await`.
+
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::lease::{Engine, Guard, Lease, Reentry};
+use crate::options::{Acknowledgement, Replicas, Terms};
+use crate::protocol::Kind;
+
+/// A pending acquire that waits for the lock; awaiting it starts the acquire.
+///
+/// Without further options it waits without a timeout, and the lease is
+/// renewed until the guard is dropped.
+///
+/// # Cancel safety
+///
+/// Dropping the future at any point is safe. A lock that was granted, or that
+/// a request in flight still acquires, is released in the background. The
+/// waiter loses its position in the queue.
+///
+/// # Errors
+///
+/// [`Error::Timeout`] when [`timeout`](Self::timeout) elapses. While it waits,
+/// the client retries through an outage of the server for up to
+/// [`max_outage`](crate::ClientBuilder::max_outage).
+#[must_use = "nothing is acquired until it is awaited"]
+pub struct Acquire<G = Guard> {
+    pub(super) request: AcquireRequest,
+    /// Makes the guard that this kind returns.
+    wrap: fn(Guard) -> G,
+}
+
+/// A pending acquire that does not wait; awaiting it starts the acquire.
+///
+/// It resolves to `Ok(None)` when another owner holds the lock.
+///
+/// # Cancel safety
+///
+/// As for [`Acquire`].
+#[must_use = "nothing is acquired until it is awaited"]
+pub struct TryAcquire<G = Guard> {
+    pub(super) request: AcquireRequest,
+    /// Makes the guard that this kind returns.
+    wrap: fn(Guard) -> G,
+}
+
+/// Which lock to acquire, and with which options.
+pub(super) struct AcquireRequest {
+    pub(super) engine: Arc<Engine>,
+    /// An invalid name is reported when the acquire is awaited.
+    pub(super) kind: Result<Arc<dyn Kind>, Error>,
+    pub(super) terms: Terms,
+    /// The acquisition to share, for a reentrant handle.
+    pub(super) reentry: Option<Arc<Reentry>>,
+}
+
+/// A guard with a lease that the options of an acquire apply to.
+///
+/// Implemented by [`Guard`] and [`WriteGuard`](crate::WriteGuard). The trait
+/// is sealed.
+pub trait GuardType: sealed::Sealed {
+    /// [`Fenced`](crate::Fenced) if the lease has a token,
+    /// [`Unfenced`](crate::Unfenced) otherwise.
+    type Fencing;
+}
+
+pub(super) mod sealed {
+    pub trait Sealed {}
+}
+
+impl<F> sealed::Sealed for Guard<F> {}
+
+impl<F> GuardType for Guard<F> {
+    type Fencing = F;
+}
+
+impl<G> Acquire<G> {
+    /// Waits at most `limit`, all requests included. Zero tries once.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.request.terms.wait = Some(limit);
+        self
+    }
+}
+
+impl<G: GuardType> Acquire<G> {
+    /// Acquires the lock, runs `work`, and releases the lock on every exit
+    /// path; see [`Mutex::run`].
+    ///
+    /// [`Mutex::run`]: crate::Mutex::run
+    ///
+    /// # Errors
+    ///
+    /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
+    /// before the work completes.
+    pub async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
+    where
+        R: FnOnce(Lease<G::Fencing>) -> W,
+        W: Future,
+    {
+        let guard = self.request.acquire().await?;
+        guard.run(|lease| work(lease.viewed_as())).await
+    }
+}
+
+/// The methods that both builders share.
+macro_rules! options {
+    ($type:ident) => {
+        impl $type {
+            pub(super) fn new(request: AcquireRequest) -> Self {
+                Self::guarded_by(request, |guard| guard)
+            }
+        }
+
+        impl<G> $type<G> {
+            pub(super) fn guarded_by(request: AcquireRequest, wrap: fn(Guard) -> G) -> Self {
+                Self { request, wrap }
+            }
+        }
+
+        impl<G: GuardType> $type<G> {
+            /// Sets the length of the lease, which is renewed every third of
+            /// it; the client's [`lease`](crate::ClientBuilder::lease) by
+            /// default.
+            ///
+            /// If the holder crashes, other clients wait at most this long.
+            pub fn lease(mut self, length: Duration) -> Self {
+                self.request.terms.lease = length;
+                self.request.terms.renewed = true;
+                self
+            }
+
+            /// Sets the length of the lease and disables renewal. The lease
+            /// expires after `length` unless it is
+            /// [extended](Guard::extend) or released before.
+            pub fn fixed_lease(mut self, length: Duration) -> Self {
+                self.request.terms.lease = length;
+                self.request.terms.renewed = false;
+                self
+            }
+
+            /// Keeps other clients out until `length` after the acquire, even
+            /// if the lock is released earlier.
+            ///
+            /// Use it for a job that must run once although the clocks of its
+            /// hosts differ. It does not cover a holder that crashes: the lock
+            /// is free when its lease expires. A
+            /// [`fixed_lease`](Self::fixed_lease) must be at least as long.
+            pub fn at_least(mut self, length: Duration) -> Self {
+                self.request.terms.at_least = length;
+                self
+            }
+
+            /// Limits how long a renewed lease can be held. When `length` has
+            /// passed, the lease is lost.
+            pub fn at_most(mut self, length: Duration) -> Self {
+                self.request.terms.at_most = Some(length);
+                self
+            }
+
+            /// Requires `count` replicas to acknowledge the acquire and every
+            /// renewal, each within `timeout`. Without it, a failover can
+            /// grant the lock twice.
+            ///
+            /// An acquire that is not acknowledged in time is released and
+            /// fails with
+            /// [`Error::NotReplicated`](crate::Error::NotReplicated). A
+            /// renewal that is not acknowledged leaves the deadline unchanged.
+            /// The option costs one more round trip and a separate connection.
+            pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
+                let replicas = count.into();
+                self.request.terms.acknowledged = Some(Acknowledgement { replicas, timeout });
+                self
+            }
+
+            /// Allows or forbids local hand-off: tasks of one client that wait
+            /// for the same lock pass it to each other without a request, each
+            /// with its own token. Allowed by default.
+            ///
+            /// Only a [`Mutex`](crate::Mutex) or
+            /// [`FairMutex`](crate::FairMutex) is handed off.
+            pub fn local_handoff(mut self, allowed: bool) -> Self {
+                self.request.terms.hand_on = allowed;
+                self
+            }
+
+            /// Stores a note with the lock that [`Client::inspect`] and the
+            /// CLI show; at most 256 bytes.
+            ///
+            /// [`Client::inspect`]: crate::Client::inspect
+            pub fn note(mut self, text: impl Into<String>) -> Self {
+                self.request.terms.note = text.into();
+                self
+            }
+        }
+
+        impl<G> std::fmt::Debug for $type<G> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple(stringify!($type))
+                    .field(&self.request.terms)
+                    .finish()
+            }
+        }
+    };
+}
+options!(Acquire);
+options!(TryAcquire);
+
+impl<G: 'static> IntoFuture for Acquire<G> {
+    type Output = Result<G, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.request.acquire_as(self.wrap))
+    }
+}
+
+impl<G: 'static> IntoFuture for TryAcquire<G> {
+    type Output = Result<Option<G>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.request.try_acquire_as(self.wrap))
+    }
+}
+
+// Blocks over destructured fields instead of `async fn`: an `async fn` would
+// store each argument twice. An acquire allocates one future, and a small one
+// is cheap.
+impl AcquireRequest {
+    pub(super) fn acquire(self) -> impl Future<Output = Result<Guard, Error>> + Send {
+        self.acquire_as(|guard| guard)
+    }
+
+    fn acquire_as<G>(self, wrap: fn(Guard) -> G) -> impl Future<Output = Result<G, Error>> + Send {
+        let Self {
+            engine,
+            kind,
+            terms,
+            reentry,
+        } = self;
+        async move {
+            let kind = kind?;
+            let guard = match reentry {
+                Some(reentry) => {
+                    let entering = engine.enter(&reentry, &kind, &terms);
+                    Guard::entering(Box::pin(entering).await?)
+                }
+                None => Guard::new(Arc::new(engine.take(&kind, &terms).await?)),
+            };
+            Ok(wrap(guard))
+        }
+    }
+
+    fn try_acquire_as<G>(
+        self,
+        wrap: fn(Guard) -> G,
+    ) -> impl Future<Output = Result<Option<G>, Error>> + Send {
+        let Self {
+            engine,
+            kind,
+            terms,
+            reentry,
+        } = self;
+        async move {
+            let kind = kind?;
+            let guard = match reentry {
+                Some(reentry) => {
+                    let entering = engine.try_enter(&reentry, &kind, &terms);
+                    Box::pin(entering).await?.map(Guard::entering)
+                }
+                None => {
+                    let acquired = engine.try_take(&kind, &terms).await?;
+                    acquired.map(|hold| Guard::new(Arc::new(hold)))
+                }
+            };
+            Ok(guard.map(wrap))
+        }
+    }
+}
