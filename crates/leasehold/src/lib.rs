@@ -60,10 +60,10 @@
 //! - `backend`: where it is said: connections, subscriptions, reconnection.
 
 mod backend;
-mod chance;
 mod client;
-mod clock;
 mod error;
+mod rng;
+mod time;
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 mod info;

@@ -10,14 +10,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use testkit::hold_for_all;
 
-use crate::backend::{Refusal, RefusalKind, Reply, Target, Tls};
+use crate::backend::{Reply, ServerError, ServerErrorKind, Target, Tls};
 use crate::owner::{Owner, Token};
 use crate::protocol::redisson::{
-    CountDown, Counted, Expiring, Fair, Hashed, Layout, Mode, Object, ReadWrite,
+    CountDownCalls, ExpirableCalls, FairLockCalls, LockCalls, Mode, Naming, Object, ReadWriteCalls,
+    SemaphoreCalls,
 };
 use crate::protocol::{
-    Call, Counters, First, Keyspace, Kind, Latched, Lean, More, Queued, Roll, Share, Voted,
-    Waiting, clock, is_connected, page, report,
+    Call, Counters, Electorate, Keyspace, Kind, LatchCalls, More, Probe, QueueParams, Queued,
+    QuorumLock, SingleKey, WaitStrategy, clock, is_connected, page, report,
 };
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -92,7 +93,7 @@ fn names() {
         .into_iter()
         .filter_map(|prefix| Keyspace::new(prefix, Counters::one()).ok())
         .collect();
-    let layout = Layout::new(CLIENT, true, LEASE);
+    let layout = Naming::new(CLIENT, true, LEASE);
     let name = prop_oneof![
         8 => ".{0,40}",
         2 => "[{}:*?\\[\\]\\\\\0\r\n]{0,12}",
@@ -139,9 +140,9 @@ fn reply() -> impl Strategy<Value = Reply> {
     ];
     let words = prop::sample::select(words.to_vec());
     let kinds = prop::sample::select(vec![
-        RefusalKind::Denied,
-        RefusalKind::NoScript,
-        RefusalKind::Other,
+        ServerErrorKind::Denied,
+        ServerErrorKind::NoScript,
+        ServerErrorKind::Other,
     ]);
     let leaf = prop_oneof![
         Just(Reply::Nil),
@@ -149,42 +150,46 @@ fn reply() -> impl Strategy<Value = Reply> {
         any::<i64>().prop_map(Reply::Int),
         words.prop_map(|word| Reply::Bytes(word.into())),
         vec(any::<u8>(), 0..20).prop_map(Reply::Bytes),
-        (kinds, ".{0,20}").prop_map(|(kind, message)| Reply::Refused(Refusal { kind, message })),
+        (kinds, ".{0,20}")
+            .prop_map(|(kind, message)| Reply::Refused(ServerError { kind, message })),
     ];
     leaf.prop_recursive(4, 24, 6, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..8).prop_map(Reply::List),
-            vec(prop::option::of(inner), 1..6).prop_map(Reply::Each),
+            vec(prop::option::of(inner), 1..6).prop_map(Reply::PerNode),
         ]
     })
 }
 
 fn kinds() -> Vec<Box<dyn Kind>> {
     let space = Keyspace::new("lock:", Counters::one()).expect("a prefix");
-    let share = Share {
+    let share = QueueParams {
         kind: "semaphore",
         capacity: 3,
         weight: 1,
         shared: true,
         handed_on: true,
     };
-    let roll = Arc::new(Roll::new(&space.standing()));
+    let electorate = Arc::new(Electorate::new(&space.standing()));
     vec![
-        Box::new(Lean::new(space.lock("a").expect("a name"))),
+        Box::new(SingleKey::new(space.lock("a").expect("a name"))),
         Box::new(Queued::new(space.queue("a").expect("a name"), share)),
-        Box::new(Voted::new(space.lock("a").expect("a name"), &roll)),
-        Box::new(Hashed::plain(object())),
-        Box::new(Hashed::fenced(object())),
-        Box::new(Fair::new(object(), LEASE)),
-        Box::new(Counted::new(object())),
-        Box::new(Expiring::new(object())),
-        Box::new(ReadWrite::new(object(), Mode::Read)),
-        Box::new(ReadWrite::new(object(), Mode::Write)),
+        Box::new(QuorumLock::new(
+            space.lock("a").expect("a name"),
+            &electorate,
+        )),
+        Box::new(LockCalls::plain(object())),
+        Box::new(LockCalls::fenced(object())),
+        Box::new(FairLockCalls::new(object(), LEASE)),
+        Box::new(SemaphoreCalls::new(object())),
+        Box::new(ExpirableCalls::new(object())),
+        Box::new(ReadWriteCalls::new(object(), Mode::Read)),
+        Box::new(ReadWriteCalls::new(object(), Mode::Write)),
     ]
 }
 
 fn object() -> Object {
-    let layout = Layout::new(CLIENT, false, LEASE);
+    let layout = Naming::new(CLIENT, false, LEASE);
     layout.object("a").expect("a name")
 }
 
@@ -194,32 +199,32 @@ fn read<R>(call: Call<R>, replies: &[Reply]) {
 }
 
 fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
-    let mark = kind.mark(&Owner::random(), 1, "note");
+    let value = kind.value(&Owner::random(), 1, "note");
     let server = crate::backend::Capabilities::default();
-    read(kind.acquire(&mark, LEASE, true), replies);
-    read(kind.acquire(&mark, LEASE, false), replies);
-    read(kind.renew(&mark, LEASE), replies);
-    read(kind.release(&mark, None, server), replies);
-    read(kind.release(&mark, Some(LEASE), server), replies);
-    read(kind.cancel(&mark, server), replies);
+    read(kind.acquire(&value, LEASE, true), replies);
+    read(kind.acquire(&value, LEASE, false), replies);
+    read(kind.renew(&value, LEASE), replies);
+    read(kind.release(&value, None, server), replies);
+    read(kind.release(&value, Some(LEASE), server), replies);
+    read(kind.cancel(&value, server), replies);
     read(kind.holder(), replies);
-    if let Some(call) = kind.recount(&mark, 2) {
+    if let Some(call) = kind.set_hold_count(&value, 2) {
         read(call, replies);
     }
     if let Some(call) = kind.raise_token(5) {
         read(call, replies);
     }
-    if let Some(call) = kind.share(&mark) {
+    if let Some(call) = kind.downgrade(&value) {
         read(call, replies);
     }
-    if let Some(hand_on) = kind.hand_on() {
-        read(hand_on.more_tokens(&mark, 4, Token::new(3)), replies);
+    if let Some(hand_on) = kind.local_handoff() {
+        read(hand_on.reserve_tokens(&value, 4, Token::new(3)), replies);
     }
-    match kind.waiting() {
-        Waiting::ForHints(hints) => read(hints.glance(), replies),
-        Waiting::InLine(line) => {
-            read(line.enter(&mark, LEASE, LEASE, Some(7)), replies);
-            read(line.stay(&mark, LEASE, LEASE), replies);
+    match kind.wait_strategy() {
+        WaitStrategy::Notified(hints) => read(hints.glance(), replies),
+        WaitStrategy::Queued(line) => {
+            read(line.enter(&value, LEASE, LEASE, Some(7)), replies);
+            read(line.stay(&value, LEASE, LEASE), replies);
         }
     }
 }
@@ -227,20 +232,20 @@ fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
 fn read_as_others(replies: &[Reply]) {
     let space = Keyspace::new("lock:", Counters::one()).expect("a prefix");
     let queue = space.queue("a").expect("a name");
-    let roll = Roll::new(&space.standing());
-    let latch = Latched::new(space.lock("a").expect("a name"));
-    let layout = Layout::new(CLIENT, false, LEASE);
-    let count_down = CountDown::new(layout.latch("a").expect("a name"));
-    read(First::look(&queue), replies);
-    read(First::look_again(&queue, More::Queue, 5), replies);
+    let electorate = Electorate::new(&space.standing());
+    let latch = LatchCalls::new(space.lock("a").expect("a name"));
+    let layout = Naming::new(CLIENT, false, LEASE);
+    let count_down = CountDownCalls::new(layout.latch("a").expect("a name"));
+    read(Probe::key(&queue), replies);
+    read(Probe::probe_hash(&queue, More::Queue, 5), replies);
     let left = Some(LEASE);
-    read(First::look_again(&queue, More::Hash { left }, 5), replies);
+    read(Probe::probe_hash(&queue, More::Hash { left }, 5), replies);
     read(page(&space, "*", 0, 10), replies);
     read(is_connected("process").1, replies);
     read(report(), replies);
     read(clock(), replies);
-    read(roll.survey(LEASE), replies);
-    read(roll.admit(LEASE, 9), replies);
+    read(electorate.survey(LEASE), replies);
+    read(electorate.admit(LEASE, 9), replies);
     read(latch.set(3, LEASE), replies);
     read(latch.count_down("caller"), replies);
     read(latch.left(), replies);
@@ -248,9 +253,9 @@ fn read_as_others(replies: &[Reply]) {
     read(count_down.set(3), replies);
     read(count_down.left(), replies);
     read(count_down.delete(), replies);
-    read(Counted::new(object()).available(), replies);
-    read(Expiring::new(object()).available(), replies);
-    read(Hashed::plain(object()).force(), replies);
+    read(SemaphoreCalls::new(object()).available(), replies);
+    read(ExpirableCalls::new(object()).available(), replies);
+    read(LockCalls::plain(object()).force(), replies);
 }
 
 #[test]

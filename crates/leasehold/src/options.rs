@@ -1,4 +1,4 @@
-//! The terms of an acquisition: validated values, every default with its reason.
+//! The options of an acquisition: validated values, every default with its reason.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 pub(crate) const NOTE_LIMIT: usize = 256;
 
 /// Shorter than this, network and timers eat up the lease.
-const SHORTEST: Duration = Duration::from_millis(20);
+const MIN_LEASE: Duration = Duration::from_millis(20);
 
 /// Far beyond any use, far below what overflows in a server.
-pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+pub(crate) const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
 
 /// How many replicas must have what was written before it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,81 +36,81 @@ impl From<u32> for Replicas {
 
 /// What is waited for before something counts, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Acknowledgement {
+pub(crate) struct ReplicaAck {
     pub(crate) replicas: Replicas,
     pub(crate) timeout: Duration,
 }
 
 /// Under which conditions a lock is taken and kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct AcquireOptions {
     pub(crate) lease: Duration,
     /// How long any lease may be.
-    pub(crate) longest: Duration,
+    pub(crate) max_lease: Duration,
     /// Whether the keeper renews the lease: not when the caller fixed its length.
     pub(crate) renewed: bool,
     /// How long to wait for the lock; for ever when `None`.
-    pub(crate) wait: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     pub(crate) at_least: Duration,
     pub(crate) at_most: Option<Duration>,
     /// What must have the lock besides the server that grants it.
-    pub(crate) acknowledged: Option<Acknowledgement>,
+    pub(crate) replica_ack: Option<ReplicaAck>,
     /// Whether a majority of several servers grants it.
-    pub(crate) voted: bool,
+    pub(crate) quorum: bool,
     pub(crate) note: String,
     /// Whether tasks of this process may leave the lock to each other.
-    pub(crate) hand_on: bool,
+    pub(crate) local_handoff: bool,
 }
 
-impl Terms {
+impl AcquireOptions {
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
             lease,
-            longest: LONGEST,
+            max_lease: MAX_LEASE,
             renewed: true,
-            wait: None,
+            timeout: None,
             at_least: Duration::ZERO,
             at_most: None,
-            acknowledged: None,
-            voted: false,
+            replica_ack: None,
+            quorum: false,
             note: String::new(),
-            hand_on: true,
+            local_handoff: true,
         }
     }
 
-    /// Whether a lock on these terms may be left to another task: not where more was agreed than that it is held
+    /// Whether a lock on these options may be left to another task: not where more was agreed than that it is held
     /// until it is given back.
-    pub(crate) fn may_be_handed_on(&self) -> bool {
-        self.hand_on && self.renewed && self.at_most.is_none() && self.at_least.is_zero()
+    pub(crate) fn allows_handoff(&self) -> bool {
+        self.local_handoff && self.renewed && self.at_most.is_none() && self.at_least.is_zero()
     }
 
     /// Refuses what the protocol must not see, before anything is sent.
     pub(crate) fn validate(&self) -> Result<(), Error> {
-        validate_lease(self.lease, self.longest)?;
-        within("at_least", self.at_least, Duration::ZERO, self.longest)?;
+        validate_lease(self.lease, self.max_lease)?;
+        within("at_least", self.at_least, Duration::ZERO, self.max_lease)?;
         if !self.renewed && self.at_least > self.lease {
             let (least, lease) = (self.at_least, self.lease);
             let why = format!("{least:?} is longer than the fixed lease of {lease:?}");
             return Err(Error::invalid("at_least", why));
         }
         if let Some(at_most) = self.at_most {
-            within("at_most", at_most, SHORTEST, LONGEST)?;
+            within("at_most", at_most, MIN_LEASE, MAX_LEASE)?;
             if at_most < self.at_least {
                 return Err(Error::invalid("at_most", "it is shorter than at_least"));
             }
         }
-        if let Some(acknowledged) = self.acknowledged {
+        if let Some(replica_ack) = self.replica_ack {
             within(
                 "replicas",
-                acknowledged.timeout,
+                replica_ack.timeout,
                 Duration::from_millis(1),
-                LONGEST,
+                MAX_LEASE,
             )?;
-            if self.voted {
+            if self.quorum {
                 let why = "a majority of servers needs none";
                 return Err(Error::invalid("replicas", why));
             }
-            if acknowledged.timeout >= self.lease {
+            if replica_ack.timeout >= self.lease {
                 let why = "they may not take as long as the lease";
                 return Err(Error::invalid("replicas", why));
             }
@@ -124,13 +124,13 @@ impl Terms {
 }
 
 /// Checks a lease, where none may be longer than `longest`.
-pub(crate) fn validate_lease(lease: Duration, longest: Duration) -> Result<(), Error> {
-    within("lease", lease, SHORTEST, longest)
+pub(crate) fn validate_lease(lease: Duration, max_lease: Duration) -> Result<(), Error> {
+    within("lease", lease, MIN_LEASE, max_lease)
 }
 
 /// Checks how long something that nobody holds is to be kept.
 pub(crate) fn validate_life(life: Duration) -> Result<(), Error> {
-    within("life", life, Duration::from_millis(1), LONGEST)
+    within("life", life, Duration::from_millis(1), MAX_LEASE)
 }
 
 /// The part of a lease that is not counted on: clocks run apart, and timers fire late.
@@ -173,33 +173,37 @@ mod tests {
         for (lease, fine) in [
             (Duration::ZERO, false),
             (Duration::from_millis(1), false),
-            (SHORTEST, true),
+            (MIN_LEASE, true),
             (DEFAULT_LEASE, true),
-            (LONGEST, true),
+            (MAX_LEASE, true),
             (Duration::MAX, false),
         ] {
-            assert_eq!(Terms::new(lease).validate().is_ok(), fine, "{lease:?}");
+            assert_eq!(
+                AcquireOptions::new(lease).validate().is_ok(),
+                fine,
+                "{lease:?}"
+            );
         }
     }
 
     #[test]
     fn a_limit_below_the_least_is_refused() {
-        let mut terms = Terms::new(DEFAULT_LEASE);
-        terms.at_least = Duration::from_secs(2);
-        terms.at_most = Some(Duration::from_secs(1));
-        assert!(terms.validate().is_err());
+        let mut options = AcquireOptions::new(DEFAULT_LEASE);
+        options.at_least = Duration::from_secs(2);
+        options.at_most = Some(Duration::from_secs(1));
+        assert!(options.validate().is_err());
     }
 
     #[test]
     fn least_above_a_fixed_lease_is_refused() {
-        let mut terms = Terms::new(Duration::from_secs(2));
-        terms.at_least = Duration::from_secs(5);
-        assert!(terms.validate().is_ok(), "it is renewed until then");
-        terms.renewed = false;
-        let error = terms.validate().unwrap_err().to_string();
+        let mut options = AcquireOptions::new(Duration::from_secs(2));
+        options.at_least = Duration::from_secs(5);
+        assert!(options.validate().is_ok(), "it is renewed until then");
+        options.renewed = false;
+        let error = options.validate().unwrap_err().to_string();
         assert!(error.contains("5s") && error.contains("2s"), "{error}");
-        terms.at_least = terms.lease;
-        assert!(terms.validate().is_ok());
+        options.at_least = options.lease;
+        assert!(options.validate().is_ok());
     }
 
     #[test]

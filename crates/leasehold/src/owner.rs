@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::chance;
+use crate::rng;
 
 /// A random 128-bit id, new for every acquisition: the capability to renew and to release.
 ///
@@ -22,9 +22,9 @@ fn process() -> u64 {
     /// The process that has drawn, and what it has drawn: half of the bits each.
     static DRAWN: AtomicU64 = AtomicU64::new(0);
     let pid = u64::from(std::process::id());
-    let family = keep_or_draw(&FAMILY, |bits| bits != 0, chance::bits);
+    let family = keep_or_draw(&FAMILY, |bits| bits != 0, rng::next_u64);
     let is_own = |bits: u64| bits >> 32 == pid;
-    let own = keep_or_draw(&DRAWN, is_own, || pid << 32 | chance::bits() >> 32);
+    let own = keep_or_draw(&DRAWN, is_own, || pid << 32 | rng::next_u64() >> 32);
     family ^ own
 }
 
@@ -45,7 +45,7 @@ fn keep_or_draw(cell: &AtomicU64, good: impl Fn(u64) -> bool, draw: impl Fn() ->
 impl Owner {
     /// A new owner from the system's random source.
     pub(crate) fn random() -> Self {
-        Self(u128::from(chance::bits()) << 64 | u128::from(process()))
+        Self(u128::from(rng::next_u64()) << 64 | u128::from(process()))
     }
 
     /// What all owners of this process end with: 16 hex digits.

@@ -10,12 +10,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::connection::{Connection, Role};
+use super::connection::{RedisConnection, Role};
 use super::origin::Origin;
-use super::reply::{Failure, Reply};
-use super::{Batch, BoxFuture, Command, Facts, Link};
-use crate::clock::Moment;
-use crate::options::{Acknowledgement, Replicas};
+use super::reply::{Reply, RequestError};
+use super::{Batch, BoxFuture, Command, Connection, ServerFacts};
+use crate::options::{ReplicaAck, Replicas};
+use crate::time::BootInstant;
 
 /// As many connections are there at the same time at most.
 const MOST: usize = 16;
@@ -26,11 +26,11 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// Idle connections to one node, and how many replicas it has.
 pub(super) struct Pool {
     origin: Origin,
-    idle: Mutex<Vec<Arc<Connection>>>,
+    idle: Mutex<Vec<Arc<RedisConnection>>>,
     turns: Arc<Semaphore>,
     /// Every connection, idle or in use, that is still there.
-    made: Mutex<Vec<Weak<Connection>>>,
-    known: Mutex<Option<(Moment, u32)>>,
+    made: Mutex<Vec<Weak<RedisConnection>>>,
+    known: Mutex<Option<(BootInstant, u32)>>,
 }
 
 impl Pool {
@@ -45,27 +45,27 @@ impl Pool {
     }
 
     /// Waits for a connection that the caller has to itself until it drops it.
-    /// Other requests may have all of them for `patience`, not longer.
-    pub(super) async fn link(
+    /// Other requests may have all of them for `timeout`, not longer.
+    pub(super) async fn connection(
         self: &Arc<Self>,
-        wanted: Acknowledgement,
-        patience: Duration,
-    ) -> Result<Arc<dyn Link>, Failure> {
+        wanted: ReplicaAck,
+        timeout: Duration,
+    ) -> Result<Arc<dyn Connection>, RequestError> {
         let turn = self.turns.clone().acquire_owned();
-        let turn = match tokio::time::timeout(patience, turn).await {
-            Ok(turn) => turn.map_err(|_| Failure::Closed)?,
+        let turn = match tokio::time::timeout(timeout, turn).await {
+            Ok(turn) => turn.map_err(|_| RequestError::ShutDown)?,
             Err(_) => {
-                let why = format!("all {MOST} connections wait for replicas, for {patience:?}");
-                return Err(Failure::Unreachable(why.into()));
+                let why = format!("all {MOST} connections wait for replicas, for {timeout:?}");
+                return Err(RequestError::Unreachable(why.into()));
             }
         };
-        let (link, turn) = match self.take_idle() {
-            Some(link) => (link, turn),
+        let (connection, turn) = match self.take_idle() {
+            Some(connection) => (connection, turn),
             None => self.connect(turn).await?,
         };
         let mut taken = Acknowledged {
             pool: self.clone(),
-            link,
+            connection,
             replicas: 0,
             timeout: wanted.timeout,
             is_asked: AtomicBool::new(false),
@@ -73,7 +73,7 @@ impl Pool {
         };
         taken.replicas = match wanted.replicas {
             Replicas::AtLeast(count) => count,
-            Replicas::All => self.count(&taken.link).await?,
+            Replicas::All => self.count(&taken.connection).await?,
         };
         Ok(Arc::new(taken))
     }
@@ -82,40 +82,44 @@ impl Pool {
     async fn connect(
         self: &Arc<Self>,
         turn: OwnedSemaphorePermit,
-    ) -> Result<(Arc<Connection>, OwnedSemaphorePermit), Failure> {
+    ) -> Result<(Arc<RedisConnection>, OwnedSemaphorePermit), RequestError> {
         let (pool, (sender, made)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
             let connected = pool.origin.connect("leasehold-replicas", |_, _| ()).await;
-            if let Ok(link) = &connected {
+            if let Ok(connection) = &connected {
                 let mut made = pool.made.lock();
-                made.retain(|link| link.strong_count() > 0);
-                made.push(Arc::downgrade(link));
+                made.retain(|connection| connection.strong_count() > 0);
+                made.push(Arc::downgrade(connection));
             }
-            if let Err(Ok((link, _turn))) = sender.send(connected.map(|link| (link, turn))) {
-                pool.put_back(link);
+            if let Err(Ok((connection, _turn))) =
+                sender.send(connected.map(|connection| (connection, turn)))
+            {
+                pool.put_back(connection);
             }
         });
-        made.await.unwrap_or(Err(Failure::Closed))
+        made.await.unwrap_or(Err(RequestError::ShutDown))
     }
 
-    fn put_back(&self, link: Arc<Connection>) {
-        if link.is_open() {
-            self.idle.lock().push(link);
+    fn put_back(&self, connection: Arc<RedisConnection>) {
+        if connection.is_open() {
+            self.idle.lock().push(connection);
         }
     }
 
     /// The connections that are there now, idle or in use.
-    pub(super) fn links(&self) -> Vec<Arc<Connection>> {
+    pub(super) fn connections(&self) -> Vec<Arc<RedisConnection>> {
         let made = self.made.lock();
-        let links = made.iter().filter_map(Weak::upgrade);
-        links.filter(|link| link.is_open()).collect()
+        let connections = made.iter().filter_map(Weak::upgrade);
+        connections
+            .filter(|connection| connection.is_open())
+            .collect()
     }
 
-    fn take_idle(&self) -> Option<Arc<Connection>> {
+    fn take_idle(&self) -> Option<Arc<RedisConnection>> {
         let mut idle = self.idle.lock();
         loop {
             match idle.pop() {
-                Some(link) if link.is_open() => return Some(link),
+                Some(connection) if connection.is_open() => return Some(connection),
                 Some(_) => {}
                 None => return None,
             }
@@ -124,10 +128,10 @@ impl Pool {
 
     /// How many replicas there are, also those that are down where somebody knows of them: one that is down
     /// now may be the one that is promoted later. At least one: who asks for all does not mean none.
-    async fn count(&self, link: &Connection) -> Result<u32, Failure> {
+    async fn count(&self, connection: &RedisConnection) -> Result<u32, RequestError> {
         let known = *self.known.lock();
         if let Some((when, count)) = known
-            && Moment::now().since(when) < BELIEVED
+            && BootInstant::now().since(when) < BELIEVED
         {
             return Ok(count);
         }
@@ -135,32 +139,32 @@ impl Pool {
         let count = match &self.origin {
             Origin::Elected(sentinels, _) => sentinels.replicas().await?,
             Origin::Fixed(_, Role::Member) => {
-                in_cluster(&link.question(&["CLUSTER", "NODES"], timeout).await?)?
+                in_cluster(&connection.question(&["CLUSTER", "NODES"], timeout).await?)?
             }
             Origin::Fixed(_, _) => {
-                let connected = connected(&link.question(&["ROLE"], timeout).await?)?;
+                let connected = connected(&connection.question(&["ROLE"], timeout).await?)?;
                 connected.max(known.map_or(0, |(_, most)| most))
             }
         };
         let count = count.max(1);
-        *self.known.lock() = Some((Moment::now(), count));
+        *self.known.lock() = Some((BootInstant::now(), count));
         Ok(count)
     }
 }
 
 /// Reads the answer to `ROLE`.
-fn connected(role: &Reply) -> Result<u32, Failure> {
+fn connected(role: &Reply) -> Result<u32, RequestError> {
     let replicas = role.list().and_then(|parts| parts.get(2)?.list());
     let count = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
-    count.ok_or_else(|| Failure::malformed("ROLE", std::slice::from_ref(role)))
+    count.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
 }
 
 /// Reads the answer to `CLUSTER NODES`: those whose master is the node that answers.
-fn in_cluster(nodes: &Reply) -> Result<u32, Failure> {
+fn in_cluster(nodes: &Reply) -> Result<u32, RequestError> {
     let text = nodes.text().unwrap_or_default();
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();
     let is_own = |line: &&Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
-    let malformed = || Failure::malformed("CLUSTER NODES", std::slice::from_ref(nodes));
+    let malformed = || RequestError::malformed("CLUSTER NODES", std::slice::from_ref(nodes));
     let own = lines.iter().find(is_own).ok_or_else(malformed)?[0];
     let replicas = lines.iter().filter(|line| line.get(3) == Some(&own));
     u32::try_from(replicas.count()).map_err(|_| malformed())
@@ -169,7 +173,7 @@ fn in_cluster(nodes: &Reply) -> Result<u32, Failure> {
 /// One connection in use.
 struct Acknowledged {
     pool: Arc<Pool>,
-    link: Arc<Connection>,
+    connection: Arc<RedisConnection>,
     replicas: u32,
     timeout: Duration,
     /// Whether a reply is awaited.
@@ -178,16 +182,16 @@ struct Acknowledged {
 }
 
 impl Acknowledged {
-    async fn exchange(&self, batch: Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
-        let timeout = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+    async fn exchange(&self, batch: Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
+        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let wait = Command::new("WAIT")
             .number(u64::from(self.replicas))
-            .number(timeout.max(1));
+            .number(millis.max(1));
         let batch = batch.followed_by(wait);
         self.is_asked.store(true, Ordering::Release);
         // Twice, since `WAIT` is sent again behind a script that the server had to learn.
-        let limit = patience + 2 * self.timeout;
-        let mut replies = self.link.exchange(batch, limit).await?;
+        let limit = timeout + 2 * self.timeout;
+        let mut replies = self.connection.exchange(batch, limit).await?;
         self.is_asked.store(false, Ordering::Release);
         match replies.pop() {
             Some(Reply::Int(count)) => {
@@ -195,14 +199,14 @@ impl Acknowledged {
                 let wanted = self.replicas;
                 match acknowledged >= wanted {
                     true => Ok(replies),
-                    false => Err(Failure::NotReplicated {
+                    false => Err(RequestError::NotReplicated {
                         acknowledged,
                         wanted,
                     }),
                 }
             }
-            Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
-            other => Err(Failure::malformed(
+            Some(Reply::Refused(refusal)) => Err(RequestError::Refused(refusal)),
+            other => Err(RequestError::malformed(
                 "WAIT",
                 &other.into_iter().collect::<Vec<_>>(),
             )),
@@ -210,17 +214,21 @@ impl Acknowledged {
     }
 }
 
-impl Link for Acknowledged {
-    fn facts(&self) -> Arc<Facts> {
-        self.link.facts()
+impl Connection for Acknowledged {
+    fn facts(&self) -> Arc<ServerFacts> {
+        self.connection.facts()
     }
 
-    fn number(&self) -> u64 {
-        self.link.number()
+    fn id(&self) -> u64 {
+        self.connection.id()
     }
 
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
-        Box::pin(self.exchange(batch, patience))
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
+        Box::pin(self.exchange(batch, timeout))
     }
 }
 
@@ -228,8 +236,8 @@ impl Drop for Acknowledged {
     fn drop(&mut self) {
         // While `WAIT` blocks it, it is of no use to another request.
         match *self.is_asked.get_mut() {
-            true => self.link.close(),
-            false => self.pool.put_back(self.link.clone()),
+            true => self.connection.close(),
+            false => self.pool.put_back(self.connection.clone()),
         }
     }
 }

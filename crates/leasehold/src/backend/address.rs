@@ -1,6 +1,6 @@
 //! URLs that name several hosts: taken apart into one URL per host.
 
-use super::reply::Cause;
+use crate::error::BoxError;
 
 /// The parts of `scheme://credentials@host:port,host:port/path?query`.
 pub(super) struct Hosts<'a> {
@@ -56,7 +56,7 @@ impl<'a> Hosts<'a> {
     }
 
     /// Refuses settings that are not `known`, without repeating what may be a secret.
-    pub(super) fn check_settings(&self, known: &[&str]) -> Result<(), Cause> {
+    pub(super) fn check_settings(&self, known: &[&str]) -> Result<(), BoxError> {
         match self.query.iter().all(|(name, _)| known.contains(name)) {
             true => Ok(()),
             false => Err("it has a setting that is not known".into()),

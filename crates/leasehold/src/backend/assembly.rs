@@ -2,7 +2,7 @@
 //!
 //! A request goes to all of them at once, and is answered when a majority has said the same, or all have
 //! answered or are too late: one that is slow or dead delays nobody. What the answers come to is for others to
-//! say; here they only stand side by side, as [`Reply::Each`].
+//! say; here they only stand side by side, as [`Reply::PerNode`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::gathering::{self, majority};
-use super::lanes::Lanes;
+use super::lanes::NodeConnections;
 use super::origin::Origin;
-use super::reply::{Failure, Refusal, RefusalKind, Reply};
+use super::reply::{Reply, RequestError, ServerError, ServerErrorKind};
 use super::subscriptions::OnLine;
 use super::{
-    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Lane, Link, Listener, Slot,
-    Subscription,
+    Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, Purpose, ServerFacts,
+    Slot, Subscription,
 };
-use crate::clock::Moment;
-use crate::options::Acknowledgement;
+use crate::options::ReplicaAck;
+use crate::time::BootInstant;
 
 /// What members are given at the first connection, at least, that are later than a majority.
 const AS_LONG_AGAIN: Duration = Duration::from_millis(50);
@@ -31,8 +31,8 @@ const AS_LONG_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) struct Assembly {
     members: Vec<Arc<Member>>,
     /// How long a majority is waited for that was never connected, and later on.
-    first_patience: Duration,
-    patience: Duration,
+    first_timeout: Duration,
+    timeout: Duration,
     /// Whether a majority was ever connected.
     met: AtomicBool,
     /// Where subscriptions live: they may be handed on to tasks of other runtimes.
@@ -42,27 +42,27 @@ pub(crate) struct Assembly {
 }
 
 struct Member {
-    lanes: Arc<Lanes>,
-    /// Whether somebody is connecting the callers' lane.
+    lanes: Arc<NodeConnections>,
+    /// Whether somebody is connecting the callers' purpose.
     dialing: AtomicBool,
     /// Why that failed when it was last tried.
-    refused: Mutex<Option<Refusal>>,
+    refused: Mutex<Option<ServerError>>,
 }
 
-/// Connects the callers' lane of one member; also when it is dropped half-way, another may try.
+/// Connects the callers' purpose of one member; also when it is dropped half-way, another may try.
 struct Dialing(Arc<Member>);
 
 impl Dialing {
     async fn dial(self) {
-        let dialed = self.0.lanes.link(Lane::Requests).await;
+        let dialed = self.0.lanes.connection(Purpose::Requests).await;
         let mut refused = self.0.refused.lock();
         match dialed {
             Ok(_) => *refused = None,
-            Err(Failure::Refused(refusal)) => *refused = Some(refusal),
+            Err(RequestError::Refused(refusal)) => *refused = Some(refusal),
             // While a pause is kept, only the text of a refusal comes back.
             Err(failure) => {
-                refused.get_or_insert_with(|| Refusal {
-                    kind: RefusalKind::TooFewVote,
+                refused.get_or_insert_with(|| ServerError {
+                    kind: ServerErrorKind::TooFewVote,
                     message: failure.to_string(),
                 });
             }
@@ -79,8 +79,8 @@ impl Drop for Dialing {
 impl Assembly {
     pub(super) fn new(
         origins: Vec<Origin>,
-        first_patience: Duration,
-        patience: Duration,
+        first_timeout: Duration,
+        timeout: Duration,
         keeper: &Handle,
     ) -> Self {
         let changes = Arc::new(Notify::new());
@@ -94,15 +94,15 @@ impl Assembly {
         };
         let member = |origin| {
             Arc::new(Member {
-                lanes: Arc::new(Lanes::start(origin, keeper, on_line.clone())),
+                lanes: Arc::new(NodeConnections::start(origin, keeper, on_line.clone())),
                 dialing: AtomicBool::new(false),
                 refused: Mutex::default(),
             })
         };
         Self {
             members: origins.into_iter().map(member).collect(),
-            first_patience,
-            patience,
+            first_timeout,
+            timeout,
             met: AtomicBool::new(false),
             keeper: keeper.clone(),
             changes,
@@ -114,31 +114,33 @@ impl Assembly {
     }
 
     /// The connections that are there, one per server: a second address of a server has no vote.
-    fn open_links(&self, lane: Lane) -> Open {
-        let link = |member: &Arc<Member>| Some(member.lanes.open_link(lane)? as Arc<dyn Link>);
-        let mut links: Vec<_> = self.members.iter().map(link).collect();
-        let mut known: Vec<(usize, Arc<Facts>)> = Vec::new();
+    fn open_links(&self, purpose: Purpose) -> Open {
+        let connection = |member: &Arc<Member>| {
+            Some(member.lanes.open_connection(purpose)? as Arc<dyn Connection>)
+        };
+        let mut connections: Vec<_> = self.members.iter().map(connection).collect();
+        let mut known: Vec<(usize, Arc<ServerFacts>)> = Vec::new();
         let mut twins = None;
-        for (second, link) in links.iter_mut().enumerate() {
-            let Some(own) = link.as_ref().map(|link| link.facts()) else {
+        for (second, connection) in connections.iter_mut().enumerate() {
+            let Some(own) = connection.as_ref().map(|connection| connection.facts()) else {
                 continue;
             };
-            let is_same = |other: &Facts| own.run_id.is_some() && own.run_id == other.run_id;
+            let is_same = |other: &ServerFacts| own.run_id.is_some() && own.run_id == other.run_id;
             match known.iter().find(|(_, other)| is_same(other)) {
                 Some((first, _)) => {
-                    *link = None;
+                    *connection = None;
                     twins = twins.or(Some((*first, second)));
                 }
                 None => known.push((second, own)),
             }
         }
-        Open { links, twins }
+        Open { connections, twins }
     }
 
     /// Whether every member is connected, or was found not to be there.
-    fn is_complete(&self, lane: Lane) -> bool {
+    fn is_complete(&self, purpose: Purpose) -> bool {
         self.members.iter().all(|member| {
-            let is_open = member.lanes.open_link(lane).is_some();
+            let is_open = member.lanes.open_connection(purpose).is_some();
             is_open || !member.dialing.load(Ordering::Acquire)
         })
     }
@@ -146,7 +148,7 @@ impl Assembly {
     /// Connects to members that are not connected, in the background.
     fn dial_missing(&self) {
         for member in &self.members {
-            let missing = member.lanes.open_link(Lane::Requests).is_none();
+            let missing = member.lanes.open_connection(Purpose::Requests).is_none();
             if missing && !member.dialing.swap(true, Ordering::AcqRel) {
                 let dialing = Dialing(member.clone());
                 Handle::current().spawn(dialing.dial());
@@ -155,35 +157,35 @@ impl Assembly {
     }
 
     /// Why there is no majority: what somebody can do something about first.
-    fn absence(&self) -> Failure {
+    fn absence(&self) -> RequestError {
         let refused = self
             .members
             .iter()
             .filter_map(|member| member.refused.lock().clone());
         let mut refused: Vec<_> = refused.collect();
-        refused.sort_by_key(|refusal| refusal.kind == RefusalKind::TooFewVote);
-        let unknown = || Refusal {
-            kind: RefusalKind::TooFewVote,
+        refused.sort_by_key(|refusal| refusal.kind == ServerErrorKind::TooFewVote);
+        let unknown = || ServerError {
+            kind: ServerErrorKind::TooFewVote,
             message: "too few nodes could be connected to in time".to_owned(),
         };
-        Failure::Refused(refused.into_iter().next().unwrap_or_else(unknown))
+        RequestError::Refused(refused.into_iter().next().unwrap_or_else(unknown))
     }
 }
 
-/// The connections of one lane, in the order of the members.
+/// The connections of one purpose, in the order of the members.
 struct Open {
-    links: Vec<Option<Arc<dyn Link>>>,
+    connections: Vec<Option<Arc<dyn Connection>>>,
     /// Two members that are one server.
     twins: Option<(usize, usize)>,
 }
 
 impl Open {
     /// Refuses new work where two members are one server. The keeper goes on: what is held must be kept and released.
-    fn check(&self, lane: Lane) -> Result<(), Failure> {
-        match (lane, self.twins) {
-            (Lane::Keeper, _) | (_, None) => Ok(()),
-            (Lane::Requests, Some((first, second))) => Err(Failure::Refused(Refusal {
-                kind: RefusalKind::SameServer,
+    fn check(&self, purpose: Purpose) -> Result<(), RequestError> {
+        match (purpose, self.twins) {
+            (Purpose::Keeper, _) | (_, None) => Ok(()),
+            (Purpose::Requests, Some((first, second))) => Err(RequestError::Refused(ServerError {
+                kind: ServerErrorKind::SameServer,
                 message: format!(
                     "numbers {} and {} are the same server, and a quorum is of independent ones",
                     first + 1,
@@ -195,46 +197,50 @@ impl Open {
 }
 
 impl Backend for Assembly {
-    fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
-        let open = self.open_links(lane);
-        let count = open.links.iter().flatten().count();
-        if count < open.links.len() && lane == Lane::Requests {
+    fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
+        let open = self.open_links(purpose);
+        let count = open.connections.iter().flatten().count();
+        if count < open.connections.len() && purpose == Purpose::Requests {
             self.dial_missing();
         }
-        let is_enough = count >= self.majority() && open.check(lane).is_ok();
-        is_enough.then(|| Arc::new(Voices::new(open.links)) as Arc<dyn Link>)
+        let is_enough = count >= self.majority() && open.check(purpose).is_ok();
+        is_enough.then(|| Arc::new(Voices::new(open.connections)) as Arc<dyn Connection>)
     }
 
     /// Waits a little for a majority; then goes on with those that are there, be they few. Where there never
     /// was one, says why.
-    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+    fn connection(
+        &self,
+        purpose: Purpose,
+        slot: Slot,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         Box::pin(async move {
             let met = self.met.load(Ordering::Relaxed);
-            let patience = if met {
-                self.patience
+            let timeout = if met {
+                self.timeout
             } else {
-                self.first_patience
+                self.first_timeout
             };
-            let start = Moment::now();
-            let end = start + patience;
+            let start = BootInstant::now();
+            let end = start + timeout;
             // The first time the others are given as long again: two of all must not be one server.
             let mut met_by = met.then_some(start);
             loop {
-                if let Some(link) = self.open_link(lane, slot) {
-                    let now = Moment::now();
+                if let Some(connection) = self.open_connection(purpose, slot) {
+                    let now = BootInstant::now();
                     let met_by = *met_by.get_or_insert(now + now.since(start).max(AS_LONG_AGAIN));
-                    if now >= met_by.min(end) || self.is_complete(lane) {
+                    if now >= met_by.min(end) || self.is_complete(purpose) {
                         self.met.store(true, Ordering::Relaxed);
-                        return Ok(link);
+                        return Ok(connection);
                     }
                 }
-                let open = self.open_links(lane);
-                open.check(lane)?;
-                if Moment::now() >= end && !met {
+                let open = self.open_links(purpose);
+                open.check(purpose)?;
+                if BootInstant::now() >= end && !met {
                     return Err(self.absence());
                 }
-                if Moment::now() >= end {
-                    return Ok(Arc::new(Voices::new(open.links)) as Arc<dyn Link>);
+                if BootInstant::now() >= end {
+                    return Ok(Arc::new(Voices::new(open.connections)) as Arc<dyn Connection>);
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -243,11 +249,11 @@ impl Backend for Assembly {
 
     fn acknowledged(
         &self,
-        _lane: Lane,
+        _lane: Purpose,
         _slot: Slot,
-        _wanted: Acknowledgement,
+        _wanted: ReplicaAck,
         _patience: Duration,
-    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         Box::pin(async { unreachable!("BUG: refused before anything is asked") })
     }
 
@@ -265,7 +271,7 @@ impl Backend for Assembly {
         channel: Channel,
         _slot: Slot,
         listener: Arc<dyn Listener>,
-    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+    ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         let members = self.members.iter().map(|member| member.lanes.clone());
         let members = members.collect();
         Box::pin(gathering::subscribe(
@@ -279,49 +285,53 @@ impl Backend for Assembly {
 
 /// One connection to each member that has one.
 struct Voices {
-    links: Vec<Option<Arc<dyn Link>>>,
-    facts: Arc<Facts>,
+    connections: Vec<Option<Arc<dyn Connection>>>,
+    facts: Arc<ServerFacts>,
 }
 
 impl Voices {
-    fn new(links: Vec<Option<Arc<dyn Link>>>) -> Self {
-        let clocks = links.iter().flatten().map(|link| link.facts().server_now());
+    fn new(connections: Vec<Option<Arc<dyn Connection>>>) -> Self {
+        let clocks = connections
+            .iter()
+            .flatten()
+            .map(|connection| connection.facts().server_now());
         let mut clocks: Vec<_> = clocks.collect();
         clocks.sort_unstable();
-        let facts = Arc::new(Facts {
+        let facts = Arc::new(ServerFacts {
             // The one in the middle: it is right as long as most of them are.
             server_time: clocks.get(clocks.len() / 2).copied().unwrap_or(0),
-            read_at: Moment::now(),
+            read_at: BootInstant::now(),
             version: "several".to_owned(),
             run_id: None,
             capabilities: Capabilities::default(),
         });
-        Self { links, facts }
+        Self { connections, facts }
     }
 
-    async fn ask_all(&self, batch: &Batch, patience: Duration) -> Vec<Reply> {
+    async fn ask_all(&self, batch: &Batch, timeout: Duration) -> Vec<Reply> {
         let (sender, mut answers) = mpsc::unbounded_channel();
-        for (number, link) in self.links.iter().enumerate() {
-            if let Some(link) = link.clone() {
+        for (number, connection) in self.connections.iter().enumerate() {
+            if let Some(connection) = connection.clone() {
                 let (batch, sender) = (batch.clone(), sender.clone());
                 // On its own: what was asked of all must reach all, also when a majority has answered.
                 Handle::current().spawn(async move {
-                    let answer = link.ask(batch, patience).await;
+                    let answer = connection.ask(batch, timeout).await;
                     let _ = sender.send((number, answer));
                 });
             }
         }
         drop(sender);
-        let mut said: Vec<Vec<Option<Reply>>> = vec![vec![None; self.links.len()]; batch.len()];
+        let mut said: Vec<Vec<Option<Reply>>> =
+            vec![vec![None; self.connections.len()]; batch.len()];
         while let Some((number, answer)) = answers.recv().await {
             for (command, reply) in said.iter_mut().zip(answer.unwrap_or_default()) {
                 command[number] = Some(reply);
             }
-            if !batch.of_all && said.iter().all(|each| is_agreed(each)) {
+            if !batch.await_all_nodes && said.iter().all(|each| is_agreed(each)) {
                 break;
             }
         }
-        said.into_iter().map(Reply::Each).collect()
+        said.into_iter().map(Reply::PerNode).collect()
     }
 }
 
@@ -342,18 +352,22 @@ fn gist(reply: &Reply) -> &Reply {
     }
 }
 
-impl Link for Voices {
-    fn facts(&self) -> Arc<Facts> {
+impl Connection for Voices {
+    fn facts(&self) -> Arc<ServerFacts> {
         self.facts.clone()
     }
 
-    fn number(&self) -> u64 {
-        let first = self.links.iter().flatten().next();
-        first.map_or(0, |link| link.number())
+    fn id(&self) -> u64 {
+        let first = self.connections.iter().flatten().next();
+        first.map_or(0, |connection| connection.id())
     }
 
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
-        Box::pin(async move { Ok(self.ask_all(&batch, patience).await) })
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
+        Box::pin(async move { Ok(self.ask_all(&batch, timeout).await) })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::chance;
+use crate::rng;
 
 /// A pause that doubles from `first` to `most`, with jitter.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl Backoff {
     pub(crate) fn pause(&mut self) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(self.most);
-        whole.mul_f64(self.certain + (1.0 - self.certain) * chance::fraction())
+        whole.mul_f64(self.certain + (1.0 - self.certain) * rng::next_f64())
     }
 
     /// Starts over: what failed has succeeded.

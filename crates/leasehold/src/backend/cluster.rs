@@ -16,18 +16,19 @@ use tokio::sync::{Mutex, Notify};
 
 use super::address::Hosts;
 use super::backoff::Backoff;
-use super::connection::{Connection, Endpoint, Role, Tls};
+use super::connection::{Endpoint, RedisConnection, Role, Tls};
 use super::homes::Homes;
-use super::lanes::Lanes;
+use super::lanes::NodeConnections;
 use super::origin::Origin;
-use super::reply::{Cause, Failure, Reply};
+use super::reply::{Reply, RequestError};
 use super::route::{Noticed, Route};
 use super::sentries::{self, Sentry};
 use super::slots::{self, Address, Layout, Redirect};
-use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
-use crate::chance;
-use crate::clock::Moment;
-use crate::options::Acknowledgement;
+use super::{Backend, BoxFuture, Channel, Connection, Listener, Purpose, Slot, Subscription};
+use crate::error::BoxError;
+use crate::options::ReplicaAck;
+use crate::rng;
+use crate::time::BootInstant;
 
 const SLOTS: usize = 16_384;
 
@@ -67,7 +68,7 @@ pub(super) struct Node {
     /// Tells it from all others of this process.
     number: usize,
     pub(super) host: String,
-    pub(super) lanes: Lanes,
+    pub(super) lanes: NodeConnections,
     pub(super) sentry: Sentry,
 }
 
@@ -81,7 +82,7 @@ impl Seeds {
         url: &str,
         tls: &Tls,
         connect_timeout: Duration,
-    ) -> Option<Result<Self, Cause>> {
+    ) -> Option<Result<Self, BoxError>> {
         let (scheme, rest) = url.split_once("+cluster://")?;
         let seed = |url: &String| Endpoint::new(url, tls, connect_timeout);
         let seeds = urls(scheme, rest).and_then(|urls| urls.iter().map(seed).collect());
@@ -89,7 +90,7 @@ impl Seeds {
     }
 }
 
-fn urls(scheme: &str, rest: &str) -> Result<Vec<String>, Cause> {
+fn urls(scheme: &str, rest: &str) -> Result<Vec<String>, BoxError> {
     const FORM: &str = "it looks like `redis+cluster://user:password@host:6379,host:6379`";
     let hosts = Hosts::parse(scheme, rest).ok_or(FORM)?;
     hosts.check_settings(&[])?;
@@ -119,7 +120,7 @@ impl Cluster {
 async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
     // However much is amiss, the nodes are not asked without a pause.
     let mut pauses = Backoff::new(Duration::from_millis(50), WATCH);
-    let (mut next, mut due) = (Moment::now() + WATCH, Moment::NEVER);
+    let (mut next, mut due) = (BootInstant::now() + WATCH, BootInstant::NEVER);
     loop {
         tokio::time::sleep(pauses.pause()).await;
         let is_stirred = tokio::select! {
@@ -129,7 +130,7 @@ async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
         let Some(nodes) = nodes.upgrade() else {
             return;
         };
-        if is_stirred || Moment::now() >= next {
+        if is_stirred || BootInstant::now() >= next {
             match nodes.ask_layout().await {
                 Ok(true) => pauses.reset(),
                 Ok(false) => {}
@@ -139,7 +140,7 @@ async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
             if is_calm {
                 pauses.reset();
             }
-            next = Moment::now() + interval(is_calm);
+            next = BootInstant::now() + interval(is_calm);
         }
         Homes::settle(&nodes, is_stirred).await;
         due = nodes.homes.due(&nodes);
@@ -149,8 +150,8 @@ async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
 /// How long until the nodes are asked again. At random, so that clients that were started together do not ask together.
 fn interval(is_calm: bool) -> Duration {
     match is_calm {
-        true => CALM + CALM.mul_f64(2.0 * chance::fraction()),
-        false => WATCH.mul_f64(0.75 + 0.5 * chance::fraction()),
+        true => CALM + CALM.mul_f64(2.0 * rng::next_f64()),
+        false => WATCH.mul_f64(0.75 + 0.5 * rng::next_f64()),
     }
 }
 
@@ -161,7 +162,7 @@ impl Nodes {
     }
 
     /// The node that has `slot`, asked for where none is known.
-    pub(super) async fn find_owner(&self, slot: Slot) -> Result<Arc<Node>, Failure> {
+    pub(super) async fn find_owner(&self, slot: Slot) -> Result<Arc<Node>, RequestError> {
         if let Some(node) = self.owner(slot) {
             return Ok(node);
         }
@@ -169,13 +170,13 @@ impl Nodes {
         if self.owner(slot).is_none() {
             self.learn_layout().await?;
         }
-        let missing = || Failure::Unreachable(format!("no node has the slot {slot}").into());
+        let missing = || RequestError::Unreachable(format!("no node has the slot {slot}").into());
         self.owner(slot).ok_or_else(missing)
     }
 
     /// Whether `node` has refused something because the slot is another's now, which is noted.
-    pub(super) fn is_moved(&self, failure: &Failure, node: &Node) -> bool {
-        let Failure::Refused(refusal) = failure else {
+    pub(super) fn is_moved(&self, failure: &RequestError, node: &Node) -> bool {
+        let RequestError::Refused(refusal) = failure else {
             return false;
         };
         let redirect = Redirect::of(&Reply::Refused(refusal.clone()));
@@ -214,15 +215,15 @@ impl Nodes {
         let node = Arc::new(Node {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             host: address.host.clone(),
-            lanes: Lanes::start(origin, &self.keeper, on_line),
+            lanes: NodeConnections::start(origin, &self.keeper, on_line),
             sentry: Sentry::default(),
         });
         map.nodes.insert(address.clone(), node.clone());
         Some(node)
     }
 
-    /// Learns who has which slot; whether that is news.
-    async fn ask_layout(&self) -> Result<bool, Failure> {
+    /// Learns who has which slot; whether that is event.
+    async fn ask_layout(&self) -> Result<bool, RequestError> {
         let _one = self.asking.lock().await;
         self.learn_layout().await
     }
@@ -236,23 +237,23 @@ impl Nodes {
         masters.cloned().collect()
     }
 
-    /// Asks the nodes that are connected, then those of the URL, until one replies; whether that is news.
-    async fn learn_layout(&self) -> Result<bool, Failure> {
+    /// Asks the nodes that are connected, then those of the URL, until one replies; whether that is event.
+    async fn learn_layout(&self) -> Result<bool, RequestError> {
         let known: Vec<_> = self.map.read().nodes.values().cloned().collect();
         for node in known {
-            if let Some(link) = node.lanes.open_link(Lane::Keeper)
-                && let Ok(layout) = self.layout_by(&link).await
+            if let Some(connection) = node.lanes.open_connection(Purpose::Keeper)
+                && let Ok(layout) = self.layout_by(&connection).await
             {
                 return Ok(self.install(layout));
             }
         }
-        let mut failure = Failure::Unreachable("no node is named".into());
+        let mut failure = RequestError::Unreachable("no node is named".into());
         for seed in &self.seeds {
             let asked = async {
                 let connecting =
-                    Connection::connect(seed, "leasehold-layout", Role::Member, |_, _| ());
-                let link = connecting.await?;
-                self.layout_by(&link).await
+                    RedisConnection::connect(seed, "leasehold-layout", Role::Member, |_, _| ());
+                let connection = connecting.await?;
+                self.layout_by(&connection).await
             };
             match asked.await {
                 Ok(layout) => return Ok(self.install(layout)),
@@ -262,17 +263,17 @@ impl Nodes {
         Err(failure)
     }
 
-    async fn layout_by(&self, link: &Connection) -> Result<Layout, Failure> {
-        let patience = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
-        let slots = link.question(&["CLUSTER", "SLOTS"], patience).await?;
-        let layout = slots::layout(&slots, link.host())?;
+    async fn layout_by(&self, connection: &RedisConnection) -> Result<Layout, RequestError> {
+        let timeout = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
+        let slots = connection.question(&["CLUSTER", "SLOTS"], timeout).await?;
+        let layout = slots::layout(&slots, connection.host())?;
         match layout.is_empty() {
-            true => Err(Failure::Unreachable("no node has any slot yet".into())),
+            true => Err(RequestError::Unreachable("no node has any slot yet".into())),
             false => Ok(layout),
         }
     }
 
-    /// Takes `layout` for the truth, and returns whether it is news. Who has no slot any more is left, lest a master that
+    /// Takes `layout` for the truth, and returns whether it is event. Who has no slot any more is left, lest a master that
     /// was demoted and made master again be taken for one that never was away.
     fn install(&self, layout: Layout) -> bool {
         let mut owners = vec![None; SLOTS];
@@ -295,7 +296,9 @@ impl Nodes {
         map.owners = owners;
         let gone = |address: &Address| !map.nodes.contains_key(address);
         for (_, node) in before.iter().filter(|(address, _)| gone(address)) {
-            node.lanes.links().for_each(|link| link.close());
+            node.lanes
+                .connections()
+                .for_each(|connection| connection.close());
         }
         is_news
     }
@@ -314,18 +317,27 @@ impl Nodes {
 }
 
 impl Backend for Cluster {
-    fn open_link(&self, lane: Lane, slot: Slot) -> Option<Arc<dyn Link>> {
-        let link = self.nodes.owner(slot)?.lanes.open_link(lane)?;
-        Some(Arc::new(Route::new(self.nodes.clone(), lane, link)))
+    fn open_connection(&self, purpose: Purpose, slot: Slot) -> Option<Arc<dyn Connection>> {
+        let connection = self.nodes.owner(slot)?.lanes.open_connection(purpose)?;
+        Some(Arc::new(Route::new(
+            self.nodes.clone(),
+            purpose,
+            connection,
+        )))
     }
 
-    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+    fn connection(
+        &self,
+        purpose: Purpose,
+        slot: Slot,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         Box::pin(async move {
             let owner = self.nodes.find_owner(slot).await?;
-            match owner.lanes.link(lane).await {
-                Ok(link) => {
-                    Ok(Arc::new(Route::new(self.nodes.clone(), lane, link)) as Arc<dyn Link>)
-                }
+            match owner.lanes.connection(purpose).await {
+                Ok(connection) => Ok(
+                    Arc::new(Route::new(self.nodes.clone(), purpose, connection))
+                        as Arc<dyn Connection>,
+                ),
                 Err(failure) => {
                     // It may be another's by now.
                     self.nodes.stir.notify_one();
@@ -338,16 +350,19 @@ impl Backend for Cluster {
     /// Does not follow redirections, but notes them: what is to be acknowledged was taken a moment ago at the same node.
     fn acknowledged(
         &self,
-        lane: Lane,
+        purpose: Purpose,
         slot: Slot,
-        wanted: Acknowledgement,
-        patience: Duration,
-    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
+        wanted: ReplicaAck,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         Box::pin(async move {
             let owner = self.nodes.find_owner(slot).await?;
-            let link = owner.lanes.acknowledged(lane, wanted, patience).await;
-            let link = link.inspect_err(|_| self.nodes.stir.notify_one())?;
-            Ok(Arc::new(Noticed::new(self.nodes.clone(), owner, link)) as Arc<dyn Link>)
+            let connection = owner.lanes.acknowledged(purpose, wanted, timeout).await;
+            let connection = connection.inspect_err(|_| self.nodes.stir.notify_one())?;
+            Ok(
+                Arc::new(Noticed::new(self.nodes.clone(), owner, connection))
+                    as Arc<dyn Connection>,
+            )
         })
     }
 
@@ -357,7 +372,7 @@ impl Backend for Cluster {
             .map_or(usize::MAX, |node| node.number)
     }
 
-    fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, Failure>> {
+    fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, RequestError>> {
         Box::pin(async {
             self.nodes.find_owner(0).await?;
             Ok(self.nodes.first_slots())
@@ -369,7 +384,7 @@ impl Backend for Cluster {
         channel: Channel,
         slot: Slot,
         listener: Arc<dyn Listener>,
-    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+    ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         Box::pin(Homes::subscribe(&self.nodes, channel, slot, listener))
     }
 }

@@ -104,12 +104,15 @@ impl Digits {
 pub(crate) struct Batch {
     commands: Vec<Command>,
     /// Whether every node is to be heard, where several are asked.
-    pub(super) of_all: bool,
+    pub(super) await_all_nodes: bool,
 }
 
 impl Batch {
-    pub(crate) fn new(commands: Vec<Command>, of_all: bool) -> Self {
-        Self { commands, of_all }
+    pub(crate) fn new(commands: Vec<Command>, await_all_nodes: bool) -> Self {
+        Self {
+            commands,
+            await_all_nodes,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

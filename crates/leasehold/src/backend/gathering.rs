@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::backoff::Backoff;
-use super::lanes::Lanes;
-use super::reply::Failure;
+use super::lanes::NodeConnections;
+use super::reply::RequestError;
 use super::subscriptions::Unsubscribe;
-use super::{Channel, Listener, News, Subscription};
+use super::{Channel, Listener, PubSubEvent, Subscription};
 
 /// How many announcements are remembered until a majority has made them.
 const REMEMBERED: usize = 16;
@@ -25,11 +25,11 @@ pub(crate) fn majority(nodes: usize) -> usize {
 
 /// Returns when a majority of `members` has confirmed; the others are heard when they do.
 pub(super) async fn subscribe(
-    members: Vec<Arc<Lanes>>,
+    members: Vec<Arc<NodeConnections>>,
     channel: Channel,
     listener: Arc<dyn Listener>,
     keeper: Handle,
-) -> Result<Subscription, Failure> {
+) -> Result<Subscription, RequestError> {
     let majority = majority(members.len());
     let gathering = Arc::new(Gathering {
         listener,
@@ -47,7 +47,7 @@ pub(super) async fn subscribe(
     }
     drop(sender);
     let mut confirmed = 0;
-    let mut failure = Failure::Closed;
+    let mut failure = RequestError::ShutDown;
     while let Some(outcome) = outcomes.recv().await {
         match outcome {
             Ok(()) => confirmed += 1,
@@ -62,10 +62,10 @@ pub(super) async fn subscribe(
 
 /// Is subscribed at one member until it is cancelled. Reports the first outcome, and goes on trying where it failed.
 async fn part(
-    member: Arc<Lanes>,
+    member: Arc<NodeConnections>,
     channel: Channel,
     ear: Arc<Ear>,
-    outcomes: mpsc::UnboundedSender<Result<(), Failure>>,
+    outcomes: mpsc::UnboundedSender<Result<(), RequestError>>,
 ) {
     let mut outcomes = Some(outcomes);
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
@@ -76,7 +76,7 @@ async fn part(
                 match first {
                     Some(outcomes) => drop(outcomes.send(Ok(()))),
                     // Something may have been missed until now.
-                    None => ear.heard(News::Resubscribed),
+                    None => ear.on_event(PubSubEvent::Resubscribed),
                 }
                 return std::future::pending().await;
             }
@@ -107,13 +107,13 @@ struct Ear {
 }
 
 impl Listener for Ear {
-    fn heard(&self, news: News<'_>) {
-        let passed_on = match news {
-            News::Message { text, .. } => self.gathering.completes(text, self.number),
-            News::Resubscribed | News::Ended => true,
+    fn on_event(&self, event: PubSubEvent<'_>) {
+        let passed_on = match event {
+            PubSubEvent::Message { text, .. } => self.gathering.completes(text, self.number),
+            PubSubEvent::Resubscribed | PubSubEvent::Ended => true,
         };
         if passed_on {
-            self.gathering.listener.heard(news);
+            self.gathering.listener.on_event(event);
         }
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     fn a_message_is_passed_on_once_when_a_majority_has_said_it() {
         struct Deaf;
         impl Listener for Deaf {
-            fn heard(&self, _news: News<'_>) {}
+            fn on_event(&self, _news: PubSubEvent<'_>) {}
         }
         let gathering = Gathering {
             listener: Arc::new(Deaf),

@@ -14,10 +14,10 @@ use tokio::task::JoinSet;
 
 use super::backoff::Backoff;
 use super::cluster::{Node, Nodes};
-use super::reply::Failure;
+use super::reply::RequestError;
 use super::subscriptions::Unsubscribe;
-use super::{Channel, Listener, News, Slot, Subscription};
-use crate::clock::Moment;
+use super::{Channel, Listener, PubSubEvent, Slot, Subscription};
+use crate::time::BootInstant;
 
 /// How long a node may take to confirm before the next look.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ struct Home {
 /// When a subscription that could not be made is tried again.
 struct Retry {
     backoff: Backoff,
-    due: Moment,
+    due: BootInstant,
 }
 
 /// Passes on what is heard, and counts how often a server has ended the subscription.
@@ -63,13 +63,13 @@ struct Ear {
 }
 
 impl Listener for Ear {
-    fn heard(&self, news: News<'_>) {
-        match news {
-            News::Ended => {
+    fn on_event(&self, event: PubSubEvent<'_>) {
+        match event {
+            PubSubEvent::Ended => {
                 self.endings.fetch_add(1, Ordering::AcqRel);
                 self.stir.notify_one();
             }
-            news => self.listener.heard(news),
+            event => self.listener.on_event(event),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Homes {
         channel: Channel,
         slot: Slot,
         listener: Arc<dyn Listener>,
-    ) -> Result<Subscription, Failure> {
+    ) -> Result<Subscription, RequestError> {
         let ear = Ear {
             listener,
             endings: AtomicU64::new(0),
@@ -93,7 +93,7 @@ impl Homes {
             at: tokio::sync::Mutex::default(),
             retry: Mutex::new(Retry {
                 backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(10)),
-                due: Moment::now(),
+                due: BootInstant::now(),
             }),
         });
         let id = nodes.homes.last_id.fetch_add(1, Ordering::Relaxed);
@@ -111,14 +111,14 @@ impl Homes {
     pub(super) async fn settle(nodes: &Arc<Nodes>, all: bool) {
         let mut moving = JoinSet::new();
         for seat in nodes.homes.astray(nodes) {
-            if !all && seat.retry.lock().due > Moment::now() {
+            if !all && seat.retry.lock().due > BootInstant::now() {
                 continue;
             }
             let nodes = nodes.clone();
             moving.spawn(async move {
                 let settled = tokio::time::timeout(PATIENCE, seat.settle(&nodes)).await;
                 if seat.note(matches!(settled, Ok(Ok(())))) {
-                    seat.ear.listener.heard(News::Resubscribed);
+                    seat.ear.listener.on_event(PubSubEvent::Resubscribed);
                 }
             });
         }
@@ -126,10 +126,10 @@ impl Homes {
     }
 
     /// When the next subscription is to be tried again; never where all are where they belong.
-    pub(super) fn due(&self, nodes: &Nodes) -> Moment {
+    pub(super) fn due(&self, nodes: &Nodes) -> BootInstant {
         let astray = self.astray(nodes).into_iter();
         let due = astray.map(|seat| seat.retry.lock().due).min();
-        due.unwrap_or(Moment::NEVER)
+        due.unwrap_or(BootInstant::NEVER)
     }
 
     fn astray(&self, nodes: &Nodes) -> Vec<Arc<Seat>> {
@@ -158,16 +158,16 @@ impl Seat {
         let mut retry = self.retry.lock();
         match settled {
             true => retry.backoff.reset(),
-            false => retry.due = Moment::now() + retry.backoff.pause(),
+            false => retry.due = BootInstant::now() + retry.backoff.pause(),
         }
         settled
     }
 
     /// Subscribes at the node that has the slot, following where the nodes send us. Where that fails, or is cancelled,
     /// what was there before still counts as over.
-    async fn settle(&self, nodes: &Nodes) -> Result<(), Failure> {
+    async fn settle(&self, nodes: &Nodes) -> Result<(), RequestError> {
         let mut at = self.at.lock().await;
-        let mut failure = Failure::Closed;
+        let mut failure = RequestError::ShutDown;
         for _ in 0..TRIES {
             let endings = self.ear.endings.load(Ordering::Acquire);
             let node = nodes.find_owner(self.slot).await?;

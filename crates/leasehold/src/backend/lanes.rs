@@ -4,24 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acknowledged::Pool;
-use super::connection::Connection;
+use super::connection::RedisConnection;
 use super::origin::Origin;
-use super::reply::Failure;
+use super::reply::RequestError;
 use super::requests::Requests;
 use super::subscriptions::{OnLine, Supervised};
-use super::{Channel, Lane, Link, Listener, Subscription};
-use crate::options::Acknowledgement;
+use super::{Channel, Connection, Listener, Purpose, Subscription};
+use crate::options::ReplicaAck;
 
 /// See the module's documentation.
-pub(super) struct Lanes {
+pub(super) struct NodeConnections {
     requests: Requests,
     keeper: Supervised,
-    /// One per lane: a connection lives on the runtime that made it.
+    /// One per purpose: a connection lives on the runtime that made it.
     acknowledged: [Arc<Pool>; 2],
 }
 
-impl Lanes {
-    /// Connects the keeper's lane in the background, on `keeper`, and says by `on_line` how it is; callers connect when
+impl NodeConnections {
+    /// Connects the keeper's purpose in the background, on `keeper`, and says by `on_line` how it is; callers connect when
     /// they ask.
     pub(super) fn start(origin: Origin, keeper: &tokio::runtime::Handle, on_line: OnLine) -> Self {
         Self {
@@ -31,31 +31,34 @@ impl Lanes {
         }
     }
 
-    pub(super) fn open_link(&self, lane: Lane) -> Option<Arc<Connection>> {
-        match lane {
-            Lane::Requests => self.requests.open_link(),
-            Lane::Keeper => self.keeper.open_link(),
+    pub(super) fn open_connection(&self, purpose: Purpose) -> Option<Arc<RedisConnection>> {
+        match purpose {
+            Purpose::Requests => self.requests.open_connection(),
+            Purpose::Keeper => self.keeper.open_connection(),
         }
     }
 
-    pub(super) async fn link(&self, lane: Lane) -> Result<Arc<Connection>, Failure> {
-        match lane {
-            Lane::Requests => self.requests.link().await,
-            Lane::Keeper => self.keeper.link().await,
+    pub(super) async fn connection(
+        &self,
+        purpose: Purpose,
+    ) -> Result<Arc<RedisConnection>, RequestError> {
+        match purpose {
+            Purpose::Requests => self.requests.connection().await,
+            Purpose::Keeper => self.keeper.connection().await,
         }
     }
 
     /// A connection of its own, whose answers count when replicas have acknowledged.
     pub(super) async fn acknowledged(
         &self,
-        lane: Lane,
-        wanted: Acknowledgement,
-        patience: Duration,
-    ) -> Result<Arc<dyn Link>, Failure> {
+        purpose: Purpose,
+        wanted: ReplicaAck,
+        timeout: Duration,
+    ) -> Result<Arc<dyn Connection>, RequestError> {
         let [requests, keeper] = &self.acknowledged;
-        match lane {
-            Lane::Requests => requests.link(wanted, patience).await,
-            Lane::Keeper => keeper.link(wanted, patience).await,
+        match purpose {
+            Purpose::Requests => requests.connection(wanted, timeout).await,
+            Purpose::Keeper => keeper.connection(wanted, timeout).await,
         }
     }
 
@@ -63,15 +66,19 @@ impl Lanes {
         &self,
         channel: Channel,
         listener: Arc<dyn Listener>,
-    ) -> Result<Subscription, Failure> {
+    ) -> Result<Subscription, RequestError> {
         self.keeper.subscribe(channel, listener).await
     }
 
     /// Returns the connections that are there now. Those of callers come last: a caller whose connection to a former master
     /// was closed finds no other to it.
-    pub(super) fn links(&self) -> impl Iterator<Item = Arc<Connection>> {
-        let pools = self.acknowledged.iter().flat_map(|pool| pool.links());
-        let lanes = [Lane::Keeper, Lane::Requests];
-        pools.chain(lanes.into_iter().filter_map(|lane| self.open_link(lane)))
+    pub(super) fn connections(&self) -> impl Iterator<Item = Arc<RedisConnection>> {
+        let pools = self.acknowledged.iter().flat_map(|pool| pool.connections());
+        let lanes = [Purpose::Keeper, Purpose::Requests];
+        pools.chain(
+            lanes
+                .into_iter()
+                .filter_map(|purpose| self.open_connection(purpose)),
+        )
     }
 }

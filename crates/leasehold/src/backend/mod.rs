@@ -1,15 +1,15 @@
 //! Where a request goes: connections, topology and subscriptions; knows bytes, not locks.
 //!
-//! A [`Backend`] hands out a [`Link`] for a lane and a slot; a link sends pipelines and returns one
+//! A [`Backend`] hands out a [`Connection`] for a purpose and a slot; a connection sends pipelines and returns one
 //! [`Reply`] per command. The two are separate so that a caller knows *which* connection carries
-//! its request: a later request answered on the same link proves that an earlier one is over.
+//! its request: a later request answered on the same connection proves that an earlier one is over.
 //!
 //! # Invariants
 //!
 //! 1. Nothing in this layer repeats a command, except one that was refused and so proven not to be
 //!    executed: an unknown script, a redirection.
-//! 2. [`Failure::Unreachable`] and [`Failure::Refused`] prove that nothing was executed;
-//!    [`Failure::Unknown`] is everything that proves neither.
+//! 2. [`RequestError::Unreachable`] and [`RequestError::Refused`] prove that nothing was executed;
+//!    [`RequestError::Unknown`] is everything that proves neither.
 //! 3. A subscription is reported as made only after the server confirmed it, on every connection
 //!    anew; after each new connection every listener is told to look for itself.
 //! 4. Reconnection never ends and never runs without a pause that grows and is jittered.
@@ -50,11 +50,12 @@ pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
 pub(crate) use connection::Tls;
 pub(crate) use gathering::majority;
-pub(crate) use reply::{Cause, Failure, Refusal, RefusalKind, Reply};
+pub(crate) use reply::{Reply, RequestError, ServerError, ServerErrorKind};
 pub(crate) use subscriptions::Subscription;
 
-use crate::clock::Moment;
-use crate::options::Acknowledgement;
+use crate::error::BoxError;
+use crate::options::ReplicaAck;
+use crate::time::BootInstant;
 use assembly::Assembly;
 use cluster::{Cluster, Seeds};
 use origin::Origin;
@@ -68,7 +69,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// Understands `url`.
-    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
+    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Seeds::new(url, tls, connect_timeout) {
             Some(seeds) => seeds.map(Self::Cluster),
             None => Origin::new(url, tls, connect_timeout).map(Self::One),
@@ -84,8 +85,8 @@ impl Target {
     /// left out.
     pub(crate) fn open_all(
         targets: Vec<Self>,
-        first_patience: Duration,
-        patience: Duration,
+        first_timeout: Duration,
+        timeout: Duration,
         keeper: &tokio::runtime::Handle,
     ) -> Arc<dyn Backend> {
         let origin = |target| match target {
@@ -93,7 +94,7 @@ impl Target {
             Self::Cluster(_) => None,
         };
         let origins = targets.into_iter().filter_map(origin).collect();
-        Arc::new(Assembly::new(origins, first_patience, patience, keeper))
+        Arc::new(Assembly::new(origins, first_timeout, timeout, keeper))
     }
 
     /// Begins to connect; the keeper's connections live on `keeper`.
@@ -105,7 +106,7 @@ impl Target {
     }
 }
 
-/// A future that can be stored and sent; boxed so that [`Backend`] and [`Link`] stay `dyn`.
+/// A future that can be stored and sent; boxed so that [`Backend`] and [`Connection`] stay `dyn`.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One of the 16,384 parts a cluster divides its keys into; the unit by which requests are routed.
@@ -113,28 +114,32 @@ pub(crate) type Slot = u16;
 
 /// The place where requests of one topology go.
 pub(crate) trait Backend: Send + Sync + 'static {
-    /// The live connection of `lane` to the node that serves `slot`, if there is one.
-    fn open_link(&self, lane: Lane, slot: Slot) -> Option<Arc<dyn Link>>;
+    /// The live connection of `purpose` to the node that serves `slot`, if there is one.
+    fn open_connection(&self, purpose: Purpose, slot: Slot) -> Option<Arc<dyn Connection>>;
 
     /// The same, made now if need be.
-    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>>;
+    fn connection(
+        &self,
+        purpose: Purpose,
+        slot: Slot,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>>;
 
     /// A connection of its own to the node that serves `slot`, whose answers count only when the replicas
     /// have acknowledged what was written. There are few of them: other requests may have all of them for
-    /// `patience`, after which this is [`Failure::Unreachable`].
+    /// `timeout`, after which this is [`RequestError::Unreachable`].
     fn acknowledged(
         &self,
-        lane: Lane,
+        purpose: Purpose,
         slot: Slot,
-        wanted: Acknowledgement,
-        patience: Duration,
-    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>>;
+        wanted: ReplicaAck,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>>;
 
     /// Which node serves `slot`; requests to one node may share a pipeline.
     fn node(&self, slot: Slot) -> usize;
 
     /// A slot of each node that has any, to ask all of them for something.
-    fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, Failure>> {
+    fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, RequestError>> {
         Box::pin(async { Ok(vec![0]) })
     }
 
@@ -152,7 +157,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
         channel: Channel,
         slot: Slot,
         listener: Arc<dyn Listener>,
-    ) -> BoxFuture<'_, Result<Subscription, Failure>>;
+    ) -> BoxFuture<'_, Result<Subscription, RequestError>>;
 }
 
 /// Where something is published. Those of the two kinds have nothing to do with each other, whatever their
@@ -174,28 +179,32 @@ impl Channel {
 }
 
 /// One connection to one node.
-pub(crate) trait Link: Send + Sync {
+pub(crate) trait Connection: Send + Sync {
     /// What was learnt from the server when this connection was made.
-    fn facts(&self) -> Arc<Facts>;
+    fn facts(&self) -> Arc<ServerFacts>;
 
     /// Tells this connection from all others of this process.
-    fn number(&self) -> u64;
+    fn id(&self) -> u64;
 
-    /// Sends `batch` as one pipeline and waits at most `patience` for all the answers.
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>>;
+    /// Sends `batch` as one pipeline and waits at most `timeout` for all the answers.
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>>;
 }
 
-/// Told what happens on a channel. Called on the connection's own task: it must not block.
+/// GrantDelivery what happens on a channel. Called on the connection's own task: it must not block.
 pub(crate) trait Listener: Send + Sync + 'static {
     /// A message came in, or messages may have been missed because the connection is new.
-    fn heard(&self, news: News<'_>);
+    fn on_event(&self, event: PubSubEvent<'_>);
 }
 
 /// What a [`Listener`] is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News<'a> {
-    /// Somebody published this; heard on the link of this number.
-    Message { text: &'a [u8], link: u64 },
+pub(crate) enum PubSubEvent<'a> {
+    /// Somebody published this; heard on the connection of this number.
+    Message { text: &'a [u8], connection: u64 },
     /// The subscription was made anew; whatever was published in between is lost.
     Resubscribed,
     /// The server has ended the subscription: the channel's slot is another's now.
@@ -204,7 +213,7 @@ pub(crate) enum News<'a> {
 
 /// The purposes that have a connection of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum Purpose {
     /// What callers wait for; driven by the caller's own runtime.
     Requests,
     /// What must happen whether or not the application is well; driven by the keeper's thread.
@@ -213,11 +222,11 @@ pub(crate) enum Lane {
 
 /// What a server said of itself when a connection was made.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct ServerFacts {
     /// The server's clock, in microseconds since 1970, when the connection was made.
     pub(crate) server_time: u64,
     /// Our own clock at that moment.
-    pub(crate) read_at: Moment,
+    pub(crate) read_at: BootInstant,
     /// The server's name and version, as it gives them.
     pub(crate) version: String,
     /// What tells this start of the server from every other one; of one of several servers only.
@@ -226,10 +235,10 @@ pub(crate) struct Facts {
     pub(crate) capabilities: Capabilities,
 }
 
-impl Facts {
+impl ServerFacts {
     /// The server's clock now, in microseconds since 1970, as far as our own clock can tell.
     pub(crate) fn server_now(&self) -> u64 {
-        let passed = Moment::now().since(self.read_at).as_micros();
+        let passed = BootInstant::now().since(self.read_at).as_micros();
         self.server_time
             .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
     }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::{Connection, Endpoint, Event, Role, Tls};
-use super::reply::{Cause, Failure};
+use super::connection::{Endpoint, Event, RedisConnection, Role, Tls};
+use super::reply::RequestError;
 use super::sentinel::Sentinels;
+use crate::error::BoxError;
 
 /// See the module's documentation.
 #[derive(Clone)]
@@ -16,7 +17,7 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Understands `url`.
-    pub(super) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
+    pub(super) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Sentinels::new(url, tls, connect_timeout) {
             Some(sentinels) => sentinels.map(|sentinels| Self::Elected(sentinels, Role::Master)),
             None => {
@@ -47,10 +48,10 @@ impl Origin {
         &self,
         name: &'static str,
         on_event: impl Fn(Event, u64) + Send + Sync + 'static,
-    ) -> Result<Arc<Connection>, Failure> {
+    ) -> Result<Arc<RedisConnection>, RequestError> {
         match self {
             Self::Fixed(endpoint, role) => {
-                Connection::connect(endpoint, name, *role, on_event).await
+                RedisConnection::connect(endpoint, name, *role, on_event).await
             }
             Self::Elected(sentinels, role) => {
                 connect_to_master(sentinels, *role, name, on_event).await
@@ -66,12 +67,12 @@ async fn connect_to_master(
     role: Role,
     name: &'static str,
     on_event: impl Fn(Event, u64) + Send + Sync + 'static,
-) -> Result<Arc<Connection>, Failure> {
+) -> Result<Arc<RedisConnection>, RequestError> {
     let on_event = Arc::new(on_event);
     let connect = async |server: &Endpoint| {
         let on_event = on_event.clone();
-        let on_event = move |event, link| on_event(event, link);
-        Connection::connect(server, name, role, on_event).await
+        let on_event = move |event, connection| on_event(event, connection);
+        RedisConnection::connect(server, name, role, on_event).await
     };
     let first = sentinels.master().await?;
     let failure = match connect(&first).await {

@@ -1,8 +1,8 @@
 //! What comes back: a server's answer, or the reason why there is none.
 
-use std::error::Error as StdError;
 use std::fmt;
 
+use crate::error::BoxError;
 use crate::plain::plain;
 
 /// One reply of a server.
@@ -12,9 +12,9 @@ pub(crate) enum Reply {
     Int(i64),
     Bytes(Vec<u8>),
     List(Vec<Reply>),
-    Refused(Refusal),
+    Refused(ServerError),
     /// What each of several nodes has answered, in their order; nothing from those that have not.
-    Each(Vec<Option<Reply>>),
+    PerNode(Vec<Option<Reply>>),
 }
 
 impl Reply {
@@ -34,7 +34,7 @@ impl Reply {
         }
     }
 
-    pub(super) fn is_refused(&self, kind: RefusalKind) -> bool {
+    pub(super) fn is_refused(&self, kind: ServerErrorKind) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.kind == kind)
     }
 
@@ -62,7 +62,7 @@ impl fmt::Debug for Reply {
             Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Self::List(items) => f.debug_list().entries(items).finish(),
             Self::Refused(refusal) => write!(f, "{refusal}"),
-            Self::Each(replies) => f.debug_list().entries(replies).finish(),
+            Self::PerNode(replies) => f.debug_list().entries(replies).finish(),
         }
     }
 }
@@ -70,14 +70,14 @@ impl fmt::Debug for Reply {
 /// An error that the server answered: the command it answers changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", plain(message))]
-pub(crate) struct Refusal {
-    pub(crate) kind: RefusalKind,
+pub(crate) struct ServerError {
+    pub(crate) kind: ServerErrorKind,
     pub(crate) message: String,
 }
 
 /// Refusals by what a caller does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RefusalKind {
+pub(crate) enum ServerErrorKind {
     /// Not now: loading, read-only, busy, cluster down. Trying again is right.
     Temporary,
     OutOfMemory,
@@ -95,16 +95,16 @@ pub(crate) enum RefusalKind {
     Other,
 }
 
-impl Refusal {
+impl ServerError {
     pub(crate) fn new(code: &str, detail: &str) -> Self {
         Self {
-            kind: RefusalKind::of(code, detail),
+            kind: ServerErrorKind::of(code, detail),
             message: format!("{code} {detail}").trim_end().to_owned(),
         }
     }
 }
 
-impl RefusalKind {
+impl ServerErrorKind {
     fn of(code: &str, detail: &str) -> Self {
         match code {
             "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN"
@@ -143,40 +143,37 @@ impl RefusalKind {
 
 /// Why there is no usable answer.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RequestError {
     /// No connection could be had: nothing was sent.
-    Unreachable(Cause),
+    Unreachable(BoxError),
     /// Sent, perhaps executed, perhaps yet to be executed: nobody knows.
-    Unknown(Cause),
+    Unknown(BoxError),
     /// Answered with an error: not executed.
-    Refused(Refusal),
+    Refused(ServerError),
     /// Executed and answered, but fewer replicas than wanted have confirmed it in time.
     NotReplicated { acknowledged: u32, wanted: u32 },
     /// Answered, but not in a form that this protocol knows.
     Malformed(String),
     /// The client was shut down.
-    Closed,
+    ShutDown,
 }
 
-/// The underlying error, kept without its type.
-pub(crate) type Cause = Box<dyn StdError + Send + Sync>;
-
-impl Failure {
+impl RequestError {
     /// Whether the same request may succeed a little later.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
             Self::Refused(refusal) => matches!(
                 refusal.kind,
-                RefusalKind::Temporary | RefusalKind::TooFewVote
+                ServerErrorKind::Temporary | ServerErrorKind::TooFewVote
             ),
-            Self::Malformed(_) | Self::Closed => false,
+            Self::Malformed(_) | Self::ShutDown => false,
         }
     }
 
     /// Whether a request that must be executed should be sent again: all but what is refused for good.
-    pub(crate) fn leaves_doubt(&self) -> bool {
-        self.is_passing() || matches!(self, Self::Malformed(_))
+    pub(crate) fn should_retry(&self) -> bool {
+        self.is_transient() || matches!(self, Self::Malformed(_))
     }
 
     pub(crate) fn malformed(what: &str, reply: &[Reply]) -> Self {
@@ -184,7 +181,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(cause) | Self::Unknown(cause) => cause.fmt(f),
@@ -194,7 +191,7 @@ impl fmt::Display for Failure {
                 wanted,
             } => write!(f, "{acknowledged} of {wanted} replicas have it in time"),
             Self::Malformed(what) => f.write_str(what),
-            Self::Closed => f.write_str("closed"),
+            Self::ShutDown => f.write_str("closed"),
         }
     }
 }
@@ -206,33 +203,33 @@ mod tests {
     #[test]
     fn refusals_are_told_apart_by_what_to_do_next() {
         for (code, detail, kind) in [
-            ("LOADING", "Redis is loading", RefusalKind::Temporary),
+            ("LOADING", "Redis is loading", ServerErrorKind::Temporary),
             (
                 "ERR",
                 "max number of clients reached",
-                RefusalKind::Temporary,
+                ServerErrorKind::Temporary,
             ),
-            ("OOM", "command not allowed", RefusalKind::OutOfMemory),
-            ("WRONGTYPE", "Operation against", RefusalKind::WrongType),
+            ("OOM", "command not allowed", ServerErrorKind::OutOfMemory),
+            ("WRONGTYPE", "Operation against", ServerErrorKind::WrongType),
             (
                 "NOPERM",
                 "this user has no permissions",
-                RefusalKind::Denied,
+                ServerErrorKind::Denied,
             ),
             (
                 "ERR",
                 "The user executing the script can't run this command",
-                RefusalKind::Denied,
+                ServerErrorKind::Denied,
             ),
             (
                 "ERR",
                 "ACL failure in script: User x has no permissions to run the 'get' command",
-                RefusalKind::Denied,
+                ServerErrorKind::Denied,
             ),
-            ("NOSCRIPT", "No matching script", RefusalKind::NoScript),
-            ("ERR", "syntax error", RefusalKind::Other),
+            ("NOSCRIPT", "No matching script", ServerErrorKind::NoScript),
+            ("ERR", "syntax error", ServerErrorKind::Other),
         ] {
-            assert_eq!(Refusal::new(code, detail).kind, kind, "{code} {detail}");
+            assert_eq!(ServerError::new(code, detail).kind, kind, "{code} {detail}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The lane of callers: one shared connection, made when a caller first needs it.
+//! The purpose of callers: one shared connection, made when a caller first needs it.
 //!
 //! A task of its own makes the connection, on the runtime of the caller that asked first, which owns the connection from
 //! then on. Every caller waits for that task, and none ends it by giving up. When the runtime ends, the connection ends
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::backoff::Backoff;
-use super::connection::Connection;
+use super::connection::RedisConnection;
 use super::origin::Origin;
-use super::reply::Failure;
-use crate::clock::Moment;
+use super::reply::RequestError;
+use crate::time::BootInstant;
 
 pub(super) struct Requests {
     shared: Arc<Shared>,
@@ -26,17 +26,17 @@ struct Shared {
 }
 
 struct State {
-    current: Option<Arc<Connection>>,
+    current: Option<Arc<RedisConnection>>,
     /// The outcome of the dial under way, `None` until it has one.
     dial: Option<watch::Receiver<Option<Outcome>>>,
     backoff: Backoff,
     /// When the next dial may begin, and why the last one failed.
-    not_before: Moment,
-    last_failure: Option<Arc<Failure>>,
+    not_before: BootInstant,
+    last_failure: Option<Arc<RequestError>>,
 }
 
 /// What every caller that waits for a dial gets.
-type Outcome = Result<Arc<Connection>, Arc<Failure>>;
+type Outcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
 
 impl Requests {
     pub(super) fn new(origin: Origin) -> Self {
@@ -44,7 +44,7 @@ impl Requests {
             current: None,
             dial: None,
             backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
-            not_before: Moment::now(),
+            not_before: BootInstant::now(),
             last_failure: None,
         };
         Self {
@@ -55,11 +55,11 @@ impl Requests {
         }
     }
 
-    pub(super) fn open_link(&self) -> Option<Arc<Connection>> {
+    pub(super) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
         self.shared.state.lock().open()
     }
 
-    pub(super) async fn link(&self) -> Result<Arc<Connection>, Failure> {
+    pub(super) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
         loop {
             let mut dial = match self.shared.open_or_dial() {
                 Step::Open(connection) => return Ok(connection),
@@ -78,13 +78,13 @@ impl Requests {
 
 /// What a caller does next.
 enum Step {
-    Open(Arc<Connection>),
+    Open(Arc<RedisConnection>),
     Dialing(watch::Receiver<Option<Outcome>>),
-    Pausing(Arc<Failure>),
+    Pausing(Arc<RequestError>),
 }
 
 impl State {
-    fn open(&self) -> Option<Arc<Connection>> {
+    fn open(&self) -> Option<Arc<RedisConnection>> {
         let current = self.current.as_ref();
         current.filter(|connection| connection.is_open()).cloned()
     }
@@ -104,7 +104,7 @@ impl Shared {
             return Step::Dialing(dial.clone());
         }
         if let Some(failure) = &state.last_failure
-            && Moment::now() < state.not_before
+            && BootInstant::now() < state.not_before
         {
             return Step::Pausing(failure.clone());
         }
@@ -126,7 +126,7 @@ impl Shared {
             }
             Err(failure) => {
                 state.current = None;
-                state.not_before = Moment::now() + state.backoff.pause();
+                state.not_before = BootInstant::now() + state.backoff.pause();
                 state.last_failure = Some(failure.clone());
             }
         }
@@ -137,10 +137,10 @@ impl Shared {
 }
 
 /// Copies a failure for one more caller. No request of a caller was sent before the dial failed.
-fn copy(failure: &Failure) -> Failure {
+fn copy(failure: &RequestError) -> RequestError {
     match failure {
-        Failure::Refused(refusal) => Failure::Refused(refusal.clone()),
-        other => Failure::Unreachable(other.to_string().into()),
+        RequestError::Refused(refusal) => RequestError::Refused(refusal.clone()),
+        other => RequestError::Unreachable(other.to_string().into()),
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
             if left.fetch_sub(1, Ordering::Relaxed) <= 0 {
                 break;
             }
-            let Ok(link) = requests.link().await else {
+            let Ok(connection) = requests.connection().await else {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
             };
@@ -214,7 +214,7 @@ mod tests {
                 .map(|at| format!("{task}-{round}-{at}-of-{last}"))
                 .collect();
             let batch = asked.iter().map(|text| Command::new("PING").arg(text));
-            let Ok(replies) = link.exchange(batch.collect(), timeout).await else {
+            let Ok(replies) = connection.exchange(batch.collect(), timeout).await else {
                 continue;
             };
             let is_own =

@@ -2,7 +2,7 @@
 //!
 //! Only what a node refused is sent again, to the node it named: a refusal proves that nothing was
 //! executed (invariant 1 of the layer). The last connection that was used is the first to be used again, so
-//! that an answer proves, as on any link, that what was sent before is over: earlier ones have refused it.
+//! that an answer proves, as on any connection, that what was sent before is over: earlier ones have refused it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,63 +12,73 @@ use parking_lot::Mutex;
 
 use super::backoff::Backoff;
 use super::cluster::{Node, Nodes};
-use super::connection::Connection;
-use super::reply::{Failure, Reply};
+use super::connection::RedisConnection;
+use super::reply::{Reply, RequestError};
 use super::slots::{Address, Redirect};
-use super::{Batch, BoxFuture, Command, Facts, Lane, Link};
-use crate::clock::Moment;
+use super::{Batch, BoxFuture, Command, Connection, Purpose, ServerFacts};
+use crate::time::BootInstant;
 
 /// See the module's documentation.
 pub(super) struct Route {
     nodes: Arc<Nodes>,
-    lane: Lane,
-    current: Mutex<Arc<Connection>>,
+    purpose: Purpose,
+    current: Mutex<Arc<RedisConnection>>,
 }
 
 impl Route {
-    pub(super) fn new(nodes: Arc<Nodes>, lane: Lane, link: Arc<Connection>) -> Self {
-        let current = Mutex::new(link);
+    pub(super) fn new(
+        nodes: Arc<Nodes>,
+        purpose: Purpose,
+        connection: Arc<RedisConnection>,
+    ) -> Self {
+        let current = Mutex::new(connection);
         Self {
             nodes,
-            lane,
+            purpose,
             current,
         }
     }
 
-    fn current(&self) -> Arc<Connection> {
+    fn current(&self) -> Arc<RedisConnection> {
         self.current.lock().clone()
     }
 
-    async fn follow(&self, batch: &Batch, patience: Duration) -> Result<Vec<Reply>, Failure> {
-        let end = Moment::now() + patience;
+    async fn follow(&self, batch: &Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
+        let end = BootInstant::now() + timeout;
         let mut pauses = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
         let first = self.current();
-        let mut replies = self.sent(first.exchange(batch.clone(), patience)).await?;
+        let mut replies = self.sent(first.exchange(batch.clone(), timeout)).await?;
         // Who has refused, where it is not the first.
-        let mut refusers: HashMap<usize, Arc<Connection>> = HashMap::new();
+        let mut refusers: HashMap<usize, Arc<RedisConnection>> = HashMap::new();
         for hop in 0.. {
             let refuser = |index| refusers.get(&index).unwrap_or(&first).host();
             let errands = self.errands(&replies, refuser);
-            let left = end.since(Moment::now());
+            let left = end.since(BootInstant::now());
             if errands.is_empty() || left.is_zero() {
                 break;
             }
-            // The first redirection is news; more of them mean that the nodes do not agree yet.
+            // The first redirection is event; more of them mean that the nodes do not agree yet.
             if hop > 0 || errands.contains_key(&Errand::Again) {
                 tokio::time::sleep(pauses.pause().min(left)).await;
             }
             for (errand, indices) in errands {
-                let Some(link) = self.destination(&errand, end).await else {
+                let Some(connection) = self.destination(&errand, end).await else {
                     return Ok(replies);
                 };
-                let left = end.since(Moment::now());
+                let left = end.since(BootInstant::now());
                 let answers = match errand {
-                    Errand::Ask(_) => self.sent(asking(&link, batch, &indices, left)).await?,
-                    _ => self.sent(link.exchange(batch.part(&indices), left)).await?,
+                    Errand::Ask(_) => {
+                        self.sent(asking(&connection, batch, &indices, left))
+                            .await?
+                    }
+                    _ => {
+                        self.sent(connection.exchange(batch.part(&indices), left))
+                            .await?
+                    }
                 };
                 for (index, answer) in indices.into_iter().zip(answers) {
                     replies[index] = answer;
-                    refusers.insert(index, link.clone());
+                    refusers.insert(index, connection.clone());
                 }
             }
         }
@@ -78,8 +88,8 @@ impl Route {
     /// Waits for the replies. Where there are none, the slot may be another's by now.
     async fn sent(
         &self,
-        exchange: impl Future<Output = Result<Vec<Reply>, Failure>>,
-    ) -> Result<Vec<Reply>, Failure> {
+        exchange: impl Future<Output = Result<Vec<Reply>, RequestError>>,
+    ) -> Result<Vec<Reply>, RequestError> {
         let replies = exchange.await;
         replies.inspect_err(|_| self.nodes.stir.notify_one())
     }
@@ -114,48 +124,56 @@ impl Route {
     }
 
     /// The connection for an errand, from now on this route's own; `None` when it cannot be had in time.
-    async fn destination(&self, errand: &Errand, end: Moment) -> Option<Arc<Connection>> {
+    async fn destination(&self, errand: &Errand, end: BootInstant) -> Option<Arc<RedisConnection>> {
         let (Errand::At(address) | Errand::Ask(address)) = errand else {
             return Some(self.current());
         };
         let node = self.nodes.node_at(address)?;
-        let connecting = node.lanes.link(self.lane);
-        let connected = tokio::time::timeout(end.since(Moment::now()), connecting).await;
-        let link = connected.ok()?.ok()?;
-        *self.current.lock() = link.clone();
-        Some(link)
+        let connecting = node.lanes.connection(self.purpose);
+        let connected = tokio::time::timeout(end.since(BootInstant::now()), connecting).await;
+        let connection = connected.ok()?.ok()?;
+        *self.current.lock() = connection.clone();
+        Some(connection)
     }
 }
 
-/// A link that follows no redirections, and sees to it that the next request goes elsewhere.
+/// A connection that follows no redirections, and sees to it that the next request goes elsewhere.
 pub(super) struct Noticed {
     nodes: Arc<Nodes>,
     node: Arc<Node>,
-    link: Arc<dyn Link>,
+    connection: Arc<dyn Connection>,
 }
 
 impl Noticed {
-    pub(super) fn new(nodes: Arc<Nodes>, node: Arc<Node>, link: Arc<dyn Link>) -> Self {
-        Self { nodes, node, link }
+    pub(super) fn new(nodes: Arc<Nodes>, node: Arc<Node>, connection: Arc<dyn Connection>) -> Self {
+        Self {
+            nodes,
+            node,
+            connection,
+        }
     }
 }
 
-impl Link for Noticed {
-    fn facts(&self) -> Arc<Facts> {
-        self.link.facts()
+impl Connection for Noticed {
+    fn facts(&self) -> Arc<ServerFacts> {
+        self.connection.facts()
     }
 
-    fn number(&self) -> u64 {
-        self.link.number()
+    fn id(&self) -> u64 {
+        self.connection.id()
     }
 
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
         Box::pin(async move {
-            let replies = self.link.ask(batch, patience).await;
+            let replies = self.connection.ask(batch, timeout).await;
             let replies = replies.inspect_err(|_| self.nodes.stir.notify_one())?;
             for reply in &replies {
                 if let Reply::Refused(refusal) = reply {
-                    let failure = Failure::Refused(refusal.clone());
+                    let failure = RequestError::Refused(refusal.clone());
                     self.nodes.is_moved(&failure, &self.node);
                 }
             }
@@ -175,30 +193,34 @@ enum Errand {
 /// Sends commands to a node that is about to have their slot. Scripts go with their source: a second try
 /// would have to ask for permission again.
 async fn asking(
-    link: &Connection,
+    connection: &RedisConnection,
     batch: &Batch,
     indices: &[usize],
-    patience: Duration,
-) -> Result<Vec<Reply>, Failure> {
+    timeout: Duration,
+) -> Result<Vec<Reply>, RequestError> {
     let commands = indices.iter().flat_map(|index| {
         let command = batch.with_source(*index).or_else(|| batch.command(*index));
         [Some(Command::new("ASKING")), command]
     });
     let commands: Batch = commands.flatten().collect();
-    let replies = link.exchange(commands, patience).await?;
+    let replies = connection.exchange(commands, timeout).await?;
     Ok(replies.into_iter().skip(1).step_by(2).collect())
 }
 
-impl Link for Route {
-    fn facts(&self) -> Arc<Facts> {
+impl Connection for Route {
+    fn facts(&self) -> Arc<ServerFacts> {
         self.current().facts()
     }
 
-    fn number(&self) -> u64 {
-        self.current().number()
+    fn id(&self) -> u64 {
+        self.current().id()
     }
 
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
-        Box::pin(async move { self.follow(&batch, patience).await })
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
+        Box::pin(async move { self.follow(&batch, timeout).await })
     }
 }

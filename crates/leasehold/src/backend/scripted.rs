@@ -1,6 +1,6 @@
 //! A backend whose answers are written by the test, for paused clocks.
 //!
-//! A handler sees every pipeline with the lane and link it is sent on, and says what comes back and
+//! A handler sees every pipeline with the purpose and connection it is sent on, and says what comes back and
 //! after how long. Subscriptions are confirmed at once; the test speaks to listeners itself.
 
 use std::collections::HashMap;
@@ -12,17 +12,17 @@ use parking_lot::Mutex;
 
 use super::subscriptions::{Subscription, Unsubscribe};
 use super::{
-    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Failure, Lane, Link, Listener, News,
-    Reply, Slot,
+    Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, PubSubEvent, Purpose,
+    Reply, RequestError, ServerFacts, Slot,
 };
-use crate::clock::Moment;
-use crate::options::Acknowledgement;
+use crate::options::ReplicaAck;
+use crate::time::BootInstant;
 
 /// One pipeline as the handler sees it.
 pub(crate) struct Sent<'a> {
-    pub(crate) lane: Lane,
-    /// Which link carried it; a new number after [`Scripted::break_links`].
-    pub(crate) link: u64,
+    pub(crate) purpose: Purpose,
+    /// Which connection carried it; a new number after [`Scripted::break_links`].
+    pub(crate) connection: u64,
     pub(crate) batch: &'a Batch,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn name_of(batch: &Batch, index: usize) -> String {
 }
 
 /// What comes back, and after how long.
-pub(crate) type Answer = (Duration, Result<Vec<Reply>, Failure>);
+pub(crate) type Answer = (Duration, Result<Vec<Reply>, RequestError>);
 
 /// By channel.
 type Listeners = Arc<Mutex<HashMap<Channel, Arc<dyn Listener>>>>;
@@ -49,7 +49,7 @@ type Handler = dyn FnMut(&Sent<'_>) -> Answer + Send;
 /// See the module's documentation.
 pub(crate) struct Scripted {
     handler: Arc<Mutex<Box<Handler>>>,
-    link: AtomicU64,
+    connection: AtomicU64,
     listeners: Listeners,
 }
 
@@ -57,21 +57,21 @@ impl Scripted {
     pub(crate) fn new(handler: impl FnMut(&Sent<'_>) -> Answer + Send + 'static) -> Arc<Self> {
         Arc::new(Self {
             handler: Arc::new(Mutex::new(Box::new(handler))),
-            link: AtomicU64::new(1),
+            connection: AtomicU64::new(1),
             listeners: Arc::default(),
         })
     }
 
-    /// Later requests get other links.
+    /// Later requests get other connections.
     pub(crate) fn break_links(&self) {
-        self.link.fetch_add(1, Ordering::SeqCst);
+        self.connection.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Tells every listener that a message came in, on the links of now.
+    /// Tells every listener that a message came in, on the connections of now.
     pub(crate) fn publish(&self, text: &[u8]) {
-        let link = self.link.load(Ordering::SeqCst);
+        let connection = self.connection.load(Ordering::SeqCst);
         for listener in self.listeners.lock().values() {
-            listener.heard(News::Message { text, link });
+            listener.on_event(PubSubEvent::Message { text, connection });
         }
     }
 
@@ -81,19 +81,23 @@ impl Scripted {
 }
 
 impl Backend for Scripted {
-    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        let link = self.open_link(lane, slot);
-        Box::pin(async move { link.ok_or(Failure::Closed) })
+    fn connection(
+        &self,
+        purpose: Purpose,
+        slot: Slot,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
+        let connection = self.open_connection(purpose, slot);
+        Box::pin(async move { connection.ok_or(RequestError::ShutDown) })
     }
 
-    fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
+    fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
         Some(Arc::new(ScriptedLink {
-            lane,
-            number: self.link.load(Ordering::SeqCst),
+            purpose,
+            number: self.connection.load(Ordering::SeqCst),
             handler: self.handler.clone(),
-            facts: Arc::new(Facts {
+            facts: Arc::new(ServerFacts {
                 server_time: 0,
-                read_at: Moment::now(),
+                read_at: BootInstant::now(),
                 version: "scripted 1".to_owned(),
                 run_id: None,
                 capabilities: Capabilities {
@@ -106,12 +110,12 @@ impl Backend for Scripted {
 
     fn acknowledged(
         &self,
-        lane: Lane,
+        purpose: Purpose,
         slot: Slot,
-        _wanted: Acknowledgement,
+        _wanted: ReplicaAck,
         _patience: Duration,
-    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        self.link(lane, slot)
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
+        self.connection(purpose, slot)
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -123,7 +127,7 @@ impl Backend for Scripted {
         channel: Channel,
         _slot: Slot,
         listener: Arc<dyn Listener>,
-    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+    ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         self.listeners.lock().insert(channel.clone(), listener);
         let listeners = self.listeners.clone();
         Box::pin(async move { Ok(Subscription::new(Box::new(Ends { channel, listeners }))) })
@@ -144,32 +148,36 @@ impl Drop for Ends {
 }
 
 struct ScriptedLink {
-    lane: Lane,
+    purpose: Purpose,
     number: u64,
     handler: Arc<Mutex<Box<Handler>>>,
-    facts: Arc<Facts>,
+    facts: Arc<ServerFacts>,
 }
 
-impl Link for ScriptedLink {
-    fn facts(&self) -> Arc<Facts> {
+impl Connection for ScriptedLink {
+    fn facts(&self) -> Arc<ServerFacts> {
         self.facts.clone()
     }
 
-    fn number(&self) -> u64 {
+    fn id(&self) -> u64 {
         self.number
     }
 
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
         Box::pin(async move {
             let sent = Sent {
-                lane: self.lane,
-                link: self.number,
+                purpose: self.purpose,
+                connection: self.number,
                 batch: &batch,
             };
             let (after, answer) = (self.handler.lock())(&sent);
-            match tokio::time::timeout(patience, tokio::time::sleep(after)).await {
+            match tokio::time::timeout(timeout, tokio::time::sleep(after)).await {
                 Ok(()) => answer,
-                Err(_) => Err(Failure::Unknown("no answer in time".into())),
+                Err(_) => Err(RequestError::Unknown("no answer in time".into())),
             }
         })
     }

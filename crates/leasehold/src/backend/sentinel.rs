@@ -11,9 +11,10 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::address::Hosts;
-use super::connection::{Connection, Endpoint, Role, Tls};
-use super::reply::{Cause, Failure, Reply};
-use crate::chance;
+use super::connection::{Endpoint, RedisConnection, Role, Tls};
+use super::reply::{Reply, RequestError};
+use crate::error::BoxError;
+use crate::rng;
 
 /// The sentinels of one group of servers.
 pub(crate) struct Sentinels {
@@ -29,7 +30,7 @@ pub(crate) struct Sentinels {
 
 struct Sentinel {
     endpoint: Endpoint,
-    connection: Option<Arc<Connection>>,
+    connection: Option<Arc<RedisConnection>>,
 }
 
 /// A server that sentinels name as the master.
@@ -80,7 +81,7 @@ impl Sentinels {
         url: &str,
         tls: &Tls,
         connect_timeout: Duration,
-    ) -> Option<Result<Arc<Self>, Cause>> {
+    ) -> Option<Result<Arc<Self>, BoxError>> {
         let (scheme, rest) = url.split_once("+sentinel://")?;
         let address = Address::parse(scheme, rest);
         let sentinels = address.and_then(|address| {
@@ -94,7 +95,7 @@ impl Sentinels {
             };
             let urls = address.sentinels.iter();
             let mut sentinels: Vec<_> = urls.map(sentinel).collect::<Result<_, _>>()?;
-            let first = chance::bits() % sentinels.len().max(1) as u64;
+            let first = rng::next_u64() % sentinels.len().max(1) as u64;
             sentinels.rotate_left(usize::try_from(first).unwrap_or(0));
             Ok(Arc::new(Self {
                 group: address.group.into(),
@@ -111,22 +112,22 @@ impl Sentinels {
     }
 
     /// The server that a sentinel says is the master: the first one that replies and knows the group.
-    pub(super) async fn master(&self) -> Result<Endpoint, Failure> {
+    pub(super) async fn master(&self) -> Result<Endpoint, RequestError> {
         let question = ["GET-MASTER-ADDR-BY-NAME", &*self.group];
         let read = |reply: Reply| match (&reply, address(&reply)) {
             (_, Some((host, port))) => Ok(self.member.at(host, port)),
             (Reply::Nil, None) => Err(unknown(&self.group)),
-            (_, None) => Err(Failure::malformed("SENTINEL", &[reply])),
+            (_, None) => Err(RequestError::malformed("SENTINEL", &[reply])),
         };
         self.ask(&question, read).await
     }
 
     /// How many replicas they know of, up or down.
-    pub(super) async fn replicas(&self) -> Result<u32, Failure> {
+    pub(super) async fn replicas(&self) -> Result<u32, RequestError> {
         let read = |reply: Reply| {
             let count = reply.field("num-slaves").and_then(Reply::int);
             let count = count.and_then(|count| u32::try_from(count).ok());
-            count.ok_or_else(|| Failure::malformed("SENTINEL", std::slice::from_ref(&reply)))
+            count.ok_or_else(|| RequestError::malformed("SENTINEL", std::slice::from_ref(&reply)))
         };
         self.ask(&["MASTER", &self.group], read).await
     }
@@ -135,19 +136,19 @@ impl Sentinels {
     async fn ask<T>(
         &self,
         question: &[&str],
-        read: impl Fn(Reply) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        read: impl Fn(Reply) -> Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
         let mut sentinels = self.sentinels.lock().await;
-        let mut failure = Failure::Unreachable("no sentinel is named".into());
+        let mut failure = RequestError::Unreachable("no sentinel is named".into());
         for _ in 0..sentinels.len() {
             let sentinel = &mut sentinels[0];
             let open = sentinel.connection.take();
             let asked = async {
                 let connection = connected(&sentinel.endpoint, open).await?;
-                let reply = say(&connection, question, self.patience()).await?;
+                let reply = say(&connection, question, self.timeout()).await?;
                 Ok((read(reply)?, connection))
             };
-            match in_time(&sentinel.endpoint, self.patience(), asked).await {
+            match in_time(&sentinel.endpoint, self.timeout(), asked).await {
                 Ok((answer, connection)) => {
                     sentinel.connection = Some(connection);
                     return Ok(answer);
@@ -165,14 +166,14 @@ impl Sentinels {
         let mut asking = JoinSet::new();
         for (at, sentinel) in sentinels.iter_mut().enumerate() {
             let (endpoint, group) = (sentinel.endpoint.clone(), self.group.clone());
-            let (open, patience) = (sentinel.connection.take(), self.patience());
+            let (open, timeout) = (sentinel.connection.take(), self.timeout());
             asking.spawn(async move {
                 let view = async {
                     let connection = connected(&endpoint, open).await?;
-                    let named = view(&connection, &group, patience).await?;
+                    let named = view(&connection, &group, timeout).await?;
                     Ok((named, connection))
                 };
-                (at, in_time(&endpoint, patience, view).await)
+                (at, in_time(&endpoint, timeout, view).await)
             });
         }
         let mut views = Vec::new();
@@ -203,7 +204,7 @@ impl Sentinels {
     }
 
     /// Of one sentinel, so that one that is silent leaves time for another.
-    fn patience(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         self.connect_timeout / 2
     }
 }
@@ -211,33 +212,37 @@ impl Sentinels {
 /// The connection to a sentinel, made anew where there is none.
 async fn connected(
     sentinel: &Endpoint,
-    open: Option<Arc<Connection>>,
-) -> Result<Arc<Connection>, Failure> {
+    open: Option<Arc<RedisConnection>>,
+) -> Result<Arc<RedisConnection>, RequestError> {
     if let Some(open) = open.filter(|open| open.is_open()) {
         return Ok(open);
     }
     let name = "leasehold-sentinel";
-    let connecting = Connection::connect(sentinel, name, Role::Sentinel, |_, _| ());
+    let connecting = RedisConnection::connect(sentinel, name, Role::Sentinel, |_, _| ());
     connecting
         .await
         .map_err(|failure| not_asked(sentinel, &failure))
 }
 
 async fn say(
-    connection: &Connection,
+    connection: &RedisConnection,
     question: &[&str],
-    patience: Duration,
-) -> Result<Reply, Failure> {
+    timeout: Duration,
+) -> Result<Reply, RequestError> {
     let words: Vec<_> = [&["SENTINEL"], question].concat();
-    connection.question(&words, patience).await
+    connection.question(&words, timeout).await
 }
 
 /// What one sentinel says. Where it may not tell the epoch, that counts as the first.
-async fn view(connection: &Connection, group: &str, patience: Duration) -> Result<Named, Failure> {
+async fn view(
+    connection: &RedisConnection,
+    group: &str,
+    timeout: Duration,
+) -> Result<Named, RequestError> {
     let question = ["GET-MASTER-ADDR-BY-NAME", group];
-    let reply = say(connection, &question, patience).await?;
+    let reply = say(connection, &question, timeout).await?;
     let (host, port) = address(&reply).ok_or_else(|| unknown(group))?;
-    let epoch = match say(connection, &["MASTER", group], patience).await {
+    let epoch = match say(connection, &["MASTER", group], timeout).await {
         Ok(master) => master.field("config-epoch").and_then(Reply::int),
         Err(_) => None,
     };
@@ -271,15 +276,15 @@ fn count<'a>(views: impl Iterator<Item = &'a Named>) -> Vec<Named> {
 /// Bounds what one sentinel may take.
 async fn in_time<T>(
     sentinel: &Endpoint,
-    patience: Duration,
-    asking: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let asked = tokio::time::timeout(patience, asking).await;
+    timeout: Duration,
+    asking: impl Future<Output = Result<T, RequestError>>,
+) -> Result<T, RequestError> {
+    let asked = tokio::time::timeout(timeout, asking).await;
     asked.unwrap_or_else(|_| Err(not_asked(sentinel, &"no reply")))
 }
 
-fn unknown(group: &str) -> Failure {
-    Failure::Unreachable(format!("no sentinel that replies knows a group `{group}`").into())
+fn unknown(group: &str) -> RequestError {
+    RequestError::Unreachable(format!("no sentinel that replies knows a group `{group}`").into())
 }
 
 fn address(reply: &Reply) -> Option<(&str, u16)> {
@@ -289,8 +294,8 @@ fn address(reply: &Reply) -> Option<(&str, u16)> {
     }
 }
 
-fn not_asked(sentinel: &Endpoint, why: &dyn std::fmt::Display) -> Failure {
-    Failure::Unreachable(format!("sentinel {sentinel:?}: {why}").into())
+fn not_asked(sentinel: &Endpoint, why: &dyn std::fmt::Display) -> RequestError {
+    RequestError::Unreachable(format!("sentinel {sentinel:?}: {why}").into())
 }
 
 /// The parts of a sentinel URL, each as a URL of its own.
@@ -302,7 +307,7 @@ struct Address {
 }
 
 impl Address {
-    fn parse(scheme: &str, rest: &str) -> Result<Self, Cause> {
+    fn parse(scheme: &str, rest: &str) -> Result<Self, BoxError> {
         const FORM: &str =
             "it looks like `redis+sentinel://user:password@host:26379,host:26379/group/0`";
         let hosts = Hosts::parse(scheme, rest).ok_or(FORM)?;

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::cluster::{Node, Nodes};
-use super::{Channel, Lane, Listener, News, Slot, Subscription};
+use super::{Channel, Listener, PubSubEvent, Purpose, Slot, Subscription};
 
 /// How long a node may take to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,14 +37,14 @@ struct Ear {
 }
 
 impl Listener for Ear {
-    fn heard(&self, news: News<'_>) {
-        match news {
-            News::Ended => {
+    fn on_event(&self, event: PubSubEvent<'_>) {
+        match event {
+            PubSubEvent::Ended => {
                 self.is_over.store(true, Ordering::Release);
                 self.stir.notify_one();
             }
-            News::Resubscribed => self.is_over.store(false, Ordering::Release),
-            News::Message { .. } => {}
+            PubSubEvent::Resubscribed => self.is_over.store(false, Ordering::Release),
+            PubSubEvent::Message { .. } => {}
         }
     }
 }
@@ -65,7 +65,7 @@ pub(super) async fn post(nodes: &Arc<Nodes>) -> bool {
 
 fn is_heard(nodes: &Nodes, node: &Arc<Node>) -> bool {
     let posted = node.sentry.0.lock();
-    let is_open = node.lanes.open_link(Lane::Keeper).is_some();
+    let is_open = node.lanes.open_connection(Purpose::Keeper).is_some();
     posted.as_ref().is_some_and(|posted| {
         is_open && has(nodes, node, posted.slot) && !posted.ear.is_over.load(Ordering::Acquire)
     })
@@ -73,7 +73,7 @@ fn is_heard(nodes: &Nodes, node: &Arc<Node>) -> bool {
 
 async fn begin(nodes: &Nodes, node: &Arc<Node>) -> bool {
     // One that cannot be reached is heard when it can: that is asked then.
-    if node.lanes.open_link(Lane::Keeper).is_none() {
+    if node.lanes.open_connection(Purpose::Keeper).is_none() {
         return false;
     }
     let Some((number, slot)) = place(nodes, node) else {

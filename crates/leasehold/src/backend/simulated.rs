@@ -1,8 +1,8 @@
 //! A server in memory behind a network drawn from a seed, on tokio's clock: for running the layers above through more
 //! schedules than any machine has time for.
 //!
-//! It has the commands that a mutex uses. Requests of one link are executed in order; otherwise they may be executed late,
-//! refused or lost, their answers too, and links may break with requests still on their way, as long as
+//! It has the commands that a mutex uses. Requests of one connection are executed in order; otherwise they may be executed late,
+//! refused or lost, their answers too, and connections may break with requests still on their way, as long as
 //! [`World::calm_down`] was not called. Nothing is executed twice: connections do not do that.
 
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use tokio::sync::oneshot;
 
 use super::subscriptions::{Subscription, Unsubscribe};
 use super::{
-    Backend, Batch, BoxFuture, Capabilities, Channel, Facts, Failure, Lane, Link, Listener, News,
-    Refusal, Reply, Slot,
+    Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, PubSubEvent, Purpose,
+    Reply, RequestError, ServerError, ServerFacts, Slot,
 };
-use crate::clock::Moment;
-use crate::options::Acknowledgement;
+use crate::options::ReplicaAck;
+use crate::time::BootInstant;
 
-/// How long a request may be on its way on a link that has broken: less than what the lease layer reckons with.
+/// How long a request may be on its way on a connection that has broken: less than what the lease layer reckons with.
 pub(crate) const LATE: Duration = Duration::from_secs(14);
 
 /// The server, and the network in front of it.
@@ -30,13 +30,13 @@ pub(crate) struct World {
     server: Mutex<Server>,
     dice: Mutex<Dice>,
     calm: AtomicBool,
-    links: AtomicU64,
+    connections: AtomicU64,
 }
 
 /// What the server has.
 #[derive(Default)]
 struct Server {
-    keys: HashMap<Vec<u8>, (Vec<u8>, Moment)>,
+    keys: HashMap<Vec<u8>, (Vec<u8>, BootInstant)>,
     counter: i64,
     listeners: HashMap<Channel, Vec<Numbered>>,
 }
@@ -50,7 +50,7 @@ impl World {
             server: Mutex::default(),
             dice: Mutex::new(Dice::new(seed)),
             calm: AtomicBool::new(false),
-            links: AtomicU64::new(1),
+            connections: AtomicU64::new(1),
         })
     }
 
@@ -61,7 +61,7 @@ impl World {
 
     /// Whether nothing is held.
     pub(crate) fn is_empty(&self) -> bool {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let server = self.server.lock();
         server.keys.values().all(|(_, ends)| *ends <= now)
     }
@@ -96,7 +96,7 @@ impl World {
 
     fn execute(self: &Arc<Self>, batch: &Batch) -> Vec<Reply> {
         if self.happens(10) {
-            let refused = Reply::Refused(Refusal::new("LOADING", "not yet"));
+            let refused = Reply::Refused(ServerError::new("LOADING", "not yet"));
             return vec![refused; batch.len()];
         }
         let command = |index| {
@@ -108,7 +108,7 @@ impl World {
 
     fn execute_one(self: &Arc<Self>, words: &[&[u8]]) -> Reply {
         let mut server = self.server.lock();
-        let now = Moment::now();
+        let now = BootInstant::now();
         server.keys.retain(|_, (_, ends)| *ends > now);
         match words {
             [b"SET", key, mark, b"NX", b"GET", b"PX", lease] => match server.keys.get(*key) {
@@ -170,9 +170,9 @@ impl World {
             let (listener, text, after) = (listener.clone(), text.to_vec(), self.delay());
             tokio::spawn(async move {
                 tokio::time::sleep(after).await;
-                listener.heard(News::Message {
+                listener.on_event(PubSubEvent::Message {
                     text: &text,
-                    link: 0,
+                    connection: 0,
                 });
             });
         }
@@ -197,15 +197,19 @@ pub(crate) struct Simulated {
 }
 
 impl Backend for Simulated {
-    fn link(&self, lane: Lane, slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        let link = self.open_link(lane, slot);
-        Box::pin(async move { link.ok_or(Failure::Closed) })
+    fn connection(
+        &self,
+        purpose: Purpose,
+        slot: Slot,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
+        let connection = self.open_connection(purpose, slot);
+        Box::pin(async move { connection.ok_or(RequestError::ShutDown) })
     }
 
-    fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
-        let wire = match lane {
-            Lane::Requests => &self.requests,
-            Lane::Keeper => &self.keeper,
+    fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
+        let wire = match purpose {
+            Purpose::Requests => &self.requests,
+            Purpose::Keeper => &self.keeper,
         };
         let mut wire = wire.lock();
         if wire.is_broken() {
@@ -216,12 +220,12 @@ impl Backend for Simulated {
 
     fn acknowledged(
         &self,
-        lane: Lane,
+        purpose: Purpose,
         slot: Slot,
-        _wanted: Acknowledgement,
+        _wanted: ReplicaAck,
         _patience: Duration,
-    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        self.link(lane, slot)
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
+        self.connection(purpose, slot)
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -233,10 +237,10 @@ impl Backend for Simulated {
         channel: Channel,
         _slot: Slot,
         listener: Arc<dyn Listener>,
-    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+    ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         Box::pin(async move {
             tokio::time::sleep(self.world.delay()).await;
-            let id = self.world.links.fetch_add(1, Ordering::SeqCst);
+            let id = self.world.connections.fetch_add(1, Ordering::SeqCst);
             let world = self.world.clone();
             let mut server = world.server.lock();
             let listeners = server.listeners.entry(channel.clone());
@@ -275,16 +279,16 @@ struct Wire {
     number: u64,
     broken: AtomicBool,
     /// When the last request on it is executed.
-    last: Mutex<Moment>,
+    last: Mutex<BootInstant>,
 }
 
 impl Wire {
     fn new(world: &Arc<World>) -> Self {
         Self {
             world: world.clone(),
-            number: world.links.fetch_add(1, Ordering::SeqCst),
+            number: world.connections.fetch_add(1, Ordering::SeqCst),
             broken: AtomicBool::new(false),
-            last: Mutex::new(Moment::now()),
+            last: Mutex::new(BootInstant::now()),
         }
     }
 
@@ -293,22 +297,22 @@ impl Wire {
     }
 
     /// When a request that is sent now is executed: after those before it.
-    fn execution(&self, breaks: bool) -> Moment {
+    fn execution(&self, breaks: bool) -> BootInstant {
         let on_its_way = match breaks {
             true => Duration::from_millis(self.world.below(LATE.as_millis() as u64)),
             false => self.world.delay(),
         };
         let mut last = self.last.lock();
-        *last = (*last).max(Moment::now() + on_its_way);
+        *last = (*last).max(BootInstant::now() + on_its_way);
         *last
     }
 }
 
-impl Link for Wire {
-    fn facts(&self) -> Arc<Facts> {
-        Arc::new(Facts {
+impl Connection for Wire {
+    fn facts(&self) -> Arc<ServerFacts> {
+        Arc::new(ServerFacts {
             server_time: 0,
-            read_at: Moment::now(),
+            read_at: BootInstant::now(),
             version: "simulated 1".to_owned(),
             run_id: None,
             capabilities: Capabilities {
@@ -318,14 +322,18 @@ impl Link for Wire {
         })
     }
 
-    fn number(&self) -> u64 {
+    fn id(&self) -> u64 {
         self.number
     }
 
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
         let world = self.world.clone();
         if self.is_broken() {
-            return Box::pin(async { Err(Failure::Unreachable("it has broken".into())) });
+            return Box::pin(async { Err(RequestError::Unreachable("it has broken".into())) });
         }
         let breaks = world.happens(15);
         let (at, lost) = (self.execution(breaks), world.happens(10));
@@ -347,11 +355,11 @@ impl Link for Wire {
         self.broken.fetch_or(breaks || lost, Ordering::SeqCst);
         Box::pin(async move {
             if breaks {
-                return Err(Failure::Unknown("it broke".into()));
+                return Err(RequestError::Unknown("it broke".into()));
             }
-            match tokio::time::timeout(patience, told).await {
+            match tokio::time::timeout(timeout, told).await {
                 Ok(Ok(replies)) => Ok(replies),
-                _ => Err(Failure::Unknown("no answer".into())),
+                _ => Err(RequestError::Unknown("no answer".into())),
             }
         })
     }

@@ -1,7 +1,7 @@
 //! Which node of a cluster has which slot, as the nodes tell it.
 
-use super::reply::{Failure, Reply};
-use super::{RefusalKind, Slot};
+use super::reply::{Reply, RequestError};
+use super::{ServerErrorKind, Slot};
 
 /// The nodes that take writes, each with the slots that it has.
 pub(super) type Layout = Vec<(Address, Vec<std::ops::RangeInclusive<Slot>>)>;
@@ -30,7 +30,7 @@ impl Address {
 }
 
 /// Reads the reply of `host` to `CLUSTER SLOTS`. A node whose address is not known is left out.
-pub(super) fn layout(reply: &Reply, host: &str) -> Result<Layout, Failure> {
+pub(super) fn layout(reply: &Reply, host: &str) -> Result<Layout, RequestError> {
     let mut layout = Layout::new();
     for range in reply.list().unwrap_or_default() {
         let read = || {
@@ -48,7 +48,7 @@ pub(super) fn layout(reply: &Reply, host: &str) -> Result<Layout, Failure> {
             }
             Some((address, slot(0)?..=slot(1)?))
         };
-        let malformed = || Failure::malformed("CLUSTER SLOTS", std::slice::from_ref(range));
+        let malformed = || RequestError::malformed("CLUSTER SLOTS", std::slice::from_ref(range));
         let (address, slots) = read().ok_or_else(malformed)?;
         let Some(address) = address.given_by(host) else {
             continue;
@@ -77,7 +77,7 @@ impl Redirect {
         let Reply::Refused(refusal) = reply else {
             return None;
         };
-        (refusal.kind == RefusalKind::Temporary).then_some(())?;
+        (refusal.kind == ServerErrorKind::Temporary).then_some(())?;
         let mut words = refusal.message.split_whitespace();
         let kind = words.next()?;
         match kind {
@@ -102,7 +102,7 @@ impl Redirect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Refusal;
+    use crate::backend::ServerError;
 
     fn address(host: &str, port: u16) -> Address {
         let host = host.to_owned();
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn redirections_are_read_from_refusals() {
-        let of = |code, detail| Redirect::of(&Reply::Refused(Refusal::new(code, detail)));
+        let of = |code, detail| Redirect::of(&Reply::Refused(ServerError::new(code, detail)));
         assert_eq!(
             of("MOVED", "7 10.0.0.1:80"),
             Some(Redirect::Moved(7, address("10.0.0.1", 80)))

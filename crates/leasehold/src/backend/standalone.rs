@@ -3,26 +3,30 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::connection::Connection;
-use super::lanes::Lanes;
+use super::connection::RedisConnection;
+use super::lanes::NodeConnections;
 use super::origin::Origin;
-use super::reply::Failure;
+use super::reply::RequestError;
 use super::sentinel::Sentinels;
-use super::{Backend, BoxFuture, Channel, Lane, Link, Listener, Slot, Subscription};
-use crate::chance;
-use crate::options::Acknowledgement;
+use super::{Backend, BoxFuture, Channel, Connection, Listener, Purpose, Slot, Subscription};
+use crate::options::ReplicaAck;
+use crate::rng;
 
 /// How often sentinels are asked whether the master is still the master.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// A server on its own, or the master of a group.
 pub(super) struct Standalone {
-    lanes: Arc<Lanes>,
+    lanes: Arc<NodeConnections>,
 }
 
 impl Standalone {
     pub(super) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
-        let lanes = Arc::new(Lanes::start(origin.clone(), keeper, Arc::new(|_| ())));
+        let lanes = Arc::new(NodeConnections::start(
+            origin.clone(),
+            keeper,
+            Arc::new(|_| ()),
+        ));
         if let Origin::Elected(sentinels, _) = origin {
             keeper.spawn(watch(sentinels, Arc::downgrade(&lanes)));
         }
@@ -31,10 +35,10 @@ impl Standalone {
 }
 
 /// Leaves servers that the sentinels no longer call the master, until nobody is left.
-async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<Lanes>) {
+async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<NodeConnections>) {
     loop {
         // With jitter, so that clients that were started together do not ask together.
-        tokio::time::sleep(WATCH.mul_f64(0.75 + 0.5 * chance::fraction())).await;
+        tokio::time::sleep(WATCH.mul_f64(0.75 + 0.5 * rng::next_f64())).await;
         if lanes.strong_count() == 0 {
             return;
         }
@@ -46,36 +50,43 @@ async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<Lanes>) {
             return;
         };
         let master = format!("{master:?}");
-        if lanes.links().all(|link| link.server() == master) {
+        if lanes
+            .connections()
+            .all(|connection| connection.server() == master)
+        {
             continue;
         }
         // That sentinel may be behind.
         let election = sentinels.elect().await;
-        let former = |link: &Arc<Connection>| election.is_over_for(link.server());
-        for link in lanes.links().filter(former) {
-            tracing::info!(from = link.server(), "the master has changed");
-            link.close();
+        let former = |connection: &Arc<RedisConnection>| election.is_over_for(connection.server());
+        for connection in lanes.connections().filter(former) {
+            tracing::info!(from = connection.server(), "the master has changed");
+            connection.close();
         }
     }
 }
 
 impl Backend for Standalone {
-    fn open_link(&self, lane: Lane, _slot: Slot) -> Option<Arc<dyn Link>> {
-        Some(self.lanes.open_link(lane)?)
+    fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
+        Some(self.lanes.open_connection(purpose)?)
     }
 
-    fn link(&self, lane: Lane, _slot: Slot) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        Box::pin(async move { Ok(self.lanes.link(lane).await? as Arc<dyn Link>) })
+    fn connection(
+        &self,
+        purpose: Purpose,
+        _slot: Slot,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
+        Box::pin(async move { Ok(self.lanes.connection(purpose).await? as Arc<dyn Connection>) })
     }
 
     fn acknowledged(
         &self,
-        lane: Lane,
+        purpose: Purpose,
         _slot: Slot,
-        wanted: Acknowledgement,
-        patience: Duration,
-    ) -> BoxFuture<'_, Result<Arc<dyn Link>, Failure>> {
-        Box::pin(self.lanes.acknowledged(lane, wanted, patience))
+        wanted: ReplicaAck,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
+        Box::pin(self.lanes.acknowledged(purpose, wanted, timeout))
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -87,7 +98,7 @@ impl Backend for Standalone {
         channel: Channel,
         _slot: Slot,
         listener: Arc<dyn Listener>,
-    ) -> BoxFuture<'_, Result<Subscription, Failure>> {
+    ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         Box::pin(self.lanes.subscribe(channel, listener))
     }
 }

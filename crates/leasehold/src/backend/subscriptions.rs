@@ -1,4 +1,4 @@
-//! The keeper's lane: one supervised connection to a node that carries all subscriptions there.
+//! The keeper's purpose: one supervised connection to a node that carries all subscriptions there.
 //!
 //! A task connects without end, subscribes to every channel that has a listener, and replaces a connection on which
 //! that is not confirmed (invariants 3 and 4 of the layer).
@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::backoff::Backoff;
-use super::connection::{Change, Connection, Event};
+use super::connection::{Change, Event, RedisConnection};
 use super::origin::Origin;
 use super::pauses::{Demand, Pauses};
-use super::reply::{Failure, Refusal};
-use super::{Channel, Link, Listener, News};
-use crate::clock::Moment;
+use super::reply::{RequestError, ServerError};
+use super::{Channel, Connection, Listener, PubSubEvent};
+use crate::time::BootInstant;
 
 /// How many channels are entered at once, and how many orders are taken at once.
 const BATCH: usize = 500;
@@ -41,7 +41,7 @@ impl Subscription {
 /// The connection that is always being kept up, and the channels it listens to.
 pub(super) struct Supervised {
     orders: mpsc::UnboundedSender<Order>,
-    link: watch::Receiver<Line>,
+    connection: watch::Receiver<Line>,
     channels: Arc<Channels>,
     connect_timeout: Duration,
     demand: Arc<Demand>,
@@ -53,14 +53,14 @@ pub(super) type OnLine = Arc<dyn Fn(bool) + Send + Sync>;
 /// The state of the line as the supervisor sees it.
 #[derive(Clone)]
 enum Line {
-    Up(Arc<Connection>),
+    Up(Arc<RedisConnection>),
     Down(Arc<str>),
 }
 
 enum Order {
     Subscribe {
         channel: Channel,
-        done: oneshot::Sender<Result<(), Refusal>>,
+        done: oneshot::Sender<Result<(), ServerError>>,
     },
     Unsubscribe {
         channel: Channel,
@@ -76,7 +76,7 @@ impl Order {
 impl Supervised {
     pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle, on_line: OnLine) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
-        let (sender, link) = watch::channel(Line::Down("not yet connected".into()));
+        let (sender, connection) = watch::channel(Line::Down("not yet connected".into()));
         let line = Reported { sender, on_line };
         let channels = Arc::new(Channels::default());
         let connect_timeout = origin.connect_timeout();
@@ -90,38 +90,41 @@ impl Supervised {
         ));
         Self {
             orders,
-            link,
+            connection,
             channels,
             connect_timeout,
             demand,
         }
     }
 
-    pub(super) fn open_link(&self) -> Option<Arc<Connection>> {
-        match &*self.link.borrow() {
-            Line::Up(link) if link.is_open() => Some(link.clone()),
+    pub(super) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
+        match &*self.connection.borrow() {
+            Line::Up(connection) if connection.is_open() => Some(connection.clone()),
             _ => None,
         }
     }
 
     /// The connection, waited for at most as long as connecting may take.
-    pub(super) async fn link(&self) -> Result<Arc<Connection>, Failure> {
-        if let Some(link) = self.open_link() {
-            return Ok(link);
+    pub(super) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
+        if let Some(connection) = self.open_connection() {
+            return Ok(connection);
         }
         let _wanted = self.demand.begin();
-        let mut link = self.link.clone();
-        let up = link.wait_for(|line| matches!(line, Line::Up(link) if link.is_open()));
+        let mut connection = self.connection.clone();
+        let up = connection
+            .wait_for(|line| matches!(line, Line::Up(connection) if connection.is_open()));
         match tokio::time::timeout(self.connect_timeout, up).await {
             Ok(Ok(line)) => match &*line {
-                Line::Up(link) => Ok(link.clone()),
+                Line::Up(connection) => Ok(connection.clone()),
                 Line::Down(_) => unreachable!("BUG: waited for a line that is up"),
             },
-            Ok(Err(_)) => Err(Failure::Closed),
-            Err(_) => Err(Failure::Unreachable(match &*self.link.borrow() {
-                Line::Up(_) => "the connection has broken".into(),
-                Line::Down(why) => why.to_string().into(),
-            })),
+            Ok(Err(_)) => Err(RequestError::ShutDown),
+            Err(_) => Err(RequestError::Unreachable(
+                match &*self.connection.borrow() {
+                    Line::Up(_) => "the connection has broken".into(),
+                    Line::Down(why) => why.to_string().into(),
+                },
+            )),
         }
     }
 
@@ -129,7 +132,7 @@ impl Supervised {
         &self,
         channel: Channel,
         listener: Arc<dyn Listener>,
-    ) -> Result<Subscription, Failure> {
+    ) -> Result<Subscription, RequestError> {
         let id = self.channels.insert(channel.clone(), listener);
         let subscription = Subscription::new(Box::new(Listening {
             channel: channel.clone(),
@@ -142,8 +145,8 @@ impl Supervised {
         let _wanted = self.demand.begin();
         match (ordered, confirmed.await) {
             (Ok(()), Ok(Ok(()))) => Ok(subscription),
-            (Ok(()), Ok(Err(refusal))) => Err(Failure::Refused(refusal)),
-            _ => Err(Failure::Closed),
+            (Ok(()), Ok(Err(refusal))) => Err(RequestError::Refused(refusal)),
+            _ => Err(RequestError::ShutDown),
         }
     }
 }
@@ -198,14 +201,14 @@ impl Channels {
         self.listeners.lock().keys().cloned().collect()
     }
 
-    fn deliver(&self, channel: &Channel, news: News<'_>) {
+    fn deliver(&self, channel: &Channel, event: PubSubEvent<'_>) {
         let listener = self
             .listeners
             .lock()
             .get(channel)
             .map(|(_, listener)| listener.clone());
         if let Some(listener) = listener {
-            listener.heard(news);
+            listener.on_event(event);
         }
     }
 }
@@ -237,25 +240,35 @@ async fn supervise(
     loop {
         let mut refused = Refused::default();
         match connect(&origin, &channels).await {
-            Ok(link) => {
+            Ok(connection) => {
                 tracing::debug!(
-                    server = link.server(),
-                    version = link.facts().version,
+                    server = connection.server(),
+                    version = connection.facts().version,
                     "line is up"
                 );
-                line.is(Line::Up(link.clone()));
-                let restored = restore(&link, &channels, &mut refused).await;
+                line.is(Line::Up(connection.clone()));
+                let restored = restore(&connection, &channels, &mut refused).await;
                 if restored {
                     pauses = Pauses::default();
                 }
                 let gone = restored
-                    && serve(&link, &channels, &mut orders, &mut unanswered, refused).await;
-                link.close();
+                    && serve(
+                        &connection,
+                        &channels,
+                        &mut orders,
+                        &mut unanswered,
+                        refused,
+                    )
+                    .await;
+                connection.close();
                 line.is(Line::Down("the connection has broken".into()));
                 if gone {
                     return;
                 }
-                tracing::info!(server = link.server(), "line is down, connecting again");
+                tracing::info!(
+                    server = connection.server(),
+                    "line is down, connecting again"
+                );
             }
             Err(failure) => {
                 tracing::warn!(%failure, "cannot connect, trying again");
@@ -290,19 +303,22 @@ async fn collect_during(
     }
 }
 
-async fn connect(origin: &Origin, channels: &Arc<Channels>) -> Result<Arc<Connection>, Failure> {
+async fn connect(
+    origin: &Origin,
+    channels: &Arc<Channels>,
+) -> Result<Arc<RedisConnection>, RequestError> {
     let heard = channels.clone();
-    let on_event = move |event, link| deliver(&heard, &event, link);
+    let on_event = move |event, connection| deliver(&heard, &event, connection);
     origin.connect("leasehold-keeper", on_event).await
 }
 
 /// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells
 /// all who listen to look for themselves; false when the connection is of no use.
-async fn restore(link: &Connection, channels: &Channels, refused: &mut Refused) -> bool {
-    match enter_again(link, channels, channels.all(), refused).await {
+async fn restore(connection: &RedisConnection, channels: &Channels, refused: &mut Refused) -> bool {
+    match enter_again(connection, channels, channels.all(), refused).await {
         Ok(entered) => {
             for channel in &entered {
-                channels.deliver(channel, News::Resubscribed);
+                channels.deliver(channel, PubSubEvent::Resubscribed);
             }
             true
         }
@@ -315,21 +331,21 @@ async fn restore(link: &Connection, channels: &Channels, refused: &mut Refused) 
 
 /// Subscribes to channels that have a listener already; returns those that the server has confirmed.
 async fn enter_again(
-    link: &Connection,
+    connection: &RedisConnection,
     channels: &Channels,
     wanted: Vec<Channel>,
     refused: &mut Refused,
-) -> Result<Vec<Channel>, Failure> {
+) -> Result<Vec<Channel>, RequestError> {
     let mut entered = Vec::new();
     for batch in wanted.chunks(BATCH) {
-        let outcomes = link.change(Change::Enter, batch).await?;
+        let outcomes = connection.change(Change::Enter, batch).await?;
         for (channel, outcome) in batch.iter().zip(outcomes) {
             let Err(refusal) = outcome else {
                 entered.push(channel.clone());
                 continue;
             };
             tracing::warn!(%refusal, "refused to subscribe, waiters poll");
-            channels.deliver(channel, News::Ended);
+            channels.deliver(channel, PubSubEvent::Ended);
             refused.push(channel.clone());
         }
     }
@@ -340,7 +356,7 @@ async fn enter_again(
 struct Refused {
     channels: Vec<Channel>,
     backoff: Backoff,
-    due: Moment,
+    due: BootInstant,
 }
 
 impl Default for Refused {
@@ -348,7 +364,7 @@ impl Default for Refused {
         Self {
             channels: Vec::new(),
             backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(10)),
-            due: Moment::NEVER,
+            due: BootInstant::NEVER,
         }
     }
 }
@@ -356,7 +372,7 @@ impl Default for Refused {
 impl Refused {
     fn push(&mut self, channel: Channel) {
         if self.channels.is_empty() {
-            self.due = Moment::now() + self.backoff.pause();
+            self.due = BootInstant::now() + self.backoff.pause();
         }
         self.channels.push(channel);
     }
@@ -370,43 +386,47 @@ impl Refused {
     }
 
     /// Tries all of them that still have a listener, which is notified where it succeeds.
-    async fn try_again(&mut self, link: &Connection, channels: &Channels) -> Result<(), Failure> {
+    async fn try_again(
+        &mut self,
+        connection: &RedisConnection,
+        channels: &Channels,
+    ) -> Result<(), RequestError> {
         let mut wanted = std::mem::take(&mut self.channels);
         wanted.retain(|channel| channels.contains(channel));
-        for channel in enter_again(link, channels, wanted, self).await? {
-            channels.deliver(&channel, News::Resubscribed);
+        for channel in enter_again(connection, channels, wanted, self).await? {
+            channels.deliver(&channel, PubSubEvent::Resubscribed);
         }
         Ok(())
     }
 }
 
-fn deliver(channels: &Channels, event: &Event, link: u64) {
+fn deliver(channels: &Channels, event: &Event, connection: u64) {
     match event {
         Event::Message { channel, text } => {
-            channels.deliver(channel, News::Message { text, link });
+            channels.deliver(channel, PubSubEvent::Message { text, connection });
         }
-        Event::Ended { channel } => channels.deliver(channel, News::Ended),
+        Event::Ended { channel } => channels.deliver(channel, PubSubEvent::Ended),
     }
 }
 
-/// Carries out orders until the link breaks (false) or nobody is left (true).
+/// Carries out orders until the connection breaks (false) or nobody is left (true).
 async fn serve(
-    link: &Connection,
+    connection: &RedisConnection,
     channels: &Channels,
     orders: &mut mpsc::UnboundedReceiver<Order>,
     unanswered: &mut Vec<Order>,
     mut refused: Refused,
 ) -> bool {
     loop {
-        if let Err(failure) = carry_out(link, channels, unanswered).await {
+        if let Err(failure) = carry_out(connection, channels, unanswered).await {
             tracing::warn!(%failure, "subscribing failed");
             return false;
         }
         tokio::select! {
-            () = link.closed() => return false,
+            () = connection.closed() => return false,
             taken = orders.recv_many(unanswered, BATCH) => if taken == 0 { return true },
             () = refused.due() => {
-                if let Err(failure) = refused.try_again(link, channels).await {
+                if let Err(failure) = refused.try_again(connection, channels).await {
                     tracing::warn!(%failure, "subscribing again failed");
                     return false;
                 }
@@ -420,17 +440,17 @@ async fn serve(
 /// What counts is who listens now, not what was ordered when: a channel left and entered again in
 /// one batch stays subscribed.
 async fn carry_out(
-    link: &Connection,
+    connection: &RedisConnection,
     channels: &Channels,
     orders: &mut Vec<Order>,
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let (enter, leave) = changes(channels, orders);
     if !leave.is_empty() {
-        link.change(Change::Leave, &leave).await?;
+        connection.change(Change::Leave, &leave).await?;
     }
     let mut outcomes = HashMap::new();
     if !enter.is_empty() {
-        let answered = link.change(Change::Enter, &enter).await?;
+        let answered = connection.change(Change::Enter, &enter).await?;
         outcomes = enter.into_iter().zip(answered).collect();
     }
     for order in orders.drain(..) {

@@ -8,7 +8,7 @@ use super::Client;
 use crate::backend::{Backend, Target, Tls};
 use crate::error::Error;
 use crate::lease::{Engine, Keeper, Limits};
-use crate::options::{Acknowledgement, DEFAULT_LEASE, Replicas, Terms};
+use crate::options::{AcquireOptions, DEFAULT_LEASE, ReplicaAck, Replicas};
 use crate::protocol::{Counters, Keyspace};
 
 impl Client {
@@ -36,7 +36,7 @@ impl Client {
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder {
             url: url.to_owned(),
-            acknowledged: None,
+            replica_ack: None,
             settings: Settings::default(),
         }
     }
@@ -46,7 +46,7 @@ impl Client {
 #[must_use = "nothing is connected until `connect` is called"]
 pub struct ClientBuilder {
     url: String,
-    acknowledged: Option<Acknowledgement>,
+    replica_ack: Option<ReplicaAck>,
     pub(super) settings: Settings,
 }
 
@@ -181,7 +181,7 @@ impl ClientBuilder {
     /// What [`replicas`](crate::Acquire::replicas) says, for all locks of this client.
     pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
         let replicas = count.into();
-        self.acknowledged = Some(Acknowledgement { replicas, timeout });
+        self.replica_ack = Some(ReplicaAck { replicas, timeout });
         self
     }
 
@@ -196,9 +196,9 @@ impl ClientBuilder {
     /// As for [`Client::connect`].
     pub async fn connect(self) -> Result<Client, Error> {
         let settings = self.settings;
-        let mut terms = Terms::new(settings.lease);
-        terms.acknowledged = self.acknowledged;
-        terms.validate()?;
+        let mut options = AcquireOptions::new(settings.lease);
+        options.replica_ack = self.replica_ack;
+        options.validate()?;
         let target = settings.target(&self.url)?;
         let counters = match target.divides_slots() {
             true => Counters::PerSlot,
@@ -212,7 +212,7 @@ impl ClientBuilder {
         Ok(Client {
             engine,
             keyspace,
-            terms,
+            options,
         })
     }
 }

@@ -15,7 +15,8 @@ use crate::info::{Holder, LockInfo, LockKind, Waiter};
 use crate::lease::Engine;
 use crate::protocol::redisson::Mode;
 use crate::protocol::{
-    First, Hints, Keys, Kind, Lean, QueueKeys, Queued, Share, Sight, Stood, is_connected, page,
+    Keys, Kind, LockSnapshot, Notified, Participant, Probe, QueueKeys, QueueParams, Queued,
+    SingleKey, is_connected, page,
 };
 
 /// Of how many holders and how many waiters the particulars are told.
@@ -51,11 +52,11 @@ impl Client {
     ///
     /// [`Error::WrongType`] when what is there is no lock; or the server cannot be asked.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>, Error> {
-        let Some(mut sight) = self.sight(name).await? else {
+        let Some(mut snapshot) = self.snapshot(name).await? else {
             return Ok(None);
         };
-        know_who_is_there(&self.engine, std::slice::from_mut(&mut sight)).await?;
-        Ok(Some(LockInfo::new(name, sight)))
+        know_who_is_there(&self.engine, std::slice::from_mut(&mut snapshot)).await?;
+        Ok(Some(LockInfo::new(name, snapshot)))
     }
 
     /// All locks of this client's prefix whose names match `pattern`, a glob of `*`, `?` and `[…]`; page by page, on
@@ -112,7 +113,7 @@ impl Client {
                 });
             }
             // A mutex is announced; of others the end is seen by looking.
-            let hints: &dyn Hints = &mutex;
+            let hints: &dyn Notified = &mutex;
             match self
                 .engine
                 .watch(hints, mutex.slot(), name, Some(left))
@@ -143,59 +144,66 @@ impl Client {
     /// As for [`inspect`](Self::inspect), and [`Error::Invalid`] for a latch, or for a value of another library that has no
     /// expiry: locks have one, data often has none. After [`Error::OutcomeUnknown`] it may have happened.
     pub async fn force_release(&self, name: &str) -> Result<Vec<Holder>, Error> {
-        let Some(sight) = self.sight(name).await? else {
+        let Some(snapshot) = self.snapshot(name).await? else {
             return Ok(Vec::new());
         };
-        let kind: Box<dyn Kind> = match sight.kind {
-            LockKind::Foreign if !sight.expires() => {
+        let kind: Box<dyn Kind> = match snapshot.kind {
+            LockKind::Foreign if !snapshot.expires() => {
                 let why = "its key holds a value without an expiry, which is data and no lock";
                 return Err(Error::invalid("name", why));
             }
             LockKind::Mutex | LockKind::Foreign => Box::new(self.as_mutex(name)?),
             LockKind::FairMutex | LockKind::Semaphore { .. } | LockKind::RwLock => {
-                Box::new(Queued::new(self.keys(name)?, Share::NOTHING))
+                Box::new(Queued::new(self.keys(name)?, QueueParams::NOTHING))
             }
             LockKind::RedissonLock
             | LockKind::RedissonFairLock
             | LockKind::RedissonReadWriteLock => {
-                return self.force_redisson(name, sight).await;
+                return self.force_redisson(name, snapshot).await;
             }
             LockKind::Latch { .. } => {
                 return Err(Error::invalid("name", "a latch is held by nobody"));
             }
         };
         let mut freed = Vec::new();
-        for stood in sight.holders {
-            if self.engine.take_away(&*kind, &stood).await? {
-                freed.push(stood.holder);
+        for participant in snapshot.holders {
+            if self.engine.take_away(&*kind, &participant).await? {
+                freed.push(participant.holder);
             }
         }
         Ok(freed)
     }
 
-    async fn force_redisson(&self, name: &str, sight: Sight) -> Result<Vec<Holder>, Error> {
+    async fn force_redisson(
+        &self,
+        name: &str,
+        snapshot: LockSnapshot,
+    ) -> Result<Vec<Holder>, Error> {
         let redisson = self.redisson().prefix("");
         let key = format!("{}{name}", self.keyspace.prefix());
-        let done = match sight.kind {
+        let done = match snapshot.kind {
             LockKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
             LockKind::RedissonReadWriteLock => {
                 let lock = redisson.read_write_lock(&key);
-                match sight.mode {
+                match snapshot.mode {
                     Some(Mode::Write) => lock.write_lock().force_unlock().await?,
                     _ => lock.read_lock().force_unlock().await?,
                 }
             }
             _ => redisson.lock(&key).force_unlock().await?,
         };
-        let holders = sight.holders.into_iter().map(|stood| stood.holder);
+        let holders = snapshot
+            .holders
+            .into_iter()
+            .map(|participant| participant.holder);
         Ok(holders.filter(|_| done).collect())
     }
 
     /// The calls of what is under `name` if it is one string.
-    fn as_mutex(&self, name: &str) -> Result<Lean, Error> {
+    fn as_mutex(&self, name: &str) -> Result<SingleKey, Error> {
         let keys = self.keyspace.lock(name);
         let keys = keys.map_err(|why| Error::invalid("name", why))?;
-        Ok(Lean::new(keys))
+        Ok(SingleKey::new(keys))
     }
 
     fn keys(&self, name: &str) -> Result<Arc<QueueKeys>, Error> {
@@ -203,17 +211,17 @@ impl Client {
         keys.map_err(|why| Error::invalid("name", why))
     }
 
-    async fn sight(&self, name: &str) -> Result<Option<Sight>, Error> {
+    async fn snapshot(&self, name: &str) -> Result<Option<LockSnapshot>, Error> {
         let keys = self.keys(name)?;
         let ask = |call| self.engine.ask(keys.slot(), name, call);
-        let seen = match ask(First::look(&keys)).await? {
-            First::More(more) => ask(First::look_again(&keys, more, MOST)).await?,
+        let seen = match ask(Probe::key(&keys)).await? {
+            Probe::More(more) => ask(Probe::probe_hash(&keys, more, MOST)).await?,
             seen => seen,
         };
         match seen {
-            First::Nothing => Ok(None),
-            First::Lock(sight) => Ok(Some(sight)),
-            First::More(_) | First::Data => Err(Error::WrongType {
+            Probe::Nothing => Ok(None),
+            Probe::Lock(snapshot) => Ok(Some(snapshot)),
+            Probe::More(_) | Probe::Data => Err(Error::WrongType {
                 name: name.to_owned(),
             }),
         }
@@ -275,44 +283,44 @@ impl Client {
             found.push((name, keys));
         }
         let looks = found.iter();
-        let looks = looks.map(|(_, keys)| (keys.slot(), First::look(keys)));
+        let looks = looks.map(|(_, keys)| (keys.slot(), Probe::key(keys)));
         let first = self.engine.ask_all(looks.collect()).await?;
         let (mut seen, mut hashes, mut again) = (Vec::new(), Vec::new(), Vec::new());
         for ((name, keys), first) in found.into_iter().zip(first) {
             match first? {
-                First::Lock(sight) => seen.push((name, sight)),
-                First::More(more) => {
-                    again.push((keys.slot(), First::look_again(&keys, more, 1)));
+                Probe::Lock(snapshot) => seen.push((name, snapshot)),
+                Probe::More(more) => {
+                    again.push((keys.slot(), Probe::probe_hash(&keys, more, 1)));
                     hashes.push(name);
                 }
-                First::Nothing | First::Data => {}
+                Probe::Nothing | Probe::Data => {}
             }
         }
         let second = self.engine.ask_all(again).await?;
         for (name, second) in hashes.into_iter().zip(second) {
-            if let First::Lock(sight) = second? {
-                seen.push((name, sight));
+            if let Probe::Lock(snapshot) = second? {
+                seen.push((name, snapshot));
             }
         }
-        let (names, mut sights): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
-        know_who_is_there(&self.engine, &mut sights).await?;
-        let seen = names.into_iter().zip(sights);
+        let (names, mut snapshots): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
+        know_who_is_there(&self.engine, &mut snapshots).await?;
+        let seen = names.into_iter().zip(snapshots);
         Ok(seen
-            .map(|(name, sight)| LockInfo::new(&name, sight))
+            .map(|(name, snapshot)| LockInfo::new(&name, snapshot))
             .collect())
     }
 }
 
-/// Asks of every process in `sights` whether it is connected.
-async fn know_who_is_there(engine: &Engine, sights: &mut [Sight]) -> Result<(), Error> {
-    let everybody = sights
+/// Asks of every process in `snapshots` whether it is connected.
+async fn know_who_is_there(engine: &Engine, snapshots: &mut [LockSnapshot]) -> Result<(), Error> {
+    let everybody = snapshots
         .iter()
-        .flat_map(|sight| sight.holders.iter().chain(&sight.waiters));
+        .flat_map(|snapshot| snapshot.holders.iter().chain(&snapshot.waiters));
     let mut processes: BTreeMap<String, Option<bool>> = BTreeMap::new();
     // The process of a kept lock has released it: whether it is connected
     // makes no difference.
-    let renewing = everybody.filter(|stood| !stood.holder.released);
-    for process in renewing.filter_map(Stood::process) {
+    let renewing = everybody.filter(|participant| !participant.holder.released);
+    for process in renewing.filter_map(Participant::process) {
         processes.insert(process.to_owned(), None);
     }
     let calls = processes.keys().map(|process| is_connected(process));
@@ -320,40 +328,46 @@ async fn know_who_is_there(engine: &Engine, sights: &mut [Sight]) -> Result<(), 
     for (alive, answer) in processes.values_mut().zip(answers) {
         *alive = answer?;
     }
-    for sight in sights {
-        let stood = sight.holders.iter_mut().chain(&mut sight.waiters);
-        for stood in stood.filter(|stood| !stood.holder.released) {
-            let alive = stood.process().and_then(|process| processes.get(process));
-            stood.holder.connected = alive.copied().flatten();
+    for snapshot in snapshots {
+        let participant = snapshot.holders.iter_mut().chain(&mut snapshot.waiters);
+        for participant in participant.filter(|participant| !participant.holder.released) {
+            let alive = participant
+                .process()
+                .and_then(|process| processes.get(process));
+            participant.holder.connected = alive.copied().flatten();
         }
     }
     Ok(())
 }
 
 impl LockInfo {
-    fn new(name: &str, sight: Sight) -> Self {
-        let people = |stood: Vec<Stood>| stood.into_iter().map(|stood| stood.holder);
+    fn new(name: &str, snapshot: LockSnapshot) -> Self {
+        let people = |participant: Vec<Participant>| {
+            participant
+                .into_iter()
+                .map(|participant| participant.holder)
+        };
         Self {
             name: name.to_owned(),
-            kind: sight.kind,
-            holders: people(sight.holders).collect(),
-            holder_count: sight.holder_count,
-            waiters: people(sight.waiters).map(Waiter::from).collect(),
-            waiter_count: sight.waiter_count,
+            kind: snapshot.kind,
+            holders: people(snapshot.holders).collect(),
+            holder_count: snapshot.holder_count,
+            waiters: people(snapshot.waiters).map(Waiter::from).collect(),
+            waiter_count: snapshot.waiter_count,
         }
     }
 }
 
 impl From<Holder> for Waiter {
     /// One who waits stands on the server as a holder does.
-    fn from(stood: Holder) -> Self {
+    fn from(participant: Holder) -> Self {
         Self {
-            host: stood.host,
-            pid: stood.pid,
-            since: stood.since,
-            note: stood.note,
-            redisson: stood.redisson,
-            connected: stood.connected,
+            host: participant.host,
+            pid: participant.pid,
+            since: participant.since,
+            note: participant.note,
+            redisson: participant.redisson,
+            connected: participant.connected,
         }
     }
 }

@@ -16,7 +16,7 @@ pub use server_info::ServerInfo;
 use crate::lease::{Engine, ShutdownOutcome};
 use crate::locks::redisson::Redisson;
 use crate::locks::{FairMutex, Latch, Mutex, RwLock, Semaphore};
-use crate::options::Terms;
+use crate::options::AcquireOptions;
 use crate::protocol::Keyspace;
 
 /// A connection to the server that keeps the locks. Cheap to clone; one per process is enough.
@@ -29,7 +29,7 @@ use crate::protocol::Keyspace;
 pub struct Client {
     pub(crate) engine: Arc<Engine>,
     pub(crate) keyspace: Arc<Keyspace>,
-    terms: Terms,
+    options: AcquireOptions,
 }
 
 impl Client {
@@ -39,26 +39,26 @@ impl Client {
     /// be used is told when the lock is.
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
-        Mutex::new(self.engine.clone(), &self.keyspace, name, &self.terms)
+        Mutex::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
     /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
     #[must_use]
     pub fn fair_mutex(&self, name: &str) -> FairMutex {
-        FairMutex::new(self.engine.clone(), &self.keyspace, name, &self.terms)
+        FairMutex::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
     /// So many permits, given to those who wait in the order in which they came.
     #[must_use]
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let engine = self.engine.clone();
-        Semaphore::new(engine, &self.keyspace, name, permits, &self.terms)
+        Semaphore::new(engine, &self.keyspace, name, permits, &self.options)
     }
 
     /// A lock that many readers or one writer hold, served in the order in which they came.
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
-        RwLock::new(self.engine.clone(), &self.keyspace, name, &self.terms)
+        RwLock::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
     /// A count that several processes bring down to zero, for others to wait for.
@@ -69,7 +69,7 @@ impl Client {
 
     /// The objects of a fleet of Redisson clients on the same server: see [`redisson`](crate::redisson).
     pub fn redisson(&self) -> Redisson {
-        Redisson::new(self.engine.clone(), &self.keyspace, &self.terms)
+        Redisson::new(self.engine.clone(), &self.keyspace, &self.options)
     }
 
     /// Gives back every lock that is held, and refuses to take more. Returns whether all was given back

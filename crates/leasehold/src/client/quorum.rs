@@ -8,8 +8,8 @@ use crate::backend::Target;
 use crate::error::Error;
 use crate::lease::{Admission, Engine, ShutdownOutcome};
 use crate::locks::Mutex;
-use crate::options::Terms;
-use crate::protocol::{Counters, Keyspace, Roll};
+use crate::options::AcquireOptions;
+use crate::protocol::{Counters, Electorate, Keyspace};
 
 /// Independent servers, of which a majority keeps each lock: it outlives the loss of any minority.
 ///
@@ -31,8 +31,8 @@ use crate::protocol::{Counters, Keyspace, Roll};
 pub struct Quorum {
     engine: Arc<Engine>,
     keyspace: Arc<Keyspace>,
-    roll: Arc<Roll>,
-    terms: Terms,
+    electorate: Arc<Electorate>,
+    options: AcquireOptions,
 }
 
 impl Quorum {
@@ -67,7 +67,13 @@ impl Quorum {
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
         let engine = self.engine.clone();
-        Mutex::voted(engine, &self.keyspace, &self.roll, name, &self.terms)
+        Mutex::voted(
+            engine,
+            &self.keyspace,
+            &self.electorate,
+            name,
+            &self.options,
+        )
     }
 
     /// As [`Client::shutdown`](crate::Client::shutdown).
@@ -143,10 +149,10 @@ impl QuorumBuilder {
 
     fn open(self) -> Result<(Quorum, Admission, tokio::runtime::Handle), Error> {
         let settings = self.settings;
-        let mut terms = Terms::new(settings.lease);
-        terms.longest = self.max_lease;
-        terms.voted = true;
-        terms.validate()?;
+        let mut options = AcquireOptions::new(settings.lease);
+        options.max_lease = self.max_lease;
+        options.quorum = true;
+        options.validate()?;
         let urls = self.urls.iter();
         let targets: Vec<_> = urls
             .map(|url| settings.target(url))
@@ -156,7 +162,7 @@ impl QuorumBuilder {
             return Err(Error::invalid("url", why));
         }
         let keyspace = Arc::new(Keyspace::new(&settings.prefix, Counters::one())?);
-        let roll = Arc::new(Roll::new(&keyspace.standing()));
+        let electorate = Arc::new(Electorate::new(&keyspace.standing()));
         let runtime = keeper_runtime()?;
         let keeper = runtime.handle().clone();
         let backend = Target::open_all(
@@ -165,14 +171,14 @@ impl QuorumBuilder {
             settings.request_timeout,
             &keeper,
         );
-        let (longest, patience) = (self.max_lease, settings.request_timeout);
-        let admission = Admission::new(roll.clone(), longest, patience);
+        let (longest, timeout) = (self.max_lease, settings.request_timeout);
+        let admission = Admission::new(electorate.clone(), longest, timeout);
         let engine = Arc::new(start(runtime, backend, settings.limits())?);
         let quorum = Quorum {
             engine,
             keyspace,
-            roll,
-            terms,
+            electorate,
+            options,
         };
         Ok((quorum, admission, keeper))
     }

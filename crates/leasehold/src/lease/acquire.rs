@@ -9,13 +9,13 @@ use super::hold::Hold;
 use super::keeper::Keeper;
 use super::waiting::{Asking, Place, Turn};
 use super::{Engine, error_of};
-use crate::backend::{Backoff, Failure, Link};
-use crate::clock::Moment;
+use crate::backend::{Backoff, Connection, RequestError};
 use crate::error::Error;
 use crate::info::Holder;
-use crate::options::{Acknowledgement, Terms};
+use crate::options::{AcquireOptions, ReplicaAck};
 use crate::owner::{Owner, Token};
-use crate::protocol::{Acquired, Hints, Kind, Mark, Renewed, Waiting};
+use crate::protocol::{Acquired, Kind, LockValue, Notified, Renewed, WaitStrategy};
+use crate::time::BootInstant;
 
 /// What one attempt came to.
 enum Attempt {
@@ -33,10 +33,10 @@ impl Engine {
     pub(crate) async fn try_take(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Result<Option<Hold>, Error> {
-        terms.validate()?;
-        match self.attempt_firmly(kind, terms, false).await {
+        options.validate()?;
+        match self.attempt_firmly(kind, options, false).await {
             Ok(Attempt::Taken(hold)) => Ok(Some(hold)),
             Ok(Attempt::Busy(_) | Attempt::Split) => Ok(None),
             Err(failure) => Err(error_of(failure, kind.name())),
@@ -47,12 +47,12 @@ impl Engine {
     async fn attempt_firmly(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
         look: bool,
-    ) -> Result<Attempt, Failure> {
+    ) -> Result<Attempt, RequestError> {
         let mut pauses = split_pauses();
         for _ in 0..SPLITS {
-            match self.attempt(kind, terms, look).await? {
+            match self.attempt(kind, options, look).await? {
                 Attempt::Split => tokio::time::sleep(pauses.pause()).await,
                 attempt => return Ok(attempt),
             }
@@ -60,42 +60,44 @@ impl Engine {
         Ok(Attempt::Split)
     }
 
-    /// Tries until the lock is ours or the wait of `terms` is over.
+    /// Tries until the lock is ours or the wait of `options` is over.
     pub(crate) async fn take(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Result<Hold, Error> {
-        terms.validate()?;
-        let start = Moment::now();
+        options.validate()?;
+        let start = BootInstant::now();
         let mut log = Log::new(self.limits.outage);
-        let outcome = match terms.wait {
-            Some(Duration::ZERO) => match Box::pin(self.attempt_firmly(kind, terms, true)).await {
-                Ok(Attempt::Taken(hold)) => Some(Ok(hold)),
-                Ok(Attempt::Busy(holder)) => {
-                    log.busy(holder);
-                    None
+        let outcome = match options.timeout {
+            Some(Duration::ZERO) => {
+                match Box::pin(self.attempt_firmly(kind, options, true)).await {
+                    Ok(Attempt::Taken(hold)) => Some(Ok(hold)),
+                    Ok(Attempt::Busy(holder)) => {
+                        log.busy(holder);
+                        None
+                    }
+                    Ok(Attempt::Split) => None,
+                    Err(failure) => Some(Err(failure)),
                 }
-                Ok(Attempt::Split) => None,
-                Err(failure) => Some(Err(failure)),
-            },
+            }
             Some(limit) => {
-                let trying = self.try_until_taken(kind, terms, &mut log);
+                let trying = self.try_until_taken(kind, options, &mut log);
                 Box::pin(tokio::time::timeout(limit, trying)).await.ok()
             }
-            None => Some(self.try_until_taken(kind, terms, &mut log).await),
+            None => Some(self.try_until_taken(kind, options, &mut log).await),
         };
         match outcome {
             Some(Ok(hold)) => Ok(hold),
             Some(Err(failure)) => Err(error_of(failure, kind.name())),
             None => {
                 // One who was never first in line has seen nobody; the first in line has.
-                let gate = kind.waiting().gate();
+                let gate = kind.wait_strategy().local_queue_key();
                 if let Some(seen) = gate.and_then(|gate| self.room.last_seen(gate)) {
                     log.ahead = log.ahead.or(seen.ahead);
                     log.holder = log.holder.or(Some(Box::new(seen.holder)));
                 }
-                Err(log.into_error(kind.name(), Moment::now().since(start)))
+                Err(log.into_error(kind.name(), BootInstant::now().since(start)))
             }
         }
     }
@@ -103,14 +105,14 @@ impl Engine {
     async fn try_until_taken(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
         log: &mut Log,
-    ) -> Result<Hold, Failure> {
+    ) -> Result<Hold, RequestError> {
         // Where others of this process wait already, trying first would only cost the server.
-        let gate = kind.waiting().gate();
+        let gate = kind.wait_strategy().local_queue_key();
         let mut place = gate.and_then(|gate| self.room.join(gate));
         if place.is_none() {
-            match self.attempt(kind, terms, false).await {
+            match self.attempt(kind, options, false).await {
                 Ok(Attempt::Taken(hold)) => return Ok(hold),
                 Ok(Attempt::Busy(holder)) => log.busy(holder),
                 Ok(Attempt::Split) => log.fine(),
@@ -119,19 +121,19 @@ impl Engine {
             place = gate.map(|gate| self.room.enter(gate));
         }
         // Boxed, since its state is large and most acquires never get here.
-        Box::pin(self.take_turn(kind, terms, place, log)).await
+        Box::pin(self.take_turn(kind, options, place, log)).await
     }
 
     /// Waits for the turn to ask, where tasks of this process take turns, and then for the lock.
     async fn take_turn(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
         place: Option<Place>,
         log: &mut Log,
-    ) -> Result<Hold, Failure> {
+    ) -> Result<Hold, RequestError> {
         let turn = match &place {
-            Some(place) => match place.turn(terms, &self.keeper).await {
+            Some(place) => match place.turn(options, &self.keeper).await {
                 Turn::ToAsk(turn) => Some(turn),
                 Turn::ToHold(hold) => return Ok(hold),
             },
@@ -140,8 +142,8 @@ impl Engine {
         let pulse = turn.as_ref().map(Asking::pulse);
         tokio::select! {
             biased;
-            () = self.closed() => Err(Failure::Closed),
-            taken = Asking::drive(pulse, self.wait(kind, terms, turn, log)) => taken,
+            () = self.closed() => Err(RequestError::ShutDown),
+            taken = Asking::drive(pulse, self.wait(kind, options, turn, log)) => taken,
         }
     }
 
@@ -149,38 +151,40 @@ impl Engine {
     async fn wait(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
         turn: Option<Asking<'_>>,
         log: &mut Log,
-    ) -> Result<Hold, Failure> {
-        match (kind.waiting(), turn) {
-            (Waiting::ForHints(hints), Some(turn)) => {
-                self.wait_for_hints(kind, hints, terms, turn, log).await
+    ) -> Result<Hold, RequestError> {
+        match (kind.wait_strategy(), turn) {
+            (WaitStrategy::Notified(hints), Some(turn)) => {
+                self.wait_for_hints(kind, hints, options, turn, log).await
             }
-            (Waiting::InLine(line), turn) => self.wait_in_line(kind, line, terms, turn, log).await,
-            (Waiting::ForHints(_), None) => unreachable!("BUG: hints are for those at a gate"),
+            (WaitStrategy::Queued(line), turn) => {
+                self.wait_in_line(kind, line, options, turn, log).await
+            }
+            (WaitStrategy::Notified(_), None) => unreachable!("BUG: hints are for those at a gate"),
         }
     }
 
     async fn wait_for_hints(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        hints: &dyn Hints,
-        terms: &Terms,
+        hints: &dyn Notified,
+        options: &AcquireOptions,
         mut turn: Asking<'_>,
         log: &mut Log,
-    ) -> Result<Hold, Failure> {
+    ) -> Result<Hold, RequestError> {
         let mut pauses = split_pauses();
         loop {
             turn.let_others_go_first().await;
             // Subscribed first, tried after: a release in between is not missed.
             let outcome = match turn.listen(self, hints, kind.slot()).await {
-                Ok(()) => self.attempt(kind, terms, true).await,
+                Ok(()) => self.attempt(kind, options, true).await,
                 Err(failure) => Err(failure),
             };
             match outcome {
                 Ok(Attempt::Taken(hold)) => {
-                    turn.took(&hold, terms);
+                    turn.took(&hold, options);
                     return Ok(hold);
                 }
                 Ok(Attempt::Split) => {
@@ -206,21 +210,25 @@ impl Engine {
     async fn attempt(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
         look: bool,
-    ) -> Result<Attempt, Failure> {
+    ) -> Result<Attempt, RequestError> {
         if *self.closed.borrow() {
-            return Err(Failure::Closed);
+            return Err(RequestError::ShutDown);
         }
-        let link = self.link(kind.slot()).await?;
-        let mark = kind.mark(&Owner::random(), link.facts().server_now(), &terms.note);
-        let armed = Armed::new(&self.keeper, kind, mark, link);
-        let sent = Moment::now();
-        let call = kind.acquire(armed.mark(), first_lease(terms), look);
-        match call.send(armed.link(), self.limits.request).await {
+        let connection = self.connection(kind.slot()).await?;
+        let value = kind.value(
+            &Owner::random(),
+            connection.facts().server_now(),
+            &options.note,
+        );
+        let armed = Armed::new(&self.keeper, kind, value, connection);
+        let sent = BootInstant::now();
+        let call = kind.acquire(armed.value(), first_lease(options), look);
+        match call.send(armed.connection(), self.limits.request).await {
             Ok(Acquired::Held { token }) => {
-                let granted = Granted::new(sent, first_lease(terms));
-                let hold = self.take_charge(armed, token, terms, granted).await?;
+                let granted = Granted::new(sent, first_lease(options));
+                let hold = self.take_charge(armed, token, options, granted).await?;
                 Ok(Attempt::Taken(hold))
             }
             Ok(Acquired::Busy { holder }) => {
@@ -228,12 +236,12 @@ impl Engine {
                 Ok(Attempt::Busy(holder))
             }
             // Stays armed: it was taken, and is cancelled.
-            Ok(Acquired::Void { refusal }) => Err(Failure::Refused(refusal)),
+            Ok(Acquired::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
             Ok(Acquired::Split) => {
                 Box::pin(self.give_up(armed)).await;
                 Ok(Attempt::Split)
             }
-            Err(failure @ Failure::Refused(_)) => {
+            Err(failure @ RequestError::Refused(_)) => {
                 armed.disarm();
                 Err(failure)
             }
@@ -243,10 +251,10 @@ impl Engine {
 
     /// Gives back what was won in part, before the next attempt finds it in its way.
     async fn give_up(&self, armed: Armed<'_>) {
-        let server = armed.link().facts().capabilities;
-        let cancel = armed.kind().cancel(armed.mark(), server).of_all();
+        let server = armed.connection().facts().capabilities;
+        let cancel = armed.kind().cancel(armed.value(), server).await_all_nodes();
         // What fails stays armed, and is cancelled in the background.
-        let cancelled = cancel.send(armed.link(), self.limits.request).await;
+        let cancelled = cancel.send(armed.connection(), self.limits.request).await;
         if cancelled.is_ok() {
             armed.disarm();
         }
@@ -261,31 +269,33 @@ impl Engine {
         self: &Arc<Self>,
         armed: Armed<'_>,
         token: Token,
-        terms: &Terms,
+        options: &AcquireOptions,
         granted: Granted,
-    ) -> impl Future<Output = Result<Hold, Failure>> + Send {
+    ) -> impl Future<Output = Result<Hold, RequestError>> + Send {
         async move {
             // Boxed, since most acquires need neither.
-            let token = match token.as_u64() < armed.link().facts().server_time {
+            let token = match token.as_u64() < armed.connection().facts().server_time {
                 true => Box::pin(self.lifted(&armed, token)).await?,
                 false => token,
             };
-            let granted = match terms.acknowledged {
+            let granted = match options.replica_ack {
                 None => granted,
-                Some(wanted) => match Box::pin(self.acknowledged(&armed, wanted, terms)).await {
+                Some(wanted) => match Box::pin(self.acknowledged(&armed, wanted, options)).await {
                     Ok(granted) => granted,
                     // No replica was asked: the lock is released first, and nothing has changed.
-                    Err(failure @ Failure::Unreachable(_)) => {
+                    Err(failure @ RequestError::Unreachable(_)) => {
                         Box::pin(self.give_up(armed)).await;
                         return Err(failure);
                     }
                     Err(failure) => return Err(failure),
                 },
             };
-            let (kind, mark) = (armed.kind().clone(), armed.mark().clone());
-            let held = Held::new(kind, mark, token, terms, granted);
+            let (kind, value) = (armed.kind().clone(), armed.value().clone());
+            let held = Held::new(kind, value, token, options, granted);
             if matches!(held.state(), State::Ended(_)) {
-                return Err(Failure::Unknown("granted too late to be of use".into()));
+                return Err(RequestError::Unknown(
+                    "granted too late to be of use".into(),
+                ));
             }
             armed.disarm();
             Ok(Hold::new(Arc::new(held), self.clone()))
@@ -296,22 +306,24 @@ impl Engine {
     async fn acknowledged(
         &self,
         armed: &Armed<'_>,
-        wanted: Acknowledgement,
-        terms: &Terms,
-    ) -> Result<Granted, Failure> {
-        let lease = first_lease(terms);
-        let renewing = self.renew(&**armed.kind(), armed.mark(), lease, Some(wanted));
+        wanted: ReplicaAck,
+        options: &AcquireOptions,
+    ) -> Result<Granted, RequestError> {
+        let lease = first_lease(options);
+        let renewing = self.renew(&**armed.kind(), armed.value(), lease, Some(wanted));
         match renewing.await? {
-            (sent, Renewed::Kept | Renewed::KeptInPart) => Ok(Granted::new(sent, lease)),
-            (_, Renewed::Gone) => Err(Failure::Unknown("lost before it was replicated".into())),
+            (sent, Renewed::Renewed | Renewed::OnMajority) => Ok(Granted::new(sent, lease)),
+            (_, Renewed::NotOwner) => Err(RequestError::Unknown(
+                "lost before it was replicated".into(),
+            )),
         }
     }
 
     /// Invariant 8. After a loss of data the first client to notice raises the counter for all.
-    async fn lifted(&self, armed: &Armed<'_>, token: Token) -> Result<Token, Failure> {
-        let link = armed.link();
-        match armed.kind().raise_token(link.facts().server_time) {
-            Some(raise) => raise.send(link, self.limits.request).await,
+    async fn lifted(&self, armed: &Armed<'_>, token: Token) -> Result<Token, RequestError> {
+        let connection = armed.connection();
+        match armed.kind().raise_token(connection.facts().server_time) {
+            Some(raise) => raise.send(connection, self.limits.request).await,
             None => Ok(token),
         }
     }
@@ -333,13 +345,17 @@ impl<'a> Armed<'a> {
     pub(super) fn new(
         keeper: &'a Keeper,
         kind: &Arc<dyn Kind>,
-        mark: Mark,
-        link: Arc<dyn Link>,
+        value: LockValue,
+        connection: Arc<dyn Connection>,
     ) -> Self {
         let kind = kind.clone();
         Self {
             keeper,
-            claim: Some(Claim { kind, mark, link }),
+            claim: Some(Claim {
+                kind,
+                value,
+                connection,
+            }),
         }
     }
 
@@ -353,12 +369,12 @@ impl<'a> Armed<'a> {
         &self.claim().kind
     }
 
-    fn mark(&self) -> &Mark {
-        &self.claim().mark
+    fn value(&self) -> &LockValue {
+        &self.claim().value
     }
 
-    fn link(&self) -> &dyn Link {
-        &*self.claim().link
+    fn connection(&self) -> &dyn Connection {
+        &*self.claim().connection
     }
 
     pub(super) fn disarm(mut self) {
@@ -379,8 +395,8 @@ pub(super) struct Log {
     holder: Option<Box<Holder>>,
     /// How many were to be served first, in a line.
     pub(super) ahead: Option<u64>,
-    failure: Option<Failure>,
-    failing_since: Option<Moment>,
+    failure: Option<RequestError>,
+    failing_since: Option<BootInstant>,
     bearable: Duration,
     pub(super) backoff: Backoff,
 }
@@ -410,10 +426,10 @@ impl Log {
     }
 
     /// Bears a failure that may pass, until the outage has lasted too long.
-    pub(super) fn failed(&mut self, failure: Failure) -> Result<(), Failure> {
-        let now = Moment::now();
+    pub(super) fn failed(&mut self, failure: RequestError) -> Result<(), RequestError> {
+        let now = BootInstant::now();
         let since = *self.failing_since.get_or_insert(now);
-        if !failure.is_passing() || now.since(since) > self.bearable {
+        if !failure.is_transient() || now.since(since) > self.bearable {
             return Err(failure);
         }
         self.failure = Some(failure);

@@ -6,7 +6,7 @@
 //!
 //! No promise depends on how often the nodes are asked: each of them compares its run id in every step, and does not
 //! vote from the first moment after a restart. Asking late only makes a node vote again later. So they are asked when there
-//! is news, which is a new connection or a vote that a node refused, and now and then.
+//! is event, which is a new connection or a vote that a node refused, and now and then.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::{Engine, error_of};
-use crate::backend::{Backend, Backoff, Failure, Lane, majority};
-use crate::chance;
-use crate::clock::Moment;
+use crate::backend::{Backend, Backoff, Purpose, RequestError, majority};
 use crate::error::Error;
-use crate::protocol::{Roll, Seat, too_few};
+use crate::protocol::{Electorate, NodeStatus, too_few};
+use crate::rng;
+use crate::time::BootInstant;
 
-/// How often the nodes are asked where there is no news: from this to three times as long, at random.
+/// How often the nodes are asked where there is no event: from this to three times as long, at random.
 const CALM: Duration = Duration::from_secs(10);
 
 /// Up to this much later than a node can be let in, at random: one of many clients does it, and the others find it done.
@@ -31,17 +31,17 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Asks the nodes who votes, and lets in who may.
 pub(crate) struct Admission {
-    roll: Arc<Roll>,
+    electorate: Arc<Electorate>,
     longest: Duration,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Admission {
-    pub(crate) fn new(roll: Arc<Roll>, longest: Duration, patience: Duration) -> Self {
+    pub(crate) fn new(electorate: Arc<Electorate>, longest: Duration, timeout: Duration) -> Self {
         Self {
-            roll,
+            electorate,
             longest,
-            patience,
+            timeout,
         }
     }
 
@@ -58,7 +58,7 @@ impl Admission {
             let Some(backend) = backend() else {
                 return;
             };
-            seats = self.look(&*backend, Lane::Keeper).await;
+            seats = self.look(&*backend, Purpose::Keeper).await;
             if let Err(failure) = &seats {
                 tracing::debug!(%failure, "nodes could not be asked who votes");
             }
@@ -69,7 +69,7 @@ impl Admission {
     async fn until_news(
         &self,
         changes: &Notify,
-        seats: &Result<Vec<Seat>, Failure>,
+        seats: &Result<Vec<NodeStatus>, RequestError>,
         pauses: &mut Backoff,
     ) {
         let (pause, all_vote) = match seats {
@@ -85,14 +85,14 @@ impl Admission {
                 // Others are connected to at about the same time.
                 tokio::time::sleep(PAUSE).await;
             }
-            // That one of them does not vote is no news where it is known.
-            () = self.roll.barred(), if all_vote => {}
+            // That one of them does not vote is no event where it is known.
+            () = self.electorate.barred(), if all_vote => {}
         }
     }
 
     /// Makes sure that a majority votes; nodes have `limit` to be connected to.
     pub(crate) async fn check(&self, engine: &Engine, limit: Duration) -> Result<(), Error> {
-        let look = || self.look(&*engine.backend, Lane::Requests);
+        let look = || self.look(&*engine.backend, Purpose::Requests);
         until(look, majority, limit).await
     }
 
@@ -100,42 +100,50 @@ impl Admission {
     /// `limit` to be connected to.
     pub(crate) async fn found(&self, engine: &Engine, limit: Duration) -> Result<(), Error> {
         let admit = || async {
-            let link = engine.backend.link(Lane::Requests, 0).await?;
-            let floor = link.facts().server_now();
-            let admitting = self.roll.admit(Duration::ZERO, floor);
-            admitting.send(&*link, self.patience).await
+            let connection = engine.backend.connection(Purpose::Requests, 0).await?;
+            let floor = connection.facts().server_now();
+            let admitting = self.electorate.admit(Duration::ZERO, floor);
+            admitting.send(&*connection, self.timeout).await
         };
         until(admit, |nodes| nodes, limit).await
     }
 
-    async fn look(&self, backend: &dyn Backend, lane: Lane) -> Result<Vec<Seat>, Failure> {
-        let seats = self.survey(backend, lane).await?;
-        if !seats.contains(&Seat::Ready) || voting(&seats) < majority(seats.len()) {
+    async fn look(
+        &self,
+        backend: &dyn Backend,
+        purpose: Purpose,
+    ) -> Result<Vec<NodeStatus>, RequestError> {
+        let seats = self.survey(backend, purpose).await?;
+        if !seats.contains(&NodeStatus::Ready) || voting(&seats) < majority(seats.len()) {
             return Ok(seats);
         }
         // Asked again: what counts is what a majority knows after the quarantine was over, when all who
         // were granted something before the node forgot it are done.
-        let seats = self.survey(backend, lane).await?;
+        let seats = self.survey(backend, purpose).await?;
         if voting(&seats) < majority(seats.len()) {
             return Ok(seats);
         }
         let highest = seats.iter().filter_map(|seat| match seat {
-            Seat::Voting { highest } => Some(*highest),
+            NodeStatus::Voting { highest } => Some(*highest),
             _ => None,
         });
         let floor = highest.max().unwrap_or(0).max(1);
-        let link = backend.link(lane, 0).await?;
-        let admitting = self.roll.admit(self.longest, floor);
-        let admitted = admitting.send(&*link, self.patience).await?;
+        let connection = backend.connection(purpose, 0).await?;
+        let admitting = self.electorate.admit(self.longest, floor);
+        let admitted = admitting.send(&*connection, self.timeout).await?;
         tracing::info!(votes = voting(&admitted), "a node votes again");
         Ok(admitted)
     }
 
-    async fn survey(&self, backend: &dyn Backend, lane: Lane) -> Result<Vec<Seat>, Failure> {
-        let link = backend.link(lane, 0).await?;
-        self.roll
+    async fn survey(
+        &self,
+        backend: &dyn Backend,
+        purpose: Purpose,
+    ) -> Result<Vec<NodeStatus>, RequestError> {
+        let connection = backend.connection(purpose, 0).await?;
+        self.electorate
             .survey(self.longest)
-            .send(&*link, self.patience)
+            .send(&*connection, self.timeout)
             .await
     }
 }
@@ -147,16 +155,16 @@ async fn until<F>(
     limit: Duration,
 ) -> Result<(), Error>
 where
-    F: Future<Output = Result<Vec<Seat>, Failure>>,
+    F: Future<Output = Result<Vec<NodeStatus>, RequestError>>,
 {
-    let end = Moment::now() + limit;
+    let end = BootInstant::now() + limit;
     loop {
         let failure = match ask().await {
             Ok(seats) if voting(&seats) >= needed(seats.len()) => return Ok(()),
-            Ok(seats) => Failure::Refused(too_few(voting(&seats), seats.len())),
+            Ok(seats) => RequestError::Refused(too_few(voting(&seats), seats.len())),
             Err(failure) => failure,
         };
-        if !failure.is_passing() || Moment::now() >= end {
+        if !failure.is_transient() || BootInstant::now() >= end {
             return Err(error_of(failure, ""));
         }
         tokio::time::sleep(PAUSE).await;
@@ -164,19 +172,19 @@ where
 }
 
 /// How long the nodes need not be asked that have said this: until the first of them can be let in, where they can be.
-fn pause(seats: &[Seat]) -> Duration {
-    let calm = CALM + CALM.mul_f64(2.0 * chance::fraction());
-    let jitter = JITTER.mul_f64(chance::fraction());
+fn pause(seats: &[NodeStatus]) -> Duration {
+    let calm = CALM + CALM.mul_f64(2.0 * rng::next_f64());
+    let jitter = JITTER.mul_f64(rng::next_f64());
     let due = seats.iter().filter_map(|seat| match seat {
-        Seat::Ready if voting(seats) >= majority(seats.len()) => Some(jitter),
-        Seat::Quarantined { left } => Some(*left + jitter),
+        NodeStatus::Ready if voting(seats) >= majority(seats.len()) => Some(jitter),
+        NodeStatus::Quarantined { left } => Some(*left + jitter),
         _ => None,
     });
     due.min().map_or(calm, |due| due.min(calm))
 }
 
-fn voting(seats: &[Seat]) -> usize {
-    let votes = |seat: &&Seat| matches!(seat, Seat::Voting { .. });
+fn voting(seats: &[NodeStatus]) -> usize {
+    let votes = |seat: &&NodeStatus| matches!(seat, NodeStatus::Voting { .. });
     seats.iter().filter(votes).count()
 }
 
@@ -192,18 +200,18 @@ mod tests {
     const LONGEST: Duration = Duration::from_secs(60);
     const LIMIT: Duration = Duration::from_secs(1);
     const AT_ONCE: Duration = Duration::from_millis(1);
-    const READY: Seat = Seat::Ready;
+    const READY: NodeStatus = NodeStatus::Ready;
 
     /// What the nodes were asked: the longest lease, and the floor.
     type Asked = Arc<Mutex<Vec<(u64, u64)>>>;
 
-    fn knows(highest: u64) -> Seat {
-        Seat::Voting { highest }
+    fn knows(highest: u64) -> NodeStatus {
+        NodeStatus::Voting { highest }
     }
 
     /// Nodes that say one of `answers` after the other, and the last one for ever.
-    fn nodes(answers: &[&[Seat]]) -> (Admission, Engine, Asked) {
-        let mut answers: Vec<Vec<Seat>> =
+    fn nodes(answers: &[&[NodeStatus]]) -> (Admission, Engine, Asked) {
+        let mut answers: Vec<Vec<NodeStatus>> =
             answers.iter().rev().map(|seats| seats.to_vec()).collect();
         let asked = Asked::default();
         let noted = asked.clone();
@@ -217,7 +225,7 @@ mod tests {
             };
             (
                 AT_ONCE,
-                Ok(vec![Reply::Each(seats.iter().map(reply).collect())]),
+                Ok(vec![Reply::PerNode(seats.iter().map(reply).collect())]),
             )
         });
         let limits = Limits {
@@ -225,16 +233,16 @@ mod tests {
             outage: LIMIT,
         };
         let engine = Engine::new(backend, Keeper::default(), limits);
-        let admission = Admission::new(Arc::new(Roll::new("standing")), LONGEST, LIMIT);
+        let admission = Admission::new(Arc::new(Electorate::new("standing")), LONGEST, LIMIT);
         (admission, engine, asked)
     }
 
-    fn reply(seat: &Seat) -> Option<Reply> {
+    fn reply(seat: &NodeStatus) -> Option<Reply> {
         let (answer, number) = match seat {
-            Seat::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
-            Seat::Ready => (2, 0),
-            Seat::Quarantined { left } => (0, i64::try_from(left.as_millis()).unwrap()),
-            Seat::Silent => return None,
+            NodeStatus::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
+            NodeStatus::Ready => (2, 0),
+            NodeStatus::Quarantined { left } => (0, i64::try_from(left.as_millis()).unwrap()),
+            NodeStatus::NoReply => return None,
         };
         Some(Reply::List(vec![Reply::Int(answer), Reply::Int(number)]))
     }
@@ -272,21 +280,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nobody_is_let_in_by_less_than_a_majority() {
-        let some: [&[&[Seat]]; 3] = [
+        let some: [&[&[NodeStatus]]; 3] = [
             &[&[knows(10), READY, READY]],
-            &[&[knows(10), READY, Seat::Silent]],
+            &[&[knows(10), READY, NodeStatus::NoReply]],
             // The second of the two who knew has gone before it was asked again.
             &[
                 &[knows(10), knows(20), READY],
-                &[knows(10), Seat::Silent, READY],
+                &[knows(10), NodeStatus::NoReply, READY],
             ],
         ];
         for answers in some {
             let (admission, engine, asked) = nodes(answers);
-            let start = Moment::now();
+            let start = BootInstant::now();
             let checked = admission.check(&engine, LIMIT).await;
             assert!(matches!(checked, Err(Error::NoQuorum(_))), "{checked:?}");
-            assert!(Moment::now().since(start) >= LIMIT);
+            assert!(BootInstant::now().since(start) >= LIMIT);
             assert!(floors(&asked).iter().all(|floor| *floor == 0), "{asked:?}");
         }
     }
@@ -294,9 +302,12 @@ mod tests {
     #[test]
     fn nodes_are_asked_when_one_can_be_let_in() {
         let left = Duration::from_secs(5);
-        let quarantined = Seat::Quarantined { left };
+        let quarantined = NodeStatus::Quarantined { left };
         for _ in 0..100 {
-            let calm = [&[knows(1), knows(1)][..], &[knows(1), READY, Seat::Silent]];
+            let calm = [
+                &[knows(1), knows(1)][..],
+                &[knows(1), READY, NodeStatus::NoReply],
+            ];
             for seats in calm {
                 assert!((CALM..=CALM * 3).contains(&pause(seats)), "{seats:?}");
             }
@@ -308,14 +319,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn vote_that_is_refused_is_a_reason_to_ask() {
-        let barred = vec![Reply::Each(vec![Some(Reply::List(vec![Reply::Int(3)]))])];
+        let barred = vec![Reply::PerNode(vec![Some(Reply::List(vec![Reply::Int(3)]))])];
         let (admission, engine, asked) = nodes(&[&[knows(1), knows(1), knows(1)]]);
-        let (engine, roll) = (Arc::new(engine), admission.roll.clone());
+        let (engine, electorate) = (Arc::new(engine), admission.electorate.clone());
         let watching = tokio::spawn(admission.watch(Arc::downgrade(&engine)));
         tokio::time::sleep(CALM * 3 + AT_ONCE * 2).await;
         let calm = asked.lock().len();
         assert!((1..=3).contains(&calm), "{calm}");
-        roll.note(&barred);
+        electorate.note(&barred);
         tokio::time::sleep(AT_ONCE * 2).await;
         assert_eq!(asked.lock().len(), calm + 1);
         watching.abort();
@@ -325,23 +336,23 @@ mod tests {
     async fn one_in_quarantine_is_left_alone() {
         let left = Duration::from_secs(9);
         let (admission, engine, asked) =
-            nodes(&[&[knows(10), knows(20), Seat::Quarantined { left }]]);
+            nodes(&[&[knows(10), knows(20), NodeStatus::Quarantined { left }]]);
         admission.check(&engine, LIMIT).await.unwrap();
         assert_eq!(floors(&asked), [0]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_quorum_is_founded_by_all_of_it_or_not_at_all() {
-        let (admission, engine, asked) = nodes(&[&[knows(1), knows(1), Seat::Silent]]);
-        let start = Moment::now();
+        let (admission, engine, asked) = nodes(&[&[knows(1), knows(1), NodeStatus::NoReply]]);
+        let start = BootInstant::now();
         let founded = admission.found(&engine, LIMIT).await;
         assert!(matches!(founded, Err(Error::NoQuorum(_))), "{founded:?}");
-        let took = Moment::now().since(start);
+        let took = BootInstant::now().since(start);
         assert!((LIMIT..LIMIT * 2).contains(&took), "{took:?}");
         assert!(asked.lock().iter().all(|(longest, _)| *longest == 0));
 
         let (admission, engine, _) = nodes(&[
-            &[knows(1), knows(1), Seat::Silent],
+            &[knows(1), knows(1), NodeStatus::NoReply],
             &[knows(1), knows(1), knows(1)],
         ]);
         admission.found(&engine, LIMIT).await.unwrap();

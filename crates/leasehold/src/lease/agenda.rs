@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::held::{Ending, Held, State};
-use crate::clock::Moment;
+use crate::time::BootInstant;
 
 /// While leases are held the keeper looks at the clock this often: timers stop while the machine
 /// sleeps, and a lease that ended meanwhile must be told soon after waking.
@@ -23,7 +23,7 @@ pub(super) const BEATS: u32 = 256;
 /// Entries of leases that have ended are dropped when their time comes, or when the number of entries has doubled.
 #[derive(Default)]
 pub(super) struct Agenda {
-    entries: BTreeMap<Moment, Vec<(Arc<Held>, What)>>,
+    entries: BTreeMap<BootInstant, Vec<(Arc<Held>, What)>>,
     /// How many entries there are, and how many were left when ended leases were last dropped.
     count: usize,
     swept: usize,
@@ -42,15 +42,15 @@ pub(super) enum What {
 }
 
 /// The last moment up to `moment` that is shared by leases of this length.
-pub(super) fn shared(moment: Moment, lease: Duration) -> Moment {
+pub(super) fn shared(moment: BootInstant, lease: Duration) -> BootInstant {
     floor(moment, lease / 3 / BEATS)
 }
 
 /// The last whole multiple of `step` up to `moment`.
-pub(super) fn floor(moment: Moment, step: Duration) -> Moment {
+pub(super) fn floor(moment: BootInstant, step: Duration) -> BootInstant {
     let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
     let nanos = moment.as_nanos();
-    Moment::from_nanos(nanos - nanos % step.max(1))
+    BootInstant::from_nanos(nanos - nanos % step.max(1))
 }
 
 impl Agenda {
@@ -59,7 +59,7 @@ impl Agenda {
         let State::Valid { deadline } = held.state() else {
             return;
         };
-        if held.first_renewal < Moment::NEVER {
+        if held.first_renewal < BootInstant::NEVER {
             let first = What::Renew { failures: 0 };
             self.push(held.first_renewal, held.clone(), first);
         }
@@ -67,14 +67,18 @@ impl Agenda {
     }
 
     /// Has a deadline looked at: shortly before it, when most have moved on, and then when it is here.
-    pub(super) fn watch(&mut self, deadline: Moment, held: Arc<Held>) {
-        let here = deadline.before(EARLY);
+    pub(super) fn watch(&mut self, deadline: BootInstant, held: Arc<Held>) {
+        let here = deadline.saturating_sub(EARLY);
         let before = shared(here, held.lease);
-        let due = if before > Moment::now() { before } else { here };
+        let due = if before > BootInstant::now() {
+            before
+        } else {
+            here
+        };
         self.push(due, held, What::Expire);
     }
 
-    pub(super) fn push(&mut self, due: Moment, held: Arc<Held>, what: What) {
+    pub(super) fn push(&mut self, due: BootInstant, held: Arc<Held>, what: What) {
         self.entries.entry(due).or_default().push((held, what));
         self.count += 1;
         if self.count > FEW.max(2 * self.swept) {
@@ -93,7 +97,7 @@ impl Agenda {
     }
 
     /// Takes out all that is due.
-    pub(super) fn take_due(&mut self, now: Moment) -> Vec<(Arc<Held>, What)> {
+    pub(super) fn take_due(&mut self, now: BootInstant) -> Vec<(Arc<Held>, What)> {
         let mut due = Vec::new();
         while let Some(first) = self.entries.first_entry()
             && *first.key() <= now
@@ -104,10 +108,10 @@ impl Agenda {
         due
     }
 
-    /// Has the lease renewed now that stands on the server as `mark`; false when that cannot be said yet because it is
+    /// Has the lease renewed now that stands on the server as `value`; false when that cannot be said yet because it is
     /// being renewed.
-    pub(super) fn hurry(&mut self, mark: &[u8], now: Moment) -> bool {
-        let its = |held: &Held| *held.mark == *mark;
+    pub(super) fn hurry(&mut self, value: &[u8], now: BootInstant) -> bool {
+        let its = |held: &Held| *held.value == *value;
         let found = self.entries.iter().find_map(|(due, entries)| {
             let is_its = |(held, what): &(Arc<Held>, What)| *what != What::Expire && its(held);
             Some((*due, entries.iter().position(is_its)?))
@@ -134,10 +138,10 @@ impl Agenda {
     }
 
     /// When to look again: when the first entry is due, and every [`TICK`] while there is any.
-    pub(super) fn next(&self) -> Moment {
+    pub(super) fn next(&self) -> BootInstant {
         match self.entries.first_key_value() {
-            Some((due, _)) => (*due).min(Moment::now() + TICK),
-            None => Moment::NEVER,
+            Some((due, _)) => (*due).min(BootInstant::now() + TICK),
+            None => BootInstant::NEVER,
         }
     }
 
@@ -156,7 +160,7 @@ mod tests {
     use super::super::held::Granted;
     use super::super::tests::kind;
     use super::*;
-    use crate::options::Terms;
+    use crate::options::AcquireOptions;
     use crate::owner::{Owner, Token};
 
     /// A lease of a year that was released stayed in memory for a year.
@@ -164,11 +168,11 @@ mod tests {
     fn agenda_forgets_leases_that_were_released() {
         let mut agenda = Agenda::default();
         for _ in 0..10_000 {
-            let mut terms = Terms::new(Duration::from_secs(366 * 86_400));
-            terms.renewed = false;
-            let mark = kind().mark(&Owner::random(), 0, "");
-            let granted = Granted::new(Moment::now(), terms.lease);
-            let held = Arc::new(Held::new(kind(), mark, Token::new(1), &terms, granted));
+            let mut options = AcquireOptions::new(Duration::from_secs(366 * 86_400));
+            options.renewed = false;
+            let value = kind().value(&Owner::random(), 0, "");
+            let granted = Granted::new(BootInstant::now(), options.lease);
+            let held = Arc::new(Held::new(kind(), value, Token::new(1), &options, granted));
             agenda.add(held.clone());
             held.end(Ending::Released);
         }

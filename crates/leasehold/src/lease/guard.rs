@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use super::held::{Ending, Held, State};
 use super::hold::Hold;
 use super::{Engine, error_of};
-use crate::backend::Failure;
-use crate::clock::Moment;
+use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::options::validate_lease;
 use crate::owner::Token;
 use crate::protocol::Renewed;
+use crate::time::BootInstant;
 
 /// A lock that is held. Dropping it gives the lock back in the background.
 ///
@@ -121,16 +121,16 @@ impl<F> Guard<F> {
     /// [`Error::Lost`] when the lock is not ours any more. After any other error the lease is still
     /// what it was before, and the call can be repeated.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        validate_lease(lease, self.lease.held.longest)?;
+        validate_lease(lease, self.lease.held.max_lease)?;
         self.check()?;
         let (held, engine) = (&self.lease.held, &self.hold.engine);
         let Some((lease, capped)) = held.bounded(lease) else {
             return Ok(());
         };
-        let extended = engine.renew(&*held.kind, &held.mark, lease, held.acknowledged);
+        let extended = engine.renew(&*held.kind, &held.value, lease, held.replica_ack);
         match extended.await {
-            Ok((sent, Renewed::Kept | Renewed::KeptInPart)) => held.confirm(sent, lease, capped),
-            Ok((_, Renewed::Gone)) => {
+            Ok((sent, Renewed::Renewed | Renewed::OnMajority)) => held.confirm(sent, lease, capped),
+            Ok((_, Renewed::NotOwner)) => {
                 held.end(Ending::Lost(Loss::Revoked));
             }
             Err(failure) => return Err(error_of(failure, held.kind.name())),
@@ -139,16 +139,16 @@ impl<F> Guard<F> {
     }
 
     /// Lets others in beside this holder, where the kind of lock can be shared.
-    pub(crate) async fn share(&self) -> Result<(), Error> {
+    pub(crate) async fn downgrade(&self) -> Result<(), Error> {
         self.check()?;
-        let outcome = match self.send_share().await {
+        let outcome = match self.send_downgrade().await {
             // Sharing is idempotent, so a connection that broke unnoticed costs one more try.
-            Err(failure) if failure.is_passing() => self.send_share().await,
+            Err(failure) if failure.is_transient() => self.send_downgrade().await,
             outcome => outcome,
         };
         match outcome {
-            Ok(Renewed::Kept | Renewed::KeptInPart) => {}
-            Ok(Renewed::Gone) => {
+            Ok(Renewed::Renewed | Renewed::OnMajority) => {}
+            Ok(Renewed::NotOwner) => {
                 self.lease.held.end(Ending::Lost(Loss::Revoked));
             }
             Err(failure) => return Err(error_of(failure, self.name())),
@@ -156,12 +156,12 @@ impl<F> Guard<F> {
         self.check()
     }
 
-    async fn send_share(&self) -> Result<Renewed, Failure> {
+    async fn send_downgrade(&self) -> Result<Renewed, RequestError> {
         let (held, engine) = (&self.lease.held, &self.hold.engine);
-        let link = engine.link(held.kind.slot()).await?;
-        match held.kind.share(&held.mark) {
-            Some(call) => call.send(&*link, engine.limits.request).await,
-            None => Ok(Renewed::Kept),
+        let connection = engine.connection(held.kind.slot()).await?;
+        match held.kind.downgrade(&held.value) {
+            Some(call) => call.send(&*connection, engine.limits.request).await,
+            None => Ok(Renewed::Renewed),
         }
     }
 
@@ -278,7 +278,7 @@ impl<F> Lease<F> {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.held.state_of(self.tenure) {
-            State::Valid { deadline } => deadline.since(Moment::now()),
+            State::Valid { deadline } => deadline.since(BootInstant::now()),
             State::Ended(_) => Duration::ZERO,
         }
     }

@@ -13,30 +13,30 @@ use tokio::sync::Notify;
 use super::renewal::first_beat;
 use super::waiting::{LockGate, Place, Round};
 use crate::backend::Capabilities;
-use crate::clock::Moment;
 use crate::error::Loss;
-use crate::options::{Acknowledgement, Terms, margin};
+use crate::options::{AcquireOptions, ReplicaAck, margin};
 use crate::owner::Token;
-use crate::protocol::{Call, Freed, Kind, Mark};
+use crate::protocol::{Call, Kind, LockValue, Released};
+use crate::time::BootInstant;
 
 /// One acquisition, from the answer that granted it to its end.
 pub(super) struct Held {
     pub(super) kind: Arc<dyn Kind>,
-    pub(super) mark: Mark,
+    pub(super) value: LockValue,
     pub(super) token: Token,
     pub(super) lease: Duration,
     /// How long any lease may be.
-    pub(super) longest: Duration,
+    pub(super) max_lease: Duration,
     /// Who must confirm a renewal besides the server.
-    pub(super) acknowledged: Option<Acknowledgement>,
+    pub(super) replica_ack: Option<ReplicaAck>,
     /// Whether the keeper renews it again and again.
     pub(super) renewed: bool,
     /// When it is first renewed: also a fixed lease is, once, where only a part of it was granted.
-    pub(super) first_renewal: Moment,
+    pub(super) first_renewal: BootInstant,
     /// When it must end at the latest, by `at_most`.
-    limit: Option<Moment>,
+    limit: Option<BootInstant>,
     /// Until when others are kept out even after a release, by `at_least`.
-    keep_until: Option<Moment>,
+    keep_until: Option<BootInstant>,
     /// How it came to this process; nothing when those who wait are not concerned with it.
     passage: Mutex<Option<Box<Passage>>>,
     /// Counts those who left it to each other.
@@ -57,7 +57,7 @@ pub(super) struct Held {
 /// How a lock came to a task that waited for it, for the sake of those who wait behind it.
 pub(super) struct Passage {
     place: Place,
-    since: Moment,
+    since: BootInstant,
     note: Box<str>,
     /// How often tasks of this process left the lock to each other when the process last held it.
     last_round: u64,
@@ -70,12 +70,12 @@ const ROUND: Duration = Duration::from_millis(10);
 /// What a server granted, counted from a moment before it did so at the latest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
-    start: Moment,
+    start: BootInstant,
     lease: Duration,
 }
 
 impl Granted {
-    pub(super) fn new(start: Moment, lease: Duration) -> Self {
+    pub(super) fn new(start: BootInstant, lease: Duration) -> Self {
         Self { start, lease }
     }
 }
@@ -83,7 +83,7 @@ impl Granted {
 /// Whether a lease is valid, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    Valid { deadline: Moment },
+    Valid { deadline: BootInstant },
     Ended(Ending),
 }
 
@@ -100,36 +100,37 @@ const FIRST_MOMENT: u64 = 16;
 impl Held {
     pub(super) fn new(
         kind: Arc<dyn Kind>,
-        mark: Mark,
+        value: LockValue,
         token: Token,
-        terms: &Terms,
+        options: &AcquireOptions,
         granted: Granted,
     ) -> Self {
         let Granted { start, lease } = granted;
         // What was granted by a server that does not know of `at_most` may last longer.
-        let lease = lease.min(first_lease(terms));
-        let next = if terms.renewed {
+        let lease = lease.min(first_lease(options));
+        let next = if options.renewed {
             first_beat(start, lease)
-        } else if lease < first_lease(terms) {
+        } else if lease < first_lease(options) {
             start
         } else {
-            Moment::NEVER
+            BootInstant::NEVER
         };
         Self {
             kind,
-            mark,
+            value,
             token,
-            lease: terms.lease,
-            longest: terms.longest,
-            acknowledged: terms.acknowledged,
-            renewed: terms.renewed,
+            lease: options.lease,
+            max_lease: options.max_lease,
+            replica_ack: options.replica_ack,
+            renewed: options.renewed,
             first_renewal: next,
-            limit: terms.at_most.map(|at_most| start + at_most),
-            keep_until: (!terms.at_least.is_zero()).then(|| Moment::now() + terms.at_least),
+            limit: options.at_most.map(|at_most| start + at_most),
+            keep_until: (!options.at_least.is_zero())
+                .then(|| BootInstant::now() + options.at_least),
             passage: Mutex::default(),
             tenure: AtomicU64::new(0),
             state: AtomicU64::new(deadline(start, lease).as_nanos()),
-            capped: AtomicBool::new(terms.at_most.is_some_and(|at_most| at_most <= lease)),
+            capped: AtomicBool::new(options.at_most.is_some_and(|at_most| at_most <= lease)),
             ended: Notify::new(),
             entries: AtomicU32::new(0),
             is_recounting: AtomicBool::new(false),
@@ -179,7 +180,7 @@ impl Held {
         loop {
             let seen = self.state.load(Ordering::Acquire);
             match decode(seen) {
-                State::Valid { deadline } if Moment::now() >= deadline => {
+                State::Valid { deadline } if BootInstant::now() >= deadline => {
                     self.swap(seen, encode(Ending::Lost(self.loss_by_time())));
                 }
                 state => return state,
@@ -197,14 +198,14 @@ impl Held {
 
     /// Moves the deadline after a renewal for `lease`, sent at `sent`, was confirmed. No effect when
     /// the lease has ended meanwhile, or when the deadline is later already.
-    pub(super) fn confirm(&self, sent: Moment, lease: Duration, capped: bool) {
+    pub(super) fn confirm(&self, sent: BootInstant, lease: Duration, capped: bool) {
         let later = deadline(sent, lease).as_nanos();
         loop {
             let seen = self.state.load(Ordering::Acquire);
             let State::Valid { deadline } = decode(seen) else {
                 return;
             };
-            if Moment::now() >= deadline || deadline.as_nanos() >= later {
+            if BootInstant::now() >= deadline || deadline.as_nanos() >= later {
                 return;
             }
             self.capped.store(capped, Ordering::Release);
@@ -249,7 +250,7 @@ impl Held {
         if self.capped.load(Ordering::Acquire) {
             return None;
         }
-        match self.limit.map(|limit| limit.since(Moment::now())) {
+        match self.limit.map(|limit| limit.since(BootInstant::now())) {
             Some(left) if left < Duration::from_millis(1) => None,
             Some(left) if left <= lease => Some((left, true)),
             _ => Some((lease, false)),
@@ -257,18 +258,18 @@ impl Held {
     }
 
     /// The call that gives this lock back, with regard to `at_least`.
-    pub(super) fn release_call(&self, server: Capabilities) -> Call<Freed> {
-        let keep = self.keep_until.map(|until| until.since(Moment::now()));
+    pub(super) fn release_call(&self, server: Capabilities) -> Call<Released> {
+        let keep = self.keep_until.map(|until| until.since(BootInstant::now()));
         let keep = keep.filter(|keep| !keep.is_zero());
-        self.kind.release(&self.mark, keep, server)
+        self.kind.release(&self.value, keep, server)
     }
 
     /// Notes that others of this process wait behind `place`, where this one came from.
-    pub(super) fn came_by(&self, place: Place, terms: &Terms, last_round: u64) {
+    pub(super) fn came_by(&self, place: Place, options: &AcquireOptions, last_round: u64) {
         let passage = Passage {
             place,
-            since: Moment::now(),
-            note: terms.note.as_str().into(),
+            since: BootInstant::now(),
+            note: options.note.as_str().into(),
             last_round,
         };
         *self.passage.lock() = Some(Box::new(passage));
@@ -278,14 +279,14 @@ impl Held {
         }
     }
 
-    /// Whether it is what one would get who asks on `terms`.
-    pub(super) fn suits(&self, terms: &Terms) -> bool {
+    /// Whether it is what one would get who asks on `options`.
+    pub(super) fn suits(&self, options: &AcquireOptions) -> bool {
         let passage = self.passage.lock();
-        terms.may_be_handed_on()
-            && (terms.lease, terms.acknowledged) == (self.lease, self.acknowledged)
+        options.allows_handoff()
+            && (options.lease, options.replica_ack) == (self.lease, self.replica_ack)
             && passage
                 .as_ref()
-                .is_some_and(|passage| *passage.note == *terms.note)
+                .is_some_and(|passage| *passage.note == *options.note)
     }
 
     /// Where it can be left to the next task of this process, if it may.
@@ -293,7 +294,7 @@ impl Held {
         let State::Valid { deadline } = self.state() else {
             return None;
         };
-        let now = Moment::now();
+        let now = BootInstant::now();
         let passage = self.passage.lock();
         let passage = passage.as_ref()?;
         // Whoever has extended the lease has done so for itself.
@@ -320,7 +321,7 @@ impl Held {
         let Some(passage) = self.passage.lock().take() else {
             return;
         };
-        let whole_round = Moment::now().since(passage.since) >= ROUND;
+        let whole_round = BootInstant::now().since(passage.since) >= ROUND;
         let round = Round {
             // One of the processes that were notified is this one.
             let_others: whole_round && told > 1,
@@ -354,14 +355,14 @@ impl Held {
 }
 
 /// The lease to acquire with: `at_most` bounds the first one too.
-pub(super) fn first_lease(terms: &Terms) -> Duration {
-    terms
+pub(super) fn first_lease(options: &AcquireOptions) -> Duration {
+    options
         .at_most
-        .map_or(terms.lease, |at_most| at_most.min(terms.lease))
+        .map_or(options.lease, |at_most| at_most.min(options.lease))
 }
 
 /// Invariant 1.
-pub(super) fn deadline(sent: Moment, lease: Duration) -> Moment {
+pub(super) fn deadline(sent: BootInstant, lease: Duration) -> BootInstant {
     sent + lease.saturating_sub(margin(lease))
 }
 
@@ -383,7 +384,7 @@ fn decode(number: u64) -> State {
         3 => Ending::Lost(Loss::AtMost),
         4 => Ending::Lost(Loss::ShutDown),
         nanos => {
-            let deadline = Moment::from_nanos(nanos);
+            let deadline = BootInstant::from_nanos(nanos);
             return State::Valid { deadline };
         }
     })

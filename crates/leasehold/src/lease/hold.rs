@@ -10,12 +10,12 @@ use super::guard::{Lease, ReleaseOutcome};
 use super::held::{Ending, Held, State};
 use super::inbox::NewLease;
 use super::{Engine, error_of};
-use crate::backend::Failure;
+use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::info::Holder;
-use crate::options::Terms;
+use crate::options::AcquireOptions;
 use crate::owner::Token;
-use crate::protocol::{Freed, TokenBlock};
+use crate::protocol::{Released, TokenBlock};
 
 /// A client asks for at least this many tokens at once.
 const SMALLEST_BLOCK: u64 = 16;
@@ -84,20 +84,20 @@ impl Hold {
     }
 
     /// Who holds it, where it may be left to other tasks of this process.
-    pub(super) fn to_be_handed_on(&self, terms: &Terms) -> Option<Holder> {
-        let kind = self.held.kind.hand_on()?;
+    pub(super) fn to_be_handed_on(&self, options: &AcquireOptions) -> Option<Holder> {
+        let kind = self.held.kind.local_handoff()?;
         let holder = Holder {
             lease_remaining: Some(self.held.lease),
-            ..kind.shown(&self.held.mark)
+            ..kind.holder_info(&self.held.value)
         };
-        terms.may_be_handed_on().then_some(holder)
+        options.allows_handoff().then_some(holder)
     }
 
-    /// Makes it the own of one who asked for it on `terms`; `Err` when it is of no use to that one.
+    /// Makes it the own of one who asked for it on `options`; `Err` when it is of no use to that one.
     ///
     /// Dropping the future leaves it to the next.
-    pub(super) async fn take_over(mut self, terms: &Terms) -> Result<Self, Self> {
-        let fits = self.held.suits(terms) && self.next_token().await.is_some() && self.is_valid();
+    pub(super) async fn take_over(mut self, options: &AcquireOptions) -> Result<Self, Self> {
+        let fits = self.held.suits(options) && self.next_token().await.is_some() && self.is_valid();
         if fits {
             self.held.set_unclaimed(false);
             return Ok(self);
@@ -115,7 +115,7 @@ impl Hold {
                 let used = self.held.last_round();
                 let wanted = (used + used / 4).max(2 * block);
                 let wanted = wanted.clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
-                let taken = self.more_tokens(wanted).await?;
+                let taken = self.reserve_tokens(wanted).await?;
                 // A server that does not know the holder's token must not repeat it (invariant 11).
                 if taken.first <= own {
                     return None;
@@ -136,11 +136,11 @@ impl Hold {
     }
 
     /// While the lock is ours on the server nobody else gets tokens of it: these are larger than all before.
-    async fn more_tokens(&self, count: u64) -> Option<TokenBlock> {
-        let link = self.engine.link(self.held.kind.slot()).await.ok()?;
-        let kind = self.held.kind.hand_on()?;
-        let call = kind.more_tokens(&self.held.mark, count, self.tokens.own);
-        let taken = call.send(&*link, self.engine.limits.request).await;
+    async fn reserve_tokens(&self, count: u64) -> Option<TokenBlock> {
+        let connection = self.engine.connection(self.held.kind.slot()).await.ok()?;
+        let kind = self.held.kind.local_handoff()?;
+        let call = kind.reserve_tokens(&self.held.value, count, self.tokens.own);
+        let taken = call.send(&*connection, self.engine.limits.request).await;
         taken.ok()?
     }
 
@@ -187,16 +187,16 @@ impl Hold {
         self.progress = Progress::Releasing;
         let (freed, repeated) = match self.send_release().await {
             // Releasing is idempotent, so a connection that broke unnoticed costs one more try.
-            Err(failure) if failure.is_passing() => (self.send_release().await, true),
+            Err(failure) if failure.is_transient() => (self.send_release().await, true),
             freed => (freed, false),
         };
         let freed = freed.map_err(|failure| error_of(failure, self.held.kind.name()))?;
         self.progress = Progress::Done;
         let (release, told) = match freed {
-            Freed::Freed { told } => (ReleaseOutcome::Released, told),
+            Released::Released { notified } => (ReleaseOutcome::Released, notified),
             // It was the first try that freed it, unless the lease was tampered with.
-            Freed::NotOurs if repeated => (ReleaseOutcome::Released, 0),
-            Freed::NotOurs => (
+            Released::NotOwner if repeated => (ReleaseOutcome::Released, 0),
+            Released::NotOwner => (
                 ReleaseOutcome::AlreadyLost {
                     loss: Loss::Revoked,
                 },
@@ -207,11 +207,11 @@ impl Hold {
         Ok(release)
     }
 
-    async fn send_release(&self) -> Result<Freed, Failure> {
+    async fn send_release(&self) -> Result<Released, RequestError> {
         let slot = self.held.kind.slot();
-        let link = self.engine.link(slot).await?;
-        let call = self.held.release_call(link.facts().capabilities);
-        call.send(&*link, self.engine.limits.request).await
+        let connection = self.engine.connection(slot).await?;
+        let call = self.held.release_call(connection.facts().capabilities);
+        call.send(&*connection, self.engine.limits.request).await
     }
 }
 

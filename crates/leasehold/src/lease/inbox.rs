@@ -10,7 +10,7 @@ use std::mem;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::clock::Moment;
+use crate::time::BootInstant;
 
 pub(super) struct Inbox<O, L> {
     /// Under one lock with the keeper's sleep, so that nothing lies longer than it can bear (invariant 1).
@@ -22,7 +22,7 @@ struct State<O, L> {
     orders: Vec<O>,
     leases: NewLeases<L>,
     /// When the keeper wakes by itself.
-    sleeps_until: Moment,
+    sleeps_until: BootInstant,
     is_closed: bool,
 }
 
@@ -33,7 +33,7 @@ struct NewLeases<L> {
     leases: Vec<Option<L>>,
     free: Vec<usize>,
     /// When the first of them must be taken up.
-    due: Moment,
+    due: BootInstant,
 }
 
 /// The place of a lease among those that the keeper has not taken up.
@@ -57,13 +57,13 @@ impl<O, L> Default for Inbox<O, L> {
             round: 0,
             leases: Vec::new(),
             free: Vec::new(),
-            due: Moment::NEVER,
+            due: BootInstant::NEVER,
         };
         Self {
             state: Mutex::new(State {
                 orders: Vec::new(),
                 leases,
-                sleeps_until: Moment::NEVER,
+                sleeps_until: BootInstant::NEVER,
                 is_closed: false,
             }),
             wake: Notify::new(),
@@ -79,7 +79,7 @@ impl<O, L> Inbox<O, L> {
     }
 
     /// Leaves a lease that must be taken up by `due`.
-    pub(super) fn add(&self, lease: L, due: Moment) -> NewLease {
+    pub(super) fn add(&self, lease: L, due: BootInstant) -> NewLease {
         let mut state = self.state.lock();
         let place = state.leases.add(lease, due);
         let is_early = due < state.sleeps_until;
@@ -113,7 +113,7 @@ impl<O, L> Inbox<O, L> {
     }
 
     /// Notes that the keeper will sleep until `moment`; returns false when something cannot wait that long.
-    pub(super) fn may_sleep_until(&self, moment: Moment) -> bool {
+    pub(super) fn may_sleep_until(&self, moment: BootInstant) -> bool {
         let mut state = self.state.lock();
         state.sleeps_until = moment;
         state.orders.is_empty() && state.leases.due >= moment
@@ -126,7 +126,7 @@ impl<O, L> Inbox<O, L> {
 }
 
 impl<L> NewLeases<L> {
-    fn add(&mut self, lease: L, due: Moment) -> NewLease {
+    fn add(&mut self, lease: L, due: BootInstant) -> NewLease {
         self.due = self.due.min(due);
         let at = match self.free.pop() {
             Some(at) => {
@@ -155,7 +155,7 @@ impl<L> NewLeases<L> {
 
     fn take(&mut self) -> Vec<L> {
         self.round += 1;
-        self.due = Moment::NEVER;
+        self.due = BootInstant::NEVER;
         self.free.clear();
         self.leases.drain(..).flatten().collect()
     }
@@ -167,8 +167,8 @@ mod tests {
 
     use super::*;
 
-    fn later(seconds: u64) -> Moment {
-        Moment::now() + Duration::from_secs(seconds)
+    fn later(seconds: u64) -> BootInstant {
+        BootInstant::now() + Duration::from_secs(seconds)
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn keeper_sleeps_while_nothing_is_due() {
         let inbox = Inbox::default();
-        assert!(inbox.may_sleep_until(Moment::NEVER));
+        assert!(inbox.may_sleep_until(BootInstant::NEVER));
         inbox.add((), later(10));
         assert!(inbox.may_sleep_until(later(1)));
         assert!(!inbox.may_sleep_until(later(60)));

@@ -18,12 +18,12 @@ use super::give_back::{self, Claim};
 use super::held::{Ending, Held, State};
 use super::inbox::{Inbox, NewLease, Taken};
 use super::renewal::{self, Due, Outcome, next_beat};
-use crate::backend::{Backend, Backoff, Channel, Listener, News};
-use crate::clock::Moment;
+use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
 use crate::error::Loss;
 use crate::options::margin;
 use crate::owner::Owner;
 use crate::protocol::{Renewed, process_channel};
+use crate::time::BootInstant;
 
 /// How many renewals one pipeline carries.
 const BATCH: usize = 500;
@@ -44,7 +44,7 @@ enum Order {
     GiveBack(Arc<Held>),
     Cancel(Claim),
     Recount(Arc<Held>),
-    /// Renew what stands on the server as this mark: it may be gone.
+    /// Renew what stands on the server as this value: it may be gone.
     Doubt(Vec<u8>),
     Watch(Weak<dyn Watched>),
     Shutdown(oneshot::Sender<()>),
@@ -55,7 +55,7 @@ impl Keeper {
     pub(super) fn keep(&self, held: Arc<Held>) -> NewLease {
         let due = match held.state() {
             // Also the end is the keeper's to announce (invariant 4).
-            State::Valid { deadline } => held.first_renewal.min(deadline.before(EARLY)),
+            State::Valid { deadline } => held.first_renewal.min(deadline.saturating_sub(EARLY)),
             State::Ended(_) => held.first_renewal,
         };
         self.inbox.add(held, due)
@@ -83,7 +83,7 @@ impl Keeper {
 
     /// Shows others how often a lock has been entered, where that can be seen.
     pub(super) fn recount(&self, held: Arc<Held>) {
-        if held.kind.recount(&held.mark, 1).is_some() && held.begin_recount() {
+        if held.kind.set_hold_count(&held.value, 1).is_some() && held.begin_recount() {
             self.inbox.order(Order::Recount(held));
         }
     }
@@ -102,9 +102,9 @@ impl Keeper {
     }
 
     /// The keeper's work, for whoever runs it; ends some time after [`close`](Self::close).
-    pub(crate) async fn work(self, backend: Arc<dyn Backend>, patience: Duration) {
+    pub(crate) async fn work(self, backend: Arc<dyn Backend>, timeout: Duration) {
         let told = be_told(self.inbox.clone(), backend.clone());
-        let worker = Worker::new(self.inbox, backend, patience);
+        let worker = Worker::new(self.inbox, backend, timeout);
         tokio::select! {
             biased;
             () = worker.run() => {}
@@ -136,8 +136,8 @@ async fn be_told(inbox: Arc<Inbox<Order, Arc<Held>>>, backend: Arc<dyn Backend>)
 struct Ear(Weak<Inbox<Order, Arc<Held>>>);
 
 impl Listener for Ear {
-    fn heard(&self, news: News<'_>) {
-        if let (News::Message { text, .. }, Some(inbox)) = (news, self.0.upgrade()) {
+    fn on_event(&self, event: PubSubEvent<'_>) {
+        if let (PubSubEvent::Message { text, .. }, Some(inbox)) = (event, self.0.upgrade()) {
             inbox.order(Order::Doubt(text.to_vec()));
         }
     }
@@ -146,13 +146,13 @@ impl Listener for Ear {
 struct Worker {
     inbox: Arc<Inbox<Order, Arc<Held>>>,
     backend: Arc<dyn Backend>,
-    patience: Duration,
+    timeout: Duration,
     agenda: Agenda,
     /// Marks of leases that may be gone, and are yet to be looked after.
     doubted: Vec<Vec<u8>>,
     /// Lines of tasks, and when they are looked at again.
     watched: Vec<Weak<dyn Watched>>,
-    next_watch: Moment,
+    next_watch: BootInstant,
     /// Requests under way. Renewals report back; the others report to nobody.
     jobs: JoinSet<Vec<Outcome>>,
     /// Who waits for everything to be given back; not empty from the first shutdown on.
@@ -163,15 +163,15 @@ impl Worker {
     fn new(
         inbox: Arc<Inbox<Order, Arc<Held>>>,
         backend: Arc<dyn Backend>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
         Self {
             inbox,
             backend,
             doubted: Vec::new(),
             watched: Vec::new(),
-            next_watch: Moment::NEVER,
-            patience,
+            next_watch: BootInstant::NEVER,
+            timeout,
             agenda: Agenda::default(),
             jobs: JoinSet::new(),
             shutting_down: Vec::new(),
@@ -179,13 +179,13 @@ impl Worker {
     }
 
     async fn run(mut self) {
-        let mut give_up = Moment::NEVER;
+        let mut give_up = BootInstant::NEVER;
         loop {
             let is_last = self.round();
-            if is_last && give_up == Moment::NEVER {
-                give_up = Moment::now() + FAREWELL;
+            if is_last && give_up == BootInstant::NEVER {
+                give_up = BootInstant::now() + FAREWELL;
             }
-            if is_last && (self.jobs.is_empty() || Moment::now() >= give_up) {
+            if is_last && (self.jobs.is_empty() || BootInstant::now() >= give_up) {
                 return;
             }
             let next = self.agenda.next().min(give_up).min(self.next_watch);
@@ -224,7 +224,7 @@ impl Worker {
         is_last
     }
 
-    async fn sleep_until(&mut self, next: Moment) {
+    async fn sleep_until(&mut self, next: BootInstant) {
         tokio::select! {
             biased;
             Some(finished) = self.jobs.join_next() => self.finish(finished),
@@ -251,14 +251,14 @@ impl Worker {
         match order {
             Order::GiveBack(held) => self.give_back(held),
             Order::Cancel(claim) => {
-                let job = give_back::cancel(claim, self.backend.clone(), self.patience);
+                let job = give_back::cancel(claim, self.backend.clone(), self.timeout);
                 self.jobs.spawn(report_nothing(job));
             }
             Order::Recount(held) => {
-                let job = renewal::recount(held, self.backend.clone(), self.patience);
+                let job = renewal::recount(held, self.backend.clone(), self.timeout);
                 self.jobs.spawn(report_nothing(job));
             }
-            Order::Doubt(mark) => self.doubted.push(mark),
+            Order::Doubt(value) => self.doubted.push(value),
             Order::Watch(line) => self.watched.push(line),
             Order::Shutdown(done) => {
                 self.shutting_down.push(Some(done));
@@ -271,18 +271,18 @@ impl Worker {
 
     /// Has them renewed now: the server then says that they are gone. One that is being renewed has its turn after that.
     fn look_after_doubted(&mut self) {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let agenda = &mut self.agenda;
-        self.doubted.retain(|mark| !agenda.hurry(mark, now));
+        self.doubted.retain(|value| !agenda.hurry(value, now));
     }
 
     fn watch_lines(&mut self) {
         if self.watched.is_empty() {
-            self.next_watch = Moment::NEVER;
+            self.next_watch = BootInstant::NEVER;
             return;
         }
-        let now = Moment::now();
-        if self.next_watch == Moment::NEVER {
+        let now = BootInstant::now();
+        if self.next_watch == BootInstant::NEVER {
             self.next_watch = now + WATCH;
         } else if self.next_watch <= now {
             self.next_watch = now + WATCH;
@@ -298,7 +298,7 @@ impl Worker {
     }
 
     fn give_back(&mut self, held: Arc<Held>) {
-        let job = give_back::release(held, self.backend.clone(), self.patience);
+        let job = give_back::release(held, self.backend.clone(), self.timeout);
         self.jobs.spawn(report_nothing(job));
     }
 
@@ -310,7 +310,7 @@ impl Worker {
 
     /// Ends what is over, and sends off renewals in batches.
     fn do_what_is_due(&mut self) {
-        let now = Moment::now();
+        let now = BootInstant::now();
         let mut batches: BTreeMap<_, Vec<Due>> = BTreeMap::new();
         for (held, what) in self.agenda.take_due(now) {
             match what {
@@ -322,7 +322,7 @@ impl Worker {
                 }
                 What::Renew { failures } => {
                     let node = self.backend.node(held.kind.slot());
-                    let batch = (node, failures, held.acknowledged);
+                    let batch = (node, failures, held.replica_ack);
                     batches
                         .entry(batch)
                         .or_default()
@@ -333,7 +333,7 @@ impl Worker {
         for mut batch in batches.into_values() {
             while !batch.is_empty() {
                 let rest = batch.split_off(batch.len().min(BATCH));
-                let job = renewal::renew(batch, self.backend.clone(), self.patience);
+                let job = renewal::renew(batch, self.backend.clone(), self.timeout);
                 self.jobs.spawn(job);
                 batch = rest;
             }
@@ -341,9 +341,9 @@ impl Worker {
     }
 
     /// Ends a lease whose deadline is here (invariant 4), or looks again when it has moved on.
-    fn look_at_deadline(&mut self, held: Arc<Held>, now: Moment) {
+    fn look_at_deadline(&mut self, held: Arc<Held>, now: BootInstant) {
         match held.state() {
-            State::Valid { deadline } if deadline.before(EARLY) > now => {
+            State::Valid { deadline } if deadline.saturating_sub(EARLY) > now => {
                 self.agenda.watch(deadline, held);
             }
             State::Valid { .. } if held.expire() => self.lose(held),
@@ -357,10 +357,10 @@ impl Worker {
     /// nobody, so it is given back; later than the margin, which belongs to those who must stop.
     fn lose(&mut self, held: Arc<Held>) {
         tracing::warn!(lock = held.kind.name(), token = %held.token, "lease lost at its deadline");
-        let (backend, patience) = (self.backend.clone(), self.patience);
+        let (backend, timeout) = (self.backend.clone(), self.timeout);
         self.jobs.spawn(report_nothing(async move {
             tokio::time::sleep(margin(held.lease) + held.lease / 10).await;
-            give_back::release(held, backend, patience).await;
+            give_back::release(held, backend, timeout).await;
         }));
     }
 
@@ -373,11 +373,10 @@ impl Worker {
                 failures,
             } = due;
             match renewed {
-                Ok(renewed @ (Renewed::Kept | Renewed::KeptInPart)) => {
+                Ok(renewed @ (Renewed::Renewed | Renewed::OnMajority)) => {
                     held.confirm(sent, lease, capped);
-                    if renewed == Renewed::KeptInPart {
-                        let job =
-                            renewal::fill_in(held.clone(), self.backend.clone(), self.patience);
+                    if renewed == Renewed::OnMajority {
+                        let job = renewal::repair(held.clone(), self.backend.clone(), self.timeout);
                         self.jobs.spawn(report_nothing(job));
                     }
                     if held.renewed {
@@ -385,7 +384,7 @@ impl Worker {
                         self.agenda.push(next_beat(sent, lease), held, next);
                     }
                 }
-                Ok(Renewed::Gone) => {
+                Ok(Renewed::NotOwner) => {
                     if held.end(Ending::Lost(Loss::Revoked)) {
                         tracing::warn!(lock = held.kind.name(), token = %held.token, "lease taken");
                     }
@@ -394,7 +393,7 @@ impl Worker {
                     tracing::debug!(lock = held.kind.name(), %failure, "renewal failed");
                     let failures = failures + 1;
                     let again = What::Renew { failures };
-                    let due = Moment::now() + retry_pause(&held);
+                    let due = BootInstant::now() + retry_pause(&held);
                     self.agenda.push(due, held, again);
                 }
             }
@@ -419,7 +418,7 @@ mod tests {
     use super::*;
     use crate::backend::scripted::Scripted;
     use crate::backend::{Batch, Reply};
-    use crate::options::Terms;
+    use crate::options::AcquireOptions;
     use crate::owner::Token;
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -431,10 +430,10 @@ mod tests {
         let backend = Scripted::new(move |sent| (AT_ONCE, Ok(kept(sent.batch))));
         let keeper = Keeper::default();
         let mut worker = Worker::new(keeper.inbox.clone(), backend, Duration::from_secs(1));
-        let terms = Terms::new(LEASE);
-        let mark = kind().mark(&Owner::random(), 0, "");
-        let granted = Granted::new(Moment::now(), LEASE);
-        let held = Arc::new(Held::new(kind(), mark, Token::new(1), &terms, granted));
+        let options = AcquireOptions::new(LEASE);
+        let value = kind().value(&Owner::random(), 0, "");
+        let granted = Granted::new(BootInstant::now(), LEASE);
+        let held = Arc::new(Held::new(kind(), value, Token::new(1), &options, granted));
         keeper.keep(held.clone());
         worker.round();
         (worker, held)

@@ -17,12 +17,12 @@ use super::agenda::floor;
 use super::held::{Granted, first_lease};
 use super::hold::Hold;
 use super::waiting::Asking;
-use crate::backend::{Channel, Failure, Lane, Listener, News, Slot, Subscription};
-use crate::clock::Moment;
+use crate::backend::{Channel, Listener, PubSubEvent, Purpose, RequestError, Slot, Subscription};
 use crate::info::Holder;
-use crate::options::Terms;
+use crate::options::AcquireOptions;
 use crate::owner::{Owner, Token};
-use crate::protocol::{Call, Grant, Kind, Line, Mark, Standing, Told};
+use crate::protocol::{Call, Grant, GrantDelivery, Kind, LockValue, QueueStatus, ServerQueue};
+use crate::time::BootInstant;
 
 /// A place in line is kept for at most this long at a time, and a lock that is granted to one who waits
 /// first belongs to it for as long: one who died costs others no more. Three heartbeats, one a second.
@@ -53,7 +53,7 @@ struct Ears {
 struct Hearing {
     subscription: Option<Subscription>,
     /// When it may be tried again, after it took too long.
-    not_before: Option<Moment>,
+    not_before: Option<BootInstant>,
 }
 
 /// What one who waits is told.
@@ -67,17 +67,17 @@ enum Heard {
 
 impl Listener for Ears {
     /// Only who knows the owner, which is secret, can make one believe in a grant.
-    fn heard(&self, news: News<'_>) {
+    fn on_event(&self, event: PubSubEvent<'_>) {
         let waiting = self.waiting.lock();
-        match news {
-            News::Message { text, link } => {
+        match event {
+            PubSubEvent::Message { text, connection } => {
                 if let Some(grant) = Grant::read(text)
                     && let Some(ear) = waiting.get(&grant.owner)
                 {
-                    let _ = ear.send(Heard::Granted(grant, link));
+                    let _ = ear.send(Heard::Granted(grant, connection));
                 }
             }
-            News::Resubscribed | News::Ended => {
+            PubSubEvent::Resubscribed | PubSubEvent::Ended => {
                 for ear in waiting.values() {
                     let _ = ear.send(Heard::Ask);
                 }
@@ -91,7 +91,7 @@ struct Called(mpsc::UnboundedSender<Heard>);
 
 impl Listener for Called {
     /// A call is only a hint: what it says is not looked at.
-    fn heard(&self, _news: News<'_>) {
+    fn on_event(&self, _news: PubSubEvent<'_>) {
         let _ = self.0.send(Heard::Ask);
     }
 }
@@ -149,8 +149,8 @@ struct Notes<'a> {
 struct Stay<'a> {
     engine: &'a Engine,
     kind: &'a dyn Kind,
-    line: &'a dyn Line,
-    mark: Mark,
+    line: &'a dyn ServerQueue,
+    value: LockValue,
     ear: Ear<'a>,
     /// How long the lease is that is wanted.
     lease: Duration,
@@ -158,11 +158,11 @@ struct Stay<'a> {
     place: Duration,
 }
 
-/// How the owner stood when it was last asked about.
+/// How the owner participant when it was last asked about.
 struct Answer {
-    sent: Moment,
-    link: u64,
-    standing: Standing,
+    sent: BootInstant,
+    connection: u64,
+    standing: QueueStatus,
 }
 
 /// How a stay ended.
@@ -177,19 +177,19 @@ impl Engine {
     pub(super) async fn wait_in_line(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        line: &dyn Line,
-        terms: &Terms,
+        line: &dyn ServerQueue,
+        options: &AcquireOptions,
         turn: Option<Asking<'_>>,
         log: &mut Log,
-    ) -> Result<Hold, Failure> {
+    ) -> Result<Hold, RequestError> {
         let ticket = None;
         let mut notes = Notes { ticket, turn, log };
         loop {
-            match self.stand(kind, line, terms, &mut notes).await {
+            match self.stand(kind, line, options, &mut notes).await {
                 Ok(Some(hold)) => {
                     *notes.ticket() = None;
                     if let Some(turn) = notes.turn {
-                        turn.took(&hold, terms);
+                        turn.took(&hold, options);
                     }
                     return Ok(hold);
                 }
@@ -204,10 +204,15 @@ impl Engine {
     }
 
     /// Makes sure that one who waits is told; where that takes too long, goes on without for now.
-    async fn hear(&self, told: Told<'_>, slot: Slot, ear: &mut Ear<'_>) -> Result<(), Failure> {
+    async fn hear(
+        &self,
+        told: GrantDelivery<'_>,
+        slot: Slot,
+        ear: &mut Ear<'_>,
+    ) -> Result<(), RequestError> {
         match told {
-            Told::ByGrant(channel) => self.hear_grants(channel, slot).await,
-            Told::ByName(channel) => {
+            GrantDelivery::Push(channel) => self.hear_grants(channel, slot).await,
+            GrantDelivery::Wakeup(channel) => {
                 let called = Arc::new(Called(ear.sender.clone()));
                 let subscribing = self.backend.subscribe(channel, slot, called);
                 if let Ok(subscribed) = tokio::time::timeout(self.limits.request, subscribing).await
@@ -219,7 +224,7 @@ impl Engine {
         }
     }
 
-    async fn hear_grants(&self, channel: &[u8], slot: Slot) -> Result<(), Failure> {
+    async fn hear_grants(&self, channel: &[u8], slot: Slot) -> Result<(), RequestError> {
         let hearing = {
             let mut channels = self.grants.heard_on.lock();
             channels.entry(channel.to_vec()).or_default().clone()
@@ -227,11 +232,11 @@ impl Engine {
         // The limit covers the lock too: another task may hold it and not be polled.
         let hear = async {
             let mut hearing = hearing.lock().await;
-            let is_early = hearing.not_before.is_some_and(|at| Moment::now() < at);
+            let is_early = hearing.not_before.is_some_and(|at| BootInstant::now() < at);
             if is_early || hearing.subscription.is_some() {
                 return Ok(());
             }
-            hearing.not_before = Some(Moment::now() + 2 * self.limits.request);
+            hearing.not_before = Some(BootInstant::now() + 2 * self.limits.request);
             let ears = self.grants.ears.clone();
             let sharded = Channel::Sharded(channel.to_vec());
             let subscribed = self.backend.subscribe(sharded, slot, ears).await;
@@ -247,46 +252,50 @@ impl Engine {
     async fn stand(
         self: &Arc<Self>,
         kind: &Arc<dyn Kind>,
-        line: &dyn Line,
-        terms: &Terms,
+        line: &dyn ServerQueue,
+        options: &AcquireOptions,
         notes: &mut Notes<'_>,
-    ) -> Result<Option<Hold>, Failure> {
+    ) -> Result<Option<Hold>, RequestError> {
         // On the connection that carries the grants: one that changes is noticed by both.
-        let link = self.backend.link(Lane::Keeper, kind.slot()).await?;
+        let connection = self
+            .backend
+            .connection(Purpose::Keeper, kind.slot())
+            .await?;
         let owner = Owner::random();
-        let mark = kind.mark(&owner, link.facts().server_now(), &terms.note);
-        let lease = first_lease(terms);
+        let value = kind.value(&owner, connection.facts().server_now(), &options.note);
+        let lease = first_lease(options);
         let place = place(lease);
         let mut ear = self.grants.listen(owner);
-        self.hear(line.told(&mark), kind.slot(), &mut ear).await?;
+        self.hear(line.delivery(&value), kind.slot(), &mut ear)
+            .await?;
         let mut stay = Stay {
             engine: self,
             kind: &**kind,
             line,
-            mark: mark.clone(),
+            value: value.clone(),
             ear,
             lease,
             place,
         };
-        let armed = Armed::new(&self.keeper, kind, mark, link.clone());
-        let sent = Moment::now();
-        let entering = line.enter(&stay.mark, lease, place, *notes.ticket());
-        let standing = match entering.send(&*link, self.limits.request).await {
-            Err(failure @ Failure::Refused(_)) => {
+        let armed = Armed::new(&self.keeper, kind, value, connection.clone());
+        let sent = BootInstant::now();
+        let entering = line.enter(&stay.value, lease, place, *notes.ticket());
+        let standing = match entering.send(&*connection, self.limits.request).await {
+            Err(failure @ RequestError::Refused(_)) => {
                 armed.disarm();
                 return Err(failure);
             }
             answered => answered?,
         };
-        let link = link.number();
+        let connection = connection.id();
         let entered = Answer {
             sent,
-            link,
+            connection,
             standing,
         };
         match stay.until_over(entered, notes).await? {
             End::Served(token, granted) => {
-                let hold = self.take_charge(armed, token, terms, granted).await?;
+                let hold = self.take_charge(armed, token, options, granted).await?;
                 Ok(Some(hold))
             }
             End::Gone => {
@@ -298,15 +307,19 @@ impl Engine {
 }
 
 impl Stay<'_> {
-    async fn until_over(&mut self, entered: Answer, notes: &mut Notes<'_>) -> Result<End, Failure> {
+    async fn until_over(
+        &mut self,
+        entered: Answer,
+        notes: &mut Notes<'_>,
+    ) -> Result<End, RequestError> {
         let mut last = entered;
         loop {
             let server_now = match last.standing {
-                Standing::Holds { token, left } => {
+                QueueStatus::Holds { token, left } => {
                     return Ok(End::Served(token, Granted::new(last.sent, left)));
                 }
-                Standing::Gone { .. } => return Ok(End::Gone),
-                Standing::Waits {
+                QueueStatus::Gone { .. } => return Ok(End::Gone),
+                QueueStatus::Waits {
                     ahead,
                     server_now,
                     ticket,
@@ -318,12 +331,12 @@ impl Stay<'_> {
             };
             let mut pause = next_beat(self.place);
             last = loop {
-                let stay = || self.line.stay(&self.mark, self.lease, self.place);
+                let stay = || self.line.stay(&self.value, self.lease, self.place);
                 let beat = beat(self.engine, self.kind.slot(), stay, pause);
                 tokio::select! {
                     biased;
                     heard = self.ear.next() => match heard {
-                        Heard::Granted(grant, link) if link == last.link => {
+                        Heard::Granted(grant, connection) if connection == last.connection => {
                             let granted = self.counted(&grant, last.sent, server_now);
                             return Ok(End::Served(grant.token, granted));
                         }
@@ -344,13 +357,13 @@ impl Stay<'_> {
 
     /// From when and for how long a grant counts (invariant 9). By the server's clock it was made so long
     /// after a heartbeat was answered; that heartbeat was sent earlier still, and the grant is not to come.
-    fn counted(&self, grant: &Grant, beat_sent: Moment, server_now: u64) -> Granted {
+    fn counted(&self, grant: &Grant, beat_sent: BootInstant, server_now: u64) -> Granted {
         let left = Duration::from_micros(grant.end.saturating_sub(server_now));
         // The lease that comes with a grant is no longer than a place is kept.
         let first = self.place.min(self.lease);
         let waited = left.saturating_sub(first);
         let start = beat_sent + (waited - waited / 100);
-        Granted::new(start.min(Moment::now()), first.min(left))
+        Granted::new(start.min(BootInstant::now()), first.min(left))
     }
 }
 
@@ -363,7 +376,7 @@ fn place(lease: Duration) -> Duration {
 /// How long to wait for the next heartbeat: a third of what a place is kept, at one of [`MOMENTS`] moments in that time
 /// that all waiters of this client share.
 pub(super) fn next_beat(place: Duration) -> Duration {
-    let (now, period) = (Moment::now(), place / 3);
+    let (now, period) = (BootInstant::now(), place / 3);
     floor(now + period, period / MOMENTS).since(now)
 }
 
@@ -371,16 +384,16 @@ pub(super) fn next_beat(place: Duration) -> Duration {
 async fn beat(
     engine: &Engine,
     slot: Slot,
-    stay: impl FnOnce() -> Call<Standing>,
+    stay: impl FnOnce() -> Call<QueueStatus>,
     pause: Duration,
-) -> Result<Answer, Failure> {
+) -> Result<Answer, RequestError> {
     tokio::time::sleep(pause).await;
-    let link = engine.backend.link(Lane::Keeper, slot).await?;
-    let sent = Moment::now();
-    let standing = stay().send(&*link, engine.limits.request);
+    let connection = engine.backend.connection(Purpose::Keeper, slot).await?;
+    let sent = BootInstant::now();
+    let standing = stay().send(&*connection, engine.limits.request);
     Ok(Answer {
         sent,
-        link: link.number(),
+        connection: connection.id(),
         standing: standing.await?,
     })
 }

@@ -11,11 +11,11 @@ use tokio::time::sleep;
 use super::line::next_beat;
 use super::{Engine, Guard, Keeper, Limits};
 use crate::backend::scripted::{Answer, Scripted, Sent};
-use crate::backend::{Lane, Reply};
-use crate::clock::Moment;
+use crate::backend::{Purpose, Reply};
 use crate::error::Error;
-use crate::options::{Terms, margin};
-use crate::protocol::{Counters, Keyspace, Kind, Queued, Share};
+use crate::options::{AcquireOptions, margin};
+use crate::protocol::{Counters, Keyspace, Kind, QueueParams, Queued};
+use crate::time::BootInstant;
 
 const LEASE: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ const EPOCH: u64 = 1_763_000_000_000_000;
 
 fn kind() -> Arc<dyn Kind> {
     let keys = Keyspace::new("lock:", Counters::one()).unwrap();
-    let share = Share {
+    let share = QueueParams {
         kind: "fair",
         capacity: 1,
         weight: 1,
@@ -47,10 +47,10 @@ fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
     Arc::new(Engine::new(backend.clone(), keeper, limits))
 }
 
-fn acquire(engine: &Arc<Engine>, terms: Terms) -> JoinHandle<Result<Guard, Error>> {
+fn acquire(engine: &Arc<Engine>, options: AcquireOptions) -> JoinHandle<Result<Guard, Error>> {
     let engine = engine.clone();
     tokio::spawn(async move {
-        let hold = engine.take(&kind(), &terms).await?;
+        let hold = engine.take(&kind(), &options).await?;
         Ok(Guard::new(Arc::new(hold)))
     })
 }
@@ -66,7 +66,7 @@ fn list(numbers: &[u64]) -> Reply {
 
 /// A server with a line that our owner stands in, until the test says otherwise.
 struct Desk {
-    start: Moment,
+    start: BootInstant,
     /// The owner that entered, and how many heartbeats it has sent.
     owner: Mutex<String>,
     beats: AtomicU64,
@@ -77,7 +77,7 @@ struct Desk {
 impl Desk {
     fn open() -> (Arc<Self>, Arc<Scripted>) {
         let desk = Arc::new(Self {
-            start: Moment::now(),
+            start: BootInstant::now(),
             owner: Mutex::default(),
             beats: AtomicU64::new(0),
             stands: AtomicU64::new(2),
@@ -87,7 +87,7 @@ impl Desk {
     }
 
     fn now(&self) -> u64 {
-        let passed = Moment::now().since(self.start).as_micros();
+        let passed = BootInstant::now().since(self.start).as_micros();
         EPOCH + u64::try_from(passed).unwrap()
     }
 
@@ -101,9 +101,9 @@ impl Desk {
         }
         // Six keys and the arguments follow the name, the digest and the number of keys.
         let stands = self.stands.load(Ordering::SeqCst);
-        let known = match (sent.lane, args.len()) {
-            (Lane::Requests, 14) => 0,
-            (Lane::Keeper, 14) => {
+        let known = match (sent.purpose, args.len()) {
+            (Purpose::Requests, 14) => 0,
+            (Purpose::Keeper, 14) => {
                 *self.owner.lock() = args[9].split(' ').nth(1).unwrap().to_owned();
                 stands
             }
@@ -132,13 +132,13 @@ async fn a_grant_counts_from_when_the_server_made_it_however_late_it_is_heard() 
     for delay in [0, 1, 400].map(Duration::from_millis) {
         let (desk, backend) = Desk::open();
         let engine = engine(&backend);
-        let waiting = acquire(&engine, Terms::new(LEASE));
+        let waiting = acquire(&engine, AcquireOptions::new(LEASE));
         sleep(Duration::from_millis(1500)).await;
-        let (message, granted) = (desk.grant(), Moment::now());
+        let (message, granted) = (desk.grant(), BootInstant::now());
         sleep(delay).await;
         backend.publish(&message);
         let guard = waiting.await.unwrap().unwrap();
-        let deadline = (Moment::now() + guard.remaining()).since(granted);
+        let deadline = (BootInstant::now() + guard.remaining()).since(granted);
         // The last heartbeat was sent a millisecond before it was answered, half a second before.
         let exact = FIRST - margin(FIRST);
         assert!(deadline <= exact, "{deadline:?} is after {exact:?}");
@@ -150,7 +150,7 @@ async fn a_grant_counts_from_when_the_server_made_it_however_late_it_is_heard() 
 async fn a_grant_that_is_heard_when_it_is_over_is_not_believed() {
     let (desk, backend) = Desk::open();
     let engine = engine(&backend);
-    let waiting = acquire(&engine, Terms::new(LEASE));
+    let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(1500)).await;
     let message = desk.grant();
     sleep(FIRST).await;
@@ -163,7 +163,7 @@ async fn a_grant_that_is_heard_when_it_is_over_is_not_believed() {
 async fn a_server_s_clock_that_jumps_ahead_makes_no_lease_longer() {
     let (desk, backend) = Desk::open();
     let engine = engine(&backend);
-    let waiting = acquire(&engine, Terms::new(LEASE));
+    let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(1500)).await;
     let hour = 3_600_000_000;
     let end = desk.now() + hour + u64::try_from(FIRST.as_micros()).unwrap();
@@ -177,7 +177,7 @@ async fn a_server_s_clock_that_jumps_ahead_makes_no_lease_longer() {
 async fn a_grant_on_another_connection_is_confirmed_first() {
     let (desk, backend) = Desk::open();
     let engine = engine(&backend);
-    let waiting = acquire(&engine, Terms::new(LEASE));
+    let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(1500)).await;
     let before = desk.beats.load(Ordering::SeqCst);
     backend.break_links();
@@ -195,13 +195,13 @@ async fn a_grant_on_another_connection_is_confirmed_first() {
 async fn a_heartbeat_a_second_and_a_grant_without_a_message_is_found() {
     let (desk, backend) = Desk::open();
     let engine = engine(&backend);
-    let waiting = acquire(&engine, Terms::new(LEASE));
+    let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(10_500)).await;
     assert_eq!(desk.beats.load(Ordering::SeqCst), 10);
     desk.stands.store(1, Ordering::SeqCst);
-    let start = Moment::now();
+    let start = BootInstant::now();
     let guard = waiting.await.unwrap().unwrap();
-    assert!(Moment::now().since(start) <= Duration::from_secs(1));
+    assert!(BootInstant::now().since(start) <= Duration::from_secs(1));
     assert!(guard.remaining() > FIRST / 2);
 }
 
@@ -211,7 +211,7 @@ async fn heartbeats_of_one_client_leave_together() {
     for _ in 0..60 {
         let pause = next_beat(FIRST);
         assert!(pause > FIRST / 3 - FIRST / 40 && pause <= FIRST / 3);
-        moments.insert((Moment::now() + pause).as_nanos());
+        moments.insert((BootInstant::now() + pause).as_nanos());
         sleep(Duration::from_millis(1)).await;
     }
     assert!(moments.len() <= 2, "{moments:?}");
@@ -222,9 +222,9 @@ async fn the_first_lease_is_renewed_in_time_and_a_fixed_one_once() {
     for renewed in [true, false] {
         let (desk, backend) = Desk::open();
         let engine = engine(&backend);
-        let mut terms = Terms::new(LEASE);
-        terms.renewed = renewed;
-        let waiting = acquire(&engine, terms);
+        let mut options = AcquireOptions::new(LEASE);
+        options.renewed = renewed;
+        let waiting = acquire(&engine, options);
         sleep(Duration::from_millis(1500)).await;
         let message = desk.grant();
         desk.stands.store(1, Ordering::SeqCst);

@@ -63,11 +63,13 @@ pub use guard::{Fenced, Guard, Lease, ReleaseOutcome, Unfenced};
 pub(crate) use keeper::Keeper;
 pub(crate) use reentry::Reentry;
 
-use crate::backend::{Backend, Facts, Failure, Lane, Link, RefusalKind, Slot};
-use crate::clock::Moment;
+use crate::backend::{
+    Backend, Connection, Purpose, RequestError, ServerErrorKind, ServerFacts, Slot,
+};
 use crate::error::Error;
-use crate::options::Acknowledgement;
+use crate::options::ReplicaAck;
 use crate::protocol::{Call, Kind, Renewed};
+use crate::time::BootInstant;
 use line::Grants;
 use waiting::WaitingRoom;
 
@@ -117,10 +119,10 @@ impl Engine {
     pub(crate) async fn ask<R>(&self, slot: Slot, name: &str, call: Call<R>) -> Result<R, Error> {
         let asked = async {
             if *self.closed.borrow() {
-                return Err(Failure::Closed);
+                return Err(RequestError::ShutDown);
             }
-            let link = self.link(slot).await?;
-            call.send(&*link, self.limits.request).await
+            let connection = self.connection(slot).await?;
+            call.send(&*connection, self.limits.request).await
         };
         asked.await.map_err(|failure| error_of(failure, name))
     }
@@ -142,8 +144,8 @@ impl Engine {
         for (slot, calls) in nodes.into_values() {
             let (places, calls): (Vec<_>, _) = calls.into_iter().unzip();
             let answered = async {
-                let link = self.link(slot).await?;
-                Call::send_all(calls, &*link, self.limits.request).await
+                let connection = self.connection(slot).await?;
+                Call::send_all(calls, &*connection, self.limits.request).await
             };
             let answers = answered.await.map_err(|failure| error_of(failure, ""))?;
             for (at, answer) in places.into_iter().zip(answers) {
@@ -160,9 +162,10 @@ impl Engine {
     }
 
     /// What the server of `slot` said of itself.
-    pub(crate) async fn facts(&self, slot: Slot) -> Result<Arc<Facts>, Error> {
-        let link = self.link(slot).await;
-        link.map(|link| link.facts())
+    pub(crate) async fn facts(&self, slot: Slot) -> Result<Arc<ServerFacts>, Error> {
+        let connection = self.connection(slot).await;
+        connection
+            .map(|connection| connection.facts())
             .map_err(|failure| error_of(failure, ""))
     }
 
@@ -175,37 +178,41 @@ impl Engine {
     async fn renew(
         &self,
         kind: &dyn Kind,
-        mark: &[u8],
+        value: &[u8],
         lease: Duration,
-        acknowledged: Option<Acknowledgement>,
-    ) -> Result<(Moment, Renewed), Failure> {
-        let (lane, slot) = (Lane::Requests, kind.slot());
-        let link = match acknowledged {
+        acknowledged: Option<ReplicaAck>,
+    ) -> Result<(BootInstant, Renewed), RequestError> {
+        let (purpose, slot) = (Purpose::Requests, kind.slot());
+        let connection = match acknowledged {
             Some(wanted) => {
-                let patience = self.limits.request;
+                let timeout = self.limits.request;
                 self.backend
-                    .acknowledged(lane, slot, wanted, patience)
+                    .acknowledged(purpose, slot, wanted, timeout)
                     .await?
             }
-            None => self.link(slot).await?,
+            None => self.connection(slot).await?,
         };
-        let sent = Moment::now();
-        let renewed = kind.renew(mark, lease).send(&*link, self.limits.request);
+        let sent = BootInstant::now();
+        let renewed = kind
+            .renew(value, lease)
+            .send(&*connection, self.limits.request);
         Ok((sent, renewed.await?))
     }
 
     /// The callers' connection to the node of `slot`; without delay where there is one.
-    async fn link(&self, slot: Slot) -> Result<Arc<dyn Link>, Failure> {
-        match self.backend.open_link(Lane::Requests, slot) {
-            Some(link) => Ok(link),
-            None => self.backend.link(Lane::Requests, slot).await,
+    async fn connection(&self, slot: Slot) -> Result<Arc<dyn Connection>, RequestError> {
+        match self.backend.open_connection(Purpose::Requests, slot) {
+            Some(connection) => Ok(connection),
+            None => self.backend.connection(Purpose::Requests, slot).await,
         }
     }
 
     /// Makes sure that a server answers.
     pub(crate) async fn reach(&self) -> Result<(), Error> {
-        let link = self.link(0).await;
-        link.map(drop).map_err(|failure| error_of(failure, ""))
+        let connection = self.connection(0).await;
+        connection
+            .map(drop)
+            .map_err(|failure| error_of(failure, ""))
     }
 
     /// Refuses new work, releases every lock, and waits at most `limit`.
@@ -231,28 +238,28 @@ impl Drop for Engine {
 }
 
 /// What a caller is told about a failure that concerns the lock `name`.
-pub(crate) fn error_of(failure: Failure, name: &str) -> Error {
+pub(crate) fn error_of(failure: RequestError, name: &str) -> Error {
     match failure {
-        Failure::Unreachable(cause) => Error::Unavailable(cause),
-        Failure::Unknown(cause) => Error::OutcomeUnknown(cause),
-        Failure::Malformed(what) => Error::Unexpected(what.into()),
-        Failure::Closed => Error::ShutDown,
-        Failure::NotReplicated {
+        RequestError::Unreachable(cause) => Error::Unavailable(cause),
+        RequestError::Unknown(cause) => Error::OutcomeUnknown(cause),
+        RequestError::Malformed(what) => Error::Unexpected(what.into()),
+        RequestError::ShutDown => Error::ShutDown,
+        RequestError::NotReplicated {
             acknowledged,
             wanted,
         } => Error::NotReplicated {
             acknowledged,
             wanted,
         },
-        Failure::Refused(refusal) => match refusal.kind {
-            RefusalKind::Temporary => Error::Unavailable(refusal.into()),
-            RefusalKind::OutOfMemory => Error::OutOfMemory(refusal.into()),
-            RefusalKind::Denied => Error::Denied(refusal.into()),
-            RefusalKind::NoScript | RefusalKind::Other => Error::Unexpected(refusal.into()),
-            RefusalKind::TooFewVote => Error::NoQuorum(refusal.into()),
-            RefusalKind::TooMuch => Error::invalid("permits", refusal.message),
-            RefusalKind::SameServer => Error::invalid("url", refusal.message),
-            RefusalKind::WrongType => Error::WrongType {
+        RequestError::Refused(refusal) => match refusal.kind {
+            ServerErrorKind::Temporary => Error::Unavailable(refusal.into()),
+            ServerErrorKind::OutOfMemory => Error::OutOfMemory(refusal.into()),
+            ServerErrorKind::Denied => Error::Denied(refusal.into()),
+            ServerErrorKind::NoScript | ServerErrorKind::Other => Error::Unexpected(refusal.into()),
+            ServerErrorKind::TooFewVote => Error::NoQuorum(refusal.into()),
+            ServerErrorKind::TooMuch => Error::invalid("permits", refusal.message),
+            ServerErrorKind::SameServer => Error::invalid("url", refusal.message),
+            ServerErrorKind::WrongType => Error::WrongType {
                 name: name.to_owned(),
             },
         },

@@ -10,10 +10,10 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::Engine;
 use super::hold::Hold;
-use crate::clock::Moment;
 use crate::error::Error;
-use crate::options::Terms;
+use crate::options::AcquireOptions;
 use crate::protocol::Kind;
+use crate::time::BootInstant;
 
 /// The acquisition that the guards of one handle share, while there are any.
 #[derive(Default)]
@@ -28,16 +28,16 @@ impl Engine {
         self: &Arc<Self>,
         reentry: &Reentry,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Result<Arc<Hold>, Error> {
-        terms.validate()?;
-        let start = Moment::now();
-        let Some(mut current) = reentry.turn(terms.wait).await else {
-            let gate = kind.waiting().gate();
+        options.validate()?;
+        let start = BootInstant::now();
+        let Some(mut current) = reentry.turn(options.timeout).await else {
+            let gate = kind.wait_strategy().local_queue_key();
             let seen = gate.and_then(|gate| self.room.last_seen(gate));
             return Err(Error::Timeout {
                 name: kind.name().to_owned(),
-                waited: Moment::now().since(start),
+                waited: BootInstant::now().since(start),
                 holder: seen.map(|seen| Box::new(seen.holder)),
                 position: None,
             });
@@ -45,10 +45,10 @@ impl Engine {
         if let Some(hold) = valid(&current) {
             return Ok(hold);
         }
-        let mut rest = terms.clone();
-        rest.wait = terms
-            .wait
-            .map(|wait| wait.saturating_sub(Moment::now().since(start)));
+        let mut rest = options.clone();
+        rest.timeout = options
+            .timeout
+            .map(|wait| wait.saturating_sub(BootInstant::now().since(start)));
         let hold = Arc::new(self.take(kind, &rest).await?);
         *current = Arc::downgrade(&hold);
         Ok(hold)
@@ -59,7 +59,7 @@ impl Engine {
         self: &Arc<Self>,
         reentry: &Reentry,
         kind: &Arc<dyn Kind>,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Result<Option<Arc<Hold>>, Error> {
         let Ok(mut current) = reentry.current.try_lock() else {
             return Ok(None);
@@ -67,7 +67,7 @@ impl Engine {
         if let Some(hold) = valid(&current) {
             return Ok(Some(hold));
         }
-        let hold = self.try_take(kind, terms).await?.map(Arc::new);
+        let hold = self.try_take(kind, options).await?.map(Arc::new);
         if let Some(hold) = &hold {
             *current = Arc::downgrade(hold);
         }

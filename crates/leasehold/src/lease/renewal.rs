@@ -4,24 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::agenda::shared;
-use super::give_back::{self, link_after};
+use super::give_back::{self, connection_after};
 use super::held::{Ending, Held, State};
-use crate::backend::{Backend, Failure, Lane};
-use crate::chance;
-use crate::clock::Moment;
+use crate::backend::{Backend, Purpose, RequestError};
 use crate::error::Loss;
 use crate::protocol::{Call, Renewed};
+use crate::rng;
+use crate::time::BootInstant;
 
 /// When a lease is renewed again that was last renewed at `sent`: after a third of it, so that two renewals may fail.
-pub(super) fn next_beat(sent: Moment, lease: Duration) -> Moment {
+pub(super) fn next_beat(sent: BootInstant, lease: Duration) -> BootInstant {
     shared(sent + lease / 3, lease)
 }
 
 /// When a lease is first renewed: somewhere in the second half of a period. Leases that were taken together are so spread,
 /// and stay so; their renewals do not leave as a burst.
-pub(super) fn first_beat(start: Moment, lease: Duration) -> Moment {
-    let early = (lease / 6).mul_f64(chance::fraction());
-    next_beat(start.before(early), lease)
+pub(super) fn first_beat(start: BootInstant, lease: Duration) -> BootInstant {
+    let early = (lease / 6).mul_f64(rng::next_f64());
+    next_beat(start.saturating_sub(early), lease)
 }
 
 /// One lease that is due, and what to ask for.
@@ -54,8 +54,8 @@ impl Due {
 pub(super) struct Outcome {
     pub(super) due: Due,
     /// When it was sent; the deadline counts from here.
-    pub(super) sent: Moment,
-    pub(super) renewed: Result<Renewed, Failure>,
+    pub(super) sent: BootInstant,
+    pub(super) renewed: Result<Renewed, RequestError>,
 }
 
 /// Sends one renewal for each of `batch`, all of one node, with equally many failures behind them, and to be
@@ -63,34 +63,34 @@ pub(super) struct Outcome {
 pub(super) async fn renew(
     batch: Vec<Due>,
     backend: Arc<dyn Backend>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Vec<Outcome> {
     // A slow answer must leave time for another try.
-    let patience = batch
+    let timeout = batch
         .iter()
         .map(|due| due.held.lease / 4)
-        .fold(patience, Duration::min);
+        .fold(timeout, Duration::min);
     let (first, failures) = (&batch[0].held, batch[0].failures);
-    let link = async {
-        match first.acknowledged {
+    let connection = async {
+        match first.replica_ack {
             Some(wanted) => {
                 backend
-                    .acknowledged(Lane::Keeper, first.kind.slot(), wanted, patience)
+                    .acknowledged(Purpose::Keeper, first.kind.slot(), wanted, timeout)
                     .await
             }
-            None => link_after(&*backend, first.kind.slot(), failures).await,
+            None => connection_after(&*backend, first.kind.slot(), failures).await,
         }
     };
-    let link = match tokio::time::timeout(patience, link).await {
-        Ok(Ok(link)) => link,
+    let connection = match tokio::time::timeout(timeout, connection).await {
+        Ok(Ok(connection)) => connection,
         _ => return all_failed(batch),
     };
     let calls = batch
         .iter()
-        .map(|due| due.held.kind.renew(&due.held.mark, due.lease))
+        .map(|due| due.held.kind.renew(&due.held.value, due.lease))
         .collect();
-    let sent = Moment::now();
-    match Call::send_all(calls, &*link, patience).await {
+    let sent = BootInstant::now();
+    match Call::send_all(calls, &*connection, timeout).await {
         Ok(answers) => batch
             .into_iter()
             .zip(answers)
@@ -104,19 +104,19 @@ pub(super) async fn renew(
 ///
 /// The holder releases on another connection, which may overtake this: a node that gets the release first would have the
 /// lock put back until its lease ends. Where the lease has ended meanwhile it is released again.
-pub(super) async fn fill_in(held: Arc<Held>, backend: Arc<dyn Backend>, patience: Duration) {
-    let Ok(link) = backend.link(Lane::Keeper, held.kind.slot()).await else {
+pub(super) async fn repair(held: Arc<Held>, backend: Arc<dyn Backend>, timeout: Duration) {
+    let Ok(connection) = backend.connection(Purpose::Keeper, held.kind.slot()).await else {
         return;
     };
     let State::Valid { deadline } = held.state() else {
         return;
     };
-    let left = deadline.since(Moment::now());
-    let Some(call) = held.kind.fill_in(&held.mark, left, held.token) else {
+    let left = deadline.since(BootInstant::now());
+    let Some(call) = held.kind.repair(&held.value, left, held.token) else {
         return;
     };
     // Of all: the node that misses it is not one of the majority that replies first.
-    if let Err(failure) = call.of_all().send(&*link, patience).await {
+    if let Err(failure) = call.await_all_nodes().send(&*connection, timeout).await {
         tracing::debug!(lock = held.kind.name(), %failure, "could not be filled in");
     }
     match held.state() {
@@ -124,18 +124,18 @@ pub(super) async fn fill_in(held: Arc<Held>, backend: Arc<dyn Backend>, patience
         State::Valid { .. } | State::Ended(Ending::Lost(Loss::Expired | Loss::AtMost)) => {}
         State::Ended(_) => {
             // The holder's own release, which is tried twice, reports that it freed the lock: it comes first.
-            tokio::time::sleep(patience * 2).await;
-            give_back::release(held, backend, patience).await;
+            tokio::time::sleep(timeout * 2).await;
+            give_back::release(held, backend, timeout).await;
         }
     }
 }
 
 /// Shows how often a lock has been entered, until that is what is shown. Where it fails it stays wrong until the next
 /// change: nothing depends on it.
-pub(super) async fn recount(held: Arc<Held>, backend: Arc<dyn Backend>, patience: Duration) {
+pub(super) async fn recount(held: Arc<Held>, backend: Arc<dyn Backend>, timeout: Duration) {
     while let State::Valid { .. } = held.state() {
         let entries = held.entries();
-        let is_shown = show_entries(&held, entries, &*backend, patience).await;
+        let is_shown = show_entries(&held, entries, &*backend, timeout).await;
         if is_shown && held.entries() != entries {
             continue;
         }
@@ -147,26 +147,21 @@ pub(super) async fn recount(held: Arc<Held>, backend: Arc<dyn Backend>, patience
     }
 }
 
-async fn show_entries(
-    held: &Held,
-    entries: u32,
-    backend: &dyn Backend,
-    patience: Duration,
-) -> bool {
-    let call = held.kind.recount(&held.mark, entries);
-    let link = backend.link(Lane::Keeper, held.kind.slot()).await;
-    match (call, link) {
-        (Some(call), Ok(link)) => call.send(&*link, patience).await.is_ok(),
+async fn show_entries(held: &Held, entries: u32, backend: &dyn Backend, timeout: Duration) -> bool {
+    let call = held.kind.set_hold_count(&held.value, entries);
+    let connection = backend.connection(Purpose::Keeper, held.kind.slot()).await;
+    match (call, connection) {
+        (Some(call), Ok(connection)) => call.send(&*connection, timeout).await.is_ok(),
         _ => false,
     }
 }
 
 fn all_failed(batch: Vec<Due>) -> Vec<Outcome> {
-    let sent = Moment::now();
+    let sent = BootInstant::now();
     let failed = |due| Outcome {
         due,
         sent,
-        renewed: Err(Failure::Unknown("the batch was not answered".into())),
+        renewed: Err(RequestError::Unknown("the batch was not answered".into())),
     };
     batch.into_iter().map(failed).collect()
 }
@@ -180,7 +175,7 @@ mod tests {
 
     #[test]
     fn leases_that_were_taken_together_are_renewed_apart_and_in_groups() {
-        let start = Moment::from_nanos(3_600_000_000_000);
+        let start = BootInstant::from_nanos(3_600_000_000_000);
         let mut first: Vec<_> = (0..10_000).map(|_| first_beat(start, LEASE)).collect();
         first.sort();
         for moment in &first {
@@ -197,7 +192,7 @@ mod tests {
     #[test]
     fn the_next_renewal_is_a_third_of_the_lease_later_and_no_more() {
         for lease in [Duration::from_millis(20), LEASE, LEASE * 1_000_000] {
-            let sent = Moment::from_nanos(3_600_123_456_789);
+            let sent = BootInstant::from_nanos(3_600_123_456_789);
             let after = next_beat(sent, lease).since(sent);
             assert!(after <= lease / 3, "{lease:?} {after:?}");
             assert!(

@@ -1,5 +1,5 @@
 //! The lease layer in a simulated world: processes that take, hold, abandon and lose one lock through schedules of delays,
-//! losses, broken links and crashes, each drawn from a seed.
+//! losses, broken connections and crashes, each drawn from a seed.
 //!
 //! `LEASEHOLD_SEED=n cargo test -p leasehold simulation` runs one of them again.
 
@@ -15,7 +15,7 @@ use super::tests::kind;
 use super::{Engine, Guard, Keeper, Lease, Limits};
 use crate::backend::simulated::{LATE, World};
 use crate::error::Error;
-use crate::options::Terms;
+use crate::options::AcquireOptions;
 
 const LEASE: Duration = Duration::from_secs(3);
 
@@ -80,13 +80,13 @@ fn process(world: &Arc<World>, register: &Arc<Register>, seed: u64) -> JoinSet<(
 /// Takes the lock or not, holds it or loses it, and lets go of it in one way or another.
 async fn want(world: &World, register: &Register, engine: &Arc<Engine>, seed: u64) {
     let millis = |limit| Duration::from_millis(world.below(limit));
-    let mut terms = Terms::new(LEASE);
-    terms.hand_on = world.below(2) == 0;
+    let mut options = AcquireOptions::new(LEASE);
+    options.local_handoff = world.below(2) == 0;
     if world.below(3) == 0 {
-        terms.wait = Some(millis(5000));
+        options.timeout = Some(millis(5000));
     }
     let kind = kind();
-    let taking = engine.take(&kind, &terms);
+    let taking = engine.take(&kind, &options);
     let taken = match world.below(4) {
         // Dropped at any moment.
         0 => timeout(millis(3000), taking).await.ok(),
@@ -110,14 +110,14 @@ async fn want(world: &World, register: &Register, engine: &Arc<Engine>, seed: u6
 fn simulate(seed: u64) -> u64 {
     // Drawn once in a process, and not from the first seed.
     let _ = crate::owner::Owner::process();
-    crate::chance::seed(seed);
+    crate::rng::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .unwrap();
     runtime.block_on(async {
-        crate::clock::begin();
+        crate::time::begin();
         let world = World::new(seed);
         let register = Arc::new(Register::default());
         let start = Instant::now();

@@ -11,12 +11,12 @@ use tokio::time::sleep;
 use super::held::{Ending, Granted, Held, State};
 use super::{Engine, Guard, Keeper, Limits, ReleaseOutcome};
 use crate::backend::scripted::{Answer, Scripted, Sent, name_of};
-use crate::backend::{Batch, Failure, Lane, Refusal, Reply};
-use crate::clock::Moment;
+use crate::backend::{Batch, Purpose, Reply, RequestError, ServerError};
 use crate::error::{Error, Loss};
-use crate::options::{Terms, margin};
+use crate::options::{AcquireOptions, margin};
 use crate::owner::{Owner, Token};
-use crate::protocol::{Counters, Keyspace, Kind, Lean};
+use crate::protocol::{Counters, Keyspace, Kind, SingleKey};
+use crate::time::BootInstant;
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 const REQUEST: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(super) fn kind() -> Arc<dyn Kind> {
         .unwrap()
         .lock("job")
         .unwrap();
-    Arc::new(Lean::new(keys))
+    Arc::new(SingleKey::new(keys))
 }
 
 /// An engine on `backend` whose keeper runs beside the test, on the paused clock.
@@ -41,8 +41,8 @@ pub(super) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
     Arc::new(Engine::new(backend.clone(), keeper, limits))
 }
 
-async fn acquire(engine: &Arc<Engine>, terms: &Terms) -> Result<Guard, Error> {
-    let hold = engine.take(&kind(), terms).await?;
+async fn acquire(engine: &Arc<Engine>, options: &AcquireOptions) -> Result<Guard, Error> {
+    let hold = engine.take(&kind(), options).await?;
     Ok(Guard::new(Arc::new(hold)))
 }
 
@@ -77,11 +77,11 @@ fn no_answer() -> Answer {
 async fn the_deadline_counts_from_before_the_request() {
     let slow = Duration::from_millis(700);
     let backend = Scripted::new(move |sent| (slow, Ok(willing(sent.batch))));
-    let before = Moment::now();
-    let guard = acquire(&engine(&backend), &Terms::new(LEASE))
+    let before = BootInstant::now();
+    let guard = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
         .await
         .unwrap();
-    let end = Moment::now() + guard.remaining();
+    let end = BootInstant::now() + guard.remaining();
     assert_eq!(end.since(before), LEASE - margin(LEASE));
 }
 
@@ -91,18 +91,18 @@ async fn a_confirmed_renewal_moves_the_deadline_from_its_sending() {
     let seen = renewed_at.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "EVALSHA" => {
-            *seen.lock() = Some(Moment::now());
+            *seen.lock() = Some(BootInstant::now());
             (Duration::from_millis(400), Ok(willing(sent.batch)))
         }
         _ => yes(sent),
     });
-    let guard = acquire(&engine(&backend), &Terms::new(LEASE))
+    let guard = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
         .await
         .unwrap();
     sleep(LEASE / 2).await;
     let sent = renewed_at.lock().expect("renewed in the first half");
     assert_eq!(
-        (Moment::now() + guard.remaining()).since(sent),
+        (BootInstant::now() + guard.remaining()).since(sent),
         LEASE - margin(LEASE)
     );
 }
@@ -112,11 +112,11 @@ async fn one_failed_renewal_does_not_lose_the_lease() {
     let failures = AtomicU32::new(0);
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "EVALSHA" if failures.fetch_add(1, Ordering::SeqCst) < 3 => {
-            (AT_ONCE, Err(Failure::Unknown("cut".into())))
+            (AT_ONCE, Err(RequestError::Unknown("cut".into())))
         }
         _ => yes(sent),
     });
-    let guard = acquire(&engine(&backend), &Terms::new(LEASE))
+    let guard = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
         .await
         .unwrap();
     sleep(LEASE * 3).await;
@@ -129,12 +129,12 @@ async fn without_renewals_the_loss_is_told_at_the_deadline_and_not_later() {
         "EVALSHA" => no_answer(),
         _ => yes(sent),
     });
-    let before = Moment::now();
-    let guard = acquire(&engine(&backend), &Terms::new(LEASE))
+    let before = BootInstant::now();
+    let guard = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
         .await
         .unwrap();
     assert_eq!(guard.lost().await, Some(Loss::Expired));
-    let told = Moment::now().since(before);
+    let told = BootInstant::now().since(before);
     assert!(told <= LEASE - margin(LEASE), "told after {told:?}");
     assert!(
         told >= LEASE - margin(LEASE) - Duration::from_millis(5),
@@ -147,17 +147,17 @@ async fn without_renewals_the_loss_is_told_at_the_deadline_and_not_later() {
 async fn loss_beside_other_leases_is_announced_in_time() {
     let backend = Scripted::new(yes);
     let engine = engine(&backend);
-    let _other = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
+    let _other = acquire(&engine, &AcquireOptions::new(LEASE)).await.unwrap();
     sleep(LEASE).await;
     for millis in (20..300).step_by(7) {
-        let mut terms = Terms::new(LEASE);
-        terms.at_most = Some(Duration::from_millis(millis));
+        let mut options = AcquireOptions::new(LEASE);
+        options.at_most = Some(Duration::from_millis(millis));
         // One that is renewed is taken up for its first renewal, which comes before its deadline.
-        terms.renewed = false;
-        let guard = acquire(&engine, &terms).await.unwrap();
-        let deadline = Moment::now() + guard.remaining();
+        options.renewed = false;
+        let guard = acquire(&engine, &options).await.unwrap();
+        let deadline = BootInstant::now() + guard.remaining();
         assert_eq!(guard.lost().await, Some(Loss::AtMost));
-        assert!(Moment::now() <= deadline, "at most {millis} ms");
+        assert!(BootInstant::now() <= deadline, "at most {millis} ms");
     }
 }
 
@@ -171,8 +171,8 @@ async fn an_answer_after_the_deadline_does_not_revive_a_lease() {
         "EVALSHA" => (late, Ok(willing(sent.batch))),
         _ => yes(sent),
     });
-    let terms = Terms::new(Duration::from_secs(1));
-    let guard = acquire(&engine(&backend), &terms).await.unwrap();
+    let options = AcquireOptions::new(Duration::from_secs(1));
+    let guard = acquire(&engine(&backend), &options).await.unwrap();
     assert!(guard.lost().await.is_some());
     sleep(LEASE).await;
     assert!(guard.check().is_err());
@@ -181,15 +181,15 @@ async fn an_answer_after_the_deadline_does_not_revive_a_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_confirmation_after_the_deadline_comes_too_late_even_if_nobody_has_looked() {
-    let (kind, terms) = (kind(), Terms::new(LEASE));
-    let mark = kind.mark(&Owner::random(), 0, "");
-    let granted = Granted::new(Moment::now(), LEASE);
-    let held = Held::new(kind, mark, Token::new(1), &terms, granted);
-    held.confirm(Moment::now() + LEASE / 2, LEASE, false);
+    let (kind, options) = (kind(), AcquireOptions::new(LEASE));
+    let value = kind.value(&Owner::random(), 0, "");
+    let granted = Granted::new(BootInstant::now(), LEASE);
+    let held = Held::new(kind, value, Token::new(1), &options, granted);
+    held.confirm(BootInstant::now() + LEASE / 2, LEASE, false);
     tokio::time::advance(LEASE * 3 / 2).await;
-    held.confirm(Moment::now(), LEASE, false);
+    held.confirm(BootInstant::now(), LEASE, false);
     assert_eq!(held.state(), State::Ended(Ending::Lost(Loss::Expired)));
-    held.confirm(Moment::now(), LEASE, false);
+    held.confirm(BootInstant::now(), LEASE, false);
     assert_eq!(held.state(), State::Ended(Ending::Lost(Loss::Expired)));
 }
 
@@ -201,10 +201,10 @@ async fn what_the_server_no_longer_has_is_lost_at_the_next_renewal() {
         _ => yes(sent),
     });
     let engine = engine(&backend);
-    let guard = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
-    let start = Moment::now();
+    let guard = acquire(&engine, &AcquireOptions::new(LEASE)).await.unwrap();
+    let start = BootInstant::now();
     assert_eq!(guard.lost().await, Some(Loss::Revoked));
-    assert!(Moment::now().since(start) <= LEASE / 3);
+    assert!(BootInstant::now().since(start) <= LEASE / 3);
     let Err(Error::Lost { name, loss }) = guard.check() else {
         panic!("it is lost");
     };
@@ -219,7 +219,7 @@ async fn what_the_server_no_longer_has_is_lost_at_the_next_renewal() {
         ),
         "{released:?}"
     );
-    let guard = acquire(&engine, &Terms::new(LEASE)).await.unwrap();
+    let guard = acquire(&engine, &AcquireOptions::new(LEASE)).await.unwrap();
     let Err(Error::Lost { loss, .. }) = guard.run(|_| std::future::pending::<()>()).await else {
         panic!("it is lost");
     };
@@ -232,12 +232,12 @@ async fn a_release_without_an_answer_is_sent_again_until_there_is_one() {
     let seen = releases.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "DELEX" if seen.fetch_add(1, Ordering::SeqCst) < 3 => {
-            (AT_ONCE, Err(Failure::Unknown("broken".into())))
+            (AT_ONCE, Err(RequestError::Unknown("broken".into())))
         }
         _ => yes(sent),
     });
     drop(
-        acquire(&engine(&backend), &Terms::new(LEASE))
+        acquire(&engine(&backend), &AcquireOptions::new(LEASE))
             .await
             .unwrap(),
     );
@@ -253,13 +253,13 @@ async fn a_cancel_that_is_forbidden_is_not_tried_for_ever() {
         "SET" => no_answer(),
         "DELEX" => {
             seen.fetch_add(1, Ordering::SeqCst);
-            let forbidden = Refusal::new("NOPERM", "no permissions");
-            (AT_ONCE, Err(Failure::Refused(forbidden)))
+            let forbidden = ServerError::new("NOPERM", "no permissions");
+            (AT_ONCE, Err(RequestError::Refused(forbidden)))
         }
         _ => yes(sent),
     });
     let engine = engine(&backend);
-    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &Terms::new(LEASE))).await);
+    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &AcquireOptions::new(LEASE))).await);
     sleep(LEASE).await;
     assert_eq!(cancels.load(Ordering::SeqCst), 2);
 }
@@ -276,9 +276,9 @@ async fn a_grant_that_comes_too_late_is_no_grant_and_is_cancelled() {
         }
         _ => yes(sent),
     });
-    let mut terms = Terms::new(Duration::from_millis(400));
-    terms.wait = Some(Duration::ZERO);
-    let late = acquire(&engine(&backend), &terms).await;
+    let mut options = AcquireOptions::new(Duration::from_millis(400));
+    options.timeout = Some(Duration::ZERO);
+    let late = acquire(&engine(&backend), &options).await;
     assert!(matches!(late, Err(Error::OutcomeUnknown(_))), "{late:?}");
     sleep(Duration::from_millis(10)).await;
     assert!(cancelled.load(Ordering::SeqCst));
@@ -291,14 +291,18 @@ async fn a_cancel_answered_on_the_same_link_is_the_last() {
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "SET" => no_answer(),
         "DELEX" => {
-            assert_eq!(sent.lane, Lane::Requests, "on the link of the acquire");
+            assert_eq!(
+                sent.purpose,
+                Purpose::Requests,
+                "on the connection of the acquire"
+            );
             seen.fetch_add(1, Ordering::SeqCst);
             yes(sent)
         }
         _ => yes(sent),
     });
     let engine = engine(&backend);
-    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &Terms::new(LEASE))).await);
+    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &AcquireOptions::new(LEASE))).await);
     sleep(LEASE).await;
     assert_eq!(cancels.load(Ordering::SeqCst), 1);
 }
@@ -307,19 +311,19 @@ async fn a_cancel_answered_on_the_same_link_is_the_last() {
 async fn without_its_link_a_cancel_is_repeated_at_least_every_second_for_a_while() {
     let cancels = Arc::new(Mutex::new(Vec::new()));
     let seen = cancels.clone();
-    let backend = Scripted::new(move |sent| match (sent.name().as_str(), sent.link) {
+    let backend = Scripted::new(move |sent| match (sent.name().as_str(), sent.connection) {
         ("SET", _) => no_answer(),
-        ("DELEX", 1) => (AT_ONCE, Err(Failure::Unknown("broken".into()))),
+        ("DELEX", 1) => (AT_ONCE, Err(RequestError::Unknown("broken".into()))),
         ("DELEX", _) => {
-            seen.lock().push(Moment::now());
+            seen.lock().push(BootInstant::now());
             yes(sent)
         }
         _ => yes(sent),
     });
     let engine = engine(&backend);
-    let start = Moment::now();
-    let terms = Terms::new(LEASE);
-    let waiting = acquire(&engine, &terms);
+    let start = BootInstant::now();
+    let options = AcquireOptions::new(LEASE);
+    let waiting = acquire(&engine, &options);
     drop(tokio::time::timeout(REQUEST / 2, waiting).await);
     backend.break_links();
     sleep(LEASE * 2).await;
@@ -350,13 +354,13 @@ async fn a_cancel_that_is_refused_for_now_is_tried_again_until_it_is_answered() 
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "SET" => no_answer(),
         "DELEX" if seen.fetch_add(1, Ordering::SeqCst) < 3 => {
-            let busy = Refusal::new("BUSY", "a script is running");
-            (AT_ONCE, Err(Failure::Refused(busy)))
+            let busy = ServerError::new("BUSY", "a script is running");
+            (AT_ONCE, Err(RequestError::Refused(busy)))
         }
         _ => yes(sent),
     });
     let engine = engine(&backend);
-    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &Terms::new(LEASE))).await);
+    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &AcquireOptions::new(LEASE))).await);
     sleep(LEASE).await;
     assert_eq!(cancels.load(Ordering::SeqCst), 4);
 }
@@ -368,7 +372,11 @@ async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
     let (is_free, seen) = (free.clone(), looks.clone());
     let backend = Scripted::new(move |sent| {
         if sent.name() == "PTTL" {
-            assert_eq!(sent.lane, Lane::Keeper, "on the link of the subscription");
+            assert_eq!(
+                sent.purpose,
+                Purpose::Keeper,
+                "on the connection of the subscription"
+            );
             seen.fetch_add(1, Ordering::SeqCst);
         }
         match is_free.load(Ordering::SeqCst) {
@@ -379,7 +387,7 @@ async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
     let engine = engine(&backend);
     let waiter = tokio::spawn({
         let engine = engine.clone();
-        async move { acquire(&engine, &Terms::new(LEASE)).await }
+        async move { acquire(&engine, &AcquireOptions::new(LEASE)).await }
     });
     sleep(Duration::from_millis(10_500)).await;
     assert_eq!(looks.load(Ordering::SeqCst), 10);
@@ -399,19 +407,19 @@ async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
 
 #[tokio::test(start_paused = true)]
 async fn a_look_finds_the_end_of_a_crashed_holder_s_lease() {
-    let start = Moment::now();
+    let start = BootInstant::now();
     let ends = start + Duration::from_millis(400);
     let backend = Scripted::new(move |sent| {
-        let left = i64::try_from(ends.since(Moment::now()).as_millis()).unwrap();
+        let left = i64::try_from(ends.since(BootInstant::now()).as_millis()).unwrap();
         match left {
             0 => yes(sent),
             left => (AT_ONCE, Ok(busy(sent.batch, left))),
         }
     });
-    let _guard = acquire(&engine(&backend), &Terms::new(LEASE))
+    let _guard = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
         .await
         .unwrap();
-    let took = Moment::now().since(start);
+    let took = BootInstant::now().since(start);
     assert!(took < Duration::from_millis(420), "found after {took:?}");
 }
 
@@ -423,16 +431,16 @@ async fn a_limit_bounds_renewals_to_the_millisecond() {
         if sent.name() == "EVALSHA" {
             let lease = String::from_utf8_lossy(sent.batch.args(0).last().unwrap()).into_owned();
             seen.lock()
-                .push((Moment::now(), lease.parse::<u64>().unwrap()));
+                .push((BootInstant::now(), lease.parse::<u64>().unwrap()));
         }
         yes(sent)
     });
-    let mut terms = Terms::new(LEASE);
-    terms.at_most = Some(LEASE * 2);
-    let start = Moment::now();
-    let guard = acquire(&engine(&backend), &terms).await.unwrap();
+    let mut options = AcquireOptions::new(LEASE);
+    options.at_most = Some(LEASE * 2);
+    let start = BootInstant::now();
+    let guard = acquire(&engine(&backend), &options).await.unwrap();
     assert_eq!(guard.lost().await, Some(Loss::AtMost));
-    assert!(Moment::now().since(start) <= LEASE * 2);
+    assert!(BootInstant::now().since(start) <= LEASE * 2);
     for (at, lease) in asked.lock().iter() {
         let end = at.since(start) + Duration::from_millis(*lease);
         assert!(end <= LEASE * 2 + AT_ONCE, "kept until {end:?}");
@@ -441,13 +449,13 @@ async fn a_limit_bounds_renewals_to_the_millisecond() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_longer_than_bearable_is_told() {
-    let backend = Scripted::new(|_| (AT_ONCE, Err(Failure::Unreachable("down".into()))));
-    let start = Moment::now();
-    let error = acquire(&engine(&backend), &Terms::new(LEASE))
+    let backend = Scripted::new(|_| (AT_ONCE, Err(RequestError::Unreachable("down".into()))));
+    let start = BootInstant::now();
+    let error = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
         .await
         .unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
-    let took = Moment::now().since(start);
+    let took = BootInstant::now().since(start);
     assert!(
         took > Duration::from_secs(10) && took < Duration::from_secs(12),
         "{took:?}"
@@ -461,7 +469,7 @@ async fn a_hundred_thousand_leases_are_renewed_in_pipelines_and_not_in_a_burst()
     let noted = sent.clone();
     let backend = Scripted::new(move |sent| {
         if sent.name() == "EVALSHA" {
-            noted.lock().push((Moment::now(), sent.batch.len()));
+            noted.lock().push((BootInstant::now(), sent.batch.len()));
         }
         yes(sent)
     });
@@ -469,7 +477,9 @@ async fn a_hundred_thousand_leases_are_renewed_in_pipelines_and_not_in_a_burst()
     let taking: Vec<_> = (0..100_000)
         .map(|_| {
             let engine = engine.clone();
-            tokio::spawn(async move { acquire(&engine, &Terms::new(LEASE)).await.unwrap() })
+            tokio::spawn(
+                async move { acquire(&engine, &AcquireOptions::new(LEASE)).await.unwrap() },
+            )
         })
         .collect();
     let mut guards = Vec::new();

@@ -18,12 +18,12 @@ use super::gate::{self, Gate, Pulse};
 use super::hold::Hold;
 use super::keeper::Keeper;
 use super::{Engine, error_of};
-use crate::backend::{Failure, Lane, Listener, News, Slot, Subscription};
-use crate::clock::Moment;
+use crate::backend::{Listener, PubSubEvent, Purpose, RequestError, Slot, Subscription};
 use crate::error::Error;
 use crate::info::Holder;
-use crate::options::Terms;
-use crate::protocol::{Glance, Hints};
+use crate::options::AcquireOptions;
+use crate::protocol::{LockStatus, Notified};
+use crate::time::BootInstant;
 
 /// A lost message costs at most this.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ struct Entrance {
     gate: Arc<LockGate>,
     wake: Arc<Wake>,
     /// Who held the lock when the task at the desk last tried, and when that was.
-    seen: Mutex<Option<(Moment, Seen)>>,
+    seen: Mutex<Option<(BootInstant, Seen)>>,
 }
 
 /// What one task at the desk leaves to the next.
@@ -91,7 +91,7 @@ pub(super) struct Seen {
 struct Wake(Notify);
 
 impl Listener for Wake {
-    fn heard(&self, _news: News<'_>) {
+    fn on_event(&self, _news: PubSubEvent<'_>) {
         // A message is only a hint: its content is not looked at.
         self.0.notify_one();
     }
@@ -122,11 +122,11 @@ impl WaitingRoom {
         visited.place(self)
     }
 
-    /// How the lock stood when somebody of this process last tried.
+    /// How the lock participant when somebody of this process last tried.
     pub(super) fn last_seen(&self, gate: &[u8]) -> Option<Seen> {
         let entrance = self.entrances.lock().get(gate)?.entrance.clone();
         let (when, mut seen) = entrance.seen.lock().clone()?;
-        let passed = Moment::now().since(when);
+        let passed = BootInstant::now().since(when);
         let left = seen.holder.lease_remaining;
         seen.holder.lease_remaining = left.map(|left| left.saturating_sub(passed));
         Some(seen)
@@ -156,12 +156,12 @@ pub(super) struct Place {
 
 impl Place {
     /// Waits for this task's turn: to talk to the server, or to hold what another task has left to it.
-    pub(super) async fn turn(&self, terms: &Terms, keeper: &Keeper) -> Turn<'_> {
+    pub(super) async fn turn(&self, options: &AcquireOptions, keeper: &Keeper) -> Turn<'_> {
         let mut standing = self.watched(self.entrance.gate.enter(), keeper);
         loop {
             match standing.called().await {
                 gate::Turn::Desk(papers) => return Turn::ToAsk(self.asking(papers)),
-                gate::Turn::Lock(hold) => match hold.take_over(terms).await {
+                gate::Turn::Lock(hold) => match hold.take_over(options).await {
                     Ok(hold) => return Turn::ToHold(hold),
                     Err(of_no_use) => {
                         standing = self.watched(self.entrance.gate.enter_again(), keeper);
@@ -214,7 +214,7 @@ impl Place {
     }
 
     fn saw(&self, holder: Holder, ahead: Option<u64>) {
-        *self.entrance.seen.lock() = Some((Moment::now(), Seen { holder, ahead }));
+        *self.entrance.seen.lock() = Some((BootInstant::now(), Seen { holder, ahead }));
     }
 }
 
@@ -245,7 +245,7 @@ pub(super) struct Asking<'a> {
     place: &'a Place,
     papers: gate::Desk<Papers, Hold>,
     /// When this turn last looked.
-    looked: Option<Moment>,
+    looked: Option<BootInstant>,
     /// How long it waits before it tries.
     courtesy: Option<Duration>,
 }
@@ -268,15 +268,15 @@ impl Asking<'_> {
     }
 
     /// Ends the turn with the lock in hand: where it may be handed on, others need not ask for it.
-    pub(super) fn took(self, hold: &Hold, terms: &Terms) {
-        let Some(holder) = hold.to_be_handed_on(terms) else {
+    pub(super) fn took(self, hold: &Hold, options: &AcquireOptions) {
+        let Some(holder) = hold.to_be_handed_on(options) else {
             return;
         };
         self.place.saw(holder, None);
         let place = self.place.room.enter(&self.place.entrance.name);
         let last_round = self.papers.last_round.hand_ons;
         if self.papers.has_the_lock() {
-            hold.held.came_by(place, terms, last_round);
+            hold.held.came_by(place, options, last_round);
         }
     }
 
@@ -293,14 +293,14 @@ impl Asking<'_> {
     pub(super) async fn listen(
         &mut self,
         engine: &Engine,
-        hints: &dyn Hints,
+        hints: &dyn Notified,
         slot: Slot,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestError> {
         if self.papers.subscription.is_none() {
             let wake = self.place.entrance.wake.clone();
             let subscribing = engine
                 .backend
-                .subscribe(hints.announced().channel(), slot, wake);
+                .subscribe(hints.channel_name().channel(), slot, wake);
             if let Ok(subscribed) = tokio::time::timeout(engine.limits.request, subscribing).await {
                 self.papers.subscription = Some(subscribed?);
             }
@@ -323,7 +323,7 @@ impl Asking<'_> {
     pub(super) async fn until_worth_trying(
         &mut self,
         engine: &Engine,
-        hints: &dyn Hints,
+        hints: &dyn Notified,
         slot: Slot,
         mut left: Option<Duration>,
     ) {
@@ -334,10 +334,10 @@ impl Asking<'_> {
                 () = self.place.entrance.wake.0.notified() => return,
                 () = tokio::time::sleep(pause) => {}
             }
-            self.looked = Some(Moment::now());
+            self.looked = Some(BootInstant::now());
             match glance(engine, hints, slot).await {
-                Ok(Glance::Held { left: still }) => left = still,
-                Ok(Glance::Free) | Err(_) => return,
+                Ok(LockStatus::Held { left: still }) => left = still,
+                Ok(LockStatus::Free) | Err(_) => return,
             }
         }
     }
@@ -348,7 +348,7 @@ impl Asking<'_> {
         let wanted = left.map_or(LONGEST_LOOK, |left| left + Duration::from_millis(1));
         let since_last = self
             .looked
-            .map_or(SHORTEST_LOOK, |looked| Moment::now().since(looked));
+            .map_or(SHORTEST_LOOK, |looked| BootInstant::now().since(looked));
         wanted
             .min(LONGEST_LOOK)
             .max(SHORTEST_LOOK.saturating_sub(since_last))
@@ -359,17 +359,17 @@ impl Engine {
     /// Waits until a look says that there is nothing to wait for any more.
     pub(crate) async fn watch(
         &self,
-        hints: &dyn Hints,
+        hints: &dyn Notified,
         slot: Slot,
         name: &str,
         limit: Option<Duration>,
     ) -> Result<(), Error> {
-        let start = Moment::now();
+        let start = BootInstant::now();
         let mut log = Log::new(self.limits.outage);
         let watching = async {
             tokio::select! {
                 biased;
-                () = self.closed() => Err(Failure::Closed),
+                () = self.closed() => Err(RequestError::ShutDown),
                 watched = self.watch_without_end(hints, slot, &mut log) => watched,
             }
         };
@@ -379,17 +379,17 @@ impl Engine {
         };
         match outcome {
             Some(outcome) => outcome.map_err(|failure| error_of(failure, name)),
-            None => Err(log.into_error(name, Moment::now().since(start))),
+            None => Err(log.into_error(name, BootInstant::now().since(start))),
         }
     }
 
     async fn watch_without_end(
         &self,
-        hints: &dyn Hints,
+        hints: &dyn Notified,
         slot: Slot,
         log: &mut Log,
-    ) -> Result<(), Failure> {
-        let place = self.room.enter(hints.gate());
+    ) -> Result<(), RequestError> {
+        let place = self.room.enter(hints.local_queue_key());
         let turn = place.turn_to_ask(&self.keeper).await;
         let pulse = Some(turn.pulse());
         Asking::drive(pulse, self.watch_in_turn(hints, slot, turn, log)).await
@@ -397,19 +397,19 @@ impl Engine {
 
     async fn watch_in_turn(
         &self,
-        hints: &dyn Hints,
+        hints: &dyn Notified,
         slot: Slot,
         mut turn: Asking<'_>,
         log: &mut Log,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestError> {
         loop {
             let seen = match turn.listen(self, hints, slot).await {
                 Ok(()) => glance(self, hints, slot).await,
                 Err(failure) => Err(failure),
             };
             match seen {
-                Ok(Glance::Free) => return Ok(()),
-                Ok(Glance::Held { left }) => {
+                Ok(LockStatus::Free) => return Ok(()),
+                Ok(LockStatus::Held { left }) => {
                     log.fine();
                     turn.until_worth_trying(self, hints, slot, left).await;
                 }
@@ -422,9 +422,16 @@ impl Engine {
     }
 }
 
-async fn glance(engine: &Engine, hints: &dyn Hints, slot: Slot) -> Result<Glance, Failure> {
-    let link = engine.backend.link(Lane::Keeper, slot).await?;
-    hints.glance().send(&*link, engine.limits.request).await
+async fn glance(
+    engine: &Engine,
+    hints: &dyn Notified,
+    slot: Slot,
+) -> Result<LockStatus, RequestError> {
+    let connection = engine.backend.connection(Purpose::Keeper, slot).await?;
+    hints
+        .glance()
+        .send(&*connection, engine.limits.request)
+        .await
 }
 
 #[cfg(test)]
@@ -440,10 +447,15 @@ mod tests {
     async fn task_that_enters_again_is_watched() {
         let engine = engine(&Scripted::new(yes));
         let kind = kind();
-        let place = engine.room.enter(kind.waiting().gate().unwrap());
-        let hold = engine.take(&kind, &Terms::new(LEASE)).await.unwrap();
+        let place = engine
+            .room
+            .enter(kind.wait_strategy().local_queue_key().unwrap());
+        let hold = engine
+            .take(&kind, &AcquireOptions::new(LEASE))
+            .await
+            .unwrap();
         let gate = place.gate();
-        let other = Terms::new(LEASE * 2);
+        let other = AcquireOptions::new(LEASE * 2);
         let mut turn = pin!(place.turn(&other, &engine.keeper));
         let mut context = Context::from_waker(Waker::noop());
         assert!(turn.as_mut().poll(&mut context).is_pending(), "in line");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::lease::{Engine, Guard, Lease, Reentry};
-use crate::options::{Acknowledgement, Replicas, Terms};
+use crate::options::{AcquireOptions, ReplicaAck, Replicas};
 use crate::protocol::Kind;
 
 /// A pending acquire that waits for the lock; awaiting it starts the acquire.
@@ -52,7 +52,7 @@ pub(super) struct AcquireRequest {
     pub(super) engine: Arc<Engine>,
     /// An invalid name is reported when the acquire is awaited.
     pub(super) kind: Result<Arc<dyn Kind>, Error>,
-    pub(super) terms: Terms,
+    pub(super) options: AcquireOptions,
     /// The acquisition to share, for a reentrant handle.
     pub(super) reentry: Option<Arc<Reentry>>,
 }
@@ -80,7 +80,7 @@ impl<F> GuardType for Guard<F> {
 impl<G> Acquire<G> {
     /// Waits at most `limit`, all requests included. Zero tries once.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.request.terms.wait = Some(limit);
+        self.request.options.timeout = Some(limit);
         self
     }
 }
@@ -127,8 +127,8 @@ macro_rules! options {
             ///
             /// If the holder crashes, other clients wait at most this long.
             pub fn lease(mut self, length: Duration) -> Self {
-                self.request.terms.lease = length;
-                self.request.terms.renewed = true;
+                self.request.options.lease = length;
+                self.request.options.renewed = true;
                 self
             }
 
@@ -136,8 +136,8 @@ macro_rules! options {
             /// expires after `length` unless it is
             /// [extended](Guard::extend) or released before.
             pub fn fixed_lease(mut self, length: Duration) -> Self {
-                self.request.terms.lease = length;
-                self.request.terms.renewed = false;
+                self.request.options.lease = length;
+                self.request.options.renewed = false;
                 self
             }
 
@@ -149,14 +149,14 @@ macro_rules! options {
             /// is free when its lease expires. A
             /// [`fixed_lease`](Self::fixed_lease) must be at least as long.
             pub fn at_least(mut self, length: Duration) -> Self {
-                self.request.terms.at_least = length;
+                self.request.options.at_least = length;
                 self
             }
 
             /// Limits how long a renewed lease can be held. When `length` has
             /// passed, the lease is lost.
             pub fn at_most(mut self, length: Duration) -> Self {
-                self.request.terms.at_most = Some(length);
+                self.request.options.at_most = Some(length);
                 self
             }
 
@@ -171,7 +171,7 @@ macro_rules! options {
             /// The option costs one more round trip and a separate connection.
             pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
                 let replicas = count.into();
-                self.request.terms.acknowledged = Some(Acknowledgement { replicas, timeout });
+                self.request.options.replica_ack = Some(ReplicaAck { replicas, timeout });
                 self
             }
 
@@ -182,7 +182,7 @@ macro_rules! options {
             /// Only a [`Mutex`](crate::Mutex) or
             /// [`FairMutex`](crate::FairMutex) is handed off.
             pub fn local_handoff(mut self, allowed: bool) -> Self {
-                self.request.terms.hand_on = allowed;
+                self.request.options.local_handoff = allowed;
                 self
             }
 
@@ -191,7 +191,7 @@ macro_rules! options {
             ///
             /// [`Client::inspect`]: crate::Client::inspect
             pub fn note(mut self, text: impl Into<String>) -> Self {
-                self.request.terms.note = text.into();
+                self.request.options.note = text.into();
                 self
             }
         }
@@ -199,7 +199,7 @@ macro_rules! options {
         impl<G> std::fmt::Debug for $type<G> {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_tuple(stringify!($type))
-                    .field(&self.request.terms)
+                    .field(&self.request.options)
                     .finish()
             }
         }
@@ -238,17 +238,17 @@ impl AcquireRequest {
         let Self {
             engine,
             kind,
-            terms,
+            options,
             reentry,
         } = self;
         async move {
             let kind = kind?;
             let guard = match reentry {
                 Some(reentry) => {
-                    let entering = engine.enter(&reentry, &kind, &terms);
+                    let entering = engine.enter(&reentry, &kind, &options);
                     Guard::entering(Box::pin(entering).await?)
                 }
-                None => Guard::new(Arc::new(engine.take(&kind, &terms).await?)),
+                None => Guard::new(Arc::new(engine.take(&kind, &options).await?)),
             };
             Ok(wrap(guard))
         }
@@ -261,18 +261,18 @@ impl AcquireRequest {
         let Self {
             engine,
             kind,
-            terms,
+            options,
             reentry,
         } = self;
         async move {
             let kind = kind?;
             let guard = match reentry {
                 Some(reentry) => {
-                    let entering = engine.try_enter(&reentry, &kind, &terms);
+                    let entering = engine.try_enter(&reentry, &kind, &options);
                     Box::pin(entering).await?.map(Guard::entering)
                 }
                 None => {
-                    let acquired = engine.try_take(&kind, &terms).await?;
+                    let acquired = engine.try_take(&kind, &options).await?;
                     acquired.map(|hold| Guard::new(Arc::new(hold)))
                 }
             };

@@ -7,8 +7,8 @@ use super::handle::Handle;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::{Engine, Lease};
-use crate::options::Terms;
-use crate::protocol::{Keyspace, Kind, Queued, Share};
+use crate::options::AcquireOptions;
+use crate::protocol::{Keyspace, Kind, QueueParams, Queued};
 
 /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
 ///
@@ -28,8 +28,13 @@ pub struct FairMutex {
 }
 
 impl FairMutex {
-    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str, terms: &Terms) -> Self {
-        let share = Share {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        keyspace: &Keyspace,
+        name: &str,
+        options: &AcquireOptions,
+    ) -> Self {
+        let share = QueueParams {
             kind: "fair",
             capacity: 1,
             weight: 1,
@@ -38,7 +43,7 @@ impl FairMutex {
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
         Self {
-            handle: Handle::new(engine, name, kind, terms),
+            handle: Handle::new(engine, name, kind, options),
         }
     }
 
@@ -98,7 +103,7 @@ impl FairMutex {
     #[must_use]
     pub fn queue_position(&self) -> Option<u64> {
         let kind = self.handle.kind().ok()?;
-        let gate = kind.waiting().gate()?;
+        let gate = kind.wait_strategy().local_queue_key()?;
         self.handle.engine.ahead(gate).map(|ahead| ahead + 1)
     }
 

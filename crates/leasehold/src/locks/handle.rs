@@ -6,7 +6,7 @@ use super::acquire::AcquireRequest;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::Engine;
-use crate::options::Terms;
+use crate::options::AcquireOptions;
 use crate::protocol::{Call, Kind};
 
 /// Some kind of lock by its name. Costs nothing; makes no request until it is used.
@@ -17,7 +17,7 @@ pub(super) struct Handle<K: ?Sized> {
     /// The kind as the lease layer sees it.
     as_kind: fn(Arc<K>) -> Arc<dyn Kind>,
     /// What an acquisition starts from.
-    terms: Terms,
+    options: AcquireOptions,
 }
 
 impl<K: Kind> Handle<K> {
@@ -25,13 +25,13 @@ impl<K: Kind> Handle<K> {
         engine: Arc<Engine>,
         name: &str,
         kind: Result<K, String>,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Self {
         Self {
             engine,
             kind: kind.map(Arc::new).map_err(|why| (name.to_owned(), why)),
             as_kind: |kind| kind,
-            terms: terms.clone(),
+            options: options.clone(),
         }
     }
 }
@@ -42,13 +42,13 @@ impl Handle<dyn Kind> {
         engine: Arc<Engine>,
         name: &str,
         kind: Result<Arc<dyn Kind>, String>,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Self {
         Self {
             engine,
             kind: kind.map_err(|why| (name.to_owned(), why)),
             as_kind: |kind| kind,
-            terms: terms.clone(),
+            options: options.clone(),
         }
     }
 }
@@ -78,7 +78,7 @@ impl<K: Kind + ?Sized> Handle<K> {
         AcquireRequest {
             engine: self.engine.clone(),
             kind: kind.map(self.as_kind),
-            terms: self.terms.clone(),
+            options: self.options.clone(),
             reentry: None,
         }
     }
@@ -101,7 +101,7 @@ impl<K: ?Sized> Clone for Handle<K> {
             engine: self.engine.clone(),
             kind: self.kind.clone(),
             as_kind: self.as_kind,
-            terms: self.terms.clone(),
+            options: self.options.clone(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::lease::Engine;
 use crate::options::validate_life;
-use crate::protocol::{Call, Keyspace, Latched};
+use crate::protocol::{Call, Keyspace, LatchCalls};
 
 /// Longest name of one who counts down, in bytes: it is stored until the latch is forgotten.
 const CALLER_LIMIT: usize = 256;
@@ -17,7 +17,7 @@ const CALLER_LIMIT: usize = 256;
 #[derive(Clone)]
 pub struct Latch {
     engine: Arc<Engine>,
-    latched: Result<Arc<Latched>, (String, String)>,
+    latched: Result<Arc<LatchCalls>, (String, String)>,
 }
 
 /// How a latch stands.
@@ -48,7 +48,7 @@ pub enum SetOutcome {
 impl Latch {
     pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str) -> Self {
         let latched = match keyspace.lock(name) {
-            Ok(keys) => Ok(Arc::new(Latched::new(keys))),
+            Ok(keys) => Ok(Arc::new(LatchCalls::new(keys))),
             Err(why) => Err((name.to_owned(), why)),
         };
         Self { engine, latched }
@@ -127,12 +127,12 @@ impl Latch {
     ///
     /// When the server cannot be asked.
     pub async fn state(&self) -> Result<LatchState, Error> {
-        Ok(LatchState::of(self.ask(Latched::left).await?))
+        Ok(LatchState::of(self.ask(LatchCalls::left).await?))
     }
 
     /// Waits until it is open or gone, and says which. A latch that was never set is gone.
     ///
-    /// Told by push; a message that is lost costs at most a second.
+    /// GrantDelivery by push; a message that is lost costs at most a second.
     ///
     /// # Cancel safety
     ///
@@ -169,7 +169,7 @@ impl Latch {
     ///
     /// When the server cannot be asked.
     pub async fn delete(&self) -> Result<bool, Error> {
-        self.ask(Latched::delete).await
+        self.ask(LatchCalls::delete).await
     }
 
     async fn wait_until(&self, limit: Option<Duration>) -> Result<LatchState, Error> {
@@ -179,13 +179,13 @@ impl Latch {
         self.state().await
     }
 
-    async fn ask<R>(&self, call: impl FnOnce(&Latched) -> Call<R>) -> Result<R, Error> {
+    async fn ask<R>(&self, call: impl FnOnce(&LatchCalls) -> Call<R>) -> Result<R, Error> {
         let latched = self.latched()?;
         let call = call(&latched);
         self.engine.ask(latched.slot(), latched.name(), call).await
     }
 
-    fn latched(&self) -> Result<Arc<Latched>, Error> {
+    fn latched(&self) -> Result<Arc<LatchCalls>, Error> {
         match &self.latched {
             Ok(latched) => Ok(latched.clone()),
             Err((_, why)) => Err(Error::invalid("name", why)),

@@ -55,7 +55,7 @@ pub struct MultiGuard {
 }
 
 impl MultiLock {
-    /// These acquisitions, each with its own terms; a writer's is made one of them by `.into()`.
+    /// These acquisitions, each with its own options; a writer's is made one of them by `.into()`.
     pub fn new(parts: impl IntoIterator<Item = Acquire>) -> Self {
         Self {
             parts: parts.into_iter().collect(),
@@ -125,8 +125,8 @@ impl MultiLock {
         };
         for mut part in parts {
             let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            let own = part.request.terms.wait;
-            part.request.terms.wait = left.into_iter().chain(own).min();
+            let own = part.request.options.timeout;
+            part.request.options.timeout = left.into_iter().chain(own).min();
             match part.request.acquire().await {
                 Ok(guard) => held.guards.push(guard),
                 Err(error) => return held.fail(error).await,

@@ -8,8 +8,8 @@ use super::reentrant::Reentrant;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::{Engine, Lease};
-use crate::options::Terms;
-use crate::protocol::{Keyspace, Kind, Lean, Roll, Voted};
+use crate::options::AcquireOptions;
+use crate::protocol::{Electorate, Keyspace, Kind, QuorumLock, SingleKey};
 
 /// A lock that one holder has at a time. Not fair: whoever tries first after a release gets it.
 ///
@@ -20,7 +20,7 @@ use crate::protocol::{Keyspace, Kind, Lean, Roll, Voted};
 /// Tasks of one client that wait for it are one waiter to the server. The one that is served leaves the lock to the next of
 /// them, for up to ten milliseconds, without asking: each has a token of its own and a guard that is lost as any other, and
 /// those who look see the first of them. It is so for leases that are renewed, without `at_least` and `at_most`, on the same
-/// terms; [`hand_on(false)`](crate::locks::Acquire::hand_on) has a lock asked for, and given back, each time.
+/// options; [`hand_on(false)`](crate::locks::Acquire::hand_on) has a lock asked for, and given back, each time.
 ///
 /// A handle is a name and costs nothing; make one wherever it is needed.
 #[derive(Clone)]
@@ -30,12 +30,17 @@ pub struct Mutex {
 
 impl Mutex {
     /// Kept by one server.
-    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str, terms: &Terms) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        keyspace: &Keyspace,
+        name: &str,
+        options: &AcquireOptions,
+    ) -> Self {
         let kind = keyspace
             .lock(name)
-            .map(|keys| Arc::new(Lean::new(keys)) as _);
+            .map(|keys| Arc::new(SingleKey::new(keys)) as _);
         Self {
-            handle: Handle::of_any(engine, name, kind, terms),
+            handle: Handle::of_any(engine, name, kind, options),
         }
     }
 
@@ -43,14 +48,14 @@ impl Mutex {
     pub(crate) fn voted(
         engine: Arc<Engine>,
         keyspace: &Keyspace,
-        roll: &Arc<Roll>,
+        electorate: &Arc<Electorate>,
         name: &str,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Self {
         let keys = keyspace.lock(name);
-        let kind = keys.map(|keys| Arc::new(Voted::new(keys, roll)) as _);
+        let kind = keys.map(|keys| Arc::new(QuorumLock::new(keys, electorate)) as _);
         Self {
-            handle: Handle::of_any(engine, name, kind, terms),
+            handle: Handle::of_any(engine, name, kind, options),
         }
     }
 
@@ -62,7 +67,7 @@ impl Mutex {
 
     /// Acquires the lock, waiting for it as long as need be.
     ///
-    /// Set terms before awaiting:
+    /// Set options before awaiting:
     ///
     /// ```no_run
     /// # use std::time::Duration;

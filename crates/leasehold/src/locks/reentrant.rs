@@ -12,7 +12,7 @@ use crate::protocol::Kind;
 /// A handle to a lock that can be entered again by whoever has a clone of it.
 ///
 /// The first guard acquires the lock, the last one to go gives it back; those in between do not ask
-/// the server. All share one lease and one token. The terms of the first acquisition stand.
+/// the server. All share one lease and one token. The options of the first acquisition stand.
 pub struct Reentrant<G = Guard> {
     handle: Handle<dyn Kind>,
     reentry: Arc<Reentry>,

@@ -9,8 +9,8 @@ use super::handle::Handle;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::{Engine, Fenced, Guard, Lease, ReleaseOutcome};
-use crate::options::Terms;
-use crate::protocol::{Keyspace, Queued, Share};
+use crate::options::AcquireOptions;
+use crate::protocol::{Keyspace, QueueParams, Queued};
 
 /// More readers than a server can have connections.
 const READERS: u64 = 1_000_000_000;
@@ -38,10 +38,15 @@ pub struct WriteGuard<F = Fenced> {
 }
 
 impl RwLock {
-    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str, terms: &Terms) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        keyspace: &Keyspace,
+        name: &str,
+        options: &AcquireOptions,
+    ) -> Self {
         let keys = keyspace.queue(name);
         let handle = |engine, weight, shared| {
-            let share = Share {
+            let share = QueueParams {
                 kind: "rw",
                 capacity: READERS,
                 weight,
@@ -49,7 +54,7 @@ impl RwLock {
                 handed_on: false,
             };
             let kind = keys.clone().map(|keys| Queued::new(keys, share));
-            Handle::new(engine, name, kind, terms)
+            Handle::new(engine, name, kind, options)
         };
         Self {
             write: handle(engine.clone(), READERS, false),
@@ -127,7 +132,7 @@ impl<F> WriteGuard<F> {
     /// [`Error::Lost`] when the lock is not ours any more. After any other error it is given back in the
     /// background.
     pub async fn downgrade(self) -> Result<Guard<F>, Error> {
-        self.guard.share().await?;
+        self.guard.downgrade().await?;
         Ok(self.guard)
     }
 

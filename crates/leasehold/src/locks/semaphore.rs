@@ -6,8 +6,8 @@ use super::acquire::{Acquire, TryAcquire};
 use super::handle::Handle;
 use crate::error::Error;
 use crate::lease::Engine;
-use crate::options::Terms;
-use crate::protocol::{Keyspace, Queued, Share};
+use crate::options::AcquireOptions;
+use crate::protocol::{Keyspace, QueueParams, Queued};
 
 /// So many permits, of which each holder has some; who waits is served in the order in which they came.
 ///
@@ -42,9 +42,9 @@ impl Semaphore {
         keyspace: &Keyspace,
         name: &str,
         permits: u32,
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Self {
-        let share = Share {
+        let share = QueueParams {
             kind: "semaphore",
             capacity: u64::from(permits),
             weight: 1,
@@ -53,7 +53,7 @@ impl Semaphore {
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
         Self {
-            handle: Handle::new(engine, name, kind, terms),
+            handle: Handle::new(engine, name, kind, options),
         }
     }
 
@@ -121,12 +121,12 @@ impl Semaphore {
     /// When the server cannot be asked.
     pub async fn permits(&self) -> Result<PermitCounts, Error> {
         let kind = self.handle.kind()?;
-        let census = self.handle.query(Queued::census).await?;
+        let stats = self.handle.query(Queued::stats).await?;
         let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(PermitCounts {
-            total: number(census.capacity.unwrap_or(kind.capacity())),
-            held: number(census.used),
-            waiters: number(census.waiting),
+            total: number(stats.capacity.unwrap_or(kind.capacity())),
+            held: number(stats.used),
+            waiters: number(stats.waiting),
         })
     }
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::script::Script;
-use crate::backend::{Batch, Command, Failure, Link, Reply};
+use crate::backend::{Batch, Command, Connection, Reply, RequestError};
 
 /// Turns the replies, one per command, into an outcome or into the call that finds it out.
-type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<Step<R>, Failure> + Send>;
+type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<Step<R>, RequestError> + Send>;
 
 /// What the replies to a call amount to.
 pub(super) enum Step<R> {
@@ -15,18 +15,18 @@ pub(super) enum Step<R> {
     Next(Call<R>),
 }
 
-/// One step of a protocol, ready to be sent to any link.
+/// One step of a protocol, ready to be sent to any connection.
 pub(crate) struct Call<R> {
     commands: Vec<Command>,
     /// Whether every node is to be heard where several are asked, or a majority that agrees suffices.
-    of_all: bool,
+    await_all_nodes: bool,
     read: Reader<R>,
 }
 
 impl<R> Call<R> {
     pub(super) fn new(
         commands: Vec<Command>,
-        read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
+        read: impl FnOnce(Vec<Reply>) -> Result<R, RequestError> + Send + 'static,
     ) -> Self {
         Self::stepwise(commands, |replies| read(replies).map(Step::Done))
     }
@@ -34,11 +34,11 @@ impl<R> Call<R> {
     /// A call that may need another one behind it.
     pub(super) fn stepwise(
         commands: Vec<Command>,
-        read: impl FnOnce(Vec<Reply>) -> Result<Step<R>, Failure> + Send + 'static,
+        read: impl FnOnce(Vec<Reply>) -> Result<Step<R>, RequestError> + Send + 'static,
     ) -> Self {
         Self {
             commands,
-            of_all: false,
+            await_all_nodes: false,
             read: Box::new(read),
         }
     }
@@ -48,7 +48,7 @@ impl<R> Call<R> {
         script: &'static Script,
         keys: &[&[u8]],
         args: &[&[u8]],
-        read: impl FnOnce(Vec<Reply>) -> Result<R, Failure> + Send + 'static,
+        read: impl FnOnce(Vec<Reply>) -> Result<R, RequestError> + Send + 'static,
     ) -> Self {
         Self::new(vec![script.call(keys, args)], read)
     }
@@ -62,7 +62,7 @@ impl<R> Call<R> {
         let read = self.read;
         Call {
             commands: self.commands,
-            of_all: self.of_all,
+            await_all_nodes: self.await_all_nodes,
             read: Box::new(|replies| {
                 Ok(match read(replies)? {
                     Step::Done(outcome) => Step::Done(view(outcome)),
@@ -73,19 +73,19 @@ impl<R> Call<R> {
     }
 
     /// The same call, which waits for every node where several are asked.
-    pub(crate) fn of_all(mut self) -> Self {
-        self.of_all = true;
+    pub(crate) fn await_all_nodes(mut self) -> Self {
+        self.await_all_nodes = true;
         self
     }
 
     /// Sends it and reads the reply.
     pub(crate) fn send(
         self,
-        link: &dyn Link,
-        patience: Duration,
-    ) -> impl Future<Output = Result<R, Failure>> + Send {
+        connection: &dyn Connection,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<R, RequestError>> + Send {
         let (mut asked, mut read) = (self.commands.len(), self.read);
-        let mut asking = link.ask(Batch::new(self.commands, self.of_all), patience);
+        let mut asking = connection.ask(Batch::new(self.commands, self.await_all_nodes), timeout);
         async move {
             loop {
                 let replies = one_each(asked, asking.await?)?;
@@ -93,7 +93,8 @@ impl<R> Call<R> {
                     Step::Done(outcome) => return Ok(outcome),
                     Step::Next(call) => {
                         (asked, read) = (call.commands.len(), call.read);
-                        asking = link.ask(Batch::new(call.commands, self.of_all), patience);
+                        asking = connection
+                            .ask(Batch::new(call.commands, self.await_all_nodes), timeout);
                     }
                 }
             }
@@ -103,16 +104,16 @@ impl<R> Call<R> {
     /// Sends many calls as one pipeline, and behind it those that need another; each outcome stands for itself.
     pub(crate) async fn send_all(
         calls: Vec<Self>,
-        link: &dyn Link,
-        patience: Duration,
-    ) -> Result<Vec<Result<R, Failure>>, Failure> {
+        connection: &dyn Connection,
+        timeout: Duration,
+    ) -> Result<Vec<Result<R, RequestError>>, RequestError> {
         let (mut commands, mut readers) = (Vec::new(), Vec::new());
         for call in calls {
             readers.push((call.commands.len(), call.read));
             commands.extend(call.commands);
         }
         let asked = commands.len();
-        let replies = link.ask(Batch::new(commands, false), patience).await?;
+        let replies = connection.ask(Batch::new(commands, false), timeout).await?;
         let mut replies = one_each(asked, replies)?.into_iter();
         let (mut outcomes, mut next) = (Vec::new(), Vec::new());
         for (at, (count, read)) in readers.into_iter().enumerate() {
@@ -127,7 +128,7 @@ impl<R> Call<R> {
         }
         if !next.is_empty() {
             let (places, calls): (Vec<_>, Vec<_>) = next.into_iter().unzip();
-            let later = Box::pin(Self::send_all(calls, link, patience)).await?;
+            let later = Box::pin(Self::send_all(calls, connection, timeout)).await?;
             for (at, outcome) in places.into_iter().zip(later) {
                 outcomes[at] = Some(outcome);
             }
@@ -141,27 +142,27 @@ impl<R> Call<R> {
     }
 
     #[cfg(test)]
-    pub(crate) fn read(self, replies: Vec<Reply>) -> Result<R, Failure> {
+    pub(crate) fn read(self, replies: Vec<Reply>) -> Result<R, RequestError> {
         match (self.read)(replies)? {
             Step::Done(outcome) => Ok(outcome),
-            Step::Next(_) => Err(Failure::malformed("a call that needs another", &[])),
+            Step::Next(_) => Err(RequestError::malformed("a call that needs another", &[])),
         }
     }
 }
 
 /// The only answer, or the first of several.
-pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, Failure> {
+pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, RequestError> {
     match replies.into_iter().next() {
-        Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
+        Some(Reply::Refused(refusal)) => Err(RequestError::Refused(refusal)),
         Some(reply) => Ok(reply),
-        None => Err(Failure::malformed(what, &[])),
+        None => Err(RequestError::malformed(what, &[])),
     }
 }
 
 /// Makes sure that there is one answer per command.
-fn one_each(asked: usize, replies: Vec<Reply>) -> Result<Vec<Reply>, Failure> {
+fn one_each(asked: usize, replies: Vec<Reply>) -> Result<Vec<Reply>, RequestError> {
     match replies.len() == asked {
         true => Ok(replies),
-        false => Err(Failure::malformed("a pipeline", &replies)),
+        false => Err(RequestError::malformed("a pipeline", &replies)),
     }
 }

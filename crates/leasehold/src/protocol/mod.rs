@@ -13,43 +13,45 @@
 //! 4. Names reach the server only as arguments, never inside a script's text.
 
 mod call;
-mod expiry;
+mod inspect;
 mod keys;
 mod kind;
-mod latched;
-mod lean;
+mod latch;
+mod pttl;
 mod queued;
+mod quorum;
 mod record;
 pub(crate) mod redisson;
-mod report;
 mod script;
-mod sight;
+mod server_report;
+mod single_key;
 mod tally;
 mod token;
-mod voted;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use call::Call;
-pub(crate) use keys::{Counters, Keyspace, QueueKeys, process_channel};
-pub(crate) use kind::{Announced, HandOn, Hints, Keys, Kind, Line, Told, Waiting};
-pub(crate) use latched::Latched;
-pub(crate) use lean::Lean;
-pub(crate) use queued::{Queued, Share};
-pub(crate) use report::{Report, clock, report};
 #[cfg(test)]
-pub(crate) use sight::More;
-pub(crate) use sight::{First, Sight, Stood, is_connected, page};
+pub(crate) use inspect::More;
+pub(crate) use inspect::{LockSnapshot, Participant, Probe, is_connected, page};
+pub(crate) use keys::{Counters, Keyspace, QueueKeys, process_channel};
+pub(crate) use kind::{
+    ChannelName, GrantDelivery, Keys, Kind, LocalHandoff, Notified, ServerQueue, WaitStrategy,
+};
+pub(crate) use latch::LatchCalls;
+pub(crate) use queued::{QueueParams, Queued};
+pub(crate) use quorum::{Electorate, NodeStatus, QuorumLock, too_few};
+pub(crate) use server_report::{Report, clock, report};
+pub(crate) use single_key::SingleKey;
 pub(crate) use token::TokenBlock;
-pub(crate) use voted::{Roll, Seat, Voted, too_few};
 
-use crate::backend::Refusal;
+use crate::backend::ServerError;
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
 /// What stands on the server in the name of one owner, and is compared there.
-pub(crate) type Mark = Arc<[u8]>;
+pub(crate) type LockValue = Arc<[u8]>;
 
 /// The answer to an acquire.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ pub(crate) enum Acquired {
     /// It is ours, with this number from the counter.
     Held { token: Token },
     /// It is ours, or ours in part, but of no use for this reason; it must be given back.
-    Void { refusal: Refusal },
+    Unusable { refusal: ServerError },
     /// Of several nodes some gave it to us and some did not; it must be given back and tried again.
     Split,
     /// Somebody else's.
@@ -68,26 +70,26 @@ pub(crate) enum Acquired {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
     /// The lease lasts at least as long as was asked.
-    Kept,
+    Renewed,
     /// It does, but some of several nodes do not have it.
-    KeptInPart,
-    /// It was not ours any more; nothing was changed.
-    Gone,
+    OnMajority,
+    /// This owner does not hold it; nothing was changed.
+    NotOwner,
 }
 
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Freed {
+pub(crate) enum Released {
     /// It was ours and is free, or will be at the end of the time it was to be kept. So many connections were told,
     /// as far as the server says.
-    Freed { told: u64 },
+    Released { notified: u64 },
     /// It was not ours; nothing was changed.
-    NotOurs,
+    NotOwner,
 }
 
 /// How an owner stands with a lock that has a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum QueueStatus {
     /// It holds the lock, for this long still.
     Holds { token: Token, left: Duration },
     /// It waits.
@@ -116,7 +118,7 @@ pub(crate) struct Grant {
 
 /// The answer to a look at a lock that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Glance {
+pub(crate) enum LockStatus {
     /// Nobody holds it.
     Free,
     /// Held; for how long still, unless renewed, where it expires at all.

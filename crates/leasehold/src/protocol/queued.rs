@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use super::call::{Step, first};
 use super::keys::QueueKeys;
-use super::lean::{self, Found, Taken};
 use super::record::{Form, Part};
 use super::script::{digits, script};
+use super::single_key::{self, Found, Taken};
 use super::{
-    Acquired, Call, Freed, Grant, HandOn, Keys, Kind, Line, Mark, Renewed, Standing, TokenBlock,
-    Told, Waiting, record, token,
+    Acquired, Call, Grant, GrantDelivery, Keys, Kind, LocalHandoff, LockValue, QueueStatus,
+    Released, Renewed, ServerQueue, TokenBlock, WaitStrategy, record, token,
 };
-use crate::backend::{Capabilities, Failure, Refusal, RefusalKind, Reply};
+use crate::backend::{Capabilities, Reply, RequestError, ServerError, ServerErrorKind};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
@@ -65,7 +65,7 @@ const KEPT: Duration = Duration::from_secs(30 * 86_400);
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
     keys: Arc<QueueKeys>,
-    share: Share,
+    share: QueueParams,
     /// The kind and the key: what tasks of one process wait for together must be the same kind of lock.
     gate: Arc<[u8]>,
     /// Whether the lock had a queue when it was last seen. Only a guess at which step to take first.
@@ -74,7 +74,7 @@ pub(crate) struct Queued {
 
 /// Which kind of lock it is, and how much of it is taken at a time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub(crate) struct QueueParams {
     /// The same for all who use the lock; others are refused.
     pub(crate) kind: &'static str,
     pub(crate) capacity: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Share {
     pub(crate) handed_on: bool,
 }
 
-impl Share {
+impl QueueParams {
     /// For one who takes nothing of the lock.
     pub(crate) const NOTHING: Self = Self {
         kind: "",
@@ -98,7 +98,7 @@ impl Share {
 
 /// How a lock of this family stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Census {
+pub(crate) struct QueueStats {
     /// How much of it is taken.
     pub(crate) used: u64,
     /// How much there is, where the server knows.
@@ -108,7 +108,7 @@ pub(crate) struct Census {
 }
 
 impl Queued {
-    pub(crate) fn new(keys: Arc<QueueKeys>, share: Share) -> Self {
+    pub(crate) fn new(keys: Arc<QueueKeys>, share: QueueParams) -> Self {
         Self {
             gate: [share.kind.as_bytes(), b" ", keys.key()].concat().into(),
             has_queue: Arc::default(),
@@ -138,50 +138,52 @@ impl Queued {
     }
 
     /// How the lock stands.
-    pub(crate) fn census(&self) -> Call<Census> {
+    pub(crate) fn stats(&self) -> Call<QueueStats> {
         Call::script(&LOOK, &self.keys.all(), &[], |replies| {
             let reply = first("a look", replies)?;
-            let census = read_census(&reply);
-            census.ok_or_else(|| Failure::malformed("a look", &[reply]))
+            let stats = read_census(&reply);
+            stats.ok_or_else(|| RequestError::malformed("a look", &[reply]))
         })
     }
 
     /// Makes a lease or a place last at least `length` from now: both are kept by the same step.
-    fn keep(&self, mark: &[u8], length: Duration) -> Call<Standing> {
+    fn keep(&self, mark: &[u8], length: Duration) -> Call<QueueStatus> {
         let args = [record::owner(mark), &micros(length)];
         Call::script(&RENEW, &self.keys.all(), &args, self.reader())
     }
 
     /// Acquires the lock by script, without waiting.
-    fn try_enter(&self, mark: &Mark, lease: Duration) -> Call<Acquired> {
+    fn try_enter(&self, mark: &LockValue, lease: Duration) -> Call<Acquired> {
         let entering = self.enter(mark, lease, Duration::ZERO, None);
         entering.map(|standing| match standing {
-            Standing::Holds { token, .. } => Acquired::Held { token },
-            Standing::Waits { holder, .. } | Standing::Gone { holder } => Acquired::Busy { holder },
+            QueueStatus::Holds { token, .. } => Acquired::Held { token },
+            QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
+                Acquired::Busy { holder }
+            }
         })
     }
 
     /// Acquires the lock as a mutex does, and asks by script where it is no plain string or may have room.
-    fn take(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+    fn take(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<Acquired> {
         let (this, mark) = (self.clone(), mark.clone());
         let (lock, counter) = (self.keys.lock(), self.keys.counter());
-        let commands = lean::acquire(lock, counter, &mark, lease, look);
+        let commands = single_key::acquire(lock, counter, &mark, lease, look);
         Call::stepwise(commands, move |replies| {
-            let (value, left) = match lean::read_acquire(&mark, &replies)? {
+            let (value, left) = match single_key::read_acquire(&mark, &replies)? {
                 Taken::Held { token } => return Ok(Step::Done(Acquired::Held { token })),
-                Taken::Void { refusal } => return Ok(Step::Done(Acquired::Void { refusal })),
+                Taken::Void { refusal } => return Ok(Step::Done(Acquired::Unusable { refusal })),
                 Taken::Found { value, left } => (value, left),
             };
             let kind = this.share.kind;
             match Form::of(value) {
                 Form::Alone(part) if part.kind == kind && this.is_shut_out_by(part) => {
-                    let holder = lean::holder(value, left);
+                    let holder = single_key::holder(value, left);
                     Ok(Step::Done(Acquired::Busy { holder }))
                 }
                 Form::Alone(Part { kind: found, .. }) | Form::Queue(found) if found == kind => {
                     Ok(Step::Next(this.try_enter(&mark, lease)))
                 }
-                _ => Err(Failure::Refused(lean::another_kind())),
+                _ => Err(RequestError::Refused(single_key::another_kind())),
             }
         })
     }
@@ -191,15 +193,15 @@ impl Queued {
     }
 
     /// Releases by script.
-    fn leave(&self, mark: &[u8], keep: Duration) -> Call<Freed> {
+    fn leave(&self, mark: &[u8], keep: Duration) -> Call<Released> {
         let args = [record::owner(mark), &micros(keep)];
         Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
             match first("a release", replies)? {
                 Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
-                    Ok(Freed::Freed { told: 0 })
+                    Ok(Released::Released { notified: 0 })
                 }
-                Reply::List(_) => Ok(Freed::NotOurs),
-                reply => Err(Failure::malformed("a release", &[reply])),
+                Reply::List(_) => Ok(Released::NotOwner),
+                reply => Err(RequestError::malformed("a release", &[reply])),
             }
         })
     }
@@ -209,7 +211,9 @@ impl Queued {
     }
 
     /// Reads how an owner stands, and notes whether there is a queue.
-    fn reader(&self) -> impl FnOnce(Vec<Reply>) -> Result<Standing, Failure> + Send + 'static {
+    fn reader(
+        &self,
+    ) -> impl FnOnce(Vec<Reply>) -> Result<QueueStatus, RequestError> + Send + 'static {
         let has_queue = self.has_queue.clone();
         move |replies| {
             let reply = first("an owner's standing", replies)?;
@@ -217,7 +221,7 @@ impl Queued {
             has_queue.store(!is_plain, Ordering::Relaxed);
             match standing(&reply) {
                 Some(standing) => standing,
-                None => Err(Failure::malformed("an owner's standing", &[reply])),
+                None => Err(RequestError::malformed("an owner's standing", &[reply])),
             }
         }
     }
@@ -233,8 +237,8 @@ impl Kind for Queued {
         &*self.keys
     }
 
-    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
-        let Share {
+    fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue {
+        let QueueParams {
             kind,
             capacity,
             weight,
@@ -249,7 +253,7 @@ impl Kind for Queued {
     }
 
     /// Only if no owner waits and there is room.
-    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<Acquired> {
         // A script says how much there is to a caller that asks for more.
         match self.has_queue() || self.share.weight > self.share.capacity {
             true => self.try_enter(mark, lease),
@@ -261,12 +265,12 @@ impl Kind for Queued {
         if self.has_queue() {
             return self.keep(mark, lease).map(|standing| kept(&standing));
         }
-        let (this, owned) = (self.clone(), Mark::from(mark));
-        let renew = lean::renew(self.keys.lock(), mark, lease);
+        let (this, owned) = (self.clone(), LockValue::from(mark));
+        let renew = single_key::renew(self.keys.lock(), mark, lease);
         Call::stepwise(vec![renew], move |replies| {
-            Ok(match lean::read_renewal(replies)? {
-                Found::Ours => Step::Done(Renewed::Kept),
-                Found::Nothing => Step::Done(Renewed::Gone),
+            Ok(match single_key::read_renewal(replies)? {
+                Found::Ours => Step::Done(Renewed::Renewed),
+                Found::Nothing => Step::Done(Renewed::NotOwner),
                 Found::Other => {
                     Step::Next(this.keep(&owned, lease).map(|standing| kept(&standing)))
                 }
@@ -275,25 +279,25 @@ impl Kind for Queued {
     }
 
     /// Ends a holding, or a place in the queue.
-    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
+    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Released> {
         if keep.is_some() || self.has_queue() {
             return self.leave(mark, keep.unwrap_or_default());
         }
         let lock = self.keys.lock();
-        let command = lean::compare_and_delete(lock, mark, server)
+        let command = single_key::compare_and_delete(lock, mark, server)
             .unwrap_or_else(|| DROP.call(&[lock.as_bytes()], &[mark]));
-        let (this, owned) = (self.clone(), Mark::from(mark));
+        let (this, owned) = (self.clone(), LockValue::from(mark));
         Call::stepwise(vec![command], move |replies| {
             match first("a release", replies)?.int() {
-                Some(1) => Ok(Step::Done(Freed::Freed { told: 0 })),
+                Some(1) => Ok(Step::Done(Released::Released { notified: 0 })),
                 Some(0 | -1) => Ok(Step::Next(this.leave(&owned, Duration::ZERO))),
-                _ => Err(Failure::malformed("a release", &[])),
+                _ => Err(RequestError::malformed("a release", &[])),
             }
         })
     }
 
     /// By script: whether the owner holds or waits, that is over.
-    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Freed> {
+    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Released> {
         self.leave(mark, Duration::ZERO)
     }
 
@@ -301,69 +305,69 @@ impl Kind for Queued {
         Some(token::raise(self.keys.counter(), floor))
     }
 
-    fn share(&self, mark: &[u8]) -> Option<Call<Renewed>> {
+    fn downgrade(&self, mark: &[u8]) -> Option<Call<Renewed>> {
         let args = [record::owner(mark), &digits(1)];
         let shrunk = Call::script(&SHRINK, &self.keys.all(), &args, self.reader());
         Some(shrunk.map(|standing| kept(&standing)))
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
-        self.census().map(|census| census.holder)
+        self.stats().map(|stats| stats.holder)
     }
 
-    fn hand_on(&self) -> Option<&dyn HandOn> {
+    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
         self.share.handed_on.then_some(self)
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::InLine(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Queued(self)
     }
 }
 
-impl HandOn for Queued {
-    fn more_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
+impl LocalHandoff for Queued {
+    fn reserve_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
         let args = [record::owner(mark), &digits(count), &digits(own.as_u64())];
         Call::script(&TOKENS, &self.keys.all(), &args, token::read_block)
     }
 
-    fn shown(&self, mark: &[u8]) -> Holder {
+    fn holder_info(&self, mark: &[u8]) -> Holder {
         record::read(mark)
     }
 }
 
-impl Line for Queued {
+impl ServerQueue for Queued {
     /// Those who share the lock are let in together, so each has a place of its own.
-    fn gate(&self) -> Option<&[u8]> {
+    fn local_queue_key(&self) -> Option<&[u8]> {
         (!self.share.shared).then_some(&*self.gate)
     }
 
-    fn told(&self, _mark: &[u8]) -> Told<'_> {
-        Told::ByGrant(self.grants())
+    fn delivery(&self, _mark: &[u8]) -> GrantDelivery<'_> {
+        GrantDelivery::Push(self.grants())
     }
 
     fn enter(
         &self,
-        mark: &Mark,
+        mark: &LockValue,
         lease: Duration,
         place: Duration,
         ticket: Option<u64>,
-    ) -> Call<Standing> {
+    ) -> Call<QueueStatus> {
         let (lease, place) = (micros(lease), micros(place));
         let ticket = digits(ticket.unwrap_or_default());
         let args = [mark, self.grants(), &lease, &place, &ticket];
         Call::script(&ENTER, &self.keys.all(), &args, self.reader())
     }
 
-    fn stay(&self, mark: &[u8], _lease: Duration, place: Duration) -> Call<Standing> {
+    fn stay(&self, mark: &[u8], _lease: Duration, place: Duration) -> Call<QueueStatus> {
         self.keep(mark, place)
     }
 }
 
 /// Whether the owner has the lock still.
-fn kept(standing: &Standing) -> Renewed {
+fn kept(standing: &QueueStatus) -> Renewed {
     match standing {
-        Standing::Holds { .. } => Renewed::Kept,
-        Standing::Waits { .. } | Standing::Gone { .. } => Renewed::Gone,
+        QueueStatus::Holds { .. } => Renewed::Renewed,
+        QueueStatus::Waits { .. } | QueueStatus::Gone { .. } => Renewed::NotOwner,
     }
 }
 
@@ -386,29 +390,29 @@ impl Grant {
 }
 
 /// The replies that `queue/steps.lua` lists; `None` when it is none of them.
-fn standing(reply: &Reply) -> Option<Result<Standing, Failure>> {
+fn standing(reply: &Reply) -> Option<Result<QueueStatus, RequestError>> {
     let Reply::List(parts) = reply else {
         return None;
     };
     let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
     let now = number(2)?;
     Some(Ok(match number(0)? {
-        0 => Standing::Gone {
+        0 => QueueStatus::Gone {
             holder: holder(parts.get(4)?, number(5)?, now)?,
         },
-        1 => Standing::Holds {
+        1 => QueueStatus::Holds {
             token: Token::new(number(1)?),
             left: Duration::from_micros(number(3)?.saturating_sub(now)),
         },
-        2 => Standing::Waits {
+        2 => QueueStatus::Waits {
             ahead: number(1)?,
             server_now: now,
             ticket: number(3).filter(|ticket| *ticket > 0),
             holder: holder(parts.get(4)?, number(5)?, now)?,
         },
         3 => {
-            return Some(Err(Failure::Refused(Refusal {
-                kind: RefusalKind::TooMuch,
+            return Some(Err(RequestError::Refused(ServerError {
+                kind: ServerErrorKind::TooMuch,
                 message: format!("there are only {} in all", number(1)?),
             })));
         }
@@ -416,14 +420,14 @@ fn standing(reply: &Reply) -> Option<Result<Standing, Failure>> {
     }))
 }
 
-fn read_census(reply: &Reply) -> Option<Census> {
+fn read_census(reply: &Reply) -> Option<QueueStats> {
     let Reply::List(parts) = reply else {
         return None;
     };
     let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
     let used = number(0)?;
     let holder = holder(parts.get(4)?, number(5)?, number(2)?)?;
-    Some(Census {
+    Some(QueueStats {
         used,
         capacity: number(1).filter(|capacity| *capacity > 0),
         waiting: number(3)?,
@@ -433,11 +437,11 @@ fn read_census(reply: &Reply) -> Option<Census> {
 
 /// Who stands in an entry, or nobody.
 fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
-    stood(entry, end, now).map(|(_, holder)| holder)
+    participant(entry, end, now).map(|(_, holder)| holder)
 }
 
 /// The mark in an entry, `WEIGHT FIRST TOKEN SINCE CHANNEL MARK`, and whose it is.
-pub(super) fn stood(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holder)> {
+pub(super) fn participant(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holder)> {
     let Reply::Bytes(entry) = entry else {
         return None;
     };

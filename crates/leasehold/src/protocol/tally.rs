@@ -80,7 +80,7 @@ pub(super) fn election(ballots: &[Ballot]) -> Verdict {
 
 /// What became of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum RenewalTally {
     /// A majority has it; whether all that vote do.
     Kept { everywhere: bool },
     /// A majority can no longer be had.
@@ -90,17 +90,17 @@ pub(super) enum Hold {
 }
 
 /// Whether a holder still has a majority. One answer per node: 1 kept, 0 missing, -1 another's, 3 barred.
-pub(super) fn hold(answers: &[Option<i64>]) -> Hold {
+pub(super) fn hold(answers: &[Option<i64>]) -> RenewalTally {
     let majority = majority(answers.len());
     let count = |wanted: i64| answers.iter().filter(|one| **one == Some(wanted)).count();
     let (kept, missing) = (count(1), count(0));
     if kept >= majority {
         let everywhere = missing == 0;
-        Hold::Kept { everywhere }
+        RenewalTally::Kept { everywhere }
     } else if missing + count(-1) + count(3) > answers.len() - majority {
-        Hold::Gone
+        RenewalTally::Gone
     } else {
-        Hold::Unknown
+        RenewalTally::Unknown
     }
 }
 
@@ -167,16 +167,16 @@ mod tests {
 
     #[test]
     fn a_holding_is_gone_when_no_majority_can_have_it() {
-        let kept = |everywhere| Hold::Kept { everywhere };
+        let kept = |everywhere| RenewalTally::Kept { everywhere };
         for (answers, expected) in [
             (vec![Some(1), Some(1), Some(1)], kept(true)),
             (vec![Some(1), Some(1), None], kept(true)),
             (vec![Some(1), Some(1), Some(0)], kept(false)),
             (vec![Some(1), Some(1), Some(-1)], kept(true)),
-            (vec![Some(1), None, None], Hold::Unknown),
-            (vec![Some(1), Some(0), None], Hold::Unknown),
-            (vec![Some(1), Some(0), Some(3)], Hold::Gone),
-            (vec![Some(0), Some(-1), None], Hold::Gone),
+            (vec![Some(1), None, None], RenewalTally::Unknown),
+            (vec![Some(1), Some(0), None], RenewalTally::Unknown),
+            (vec![Some(1), Some(0), Some(3)], RenewalTally::Gone),
+            (vec![Some(0), Some(-1), None], RenewalTally::Gone),
         ] {
             assert_eq!(hold(&answers), expected, "{answers:?}");
         }

@@ -3,7 +3,7 @@
 use super::Call;
 use super::call::first;
 use super::script::script;
-use crate::backend::{Failure, Reply};
+use crate::backend::{Reply, RequestError};
 use crate::owner::Token;
 
 script!(RAISE, "token/raise.lua");
@@ -28,7 +28,7 @@ pub(crate) struct TokenBlock {
 }
 
 /// Reads the first token and how many there are, or nothing for 0.
-pub(super) fn read_block(replies: Vec<Reply>) -> Result<Option<TokenBlock>, Failure> {
+pub(super) fn read_block(replies: Vec<Reply>) -> Result<Option<TokenBlock>, RequestError> {
     match first("tokens", replies)? {
         Reply::Int(0) => Ok(None),
         reply => match reply.list() {
@@ -36,15 +36,15 @@ pub(super) fn read_block(replies: Vec<Reply>) -> Result<Option<TokenBlock>, Fail
                 first: read(first)?,
                 count: count.unsigned_abs(),
             })),
-            _ => Err(Failure::malformed("tokens", &[reply])),
+            _ => Err(RequestError::malformed("tokens", &[reply])),
         },
     }
 }
 
-pub(super) fn read(reply: &Reply) -> Result<Token, Failure> {
+pub(super) fn read(reply: &Reply) -> Result<Token, RequestError> {
     reply
         .int()
         .and_then(|number| u64::try_from(number).ok())
         .map(Token::new)
-        .ok_or_else(|| Failure::malformed("a token", std::slice::from_ref(reply)))
+        .ok_or_else(|| RequestError::malformed("a token", std::slice::from_ref(reply)))
 }

@@ -9,9 +9,10 @@ use tokio::net::TcpStream;
 use super::tls::{self, Connector, Tls};
 use super::url::{Address, Credentials, Url};
 use super::wire::{Closed, OnEvent, Reader, Wire, Writer};
-use crate::backend::reply::{Cause, Failure, Refusal, RefusalKind, Reply};
-use crate::backend::{Capabilities, Command, Facts};
-use crate::clock::Moment;
+use crate::backend::reply::{Reply, RequestError, ServerError, ServerErrorKind};
+use crate::backend::{Capabilities, Command, ServerFacts};
+use crate::error::BoxError;
+use crate::time::BootInstant;
 
 /// What a server must be to be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Parses `url`.
-    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, Cause> {
+    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         let url = Url::parse(url)?;
         let connector = match url.address {
             Address::Tcp { is_tls: true, .. } => Some(Connector::new(tls)?),
@@ -78,13 +79,13 @@ impl Endpoint {
         name: &'static str,
         role: Role,
         on_event: OnEvent,
-    ) -> Result<(Arc<Wire>, Facts), Failure> {
+    ) -> Result<(Arc<Wire>, ServerFacts), RequestError> {
         let limit = self.connect_timeout;
         let connecting = async {
             let (reader, writer) = self
                 .open()
                 .await
-                .map_err(|error| Failure::Unreachable(error.into()))?;
+                .map_err(|error| RequestError::Unreachable(error.into()))?;
             let wire = Wire::start(reader, writer, on_event);
             let mut handshake = Handshake::on(wire.clone());
             let facts = self.greet(&wire, name, role).await?;
@@ -97,7 +98,7 @@ impl Endpoint {
         };
         let connected = tokio::time::timeout(limit, connecting).await;
         let late = |_| {
-            Err(Failure::Unreachable(
+            Err(RequestError::Unreachable(
                 format!("no reply within {limit:?}").into(),
             ))
         };
@@ -135,7 +136,12 @@ impl Endpoint {
     }
 
     /// One round trip: protocol and login, database, clock, optional commands, name.
-    async fn greet(&self, wire: &Wire, name: &'static str, role: Role) -> Result<Facts, Failure> {
+    async fn greet(
+        &self,
+        wire: &Wire,
+        name: &'static str,
+        role: Role,
+    ) -> Result<ServerFacts, RequestError> {
         let database = u64::from(self.url.database);
         let mut greeting = vec![hello(self.url.credentials.as_ref())];
         if role != Role::Sentinel {
@@ -157,8 +163,8 @@ impl Endpoint {
         }
         let replies = wire.request(&greeting.into_iter().collect()).await;
         let replies =
-            replies.map_err(|Closed(why)| Failure::Unreachable(why.to_string().into()))?;
-        let read_at = Moment::now();
+            replies.map_err(|Closed(why)| RequestError::Unreachable(why.to_string().into()))?;
+        let read_at = BootInstant::now();
         let hello = &replies[0];
         accepted(hello)?;
         check_role(hello, role)?;
@@ -173,7 +179,7 @@ impl Endpoint {
                 (server_time(&replies[1])?, capabilities(&replies[2]))
             }
         };
-        Ok(Facts {
+        Ok(ServerFacts {
             server_time,
             read_at,
             version: version(hello)?,
@@ -186,10 +192,10 @@ impl Endpoint {
     }
 
     /// Nothing of ours was sent yet, so a handshake of unknown outcome has none.
-    fn not_connected(&self, failure: Failure) -> Failure {
+    fn not_connected(&self, failure: RequestError) -> RequestError {
         match failure {
-            Failure::Unreachable(cause) | Failure::Unknown(cause) => {
-                Failure::Unreachable(format!("{self:?}: {cause}").into())
+            RequestError::Unreachable(cause) | RequestError::Unknown(cause) => {
+                RequestError::Unreachable(format!("{self:?}: {cause}").into())
             }
             other => other,
         }
@@ -242,15 +248,15 @@ fn hello(credentials: Option<&Credentials>) -> Command {
     }
 }
 
-fn accepted(reply: &Reply) -> Result<(), Failure> {
+fn accepted(reply: &Reply) -> Result<(), RequestError> {
     match reply {
-        Reply::Refused(refusal) => Err(Failure::Refused(refusal.clone())),
+        Reply::Refused(refusal) => Err(RequestError::Refused(refusal.clone())),
         _ => Ok(()),
     }
 }
 
 /// Says what to do where the server is not what it was taken for.
-fn check_role(hello: &Reply, role: Role) -> Result<(), Failure> {
+fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
     let said = |name| hello.field(name).and_then(Reply::text);
     let why = match (said("mode"), said("role"), role) {
         (_, _, Role::Sentinel) => return Ok(()),
@@ -268,10 +274,10 @@ fn check_role(hello: &Reply, role: Role) -> Result<(), Failure> {
         }
         _ => return Ok(()),
     };
-    Err(Failure::Unreachable(why.into()))
+    Err(RequestError::Unreachable(why.into()))
 }
 
-fn server_time(time: &Reply) -> Result<u64, Failure> {
+fn server_time(time: &Reply) -> Result<u64, RequestError> {
     accepted(time)?;
     let parts = time.list().unwrap_or_default();
     let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
@@ -279,7 +285,7 @@ fn server_time(time: &Reply) -> Result<u64, Failure> {
     let time = number(0)
         .zip(number(1))
         .and_then(|(one, two)| micros(one, two));
-    time.ok_or_else(|| Failure::malformed("TIME", parts))
+    time.ok_or_else(|| RequestError::malformed("TIME", parts))
 }
 
 /// Reads the reply to `INFO`; `None` where that is forbidden.
@@ -288,7 +294,7 @@ fn run_id(info: &Reply) -> Option<String> {
     lines.find_map(|line| Some(line.strip_prefix("run_id:")?.to_owned()))
 }
 
-fn version(hello: &Reply) -> Result<String, Failure> {
+fn version(hello: &Reply) -> Result<String, RequestError> {
     let said = |name| hello.field(name).and_then(Reply::text);
     let server = said("server").unwrap_or("redis");
     let version = said("version").unwrap_or("0");
@@ -297,8 +303,8 @@ fn version(hello: &Reply) -> Result<String, Failure> {
         .next()
         .and_then(|n| n.parse::<u32>().ok());
     if major.is_some_and(|major| major < 7) {
-        return Err(Failure::Refused(Refusal {
-            kind: RefusalKind::Other,
+        return Err(RequestError::Refused(ServerError {
+            kind: ServerErrorKind::Other,
             message: format!("{server} {version} is too old: version 7.0 is needed"),
         }));
     }
@@ -331,7 +337,7 @@ mod tests {
     fn an_old_server_is_refused_by_name() {
         let text = |text: &str| Reply::Bytes(text.as_bytes().to_vec());
         let hello = ["server", "redis", "version", "6.2.14"].map(text).to_vec();
-        let Err(Failure::Refused(refusal)) = version(&Reply::List(hello)) else {
+        let Err(RequestError::Refused(refusal)) = version(&Reply::List(hello)) else {
             panic!("accepted")
         };
         assert!(refusal.message.contains("6.2.14"));

@@ -11,7 +11,7 @@ use testkit::hold_for_all;
 use super::matching::*;
 use super::resp::Frame;
 use crate::backend::Channel;
-use crate::backend::reply::{Refusal, Reply};
+use crate::backend::reply::{Reply, ServerError};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -132,7 +132,7 @@ fn unasked_push_is_never_a_reply() {
 fn refused_change_is_an_error_reply() {
     let mut matcher = Matcher::default();
     let entering = enter(&mut matcher, &["a", "b"]);
-    let refusal = Reply::Refused(Refusal::new("MOVED", "1 h:1"));
+    let refusal = Reply::Refused(ServerError::new("MOVED", "1 h:1"));
     take(&mut matcher, Frame::Reply(refusal.clone())).unwrap();
     take(&mut matcher, push("ssubscribe", "b", Reply::Int(1))).unwrap();
     take(&mut matcher, seal(1)).unwrap();
@@ -170,7 +170,7 @@ fn refused_seal_is_reported_with_its_reason() {
     let mut matcher = Matcher::default();
     request(&mut matcher, 1);
     take(&mut matcher, reply(1)).unwrap();
-    let refusal = Reply::Refused(Refusal::new("BUSY", "a script"));
+    let refusal = Reply::Refused(ServerError::new("BUSY", "a script"));
     let why = take(&mut matcher, Frame::Reply(refusal)).unwrap_err();
     assert!(why.to_string().contains("BUSY a script"), "{why}");
 }

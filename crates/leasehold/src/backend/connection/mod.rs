@@ -20,25 +20,25 @@ pub(crate) use endpoint::{Endpoint, Role};
 pub(crate) use matching::{Change, Event};
 pub(crate) use tls::Tls;
 
-use super::reply::{Failure, Refusal, RefusalKind, Reply};
-use super::{Batch, BoxFuture, Channel, Command, Facts, Link};
+use super::reply::{Reply, RequestError, ServerError, ServerErrorKind};
+use super::{Batch, BoxFuture, Channel, Command, Connection, ServerFacts};
 use wire::{Closed, Wire};
 
 /// A connection that was logged in.
-pub(crate) struct Connection {
+pub(crate) struct RedisConnection {
     id: u64,
     /// The server at the other end, as it is shown to people.
     server: String,
     /// The host of that address.
     host: String,
-    facts: Arc<Facts>,
+    facts: Arc<ServerFacts>,
     wire: Arc<Wire>,
     /// How long the server may take to confirm a subscription change: as long as it may take to connect, of which
     /// subscribing again is a part.
     change_timeout: Duration,
 }
 
-impl Connection {
+impl RedisConnection {
     /// Connects on the current runtime, which owns the connection from then on. `on_event` is called for every push, with
     /// the connection's id; it must not block.
     pub(super) async fn connect(
@@ -46,7 +46,7 @@ impl Connection {
         name: &'static str,
         role: Role,
         on_event: impl Fn(Event, u64) + Send + Sync + 'static,
-    ) -> Result<Arc<Self>, Failure> {
+    ) -> Result<Arc<Self>, RequestError> {
         static ID: AtomicU64 = AtomicU64::new(1);
         let id = ID.fetch_add(1, Ordering::Relaxed);
         let on_event = Box::new(move |event| on_event(event, id));
@@ -95,12 +95,12 @@ impl Connection {
         &self,
         batch: Batch,
         timeout: Duration,
-    ) -> Result<Vec<Reply>, Failure> {
+    ) -> Result<Vec<Reply>, RequestError> {
         let exchange = async {
             let mut replies = self.wire.request(&batch).await?;
             if replies
                 .iter()
-                .any(|reply| reply.is_refused(RefusalKind::NoScript))
+                .any(|reply| reply.is_refused(ServerErrorKind::NoScript))
             {
                 // Boxed, since it happens once per script and server.
                 Box::pin(self.teach(&batch, &mut replies)).await?;
@@ -117,7 +117,7 @@ impl Connection {
     /// Sends scripts that were unknown with their source.
     async fn teach(&self, batch: &Batch, replies: &mut [Reply]) -> Result<(), Closed> {
         let unknown = replies.iter().enumerate();
-        let unknown = unknown.filter(|(_, reply)| reply.is_refused(RefusalKind::NoScript));
+        let unknown = unknown.filter(|(_, reply)| reply.is_refused(ServerErrorKind::NoScript));
         let with_source = |(at, _)| Some((at, batch.with_source(at)?));
         let (mut places, mut again): (Vec<_>, Vec<_>) = unknown.filter_map(with_source).unzip();
         // What waits for replicas must stand behind what they are to have.
@@ -138,7 +138,7 @@ impl Connection {
         &self,
         change: Change,
         channels: &[Channel],
-    ) -> Result<Vec<Result<(), Refusal>>, Failure> {
+    ) -> Result<Vec<Result<(), ServerError>>, RequestError> {
         let changing = self.wire.change(change, channels);
         let replies = self.in_time(self.change_timeout, changing).await?;
         let outcome = |reply| match reply {
@@ -152,17 +152,17 @@ impl Connection {
         &self,
         timeout: Duration,
         exchange: impl Future<Output = Result<T, Closed>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RequestError> {
         let answers = self.wire.answers();
         match tokio::time::timeout(timeout, exchange).await {
             Ok(Ok(replies)) => Ok(replies),
-            Ok(Err(Closed(why))) => Err(Failure::Unknown(why.to_string().into())),
+            Ok(Err(Closed(why))) => Err(RequestError::Unknown(why.to_string().into())),
             Err(_) => {
                 // Others were answered meanwhile: only this request is slow, not the connection.
                 if self.wire.answers() == answers {
                     self.close();
                 }
-                Err(Failure::Unknown(
+                Err(RequestError::Unknown(
                     format!("no reply within {timeout:?}").into(),
                 ))
             }
@@ -174,36 +174,40 @@ impl Connection {
         &self,
         words: &[&str],
         timeout: Duration,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Reply, RequestError> {
         let command = Command::new(words[0]);
         let command = words[1..].iter().fold(command, Command::arg);
         let batch = [command].into_iter().collect();
         match self.exchange(batch, timeout).await?.pop() {
-            Some(Reply::Refused(refusal)) => Err(Failure::Refused(refusal)),
+            Some(Reply::Refused(refusal)) => Err(RequestError::Refused(refusal)),
             Some(reply) => Ok(reply),
-            None => Err(Failure::malformed(words[0], &[])),
+            None => Err(RequestError::malformed(words[0], &[])),
         }
     }
 }
 
-impl Drop for Connection {
+impl Drop for RedisConnection {
     /// Ends the reading task with the last handle.
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Link for Connection {
-    fn facts(&self) -> Arc<Facts> {
+impl Connection for RedisConnection {
+    fn facts(&self) -> Arc<ServerFacts> {
         self.facts.clone()
     }
 
-    fn number(&self) -> u64 {
+    fn id(&self) -> u64 {
         self.id
     }
 
-    fn ask(&self, batch: Batch, patience: Duration) -> BoxFuture<'_, Result<Vec<Reply>, Failure>> {
-        Box::pin(self.exchange(batch, patience))
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
+        Box::pin(self.exchange(batch, timeout))
     }
 }
 

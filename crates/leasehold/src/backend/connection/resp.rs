@@ -9,7 +9,7 @@
 //! 4. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after it on the same connection is decoded.
 
 use crate::backend::command::Digits;
-use crate::backend::reply::{Refusal, Reply};
+use crate::backend::reply::{Reply, ServerError};
 
 /// The largest frame: more than a page of the longest inspection.
 pub(super) const MAX_FRAME: usize = 64 * 1024 * 1024;
@@ -270,10 +270,10 @@ fn int(text: &[u8]) -> Result<i64, Malformed> {
     }
 }
 
-fn refusal(text: &[u8]) -> Refusal {
+fn refusal(text: &[u8]) -> ServerError {
     let text = String::from_utf8_lossy(text);
     let (code, detail) = text.split_once(' ').unwrap_or((&text, ""));
-    Refusal::new(code, detail)
+    ServerError::new(code, detail)
 }
 
 #[cfg(test)]
@@ -339,7 +339,7 @@ mod tests {
         ] {
             assert_eq!(one(bytes), Ok(Frame::Reply(reply)), "{bytes:?}");
         }
-        let refused = Reply::Refused(Refusal::new("ERR", "no"));
+        let refused = Reply::Refused(ServerError::new("ERR", "no"));
         assert_eq!(one("-ERR no\r\n"), Ok(Frame::Reply(refused.clone())));
         assert_eq!(one("!6\r\nERR no\r\n"), Ok(Frame::Reply(refused)));
         let push = Frame::Push(vec![text("message"), text("c"), text("x")]);
@@ -399,7 +399,7 @@ mod tests {
             Just(Reply::Nil),
             any::<i64>().prop_map(Reply::Int),
             vec(any::<u8>(), 0..20).prop_map(Reply::Bytes),
-            Just(Reply::Refused(Refusal::new("ERR", "no"))),
+            Just(Reply::Refused(ServerError::new("ERR", "no"))),
         ];
         leaf.prop_recursive(4, 32, 6, |inner| vec(inner, 0..6).prop_map(Reply::List))
     }
@@ -418,7 +418,7 @@ mod tests {
                 out.extend(format!("*{}\r\n", items.len()).bytes());
                 items.iter().for_each(|item| encode(item, out));
             }
-            Reply::Each(_) => unreachable!("no reply of one server"),
+            Reply::PerNode(_) => unreachable!("no reply of one server"),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::reply::Cause;
+use crate::error::BoxError;
 
 /// What TLS connections trust and show.
 #[derive(Clone, Default)]
@@ -43,7 +43,7 @@ mod with_rustls {
         ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     };
 
-    use super::{Arc, Cause, Tls};
+    use super::{Arc, BoxError, Tls};
 
     /// Makes TLS connections with one configuration.
     #[derive(Clone)]
@@ -54,7 +54,7 @@ mod with_rustls {
     }
 
     impl Connector {
-        pub(in super::super) fn new(tls: &Tls) -> Result<Self, Cause> {
+        pub(in super::super) fn new(tls: &Tls) -> Result<Self, BoxError> {
             let provider = Arc::new(provider()?);
             let builder = ClientConfig::builder_with_provider(provider.clone())
                 .with_safe_default_protocol_versions()?;
@@ -80,7 +80,7 @@ mod with_rustls {
         }
     }
 
-    fn verified_name(name: &str) -> Result<ServerName<'static>, Cause> {
+    fn verified_name(name: &str) -> Result<ServerName<'static>, BoxError> {
         let parsed = ServerName::try_from(name.to_owned());
         parsed.map_err(|_| "the TLS name is neither a DNS name nor an IP address".into())
     }
@@ -101,7 +101,7 @@ mod with_rustls {
     }
 
     /// The provider of the features, else the one that the application has installed.
-    fn provider() -> Result<CryptoProvider, Cause> {
+    fn provider() -> Result<CryptoProvider, BoxError> {
         #[cfg(feature = "ring")]
         return Ok(tokio_rustls::rustls::crypto::ring::default_provider());
         #[cfg(all(feature = "aws-lc-rs", not(feature = "ring")))]
@@ -116,7 +116,7 @@ mod with_rustls {
             });
     }
 
-    fn roots(tls: &Tls) -> Result<RootCertStore, Cause> {
+    fn roots(tls: &Tls) -> Result<RootCertStore, BoxError> {
         let mut roots = RootCertStore::empty();
         match &tls.root_certificate {
             Some(pem) => {
@@ -135,7 +135,7 @@ mod with_rustls {
         Ok(roots)
     }
 
-    fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Cause> {
+    fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BoxError> {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
@@ -189,14 +189,14 @@ mod with_rustls {
 mod without {
     use tokio::net::TcpStream;
 
-    use super::{Cause, Tls};
+    use super::{BoxError, Tls};
 
     /// Cannot be made: there is no TLS in this build.
     #[derive(Clone)]
     pub(in super::super) enum Connector {}
 
     impl Connector {
-        pub(in super::super) fn new(_: &Tls) -> Result<Self, Cause> {
+        pub(in super::super) fn new(_: &Tls) -> Result<Self, BoxError> {
             Err("it needs the feature `tls` of leasehold".into())
         }
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::backend::reply::Cause;
+use crate::error::BoxError;
 
 /// What a URL is expected to be; the URL itself is not repeated, for it may hold a password.
 const FORM: &str = "it looks like `redis://user:password@host:6379/0`";
@@ -33,7 +33,7 @@ pub(super) struct Credentials {
 }
 
 impl Url {
-    pub(super) fn parse(url: &str) -> Result<Self, Cause> {
+    pub(super) fn parse(url: &str) -> Result<Self, BoxError> {
         let (scheme, rest) = url.split_once("://").ok_or(FORM)?;
         match scheme {
             "redis" | "valkey" => Self::network(rest, false),
@@ -44,7 +44,7 @@ impl Url {
     }
 
     /// `user:password@host:port/database`
-    fn network(rest: &str, is_tls: bool) -> Result<Self, Cause> {
+    fn network(rest: &str, is_tls: bool) -> Result<Self, BoxError> {
         let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
         if fragment == "insecure" {
             return Err("`#insecure` does not turn off verification, only code does".into());
@@ -66,7 +66,7 @@ impl Url {
     }
 
     /// `/path/to/socket?db=0&user=…&pass=…`
-    fn unix(rest: &str) -> Result<Self, Cause> {
+    fn unix(rest: &str) -> Result<Self, BoxError> {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let path = decoded(path)?;
         if path.is_empty() {
@@ -89,7 +89,7 @@ impl Url {
     }
 }
 
-fn host_and_port(place: &str) -> Result<(String, u16), Cause> {
+fn host_and_port(place: &str) -> Result<(String, u16), BoxError> {
     let (host, port) = match place.strip_prefix('[') {
         // An IPv6 address has colons of its own.
         Some(rest) => {
@@ -114,7 +114,7 @@ fn host_and_port(place: &str) -> Result<(String, u16), Cause> {
 }
 
 /// Without a password there is nothing to log in with.
-fn credentials(login: &str) -> Result<Option<Credentials>, Cause> {
+fn credentials(login: &str) -> Result<Option<Credentials>, BoxError> {
     let Some((user, password)) = login.split_once(':') else {
         return Ok(None);
     };
@@ -122,7 +122,7 @@ fn credentials(login: &str) -> Result<Option<Credentials>, Cause> {
     Ok((!password.is_empty()).then_some(Credentials { user, password }))
 }
 
-fn database(path: &str) -> Result<u32, Cause> {
+fn database(path: &str) -> Result<u32, BoxError> {
     match path.trim_end_matches('/') {
         "" => Ok(0),
         number => number.parse().map_err(|_| FORM.into()),
@@ -130,7 +130,7 @@ fn database(path: &str) -> Result<u32, Cause> {
 }
 
 /// Replaces each `%` and two hex digits by the byte that they stand for.
-fn decoded(text: &str) -> Result<String, Cause> {
+fn decoded(text: &str) -> Result<String, BoxError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((byte, after)) = rest.split_first() {

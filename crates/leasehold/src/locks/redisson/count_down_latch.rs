@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::lease::Engine;
 use crate::owner::Owner;
 use crate::protocol::Call;
-use crate::protocol::redisson::CountDown;
+use crate::protocol::redisson::CountDownCalls;
 
 /// Redisson's latch by its name. One that was never set is open.
 ///
@@ -16,16 +16,16 @@ use crate::protocol::redisson::CountDown;
 #[derive(Clone)]
 pub struct CountDownLatch {
     engine: Arc<Engine>,
-    latch: Result<Arc<CountDown>, (String, String)>,
+    latch: Result<Arc<CountDownCalls>, (String, String)>,
 }
 
 impl CountDownLatch {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let latch = redisson.layout.latch(name);
+        let latch = redisson.naming.latch(name);
         Self {
             engine: redisson.engine.clone(),
             latch: latch
-                .map(|latch| Arc::new(CountDown::new(latch)))
+                .map(|latch| Arc::new(CountDownCalls::new(latch)))
                 .map_err(|why| (name.to_owned(), why)),
         }
     }
@@ -66,7 +66,7 @@ impl CountDownLatch {
     /// When the server cannot be asked. After [`Error::OutcomeUnknown`] it may have been counted.
     pub async fn count_down(&self) -> Result<i64, Error> {
         let number = Owner::random();
-        let count = |latch: &CountDown| latch.count_down(&number);
+        let count = |latch: &CountDownCalls| latch.count_down(&number);
         match self.ask(count).await {
             Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => self.ask(count).await,
             counted => counted,
@@ -83,7 +83,7 @@ impl CountDownLatch {
     ///
     /// When the server cannot be asked.
     pub async fn count(&self) -> Result<i64, Error> {
-        self.ask(CountDown::left).await
+        self.ask(CountDownCalls::left).await
     }
 
     /// Waits until the latch is open. Redisson's `await`.
@@ -127,7 +127,7 @@ impl CountDownLatch {
     ///
     /// When the server cannot be asked.
     pub async fn delete(&self) -> Result<bool, Error> {
-        self.ask(CountDown::delete).await
+        self.ask(CountDownCalls::delete).await
     }
 
     async fn watch(&self, limit: Option<Duration>) -> Result<(), Error> {
@@ -136,13 +136,13 @@ impl CountDownLatch {
         self.engine.watch(&*latch, slot, name, limit).await
     }
 
-    async fn ask<R>(&self, call: impl FnOnce(&CountDown) -> Call<R>) -> Result<R, Error> {
+    async fn ask<R>(&self, call: impl FnOnce(&CountDownCalls) -> Call<R>) -> Result<R, Error> {
         let latch = self.latch()?;
         let call = call(&latch);
         self.engine.ask(latch.slot(), latch.name(), call).await
     }
 
-    fn latch(&self) -> Result<Arc<CountDown>, Error> {
+    fn latch(&self) -> Result<Arc<CountDownCalls>, Error> {
         match &self.latch {
             Ok(latch) => Ok(latch.clone()),
             Err((_, why)) => Err(Error::invalid("name", why)),

@@ -9,7 +9,7 @@ use super::Redisson;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::{Guard, Lease, Unfenced};
-use crate::protocol::redisson::{Fair, Hashed, Layout, Object};
+use crate::protocol::redisson::{FairLockCalls, LockCalls, Naming, Object};
 use crate::protocol::{Call, Kind};
 
 /// One of Redisson's locks by its name: what its `RLock` is. `G` is the guard that it hands out.
@@ -25,20 +25,20 @@ pub struct Lock<G = Guard<Unfenced>> {
 
 impl Lock {
     pub(super) fn plain(redisson: &Redisson, name: &str) -> Self {
-        let hashed = |object, _: &Layout| Hashed::plain(object);
-        Self::new(redisson, name, hashed, Hashed::force, Guard::unfenced)
+        let hashed = |object, _: &Naming| LockCalls::plain(object);
+        Self::new(redisson, name, hashed, LockCalls::force, Guard::unfenced)
     }
 
     pub(super) fn fair(redisson: &Redisson, name: &str) -> Self {
-        let fair = |object, layout: &Layout| Fair::new(object, layout.fair_wait);
-        Self::new(redisson, name, fair, Fair::force, Guard::unfenced)
+        let fair = |object, naming: &Naming| FairLockCalls::new(object, naming.fair_wait);
+        Self::new(redisson, name, fair, FairLockCalls::force, Guard::unfenced)
     }
 }
 
 impl Lock<Guard> {
     pub(super) fn fenced(redisson: &Redisson, name: &str) -> Self {
-        let hashed = |object, _: &Layout| Hashed::fenced(object);
-        Self::new(redisson, name, hashed, Hashed::force, |guard| guard)
+        let hashed = |object, _: &Naming| LockCalls::fenced(object);
+        Self::new(redisson, name, hashed, LockCalls::force, |guard| guard)
     }
 }
 
@@ -47,17 +47,17 @@ impl<G> Lock<G> {
     pub(super) fn new<K: Kind>(
         redisson: &Redisson,
         name: &str,
-        make: impl FnOnce(Object, &Layout) -> K,
+        make: impl FnOnce(Object, &Naming) -> K,
         force: fn(&K) -> Call<bool>,
         wrap: fn(Guard) -> G,
     ) -> Self {
-        let layout = &redisson.layout;
-        let object = layout.object(name);
-        let kind = object.map(|object| Arc::new(make(object, layout)));
+        let naming = &redisson.naming;
+        let object = naming.object(name);
+        let kind = object.map(|object| Arc::new(make(object, naming)));
         let of = kind.clone().ok();
-        let (engine, terms) = (redisson.engine.clone(), &redisson.terms);
+        let (engine, options) = (redisson.engine.clone(), &redisson.options);
         Self {
-            handle: Handle::of_any(engine, name, kind.map(|kind| kind as _), terms),
+            handle: Handle::of_any(engine, name, kind.map(|kind| kind as _), options),
             force: Arc::new(move || of.as_deref().map(force)),
             wrap,
         }
@@ -72,7 +72,7 @@ impl<G> Lock<G> {
     /// Acquires the lock, waiting for it as long as need be; the lease is renewed unless its length is
     /// [fixed](Acquire::fixed_lease).
     ///
-    /// What Redisson's `lock()` and `tryLock(wait)` do. A note is not kept: the layout has no place for it.
+    /// What Redisson's `lock()` and `tryLock(wait)` do. A note is not kept: the naming has no place for it.
     pub fn lock(&self) -> Acquire<G> {
         Acquire::guarded_by(self.handle.request(), self.wrap)
     }

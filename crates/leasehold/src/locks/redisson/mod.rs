@@ -40,9 +40,9 @@ pub use read_write_lock::ReadWriteLock;
 pub use semaphore::{PermitGuard, Semaphore};
 
 use crate::lease::{Engine, Guard};
-use crate::options::Terms;
+use crate::options::AcquireOptions;
 use crate::protocol::Keyspace;
-use crate::protocol::redisson::Layout;
+use crate::protocol::redisson::Naming;
 
 /// What a Redisson of default settings waits for each that is before it in a fair lock's line.
 const FAIR_WAIT: Duration = Duration::from_secs(300);
@@ -57,8 +57,8 @@ const WATCHDOG: Duration = Duration::from_secs(30);
 #[must_use = "it only hands out objects"]
 pub struct Redisson {
     engine: Arc<Engine>,
-    layout: Layout,
-    terms: Terms,
+    naming: Naming,
+    options: AcquireOptions,
 }
 
 /// Where releases are announced: as Redisson's `shardedSubscriptionMode` has it.
@@ -75,47 +75,47 @@ pub enum PubSubMode {
 }
 
 impl Redisson {
-    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, terms: &Terms) -> Self {
-        let mut terms = terms.clone();
-        terms.lease = WATCHDOG;
+    pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, options: &AcquireOptions) -> Self {
+        let mut options = options.clone();
+        options.lease = WATCHDOG;
         Self {
             engine,
-            layout: Layout::new(keyspace.client(), keyspace.divides_slots(), FAIR_WAIT),
-            terms,
+            naming: Naming::new(keyspace.client(), keyspace.divides_slots(), FAIR_WAIT),
+            options,
         }
     }
 
     /// The id by which other clients see what this one holds, as Redisson's `getId()`.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.layout.client
+        &self.naming.client
     }
 
     /// What stands before every name to make its key: what the fleet's `NameMapper` adds. None by default; the
     /// client's own prefix is not used here.
     pub fn prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.layout.prefix);
+        prefix.clone_into(&mut self.naming.prefix);
         self
     }
 
     /// How long a lease lasts that is renewed, Redisson's `lockWatchdogTimeout`; 30 s by default. Each side has its
     /// own: it is how long others wait when this process crashes.
     pub fn watchdog(mut self, timeout: Duration) -> Self {
-        self.terms.lease = timeout;
+        self.options.lease = timeout;
         self
     }
 
     /// Redisson's `fairLockWaitTimeout`, which must be the same on all sides; 5 minutes by default. It is how long a
     /// crashed waiter holds up a fair lock.
     pub fn fair_wait(mut self, timeout: Duration) -> Self {
-        self.layout.fair_wait = timeout;
+        self.naming.fair_wait = timeout;
         self
     }
 
     /// Where releases are announced; must suit the fleet's `shardedSubscriptionMode`.
     pub fn announcements(mut self, announcements: PubSubMode) -> Self {
-        self.layout.sharded = match announcements {
-            PubSubMode::Auto => self.layout.divided,
+        self.naming.sharded = match announcements {
+            PubSubMode::Auto => self.naming.divided,
             PubSubMode::Classic => false,
             PubSubMode::Sharded => true,
         };
@@ -168,7 +168,7 @@ impl Redisson {
 impl std::fmt::Debug for Redisson {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Redisson")
-            .field("layout", &self.layout)
+            .field("naming", &self.naming)
             .finish_non_exhaustive()
     }
 }

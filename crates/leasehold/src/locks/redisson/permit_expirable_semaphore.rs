@@ -7,7 +7,7 @@ use super::super::handle::Handle;
 use super::Redisson;
 use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
-use crate::protocol::redisson::Expiring;
+use crate::protocol::redisson::ExpirableCalls;
 
 /// Each permit has an id that is sent along: more at once would hold up the server.
 const MOST: u32 = 1000;
@@ -18,14 +18,14 @@ const MOST: u32 = 1000;
 /// lease has ended come back when somebody asks for permits.
 #[derive(Clone)]
 pub struct PermitExpirableSemaphore {
-    handle: Handle<Expiring>,
+    handle: Handle<ExpirableCalls>,
 }
 
 impl PermitExpirableSemaphore {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let kind = redisson.layout.object(name).map(Expiring::new);
+        let kind = redisson.naming.object(name).map(ExpirableCalls::new);
         Self {
-            handle: Handle::new(redisson.engine.clone(), name, kind, &redisson.terms),
+            handle: Handle::new(redisson.engine.clone(), name, kind, &redisson.options),
         }
     }
 
@@ -74,10 +74,10 @@ impl PermitExpirableSemaphore {
     ///
     /// When the server cannot be asked.
     pub async fn available_permits(&self) -> Result<i64, Error> {
-        self.handle.query(Expiring::available).await
+        self.handle.query(ExpirableCalls::available).await
     }
 
-    fn taking(&self, permits: u32) -> Result<Arc<Expiring>, Error> {
+    fn taking(&self, permits: u32) -> Result<Arc<ExpirableCalls>, Error> {
         if permits == 0 || permits > MOST {
             return Err(Error::invalid("permits", format!("from 1 to {MOST}")));
         }

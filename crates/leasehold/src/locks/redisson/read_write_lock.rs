@@ -3,7 +3,7 @@
 use super::super::WriteGuard;
 use super::{Lock, Redisson};
 use crate::lease::{Guard, Unfenced};
-use crate::protocol::redisson::{Mode, ReadWrite};
+use crate::protocol::redisson::{Mode, ReadWriteCalls};
 
 /// Redisson's read-write lock by its name. Not fair: as long as readers come, a writer waits.
 ///
@@ -18,12 +18,18 @@ pub struct ReadWriteLock {
 
 impl ReadWriteLock {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let of = |mode| move |object, _: &_| ReadWrite::new(object, mode);
+        let of = |mode| move |object, _: &_| ReadWriteCalls::new(object, mode);
         let write = |guard: Guard| WriteGuard::new(guard.unfenced());
         let (read_mode, write_mode) = (of(Mode::Read), of(Mode::Write));
         Self {
-            read: Lock::new(redisson, name, read_mode, ReadWrite::force, Guard::unfenced),
-            write: Lock::new(redisson, name, write_mode, ReadWrite::force, write),
+            read: Lock::new(
+                redisson,
+                name,
+                read_mode,
+                ReadWriteCalls::force,
+                Guard::unfenced,
+            ),
+            write: Lock::new(redisson, name, write_mode, ReadWriteCalls::force, write),
         }
     }
 

@@ -7,10 +7,10 @@ use super::super::handle::Handle;
 use super::Redisson;
 use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
-use crate::options::{LONGEST, Terms};
+use crate::options::{AcquireOptions, MAX_LEASE};
 use crate::owner::Owner;
 use crate::protocol::Kind;
-use crate::protocol::redisson::Counted;
+use crate::protocol::redisson::SemaphoreCalls;
 
 /// Redisson's semaphore by its name. Not fair.
 ///
@@ -19,7 +19,7 @@ use crate::protocol::redisson::Counted;
 /// that matters take [`PermitExpirableSemaphore`](super::PermitExpirableSemaphore).
 #[derive(Clone)]
 pub struct Semaphore {
-    handle: Handle<Counted>,
+    handle: Handle<SemaphoreCalls>,
 }
 
 /// Permits of a [`Semaphore`], given back when dropped. They have no lease and cannot be lost.
@@ -31,12 +31,12 @@ pub struct PermitGuard {
 
 impl Semaphore {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let kind = redisson.layout.object(name).map(Counted::new);
+        let kind = redisson.naming.object(name).map(SemaphoreCalls::new);
         // What never expires is held for as long as anything can be, and not renewed.
-        let mut terms = Terms::new(LONGEST);
-        terms.renewed = false;
+        let mut options = AcquireOptions::new(MAX_LEASE);
+        options.renewed = false;
         Self {
-            handle: Handle::new(redisson.engine.clone(), name, kind, &terms),
+            handle: Handle::new(redisson.engine.clone(), name, kind, &options),
         }
     }
 
@@ -70,9 +70,9 @@ impl Semaphore {
     /// When the server cannot be asked. After [`Error::OutcomeUnknown`] they may have been added.
     pub async fn add_permits(&self, permits: u32) -> Result<(), Error> {
         let kind = self.taking(permits)?;
-        let mark = kind.mark(&Owner::random(), 0, "");
+        let value = kind.value(&Owner::random(), 0, "");
         self.handle
-            .query(|_| kind.give(&mark, true))
+            .query(|_| kind.give(&value, true))
             .await
             .map(drop)
     }
@@ -100,10 +100,10 @@ impl Semaphore {
     ///
     /// When the server cannot be asked.
     pub async fn available_permits(&self) -> Result<i64, Error> {
-        self.handle.query(Counted::available).await
+        self.handle.query(SemaphoreCalls::available).await
     }
 
-    fn taking(&self, permits: u32) -> Result<Arc<Counted>, Error> {
+    fn taking(&self, permits: u32) -> Result<Arc<SemaphoreCalls>, Error> {
         if permits == 0 {
             return Err(Error::invalid("permits", "there must be at least one"));
         }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use super::super::script::script;
 use super::super::{
-    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
+    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
+    WaitStrategy,
 };
 use super::{NOTED, Object, digits, enough, freed, millis, read_done, set, taken};
-use crate::backend::{Capabilities, Command, Failure, Reply};
+use crate::backend::{Capabilities, Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::Owner;
 
@@ -19,13 +20,13 @@ script!(RELEASE, "redisson/semaphore_release.lua");
 
 /// The calls of one semaphore, for those who take so many permits.
 #[derive(Clone, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct SemaphoreCalls {
     object: Object,
     channel: String,
     wanted: u32,
 }
 
-impl Counted {
+impl SemaphoreCalls {
     pub(crate) fn new(object: Object) -> Self {
         Self {
             channel: object.prefixed("redisson_sc"),
@@ -56,17 +57,17 @@ impl Counted {
     pub(crate) fn available(&self) -> Call<i64> {
         let commands = vec![Command::new("GET").arg(self.key())];
         Call::new(commands, |replies| match replies.as_slice() {
-            [Reply::Refused(refusal)] => Err(Failure::Refused(refusal.clone())),
+            [Reply::Refused(refusal)] => Err(RequestError::Refused(refusal.clone())),
             [Reply::Nil] => Ok(0),
             [reply] => reply
                 .int()
-                .ok_or_else(|| Failure::malformed("GET", &replies)),
-            _ => Err(Failure::malformed("GET", &replies)),
+                .ok_or_else(|| RequestError::malformed("GET", &replies)),
+            _ => Err(RequestError::malformed("GET", &replies)),
         })
     }
 
     /// Gives permits back, once under one mark; those that only the note can tell of only if it does.
-    pub(crate) fn give(&self, mark: &[u8], certain: bool) -> Call<Freed> {
+    pub(crate) fn give(&self, mark: &[u8], certain: bool) -> Call<Released> {
         let note = self.note(mark);
         let keys = [self.key(), note.as_bytes(), self.channel.as_bytes()];
         let args = [
@@ -84,16 +85,16 @@ impl Counted {
 }
 
 /// There is nothing to renew: the permits are ours until they are given back.
-impl Kind for Counted {
+impl Kind for SemaphoreCalls {
     fn keys(&self) -> &dyn Keys {
         &self.object
     }
 
-    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
         owner.to_string().into_bytes().into()
     }
 
-    fn acquire(&self, mark: &Mark, _lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, _lease: Duration, _look: bool) -> Call<Acquired> {
         let note = self.note(mark);
         let keys = [self.key(), note.as_bytes()];
         let args = [&digits(self.wanted.into())[..], &millis(NOTED)];
@@ -101,14 +102,19 @@ impl Kind for Counted {
     }
 
     fn renew(&self, _mark: &[u8], _lease: Duration) -> Call<Renewed> {
-        self.available().map(|_| Renewed::Kept)
+        self.available().map(|_| Renewed::Renewed)
     }
 
-    fn release(&self, mark: &[u8], _keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+    fn release(
+        &self,
+        mark: &[u8],
+        _keep: Option<Duration>,
+        _server: Capabilities,
+    ) -> Call<Released> {
         self.give(mark, true)
     }
 
-    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Freed> {
+    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Released> {
         self.give(mark, false)
     }
 
@@ -117,17 +123,17 @@ impl Kind for Counted {
         self.available().map(|_| None)
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::ForHints(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Notified(self)
     }
 }
 
-impl Hints for Counted {
-    fn announced(&self) -> Announced<'_> {
+impl Notified for SemaphoreCalls {
+    fn channel_name(&self) -> ChannelName<'_> {
         self.object.announced(&self.channel)
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         enough(self.available(), self.wanted)
     }
 }

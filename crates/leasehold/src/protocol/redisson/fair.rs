@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::super::call::first;
 use super::super::script::script;
 use super::super::{
-    Acquired, Call, Freed, Keys, Kind, Line, Mark, Renewed, Standing, Told, Waiting,
+    Acquired, Call, GrantDelivery, Keys, Kind, LockValue, QueueStatus, Released, Renewed,
+    ServerQueue, WaitStrategy,
 };
 use super::{NO_TOKEN, Object, holder, holder_at, kept, lock, millis, read_done, time_left};
-use crate::backend::{Capabilities, Failure, Reply};
+use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
@@ -24,7 +25,7 @@ script!(FORCE, "redisson/fair_line.lua", "redisson/fair_force.lua");
 
 /// The calls of one lock.
 #[derive(Debug)]
-pub(crate) struct Fair {
+pub(crate) struct FairLockCalls {
     object: Object,
     line: String,
     timeouts: String,
@@ -33,7 +34,7 @@ pub(crate) struct Fair {
     wait: Duration,
 }
 
-impl Fair {
+impl FairLockCalls {
     pub(crate) fn new(object: Object, wait: Duration) -> Self {
         Self {
             line: object.prefixed("redisson_lock_queue"),
@@ -50,7 +51,7 @@ impl Fair {
         Call::script(&FORCE, &self.keys_and_channel(), &args, read_done)
     }
 
-    fn step(&self, mark: &[u8], lease: Duration, step: &'static [u8]) -> Call<Standing> {
+    fn step(&self, mark: &[u8], lease: Duration, step: &'static [u8]) -> Call<QueueStatus> {
         let args = [mark, &millis(self.wait), &millis(lease), step];
         Call::script(&ENTER, &self.own_keys(), &args, read_standing)
     }
@@ -65,20 +66,20 @@ impl Fair {
     }
 }
 
-impl Kind for Fair {
+impl Kind for FairLockCalls {
     fn keys(&self) -> &dyn Keys {
         &self.object
     }
 
-    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
         self.step(mark, lease, b"try")
             .map(|standing| match standing {
-                Standing::Holds { token, .. } => Acquired::Held { token },
-                Standing::Waits { holder, .. } | Standing::Gone { holder } => {
+                QueueStatus::Holds { token, .. } => Acquired::Held { token },
+                QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
                     Acquired::Busy { holder }
                 }
             })
@@ -88,7 +89,12 @@ impl Kind for Fair {
         lock::renew(self.key(), mark, lease)
     }
 
-    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        _server: Capabilities,
+    ) -> Call<Released> {
         let args = [
             mark,
             &millis(self.wait),
@@ -101,69 +107,69 @@ impl Kind for Fair {
             &self.keys_and_channel(),
             &args,
             |replies| match first("a release", replies)?.int() {
-                Some(1) => Ok(Freed::Freed { told: 0 }),
-                Some(0 | 2) => Ok(Freed::NotOurs),
-                _ => Err(Failure::malformed("a release", &[])),
+                Some(1) => Ok(Released::Released { notified: 0 }),
+                Some(0 | 2) => Ok(Released::NotOwner),
+                _ => Err(RequestError::malformed("a release", &[])),
             },
         )
     }
 
-    fn recount(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
-        Some(lock::recount(self.key(), mark, entries))
+    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+        Some(lock::set_hold_count(self.key(), mark, entries))
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
         holder_at(self.key())
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::InLine(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Queued(self)
     }
 }
 
-impl Line for Fair {
-    fn gate(&self) -> Option<&[u8]> {
+impl ServerQueue for FairLockCalls {
+    fn local_queue_key(&self) -> Option<&[u8]> {
         Some(self.line.as_bytes())
     }
 
-    fn told(&self, mark: &[u8]) -> Told<'_> {
+    fn delivery(&self, mark: &[u8]) -> GrantDelivery<'_> {
         let name = format!("{}:{}", self.channel, String::from_utf8_lossy(mark));
-        Told::ByName(self.object.announced(&name).channel())
+        GrantDelivery::Wakeup(self.object.announced(&name).channel())
     }
 
     /// There are no tickets: one who lost its place has the last.
     fn enter(
         &self,
-        mark: &Mark,
+        mark: &LockValue,
         lease: Duration,
         _place: Duration,
         _ticket: Option<u64>,
-    ) -> Call<Standing> {
+    ) -> Call<QueueStatus> {
         self.step(mark, lease, b"enter")
     }
 
-    fn stay(&self, mark: &[u8], lease: Duration, _place: Duration) -> Call<Standing> {
+    fn stay(&self, mark: &[u8], lease: Duration, _place: Duration) -> Call<QueueStatus> {
         self.step(mark, lease, b"stay")
     }
 }
 
-fn read_standing(replies: Vec<Reply>) -> Result<Standing, Failure> {
+fn read_standing(replies: Vec<Reply>) -> Result<QueueStatus, RequestError> {
     let reply = first("an owner's standing", replies)?;
-    standing(&reply).ok_or_else(|| Failure::malformed("an owner's standing", &[reply]))
+    standing(&reply).ok_or_else(|| RequestError::malformed("an owner's standing", &[reply]))
 }
 
 /// The answers that `redisson/fair_enter.lua` lists; `None` when it is none of them.
-fn standing(reply: &Reply) -> Option<Standing> {
+fn standing(reply: &Reply) -> Option<QueueStatus> {
     if reply.int() == Some(0) {
         let holder = Holder::default();
-        return Some(Standing::Gone { holder });
+        return Some(QueueStatus::Gone { holder });
     }
     match reply.list()? {
-        [Reply::Int(1), left] => Some(Standing::Holds {
+        [Reply::Int(1), left] => Some(QueueStatus::Holds {
             token: Token::new(NO_TOKEN),
             left: time_left(left.int()?)?,
         }),
-        [Reply::Int(2), ahead, now, left, field] => Some(Standing::Waits {
+        [Reply::Int(2), ahead, now, left, field] => Some(QueueStatus::Waits {
             ahead: u64::try_from(ahead.int()?).ok()?,
             server_now: u64::try_from(now.int()?).ok()?.saturating_mul(1000),
             ticket: None,

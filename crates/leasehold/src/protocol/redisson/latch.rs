@@ -1,8 +1,8 @@
 //! Redisson's count-down latch: a number on the server that is gone when it has been counted down.
 
 use super::super::script::script;
-use super::super::{Announced, Call, Glance, Hints, Keys};
-use super::{Counted, NOTED, Object, delete, millis, read_number, set};
+use super::super::{Call, ChannelName, Keys, LockStatus, Notified};
+use super::{NOTED, Object, SemaphoreCalls, delete, millis, read_number, set};
 use crate::backend::Slot;
 use crate::owner::Owner;
 
@@ -10,12 +10,12 @@ script!(COUNT_DOWN, "redisson/latch_count_down.lua");
 
 /// The calls of one latch.
 #[derive(Debug)]
-pub(crate) struct CountDown {
+pub(crate) struct CountDownCalls {
     object: Object,
     channel: String,
 }
 
-impl CountDown {
+impl CountDownCalls {
     pub(crate) fn new((object, channel): (Object, String)) -> Self {
         Self { object, channel }
     }
@@ -43,7 +43,7 @@ impl CountDown {
 
     /// How many are still to come.
     pub(crate) fn left(&self) -> Call<i64> {
-        Counted::new(self.object.clone()).available()
+        SemaphoreCalls::new(self.object.clone()).available()
     }
 
     /// Deletes it; false when it was open.
@@ -52,15 +52,15 @@ impl CountDown {
     }
 }
 
-impl Hints for CountDown {
-    fn announced(&self) -> Announced<'_> {
+impl Notified for CountDownCalls {
+    fn channel_name(&self) -> ChannelName<'_> {
         self.object.announced(&self.channel)
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         self.left().map(|left| match left {
-            0 => Glance::Free,
-            _ => Glance::Held { left: None },
+            0 => LockStatus::Free,
+            _ => LockStatus::Held { left: None },
         })
     }
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 use super::super::call::first;
 use super::super::script::script;
 use super::super::{
-    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, token,
+    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
+    WaitStrategy, token,
 };
 use super::{
     Object, delete, digits, freed, glance_at, holder, holder_at, kept, millis, read_acquired,
     read_done, renewed,
 };
-use crate::backend::{Capabilities, Failure, Reply};
+use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::Owner;
 
@@ -23,14 +24,14 @@ script!(RECOUNT, "redisson/lock_recount.lua");
 
 /// The calls of one lock.
 #[derive(Debug)]
-pub(crate) struct Hashed {
+pub(crate) struct LockCalls {
     object: Object,
     channel: String,
     /// Where the fenced one counts its holders.
     token: Option<String>,
 }
 
-impl Hashed {
+impl LockCalls {
     pub(crate) fn plain(object: Object) -> Self {
         Self {
             channel: object.prefixed("redisson_lock__channel"),
@@ -53,7 +54,7 @@ impl Hashed {
 }
 
 /// Writes how often `owner` has entered the lock at `key`, a hash with a field for it.
-pub(super) fn recount(key: &[u8], owner: &[u8], entries: u32) -> Call<Renewed> {
+pub(super) fn set_hold_count(key: &[u8], owner: &[u8], entries: u32) -> Call<Renewed> {
     let args = [owner, &digits(entries.into())];
     Call::script(&RECOUNT, &[key], &args, read_done).map(renewed)
 }
@@ -63,16 +64,16 @@ pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<Renewed> 
     Call::script(&RENEW, &[key], &[owner, &millis(lease)], read_done).map(renewed)
 }
 
-impl Kind for Hashed {
+impl Kind for LockCalls {
     fn keys(&self) -> &dyn Keys {
         &self.object
     }
 
-    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
         let args = [&mark[..], &millis(lease)];
         match &self.token {
             None => Call::script(&ACQUIRE, &[self.key()], &args, read_acquired),
@@ -87,7 +88,12 @@ impl Kind for Hashed {
         renew(self.key(), mark, lease)
     }
 
-    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        _server: Capabilities,
+    ) -> Call<Released> {
         let keys = [self.key(), self.channel.as_bytes()];
         let args = [
             mark,
@@ -98,31 +104,31 @@ impl Kind for Hashed {
         Call::script(&RELEASE, &keys, &args, read_done).map(freed)
     }
 
-    fn recount(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
-        Some(recount(self.key(), mark, entries))
+    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+        Some(set_hold_count(self.key(), mark, entries))
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
         holder_at(self.key())
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::ForHints(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Notified(self)
     }
 }
 
-impl Hints for Hashed {
-    fn announced(&self) -> Announced<'_> {
+impl Notified for LockCalls {
+    fn channel_name(&self) -> ChannelName<'_> {
         self.object.announced(&self.channel)
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         glance_at(self.key())
     }
 }
 
 /// The token alone, or the time left and a field of the hash.
-fn read_fenced(replies: Vec<Reply>) -> Result<Acquired, Failure> {
+fn read_fenced(replies: Vec<Reply>) -> Result<Acquired, RequestError> {
     let reply = first("an acquire", replies)?;
     match reply.list() {
         Some([number]) => Ok(Acquired::Held {
@@ -131,6 +137,6 @@ fn read_fenced(replies: Vec<Reply>) -> Result<Acquired, Failure> {
         Some([left, fields @ ..]) => Ok(Acquired::Busy {
             holder: holder(left, fields),
         }),
-        _ => Err(Failure::malformed("an acquire", &[reply])),
+        _ => Err(RequestError::malformed("an acquire", &[reply])),
     }
 }

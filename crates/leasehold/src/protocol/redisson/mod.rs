@@ -1,33 +1,33 @@
 //! Redisson's objects, on its own keys and channels, as a Redisson of any version since 3.24 leaves and finds them.
 //!
-//! The layout is Redisson's and is described in `docs/interop.md`; the scripts are ours. They send absolute values
+//! The naming is Redisson's and is described in `docs/interop.md`; the scripts are ours. They send absolute values
 //! where Redisson's add and subtract, so every step can be repeated, and use the server's clock where Redisson's
 //! use the client's.
 
 mod counted;
 mod fair;
 mod latch;
-mod layout;
 mod lock;
+mod naming;
 mod permits;
 mod read_write;
 
-pub(crate) use counted::Counted;
-pub(crate) use fair::Fair;
-pub(crate) use latch::CountDown;
-use layout::kept;
-pub(crate) use layout::{Layout, Object, owner_in, prefixed};
-pub(crate) use lock::Hashed;
-pub(crate) use permits::Expiring;
-pub(crate) use read_write::{Mode, ReadWrite};
+pub(crate) use counted::SemaphoreCalls;
+pub(crate) use fair::FairLockCalls;
+pub(crate) use latch::CountDownCalls;
+pub(crate) use lock::LockCalls;
+use naming::kept;
+pub(crate) use naming::{Naming, Object, owner_in, prefixed};
+pub(crate) use permits::ExpirableCalls;
+pub(crate) use read_write::{Mode, ReadWriteCalls};
 
 use std::time::Duration;
 
 use super::call::first;
-use super::expiry::{glance_at, time_left};
+use super::pttl::{glance_at, time_left};
 use super::script::{digits, script};
-use super::{Acquired, Call, Freed, Glance, Keys, Renewed};
-use crate::backend::{Command, Failure, Reply};
+use super::{Acquired, Call, Keys, LockStatus, Released, Renewed};
+use crate::backend::{Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::Token;
@@ -46,30 +46,30 @@ fn millis(duration: Duration) -> Vec<u8> {
 }
 
 /// 1 for done, 0 for not.
-fn read_done(replies: Vec<Reply>) -> Result<bool, Failure> {
+fn read_done(replies: Vec<Reply>) -> Result<bool, RequestError> {
     match first("a script", replies)?.int() {
         Some(done @ (0 | 1)) => Ok(done == 1),
-        _ => Err(Failure::malformed("a script", &[])),
+        _ => Err(RequestError::malformed("a script", &[])),
     }
 }
 
-fn read_number(replies: Vec<Reply>) -> Result<i64, Failure> {
+fn read_number(replies: Vec<Reply>) -> Result<i64, RequestError> {
     let reply = first("a number", replies)?;
     let number = reply.int();
-    number.ok_or_else(|| Failure::malformed("a number", &[reply]))
+    number.ok_or_else(|| RequestError::malformed("a number", &[reply]))
 }
 
 fn renewed(done: bool) -> Renewed {
     match done {
-        true => Renewed::Kept,
-        false => Renewed::Gone,
+        true => Renewed::Renewed,
+        false => Renewed::NotOwner,
     }
 }
 
-fn freed(done: bool) -> Freed {
+fn freed(done: bool) -> Released {
     match done {
-        true => Freed::Freed { told: 0 },
-        false => Freed::NotOurs,
+        true => Released::Released { notified: 0 },
+        false => Released::NotOwner,
     }
 }
 
@@ -86,10 +86,10 @@ fn taken(done: bool) -> Acquired {
 }
 
 /// Whether there are as many permits as are wanted.
-fn enough(available: Call<i64>, wanted: u32) -> Call<Glance> {
+fn enough(available: Call<i64>, wanted: u32) -> Call<LockStatus> {
     available.map(move |available| match available >= i64::from(wanted) {
-        true => Glance::Free,
-        false => Glance::Held { left: None },
+        true => LockStatus::Free,
+        false => LockStatus::Held { left: None },
     })
 }
 
@@ -107,7 +107,7 @@ fn delete(object: &Object, channel: &str) -> Call<bool> {
 }
 
 /// 1 for ours, or the time left and fields of the hash.
-fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, Failure> {
+fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, RequestError> {
     let reply = first("an acquire", replies)?;
     match &reply {
         Reply::Int(1) => Ok(Acquired::Held {
@@ -116,7 +116,7 @@ fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, Failure> {
         Reply::List(parts) if parts.len() > 1 => Ok(Acquired::Busy {
             holder: holder(&parts[0], &parts[1..]),
         }),
-        _ => Err(Failure::malformed("an acquire", &[reply])),
+        _ => Err(RequestError::malformed("an acquire", &[reply])),
     }
 }
 
@@ -141,10 +141,10 @@ fn holder_at(key: &[u8]) -> Call<Option<Holder>> {
         Command::new("PTTL").arg(key),
     ];
     Call::new(commands, |replies| match replies.as_slice() {
-        [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+        [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
         [Reply::List(fields), _] if fields.is_empty() => Ok(None),
         [Reply::List(fields), left] => Ok(Some(holder(left, fields))),
         [Reply::Nil, _] => Ok(None),
-        _ => Err(Failure::malformed("HRANDFIELD", &replies)),
+        _ => Err(RequestError::malformed("HRANDFIELD", &replies)),
     })
 }

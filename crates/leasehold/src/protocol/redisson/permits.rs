@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use super::super::script::script;
 use super::super::{
-    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
+    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
+    WaitStrategy,
 };
-use super::{Counted, Object, enough, freed, millis, read_done, read_number, renewed, taken};
+use super::{
+    Object, SemaphoreCalls, enough, freed, millis, read_done, read_number, renewed, taken,
+};
 use crate::backend::Capabilities;
 use crate::info::Holder;
 use crate::owner::Owner;
@@ -18,14 +21,14 @@ script!(LOOK, "redisson/permits_look.lua");
 
 /// The calls of one semaphore, for those who take so many permits.
 #[derive(Clone, Debug)]
-pub(crate) struct Expiring {
+pub(crate) struct ExpirableCalls {
     object: Object,
     held: String,
     channel: String,
     wanted: u32,
 }
 
-impl Expiring {
+impl ExpirableCalls {
     pub(crate) fn new(object: Object) -> Self {
         Self {
             held: format!("{}:timeout", object.stem()),
@@ -50,7 +53,7 @@ impl Expiring {
 
     /// Sets how many there are, if that was never done.
     pub(crate) fn set(&self, permits: u32) -> Call<bool> {
-        Counted::new(self.object.clone()).set(permits)
+        SemaphoreCalls::new(self.object.clone()).set(permits)
     }
 
     fn own_keys(&self) -> [&[u8]; 2] {
@@ -63,18 +66,18 @@ impl Expiring {
     }
 }
 
-impl Kind for Expiring {
+impl Kind for ExpirableCalls {
     fn keys(&self) -> &dyn Keys {
         &self.object
     }
 
     /// The ids of all permits, 16 bytes each.
-    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
         let ids = (0..u128::from(self.wanted)).flat_map(|number| owner.id(number));
         ids.collect()
     }
 
-    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
         let args = [&mark[..], &millis(lease), self.object.publish()];
         Call::script(&ACQUIRE, &self.keys_and_channel(), &args, read_done).map(taken)
     }
@@ -84,7 +87,12 @@ impl Kind for Expiring {
         Call::script(&RENEW, &[self.held.as_bytes()], &args, read_done).map(renewed)
     }
 
-    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        _server: Capabilities,
+    ) -> Call<Released> {
         let args = [
             mark,
             &millis(keep.unwrap_or_default()),
@@ -99,8 +107,8 @@ impl Kind for Expiring {
         self.available().map(|_| None)
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::ForHints(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Notified(self)
     }
 }
 
@@ -114,12 +122,12 @@ fn kept_ids(ids: &[u8]) -> Vec<u8> {
     kept
 }
 
-impl Hints for Expiring {
-    fn announced(&self) -> Announced<'_> {
+impl Notified for ExpirableCalls {
+    fn channel_name(&self) -> ChannelName<'_> {
         self.object.announced(&self.channel)
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         enough(self.available(), self.wanted)
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::super::script::script;
 use super::super::{
-    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting,
+    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
+    WaitStrategy,
 };
 use super::{
     Object, digits, freed, glance_at, holder_at, kept, millis, read_acquired, read_done, renewed,
@@ -60,14 +61,14 @@ impl Mode {
 
 /// The calls of one lock, for those who read or for those who write.
 #[derive(Debug)]
-pub(crate) struct ReadWrite {
+pub(crate) struct ReadWriteCalls {
     object: Object,
     mode: Mode,
     channel: String,
     stem: String,
 }
 
-impl ReadWrite {
+impl ReadWriteCalls {
     pub(crate) fn new(object: Object, mode: Mode) -> Self {
         Self {
             channel: object.prefixed("redisson_rwlock"),
@@ -96,16 +97,16 @@ impl ReadWrite {
 
 /// The mark is the owner, also of a writer: who reads and who writes is told by the hash, since a writer can become
 /// a reader.
-impl Kind for ReadWrite {
+impl Kind for ReadWriteCalls {
     fn keys(&self) -> &dyn Keys {
         &self.object
     }
 
-    fn mark(&self, owner: &Owner, _since_micros: u64, _note: &str) -> Mark {
+    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
         let owner = String::from_utf8_lossy(mark);
         match self.mode {
             Mode::Read => {
@@ -126,7 +127,12 @@ impl Kind for ReadWrite {
         Call::script(&RENEW, &self.own_keys(), &[mark, &millis(lease)], read_done).map(renewed)
     }
 
-    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        _server: Capabilities,
+    ) -> Call<Released> {
         let args = [
             mark,
             &millis(keep.unwrap_or_default()),
@@ -136,12 +142,12 @@ impl Kind for ReadWrite {
         Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
     }
 
-    fn recount(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
         let args = [mark, &digits(entries.into())];
         Some(Call::script(&RECOUNT, &self.own_keys(), &args, read_done).map(renewed))
     }
 
-    fn share(&self, mark: &[u8]) -> Option<Call<Renewed>> {
+    fn downgrade(&self, mark: &[u8]) -> Option<Call<Renewed>> {
         let args = [mark, self.object.publish()];
         Some(Call::script(&DOWNGRADE, &self.keys_and_channel(), &args, read_done).map(renewed))
     }
@@ -150,17 +156,17 @@ impl Kind for ReadWrite {
         holder_at(self.key())
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::ForHints(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Notified(self)
     }
 }
 
-impl Hints for ReadWrite {
-    fn announced(&self) -> Announced<'_> {
+impl Notified for ReadWriteCalls {
+    fn channel_name(&self) -> ChannelName<'_> {
         self.object.announced(&self.channel)
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         glance_at(self.key())
     }
 }

@@ -1,6 +1,6 @@
 //! The voted family: one string key on each of several independent nodes, held by whoever has a majority.
 //!
-//! Every call is sent to all nodes at once and answered by a [`Reply::Each`]; what that comes to is decided in
+//! Every call is sent to all nodes at once and answered by a [`Reply::PerNode`]; what that comes to is decided in
 //! [`tally`]. The token is proposed by the client, the same to all nodes, and a node grants only above what it
 //! has granted before: any two majorities share a node, so tokens are unique and rise. Clocks only decide how
 //! often a second round is needed, and when a node may forget: one that is days off does not vote.
@@ -13,11 +13,14 @@ use tokio::sync::Notify;
 
 use super::keys::LockKeys;
 use super::script::{digest, digits, script};
-use super::tally::{self, Ballot, Hold, Verdict};
+use super::tally::{self, Ballot, RenewalTally, Verdict};
 use super::{
-    Acquired, Announced, Call, Freed, Glance, Hints, Keys, Kind, Mark, Renewed, Waiting, record,
+    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
+    WaitStrategy, record,
 };
-use crate::backend::{Capabilities, Command, Failure, Refusal, RefusalKind, Reply, majority};
+use crate::backend::{
+    Capabilities, Command, Reply, RequestError, ServerError, ServerErrorKind, majority,
+};
 use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -31,27 +34,27 @@ script!(ADMIT, "quorum/admit.lua");
 
 /// The calls of one lock of this family.
 #[derive(Debug)]
-pub(crate) struct Voted {
+pub(crate) struct QuorumLock {
     keys: LockKeys,
     votes: String,
-    roll: Arc<Roll>,
+    electorate: Arc<Electorate>,
 }
 
-impl Voted {
-    pub(crate) fn new(keys: LockKeys, roll: &Arc<Roll>) -> Self {
+impl QuorumLock {
+    pub(crate) fn new(keys: LockKeys, electorate: &Arc<Electorate>) -> Self {
         Self {
             votes: keys.beside("votes"),
-            roll: roll.clone(),
+            electorate: electorate.clone(),
             keys,
         }
     }
 
     fn standing(&self) -> &[u8] {
-        self.roll.standing.as_bytes()
+        self.electorate.standing.as_bytes()
     }
 
     /// Leaves the lock to end by itself `left` from now, wherever it is ours.
-    fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
+    fn keep(&self, mark: &[u8], left: Duration) -> Call<Released> {
         let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
         Call::script(&KEEP, &[self.key()], &args, |replies| {
             read_release(&replies)
@@ -66,46 +69,46 @@ impl Voted {
         let since = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
         let owner = record::owner(mark).iter().take(8);
         let salt = owner.fold(0, |sum, byte| sum * 31 + u64::from(*byte)) % 1000;
-        (since + salt).max(self.roll.seen.load(Ordering::Relaxed) + 1)
+        (since + salt).max(self.electorate.seen.load(Ordering::Relaxed) + 1)
     }
 }
 
 /// Every call goes to all nodes.
-impl Kind for Voted {
+impl Kind for QuorumLock {
     fn keys(&self) -> &dyn Keys {
         &self.keys
     }
 
-    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+    fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue {
         record::write(owner, since_micros, note).into()
     }
 
-    fn acquire(&self, mark: &Mark, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
         let token = self.proposal(mark);
         let keys = [self.key(), self.votes.as_bytes(), self.standing()];
         let args = [mark, &digits(millis_up(lease))[..], &digits(token)];
-        let (roll, own) = (self.roll.clone(), mark.clone());
+        let (electorate, own) = (self.electorate.clone(), mark.clone());
         Call::script(&VOTE, &keys, &args, move |replies| {
-            roll.note(&replies);
+            electorate.note(&replies);
             let ballots: Vec<_> = each("a vote", &replies)?.iter().map(ballot).collect();
             let verdict = tally::election(&ballots);
             Ok(match verdict {
                 Verdict::Held => {
-                    roll.seen.fetch_max(token, Ordering::Relaxed);
+                    electorate.seen.fetch_max(token, Ordering::Relaxed);
                     let token = Token::new(token);
                     Acquired::Held { token }
                 }
                 Verdict::Busy { mark, .. } if *mark == *own => {
-                    return Err(Failure::malformed("a vote", &replies));
+                    return Err(RequestError::malformed("a vote", &replies));
                 }
                 Verdict::Busy { mark, left } => Acquired::Busy {
                     holder: holder(&mark, left),
                 },
                 Verdict::Split { highest } => {
-                    roll.seen.fetch_max(highest, Ordering::Relaxed);
+                    electorate.seen.fetch_max(highest, Ordering::Relaxed);
                     Acquired::Split
                 }
-                Verdict::TooFew { voting } => Acquired::Void {
+                Verdict::TooFew { voting } => Acquired::Unusable {
                     refusal: refusal(&replies).unwrap_or_else(|| too_few(voting, ballots.len())),
                 },
             })
@@ -115,19 +118,26 @@ impl Kind for Voted {
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
         let keys = [self.key(), self.standing()];
         let args = [mark, &digits(millis_up(lease))];
-        let roll = self.roll.clone();
+        let electorate = self.electorate.clone();
         Call::script(&RENEW, &keys, &args, move |replies| {
-            roll.note(&replies);
+            electorate.note(&replies);
             match tally::hold(&numbers("a renewal", &replies)?) {
-                Hold::Kept { everywhere: true } => Ok(Renewed::Kept),
-                Hold::Kept { everywhere: false } => Ok(Renewed::KeptInPart),
-                Hold::Gone => Ok(Renewed::Gone),
-                Hold::Unknown => Err(Failure::Unknown("too few nodes have answered".into())),
+                RenewalTally::Kept { everywhere: true } => Ok(Renewed::Renewed),
+                RenewalTally::Kept { everywhere: false } => Ok(Renewed::OnMajority),
+                RenewalTally::Gone => Ok(Renewed::NotOwner),
+                RenewalTally::Unknown => {
+                    Err(RequestError::Unknown("too few nodes have answered".into()))
+                }
             }
         })
     }
 
-    fn release(&self, mark: &[u8], keep: Option<Duration>, _server: Capabilities) -> Call<Freed> {
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        _server: Capabilities,
+    ) -> Call<Released> {
         if let Some(left) = keep {
             return self.keep(mark, left);
         }
@@ -139,7 +149,7 @@ impl Kind for Voted {
         })
     }
 
-    fn fill_in(&self, mark: &[u8], left: Duration, token: Token) -> Option<Call<()>> {
+    fn repair(&self, mark: &[u8], left: Duration, token: Token) -> Option<Call<()>> {
         let keys = [self.key(), self.votes.as_bytes(), self.standing()];
         let left = digits(millis_up(left).max(1));
         let args = [mark, &left[..], &digits(token.as_u64())];
@@ -152,8 +162,8 @@ impl Kind for Voted {
             Command::new("PTTL").arg(self.key()),
         ];
         Call::new(commands, |replies| {
-            let [Reply::Each(marks), Reply::Each(left)] = replies.as_slice() else {
-                return Err(Failure::malformed("GET", &replies));
+            let [Reply::PerNode(marks), Reply::PerNode(left)] = replies.as_slice() else {
+                return Err(RequestError::malformed("GET", &replies));
             };
             let ballots = marks.iter().zip(left).map(|(mark, left)| match mark {
                 Some(Reply::Bytes(mark)) => Ballot::Taken {
@@ -167,25 +177,27 @@ impl Kind for Voted {
             match tally::election(&ballots) {
                 Verdict::Held | Verdict::Split { .. } => Ok(None),
                 Verdict::Busy { mark, left } => Ok(Some(holder(&mark, left))),
-                Verdict::TooFew { voting } => Err(Failure::Refused(too_few(voting, ballots.len()))),
+                Verdict::TooFew { voting } => {
+                    Err(RequestError::Refused(too_few(voting, ballots.len())))
+                }
             }
         })
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::ForHints(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Notified(self)
     }
 }
 
-impl Hints for Voted {
-    fn announced(&self) -> Announced<'_> {
-        Announced::sharded(self.keys.channel())
+impl Notified for QuorumLock {
+    fn channel_name(&self) -> ChannelName<'_> {
+        ChannelName::sharded(self.keys.channel())
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         self.holder().map(|holder| match holder {
-            None => Glance::Free,
-            Some(holder) => Glance::Held {
+            None => LockStatus::Free,
+            Some(holder) => LockStatus::Held {
                 left: holder.lease_remaining,
             },
         })
@@ -194,7 +206,7 @@ impl Hints for Voted {
 
 /// Which nodes may vote: the calls by which that is asked and granted, and what their voters share.
 #[derive(Debug)]
-pub(crate) struct Roll {
+pub(crate) struct Electorate {
     standing: String,
     /// The highest token that this client has seen, of any lock.
     seen: AtomicU64,
@@ -207,7 +219,7 @@ const BARRED: i64 = 3;
 
 /// Whether a node may vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seat {
+pub(crate) enum NodeStatus {
     /// It votes, and knows of tokens up to this.
     Voting { highest: u64 },
     /// Its quarantine is over: it may be told from where on to vote.
@@ -215,10 +227,10 @@ pub(crate) enum Seat {
     /// It was started again, and leases from before may not have ended.
     Quarantined { left: Duration },
     /// It has not answered.
-    Silent,
+    NoReply,
 }
 
-impl Roll {
+impl Electorate {
     pub(crate) fn new(standing: &str) -> Self {
         Self {
             standing: standing.to_owned(),
@@ -234,7 +246,7 @@ impl Roll {
 
     /// Notes whether a node has refused to vote.
     pub(crate) fn note(&self, replies: &[Reply]) {
-        let Some(Reply::Each(each)) = replies.first() else {
+        let Some(Reply::PerNode(each)) = replies.first() else {
             return;
         };
         let first = |reply: &Reply| match reply {
@@ -251,52 +263,54 @@ impl Roll {
     }
 
     /// Asks every node whether it votes.
-    pub(crate) fn survey(&self, longest: Duration) -> Call<Vec<Seat>> {
+    pub(crate) fn survey(&self, longest: Duration) -> Call<Vec<NodeStatus>> {
         self.admit(longest, 0)
     }
 
     /// Lets every node vote whose quarantine of `longest` is over, above `floor`.
-    pub(crate) fn admit(&self, longest: Duration, floor: u64) -> Call<Vec<Seat>> {
+    pub(crate) fn admit(&self, longest: Duration, floor: u64) -> Call<Vec<NodeStatus>> {
         let args = [&digits(millis_up(longest))[..], &digits(floor)];
         Call::script(&ADMIT, &[self.standing.as_bytes()], &args, |replies| {
             let seats: Vec<_> = each("an admission", &replies)?.iter().map(seat).collect();
             match refusal(&replies) {
-                Some(refusal) => Err(Failure::Refused(refusal)),
+                Some(refusal) => Err(RequestError::Refused(refusal)),
                 None => Ok(seats),
             }
         })
-        .of_all()
+        .await_all_nodes()
     }
 }
 
 /// Why a node refuses for good, where one does: a wrong type, a missing right, a full memory.
-fn refusal(replies: &[Reply]) -> Option<Refusal> {
-    let Some(Reply::Each(each)) = replies.first() else {
+fn refusal(replies: &[Reply]) -> Option<ServerError> {
+    let Some(Reply::PerNode(each)) = replies.first() else {
         return None;
     };
     each.iter().flatten().find_map(|reply| match reply {
-        Reply::Refused(refusal) if refusal.kind != RefusalKind::Temporary => Some(refusal.clone()),
+        Reply::Refused(refusal) if refusal.kind != ServerErrorKind::Temporary => {
+            Some(refusal.clone())
+        }
         _ => None,
     })
 }
 
 /// Too few nodes vote.
-pub(crate) fn too_few(voting: usize, nodes: usize) -> Refusal {
+pub(crate) fn too_few(voting: usize, nodes: usize) -> ServerError {
     let needed = majority(nodes);
-    Refusal {
-        kind: RefusalKind::TooFewVote,
+    ServerError {
+        kind: ServerErrorKind::TooFewVote,
         message: format!("{voting} of {nodes} nodes can vote, {needed} are needed"),
     }
 }
 
-fn each<'a>(what: &str, replies: &'a [Reply]) -> Result<&'a [Option<Reply>], Failure> {
+fn each<'a>(what: &str, replies: &'a [Reply]) -> Result<&'a [Option<Reply>], RequestError> {
     match replies {
-        [Reply::Each(each), ..] => Ok(each),
-        _ => Err(Failure::malformed(what, replies)),
+        [Reply::PerNode(each), ..] => Ok(each),
+        _ => Err(RequestError::malformed(what, replies)),
     }
 }
 
-fn numbers(what: &str, replies: &[Reply]) -> Result<Vec<Option<i64>>, Failure> {
+fn numbers(what: &str, replies: &[Reply]) -> Result<Vec<Option<i64>>, RequestError> {
     let each = each(what, replies)?.iter();
     Ok(each.map(|reply| reply.as_ref()?.int()).collect())
 }
@@ -323,26 +337,26 @@ fn ballot(reply: &Option<Reply>) -> Ballot {
     read().unwrap_or(Ballot::Silent)
 }
 
-fn seat(reply: &Option<Reply>) -> Seat {
+fn seat(reply: &Option<Reply>) -> NodeStatus {
     let read = || {
         let parts = reply.as_ref()?.list()?;
         let number = u64::try_from(parts.get(1)?.int()?).ok()?;
         Some(match parts.first()?.int()? {
-            1 => Seat::Voting { highest: number },
-            2 => Seat::Ready,
-            _ => Seat::Quarantined {
+            1 => NodeStatus::Voting { highest: number },
+            2 => NodeStatus::Ready,
+            _ => NodeStatus::Quarantined {
                 left: Duration::from_millis(number),
             },
         })
     };
-    read().unwrap_or(Seat::Silent)
+    read().unwrap_or(NodeStatus::NoReply)
 }
 
-fn read_release(replies: &[Reply]) -> Result<Freed, Failure> {
+fn read_release(replies: &[Reply]) -> Result<Released, RequestError> {
     match tally::freed(&numbers("a release", replies)?) {
-        Some(true) => Ok(Freed::Freed { told: 0 }),
-        Some(false) => Ok(Freed::NotOurs),
-        None => Err(Failure::Unknown("too few nodes have answered".into())),
+        Some(true) => Ok(Released::Released { notified: 0 }),
+        Some(false) => Ok(Released::NotOwner),
+        None => Err(RequestError::Unknown("too few nodes have answered".into())),
     }
 }
 

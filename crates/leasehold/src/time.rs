@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// A point on the clock, in nanoseconds since an arbitrary start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(u64);
+pub(crate) struct BootInstant(u64);
 
-impl Moment {
+impl BootInstant {
     /// Later than every moment that will come.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
@@ -38,7 +38,7 @@ impl Moment {
     }
 
     /// This moment moved `by` into the past.
-    pub(crate) fn before(self, by: Duration) -> Self {
+    pub(crate) fn saturating_sub(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(whole_nanos(by)))
     }
 }
@@ -46,7 +46,7 @@ impl Moment {
 /// Timers are not set further ahead than this.
 const FAR: Duration = Duration::from_secs(86_400);
 
-impl Add<Duration> for Moment {
+impl Add<Duration> for BootInstant {
     type Output = Self;
 
     fn add(self, by: Duration) -> Self {

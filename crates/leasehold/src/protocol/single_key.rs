@@ -6,16 +6,16 @@
 use std::time::Duration;
 
 use super::call::first;
-use super::expiry::{glance_at, time_left};
 use super::keys::LockKeys;
+use super::pttl::{glance_at, time_left};
 use super::record::{self, Form};
 use super::script::{digits, script};
 use super::token;
 use super::{
-    Acquired, Announced, Call, Freed, Glance, HandOn, Hints, Keys, Kind, Mark, Renewed, TokenBlock,
-    Waiting,
+    Acquired, Call, ChannelName, Keys, Kind, LocalHandoff, LockStatus, LockValue, Notified,
+    Released, Renewed, TokenBlock, WaitStrategy,
 };
-use crate::backend::{Capabilities, Command, Failure, Refusal, Reply};
+use crate::backend::{Capabilities, Command, Reply, RequestError, ServerError};
 use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -27,44 +27,44 @@ script!(TOKENS, "lean/tokens.lua");
 
 /// The calls of one lock of this family.
 #[derive(Debug)]
-pub(crate) struct Lean {
+pub(crate) struct SingleKey {
     keys: LockKeys,
 }
 
-impl Lean {
+impl SingleKey {
     pub(crate) fn new(keys: LockKeys) -> Self {
         Self { keys }
     }
 
     /// Leaves the lock to end by itself `left` from now, if it is ours.
-    fn keep(&self, mark: &[u8], left: Duration) -> Call<Freed> {
+    fn keep(&self, mark: &[u8], left: Duration) -> Call<Released> {
         let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
         Call::script(&KEEP, &[self.key()], &args, read_release)
     }
 }
 
 /// A release is the cheapest compare-and-delete that the server has.
-impl Kind for Lean {
+impl Kind for SingleKey {
     fn keys(&self) -> &dyn Keys {
         &self.keys
     }
 
-    fn mark(&self, owner: &Owner, since_micros: u64, note: &str) -> Mark {
+    fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue {
         record::write(owner, since_micros, note).into()
     }
 
-    fn acquire(&self, mark: &Mark, lease: Duration, look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<Acquired> {
         let commands = acquire(self.keys.lock(), &self.keys.counter, mark, lease, look);
         let mark = mark.clone();
         Call::new(commands, move |replies| {
             match read_acquire(&mark, &replies)? {
                 Taken::Held { token } => Ok(Acquired::Held { token }),
-                Taken::Void { refusal } => Ok(Acquired::Void { refusal }),
+                Taken::Void { refusal } => Ok(Acquired::Unusable { refusal }),
                 Taken::Found { value, left } => match Form::of(value) {
                     Form::Mutex | Form::Foreign => Ok(Acquired::Busy {
                         holder: holder(value, left),
                     }),
-                    Form::Alone(_) | Form::Queue(_) => Err(Failure::Refused(another_kind())),
+                    Form::Alone(_) | Form::Queue(_) => Err(RequestError::Refused(another_kind())),
                 },
             }
         })
@@ -73,12 +73,12 @@ impl Kind for Lean {
     fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
         let renew = renew(self.keys.lock(), mark, lease);
         Call::new(vec![renew], |replies| match read_renewal(replies)? {
-            Found::Ours => Ok(Renewed::Kept),
-            Found::Nothing | Found::Other => Ok(Renewed::Gone),
+            Found::Ours => Ok(Renewed::Renewed),
+            Found::Nothing | Found::Other => Ok(Renewed::NotOwner),
         })
     }
 
-    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Freed> {
+    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Released> {
         if let Some(left) = keep {
             return self.keep(mark, left);
         }
@@ -105,40 +105,40 @@ impl Kind for Lean {
             Command::new("PTTL").arg(self.keys.lock()),
         ];
         Call::new(commands, |replies| match replies.as_slice() {
-            [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+            [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
             [Reply::Nil, _] => Ok(None),
             [Reply::Bytes(value), left] => Ok(Some(holder(value, Some(left)))),
-            _ => Err(Failure::malformed("GET", &replies)),
+            _ => Err(RequestError::malformed("GET", &replies)),
         })
     }
 
-    fn hand_on(&self) -> Option<&dyn HandOn> {
+    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
         Some(self)
     }
 
-    fn waiting(&self) -> Waiting<'_> {
-        Waiting::ForHints(self)
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Notified(self)
     }
 }
 
-impl HandOn for Lean {
-    fn more_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
+impl LocalHandoff for SingleKey {
+    fn reserve_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
         let keys = [self.key(), self.keys.counter.as_bytes()];
         let args = [mark, &digits(count), &digits(own.as_u64())];
         Call::script(&TOKENS, &keys, &args, token::read_block)
     }
 
-    fn shown(&self, mark: &[u8]) -> Holder {
+    fn holder_info(&self, mark: &[u8]) -> Holder {
         record::read(mark)
     }
 }
 
-impl Hints for Lean {
-    fn announced(&self) -> Announced<'_> {
-        Announced::sharded(self.keys.channel())
+impl Notified for SingleKey {
+    fn channel_name(&self) -> ChannelName<'_> {
+        ChannelName::sharded(self.keys.channel())
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         glance_at(self.key())
     }
 }
@@ -150,7 +150,7 @@ pub(super) enum Taken<'a> {
     },
     /// Ours, but without a token.
     Void {
-        refusal: Refusal,
+        refusal: ServerError,
     },
     /// This value is there, and ends then.
     Found {
@@ -203,14 +203,17 @@ pub(super) fn compare_and_delete(lock: &str, mark: &[u8], server: Capabilities) 
 }
 
 /// Why a lock is refused whose key has another kind of lock.
-pub(super) fn another_kind() -> Refusal {
-    Refusal::new("WRONGTYPE", "the key holds another kind of lock")
+pub(super) fn another_kind() -> ServerError {
+    ServerError::new("WRONGTYPE", "the key holds another kind of lock")
 }
 
 /// The set decides; what follows it only adds.
-pub(super) fn read_acquire<'a>(mark: &[u8], replies: &'a [Reply]) -> Result<Taken<'a>, Failure> {
+pub(super) fn read_acquire<'a>(
+    mark: &[u8],
+    replies: &'a [Reply],
+) -> Result<Taken<'a>, RequestError> {
     match replies {
-        [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+        [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
         [Reply::Bytes(value), _, rest @ ..] if value != mark => Ok(Taken::Found {
             value,
             left: rest.first(),
@@ -221,28 +224,28 @@ pub(super) fn read_acquire<'a>(mark: &[u8], replies: &'a [Reply]) -> Result<Take
         [Reply::Nil | Reply::Bytes(_), number, ..] => Ok(Taken::Held {
             token: token::read(number)?,
         }),
-        _ => Err(Failure::malformed("SET", replies)),
+        _ => Err(RequestError::malformed("SET", replies)),
     }
 }
 
-pub(super) fn read_renewal(replies: Vec<Reply>) -> Result<Found, Failure> {
+pub(super) fn read_renewal(replies: Vec<Reply>) -> Result<Found, RequestError> {
     match first("a renewal", replies)?.int() {
         Some(1) => Ok(Found::Ours),
         Some(0) => Ok(Found::Nothing),
         Some(-1) => Ok(Found::Other),
-        _ => Err(Failure::malformed("a renewal", &[])),
+        _ => Err(RequestError::malformed("a renewal", &[])),
     }
 }
 
 /// One command that says whether it was ours and one that says how many were told; or a script that says both.
-fn read_release(replies: Vec<Reply>) -> Result<Freed, Failure> {
-    let told = replies.get(1).and_then(Reply::int);
+fn read_release(replies: Vec<Reply>) -> Result<Released, RequestError> {
+    let notified = replies.get(1).and_then(Reply::int);
     match first("a release", replies)?.int() {
-        Some(freed @ 1..) => Ok(Freed::Freed {
-            told: told.unwrap_or(freed - 1).unsigned_abs(),
+        Some(freed @ 1..) => Ok(Released::Released {
+            notified: notified.unwrap_or(freed - 1).unsigned_abs(),
         }),
-        Some(0 | -1) => Ok(Freed::NotOurs),
-        _ => Err(Failure::malformed("a release", &[])),
+        Some(0 | -1) => Ok(Released::NotOwner),
+        _ => Err(RequestError::malformed("a release", &[])),
     }
 }
 
@@ -261,8 +264,8 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn lean() -> Lean {
-        Lean::new(
+    fn lean() -> SingleKey {
+        SingleKey::new(
             Keyspace::new("lock:", Counters::one())
                 .unwrap()
                 .lock("job")
@@ -279,8 +282,8 @@ mod tests {
         (0..batch.len()).map(shown).collect()
     }
 
-    fn me() -> Mark {
-        Mark::from(&b"me"[..])
+    fn me() -> LockValue {
+        LockValue::from(&b"me"[..])
     }
 
     fn bytes(text: &str) -> Reply {
@@ -336,13 +339,13 @@ mod tests {
 
     #[test]
     fn held_but_uncounted_is_told_from_refused() {
-        let refusal = Refusal::new("OOM", "command not allowed");
+        let refusal = ServerError::new("OOM", "command not allowed");
         let refused = Reply::Refused(refusal.clone());
         let acquire = || lean().acquire(&me(), LEASE, false);
         let uncounted = acquire().read(vec![Reply::Nil, refused.clone()]);
-        assert_eq!(uncounted.unwrap(), Acquired::Void { refusal });
+        assert_eq!(uncounted.unwrap(), Acquired::Unusable { refusal });
         let not_held = acquire().read(vec![refused, Reply::Int(1)]);
-        assert!(matches!(not_held, Err(Failure::Refused(_))));
+        assert!(matches!(not_held, Err(RequestError::Refused(_))));
     }
 
     #[test]

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::call::first;
-use super::{Call, Glance};
-use crate::backend::{Command, Failure};
+use super::{Call, LockStatus};
+use crate::backend::{Command, RequestError};
 
 /// How long what is at `key` lasts still.
-pub(super) fn glance_at(key: &[u8]) -> Call<Glance> {
+pub(super) fn glance_at(key: &[u8]) -> Call<LockStatus> {
     let commands = vec![Command::new("PTTL").arg(key)];
     Call::new(commands, |replies| match first("PTTL", replies)?.int() {
-        Some(-2) => Ok(Glance::Free),
-        Some(left) => Ok(Glance::Held {
+        Some(-2) => Ok(LockStatus::Free),
+        Some(left) => Ok(LockStatus::Held {
             left: time_left(left),
         }),
-        None => Err(Failure::malformed("PTTL", &[])),
+        None => Err(RequestError::malformed("PTTL", &[])),
     })
 }
 

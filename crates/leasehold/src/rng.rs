@@ -11,7 +11,7 @@ thread_local! {
 }
 
 /// Returns 64 random bits, fit for secrets.
-pub(crate) fn bits() -> u64 {
+pub(crate) fn next_u64() -> u64 {
     #[cfg(test)]
     if let Some(bits) = seeded_bits() {
         return bits;
@@ -22,8 +22,8 @@ pub(crate) fn bits() -> u64 {
 }
 
 /// Returns a number from 0 to 1.
-pub(crate) fn fraction() -> f64 {
-    bits() as f64 / u64::MAX as f64
+pub(crate) fn next_f64() -> f64 {
+    next_u64() as f64 / u64::MAX as f64
 }
 
 /// Makes all that follows on this thread come from `seed`.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::keys::{NAME_LIMIT, slot_of};
-use super::super::{Announced, Keys};
+use super::super::{ChannelName, Keys};
 use crate::backend::Slot;
 use crate::owner::Owner;
 
 /// How the clients of one fleet map names to keys, and announce.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct Naming {
     pub(crate) prefix: String,
     /// Whether announcements are sharded.
     pub(crate) sharded: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Layout {
     pub(crate) client: Arc<str>,
 }
 
-impl Layout {
+impl Naming {
     /// For the client that 32 random hex digits tell from others.
     pub(crate) fn new(client: &str, divided: bool, fair_wait: Duration) -> Self {
         Self {
@@ -132,8 +132,8 @@ impl Object {
     }
 
     /// Where this fleet announces under `name`.
-    pub(super) fn announced<'a>(&self, name: &'a str) -> Announced<'a> {
-        Announced {
+    pub(super) fn announced<'a>(&self, name: &'a str) -> ChannelName<'a> {
+        ChannelName {
             name: name.as_bytes(),
             sharded: self.sharded,
         }
@@ -187,27 +187,27 @@ fn uuid(digits: &str) -> String {
 mod tests {
     use super::*;
 
-    fn layout(divided: bool) -> Layout {
+    fn naming(divided: bool) -> Naming {
         let client = Owner::random().to_string();
-        Layout::new(&client, divided, Duration::from_secs(300))
+        Naming::new(&client, divided, Duration::from_secs(300))
     }
 
     #[test]
     fn keys_are_those_of_redisson() {
-        let plain = layout(false).object("job").unwrap();
+        let plain = naming(false).object("job").unwrap();
         assert_eq!(plain.key(), b"job");
         assert_eq!(
             plain.prefixed("redisson_lock__channel"),
             "redisson_lock__channel:{job}"
         );
         assert_eq!(plain.stem(), "{job}");
-        let tagged = layout(false).object("{user}:job").unwrap();
+        let tagged = naming(false).object("{user}:job").unwrap();
         assert_eq!(
             tagged.prefixed("redisson_lock__channel"),
             "redisson_lock__channel:{user}:job"
         );
         assert_eq!(tagged.stem(), "{user}:job");
-        let mut app = layout(false);
+        let mut app = naming(false);
         app.prefix = "app:".to_owned();
         let mapped = app.object("job").unwrap();
         assert_eq!((mapped.key(), mapped.name()), (&b"app:job"[..], "job"));
@@ -216,12 +216,12 @@ mod tests {
     #[test]
     fn names_that_redisson_scatters_are_refused_in_a_cluster_only() {
         for name in ["a}b", "a{b", "{}x"] {
-            assert!(layout(true).object(name).is_err(), "{name}");
-            assert!(layout(false).object(name).is_ok(), "{name}");
+            assert!(naming(true).object(name).is_err(), "{name}");
+            assert!(naming(false).object(name).is_ok(), "{name}");
         }
-        assert!(layout(true).object("{x}").is_ok());
-        assert!(layout(true).latch("{x}").is_err());
-        assert!(layout(true).latch("x").is_ok());
+        assert!(naming(true).object("{x}").is_ok());
+        assert!(naming(true).latch("{x}").is_err());
+        assert!(naming(true).latch("x").is_ok());
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn owners_have_the_form_of_redisson_s_and_differ() {
-        let object = layout(false).object("job").unwrap();
+        let object = naming(false).object("job").unwrap();
         let owner = object.owner(&Owner::random());
         let (client, thread) = owner.split_once(':').unwrap();
         assert!(thread.parse::<i64>().unwrap() >= 0);

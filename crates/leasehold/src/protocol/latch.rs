@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::call::first;
 use super::keys::LockKeys;
 use super::script::script;
-use super::{Announced, Call, Glance, Hints, Keys};
-use crate::backend::{Command, Failure, Refusal, Reply, Slot};
+use super::{Call, ChannelName, Keys, LockStatus, Notified};
+use crate::backend::{Command, Reply, RequestError, ServerError, Slot};
 use crate::options::millis_up;
 
 script!(SET, "latch/set.lua");
@@ -15,12 +15,12 @@ script!(DELETE, "latch/delete.lua");
 
 /// The calls of one latch.
 #[derive(Debug)]
-pub(crate) struct Latched {
+pub(crate) struct LatchCalls {
     keys: LockKeys,
     channel: String,
 }
 
-impl Latched {
+impl LatchCalls {
     pub(crate) fn new(keys: LockKeys) -> Self {
         let channel = keys.latch_channel();
         Self { keys, channel }
@@ -49,7 +49,7 @@ impl Latched {
                 Some(-1) => Ok(None),
                 left => match left.and_then(|left| u32::try_from(left).ok()) {
                     Some(left) => Ok(Some(left)),
-                    None => Err(Failure::malformed("a count-down", &[])),
+                    None => Err(RequestError::malformed("a count-down", &[])),
                 },
             }
         })
@@ -74,41 +74,41 @@ impl Latched {
     }
 }
 
-impl Hints for Latched {
-    fn announced(&self) -> Announced<'_> {
-        Announced::sharded(&self.channel)
+impl Notified for LatchCalls {
+    fn channel_name(&self) -> ChannelName<'_> {
+        ChannelName::sharded(&self.channel)
     }
 
-    fn glance(&self) -> Call<Glance> {
+    fn glance(&self) -> Call<LockStatus> {
         self.left().map(|left| match left {
-            None | Some(0) => Glance::Free,
-            Some(_) => Glance::Held { left: None },
+            None | Some(0) => LockStatus::Free,
+            Some(_) => LockStatus::Held { left: None },
         })
     }
 }
 
-fn read_done(replies: Vec<Reply>) -> Result<bool, Failure> {
+fn read_done(replies: Vec<Reply>) -> Result<bool, RequestError> {
     match first("a latch", replies)?.int() {
         Some(done @ (0 | 1)) => Ok(done == 1),
-        _ => Err(Failure::malformed("a latch", &[])),
+        _ => Err(RequestError::malformed("a latch", &[])),
     }
 }
 
-fn read_left(reply: Reply) -> Result<Option<u32>, Failure> {
+fn read_left(reply: Reply) -> Result<Option<u32>, RequestError> {
     let Reply::List(fields) = &reply else {
-        return Err(Failure::malformed("HMGET", &[reply]));
+        return Err(RequestError::malformed("HMGET", &[reply]));
     };
     let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse().ok();
     match fields.as_slice() {
         [Reply::Nil, _] => Ok(None),
         [Reply::Bytes(kind), Reply::Bytes(left)] if kind == b"latch" => match number(left) {
             Some(left) => Ok(Some(left)),
-            None => Err(Failure::malformed("HMGET", &[reply])),
+            None => Err(RequestError::malformed("HMGET", &[reply])),
         },
         [Reply::Bytes(_), _] => {
-            let refusal = Refusal::new("WRONGTYPE", "the key is that of a lock");
-            Err(Failure::Refused(refusal))
+            let refusal = ServerError::new("WRONGTYPE", "the key is that of a lock");
+            Err(RequestError::Refused(refusal))
         }
-        _ => Err(Failure::malformed("HMGET", &[reply])),
+        _ => Err(RequestError::malformed("HMGET", &[reply])),
     }
 }

@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use super::call::first;
-use super::expiry::time_left;
 use super::keys::QueueKeys;
+use super::pttl::time_left;
 use super::record::{self, Form};
 use super::redisson::{Mode, owner_in};
 use super::script::{digits, script};
 use super::{Call, Keyspace, process_channel, queued};
-use crate::backend::{Command, Failure, RefusalKind, Reply, Slot};
+use crate::backend::{Command, Reply, RequestError, ServerErrorKind, Slot};
 use crate::info::Holder;
 use crate::info::LockKind;
 
@@ -26,37 +26,37 @@ const FIELDS: u64 = 100;
 
 /// What kind at a lock's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sight {
+pub(crate) struct LockSnapshot {
     pub(crate) kind: LockKind,
     /// As many as were asked for, of `holding`.
-    pub(crate) holders: Vec<Stood>,
+    pub(crate) holders: Vec<Participant>,
     pub(crate) holder_count: u64,
     /// In order, as many as were asked for, of `waiting`.
-    pub(crate) waiters: Vec<Stood>,
+    pub(crate) waiters: Vec<Participant>,
     /// How many processes wait, where that can be known.
     pub(crate) waiter_count: Option<u64>,
     /// In which mode a read-write lock of Redisson's is held.
     pub(crate) mode: Option<Mode>,
 }
 
-impl Sight {
+impl LockSnapshot {
     /// Whether the server ends it by itself unless it is renewed.
     pub(crate) fn expires(&self) -> bool {
         let mut holders = self.holders.iter();
-        holders.all(|stood| stood.holder.lease_remaining.is_some())
+        holders.all(|participant| participant.holder.lease_remaining.is_some())
     }
 }
 
 /// One who holds or waits.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Stood {
+pub(crate) struct Participant {
     /// What kind on the server in its name.
-    pub(crate) mark: Vec<u8>,
+    pub(crate) value: Vec<u8>,
     pub(crate) holder: Holder,
 }
 
-impl std::fmt::Debug for Stood {
-    /// Leaves out the mark: it holds the owner.
+impl std::fmt::Debug for Participant {
+    /// Leaves out the value: it holds the owner.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.holder.fmt(f)
     }
@@ -73,18 +73,18 @@ pub(crate) enum More {
 }
 
 /// What the first look sees.
-pub(crate) enum First {
+pub(crate) enum Probe {
     Nothing,
-    Lock(Sight),
+    Lock(LockSnapshot),
     /// A second look is needed, at a queue of ours or at a hash.
     More(More),
     /// Nothing that could be a lock.
     Data,
 }
 
-impl First {
+impl Probe {
     /// Looks at the lock of `keys`.
-    pub(crate) fn look(keys: &QueueKeys) -> Call<Self> {
+    pub(crate) fn key(keys: &QueueKeys) -> Call<Self> {
         let commands = vec![
             Command::new("GETRANGE")
                 .arg(keys.lock())
@@ -94,24 +94,24 @@ impl First {
             subscribers(keys.wake()),
         ];
         Call::new(commands, |replies| match replies.as_slice() {
-            [Reply::Refused(refusal), left, _] if refusal.kind == RefusalKind::WrongType => {
+            [Reply::Refused(refusal), left, _] if refusal.kind == ServerErrorKind::WrongType => {
                 let left = left.int().and_then(time_left);
                 Ok(Self::More(More::Hash { left }))
             }
-            [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+            [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
             // It is not there, or was released between the two commands.
             [Reply::Bytes(_), Reply::Int(-2), _] => Ok(Self::Nothing),
             [Reply::Bytes(value), left, heard] => {
                 let left = left.int().and_then(time_left);
-                let sight = one_holder(value, left, heard);
-                Ok(sight.map_or(Self::More(More::Queue), Self::Lock))
+                let snapshot = one_holder(value, left, heard);
+                Ok(snapshot.map_or(Self::More(More::Queue), Self::Lock))
             }
-            _ => Err(Failure::malformed("GETRANGE", &replies)),
+            _ => Err(RequestError::malformed("GETRANGE", &replies)),
         })
     }
 
     /// Looks again. The particulars of at most `most` holders and waiters are read.
-    pub(crate) fn look_again(keys: &QueueKeys, more: More, most: u64) -> Call<Self> {
+    pub(crate) fn probe_hash(keys: &QueueKeys, more: More, most: u64) -> Call<Self> {
         match more {
             More::Queue => Self::look_at_queue(keys, most),
             More::Hash { left } => Self::look_at_hash(keys, left, most),
@@ -122,7 +122,9 @@ impl First {
         Call::script(&LIST, &keys.all(), &[&digits(most)], |replies| {
             let reply = match first("a second look", replies) {
                 // It has become another lock between the two looks.
-                Err(Failure::Refused(refusal)) if refusal.kind == RefusalKind::WrongType => {
+                Err(RequestError::Refused(refusal))
+                    if refusal.kind == ServerErrorKind::WrongType =>
+                {
                     return Ok(Self::Data);
                 }
                 reply => reply?,
@@ -133,8 +135,8 @@ impl First {
             if is_empty(4) && is_empty(5) {
                 return Ok(Self::Nothing);
             }
-            let sight = ours(&reply).map(Self::Lock);
-            sight.ok_or_else(|| Failure::malformed("a second look", &[reply]))
+            let snapshot = ours(&reply).map(Self::Lock);
+            snapshot.ok_or_else(|| RequestError::malformed("a second look", &[reply]))
         })
     }
 
@@ -149,10 +151,10 @@ impl First {
             Command::new("LRANGE").arg(&line).number(0).number(most - 1),
         ];
         Call::new(commands, move |replies| match replies.as_slice() {
-            [Reply::Refused(refusal), ..] if refusal.kind == RefusalKind::WrongType => {
+            [Reply::Refused(refusal), ..] if refusal.kind == ServerErrorKind::WrongType => {
                 Ok(Self::Data)
             }
-            [Reply::Refused(refusal), ..] => Err(Failure::Refused(refusal.clone())),
+            [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
             // It was released between the two looks.
             [_, Reply::List(fields), ..] if fields.get(1) == Some(&Reply::List(Vec::new())) => {
                 Ok(Self::Nothing)
@@ -160,7 +162,7 @@ impl First {
             [state, fields, waiting, line] => Ok(latch(state)
                 .or_else(|| redissons(fields, left, waiting, line))
                 .map_or(Self::Data, Self::Lock)),
-            _ => Err(Failure::malformed("a second look", &replies)),
+            _ => Err(RequestError::malformed("a second look", &replies)),
         })
     }
 }
@@ -192,20 +194,20 @@ pub(crate) fn page(
             let names = keys.list()?.iter().filter_map(name).collect();
             Some((cursor.text()?.parse().ok()?, names))
         };
-        read().ok_or_else(|| Failure::malformed("SCAN", std::slice::from_ref(&reply)))
+        read().ok_or_else(|| RequestError::malformed("SCAN", std::slice::from_ref(&reply)))
     })
 }
 
-impl Stood {
+impl Participant {
     /// The process that holds or waits; `None` when it is not one of this library.
     pub(crate) fn process(&self) -> Option<&str> {
-        record::process(&self.mark)
+        record::process(&self.value)
     }
 
     /// Tells that process to look after it; whether anybody heard it.
     pub(crate) fn tell(&self) -> Option<(Slot, Call<bool>)> {
         let (channel, slot) = process_channel(self.process()?);
-        let publish = Command::new("SPUBLISH").arg(channel).arg(&self.mark);
+        let publish = Command::new("SPUBLISH").arg(channel).arg(&self.value);
         let call = Call::new(vec![publish], |replies| {
             let heard = first("SPUBLISH", replies)?.int();
             Ok(heard.is_some_and(|heard| heard > 0))
@@ -233,21 +235,21 @@ fn heard_by(reply: &Reply) -> Option<u64> {
 }
 
 /// A lock that is one string; `None` when it has a queue.
-fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Option<Sight> {
+fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Option<LockSnapshot> {
     let (kind, waiting) = match Form::of(value) {
         Form::Mutex => (LockKind::Mutex, heard_by(heard)),
         Form::Foreign => (LockKind::Foreign, heard_by(heard)),
         Form::Alone(part) => (seen(part.kind, part.weight, part.capacity)?, Some(0)),
         Form::Queue(_) => return None,
     };
-    let holder = Stood {
-        mark: value.to_vec(),
+    let holder = Participant {
+        value: value.to_vec(),
         holder: Holder {
             lease_remaining: left,
             ..record::read(value)
         },
     };
-    Some(Sight {
+    Some(LockSnapshot {
         kind,
         holders: vec![holder],
         holder_count: 1,
@@ -268,12 +270,12 @@ fn seen(kind: &str, used: u64, permits: u64) -> Option<LockKind> {
 }
 
 /// A latch: a hash whose fields `kind` and `left` say so.
-fn latch(state: &Reply) -> Option<Sight> {
+fn latch(state: &Reply) -> Option<LockSnapshot> {
     let [kind, left] = state.list()? else {
         return None;
     };
     kind.text().filter(|kind| *kind == "latch")?;
-    Some(Sight {
+    Some(LockSnapshot {
         kind: LockKind::Latch {
             remaining: left.text()?.parse().ok()?,
         },
@@ -286,7 +288,7 @@ fn latch(state: &Reply) -> Option<Sight> {
 }
 
 /// A lock with a queue: what `queue/list.lua` replies.
-fn ours(reply: &Reply) -> Option<Sight> {
+fn ours(reply: &Reply) -> Option<LockSnapshot> {
     let (people, state) = reply.list()?.split_last()?;
     let people = people.list()?;
     if state.len() != 6 {
@@ -300,13 +302,13 @@ fn ours(reply: &Reply) -> Option<Sight> {
         for person in people.chunks_exact(3) {
             if person[0].int() == Some(wanted) {
                 let end = u64::try_from(person[2].int()?).ok()?;
-                let (mark, holder) = queued::stood(&person[1], end, now)?;
-                found.push(Stood { mark, holder });
+                let (value, holder) = queued::participant(&person[1], end, now)?;
+                found.push(Participant { value, holder });
             }
         }
         Some(found)
     };
-    Some(Sight {
+    Some(LockSnapshot {
         kind,
         holders: of_part(1)?,
         holder_count: number(4)?,
@@ -322,7 +324,7 @@ fn redissons(
     left: Option<Duration>,
     waiting: &Reply,
     line: &Reply,
-) -> Option<Sight> {
+) -> Option<LockSnapshot> {
     let [_, fields] = fields.list()? else {
         return None;
     };
@@ -339,7 +341,7 @@ fn redissons(
     let waiters: Vec<_> = waiters
         .filter_map(|waiter| redisson(waiter.text()?, None))
         .collect();
-    Some(Sight {
+    Some(LockSnapshot {
         kind: match (mode, waiters.is_empty()) {
             (Some(_), _) => LockKind::RedissonReadWriteLock,
             (None, false) => LockKind::RedissonFairLock,
@@ -358,7 +360,7 @@ fn redissons(
 }
 
 /// One of Redisson's, if `owner` is `UUID:THREAD` or, of one who writes, `UUID:THREAD:write`.
-fn redisson(owner: &str, left: Option<Duration>) -> Option<Stood> {
+fn redisson(owner: &str, left: Option<Duration>) -> Option<Participant> {
     let (owner, released) = owner_in(owner);
     let (id, thread) = owner.split_once(':')?;
     let is_id = id.len() == 36
@@ -367,8 +369,8 @@ fn redisson(owner: &str, left: Option<Duration>) -> Option<Stood> {
             _ => byte.is_ascii_hexdigit(),
         });
     let is_thread = !thread.is_empty() && thread.bytes().all(|byte| byte.is_ascii_digit());
-    (is_id && is_thread).then(|| Stood {
-        mark: Vec::new(),
+    (is_id && is_thread).then(|| Participant {
+        value: Vec::new(),
         holder: Holder {
             redisson: Some(owner.clone()),
             lease_remaining: left,
@@ -419,8 +421,11 @@ mod tests {
     fn a_string_of_ours_is_told_from_others() {
         let value = record::write(&crate::owner::Owner::random(), 1_000_000, "x");
         let heard = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
-        let sight = one_holder(&value, None, &heard).unwrap();
-        assert_eq!((sight.kind, sight.waiter_count), (LockKind::Mutex, Some(2)));
+        let snapshot = one_holder(&value, None, &heard).unwrap();
+        assert_eq!(
+            (snapshot.kind, snapshot.waiter_count),
+            (LockKind::Mutex, Some(2))
+        );
         let foreign = one_holder(b"token", None, &Reply::Nil).unwrap();
         assert_eq!(
             (foreign.kind, foreign.waiter_count),
