@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::info::Holder;
 use crate::options::{AcquireOptions, ReplicaAck};
 use crate::owner::{Owner, Token};
-use crate::protocol::{Acquired, Kind, LockValue, Notified, Renewed, WaitStrategy};
+use crate::protocol::{AcquireReply, Kind, LockValue, Notified, RenewReply, WaitStrategy};
 use crate::time::BootInstant;
 
 /// What one attempt came to.
@@ -226,18 +226,18 @@ impl Engine {
         let sent = BootInstant::now();
         let call = kind.acquire(armed.value(), first_lease(options), look);
         match call.send(armed.connection(), self.limits.request).await {
-            Ok(Acquired::Held { token }) => {
+            Ok(AcquireReply::Held { token }) => {
                 let granted = Granted::new(sent, first_lease(options));
                 let hold = self.take_charge(armed, token, options, granted).await?;
                 Ok(Attempt::Taken(hold))
             }
-            Ok(Acquired::Busy { holder }) => {
+            Ok(AcquireReply::Busy { holder }) => {
                 armed.disarm();
                 Ok(Attempt::Busy(holder))
             }
             // Stays armed: it was taken, and is cancelled.
-            Ok(Acquired::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
-            Ok(Acquired::Split) => {
+            Ok(AcquireReply::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
+            Ok(AcquireReply::Split) => {
                 Box::pin(self.give_up(armed)).await;
                 Ok(Attempt::Split)
             }
@@ -312,8 +312,8 @@ impl Engine {
         let lease = first_lease(options);
         let renewing = self.renew(&**armed.kind(), armed.value(), lease, Some(wanted));
         match renewing.await? {
-            (sent, Renewed::Renewed | Renewed::OnMajority) => Ok(Granted::new(sent, lease)),
-            (_, Renewed::NotOwner) => Err(RequestError::Unknown(
+            (sent, RenewReply::Renewed | RenewReply::OnMajority) => Ok(Granted::new(sent, lease)),
+            (_, RenewReply::NotOwner) => Err(RequestError::Unknown(
                 "lost before it was replicated".into(),
             )),
         }

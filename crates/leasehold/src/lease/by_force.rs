@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Engine, error_of};
 use crate::backend::RequestError;
 use crate::error::Error;
-use crate::protocol::{Kind, Participant, Released};
+use crate::protocol::{Kind, Participant, ReleaseReply};
 
 /// How often, and how long apart, one is told whose lock was taken away.
 const TELLINGS: u32 = 10;
@@ -26,15 +26,15 @@ impl Engine {
         let freed = taking.await;
         match freed.map_err(|failure| error_of(failure, kind.name()))? {
             // Its process has released it already.
-            Released::Released { .. } if from.holder.released => Ok(true),
-            Released::Released { .. } => {
+            ReleaseReply::Released { .. } if from.holder.released => Ok(true),
+            ReleaseReply::Released { .. } => {
                 // The lock is free by now. A holder that cannot be notified finds out at its next renewal.
                 if let Err(failure) = self.tell(from).await {
                     tracing::debug!(lock = kind.name(), %failure, "the holder was not notified");
                 }
                 Ok(true)
             }
-            Released::NotOwner => Ok(false),
+            ReleaseReply::NotOwner => Ok(false),
         }
     }
 

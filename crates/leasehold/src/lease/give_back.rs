@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::held::Held;
 use crate::backend::{Backend, Backoff, Connection, Purpose, RequestError, Slot};
-use crate::protocol::{Kind, LockValue, Released};
+use crate::protocol::{Kind, LockValue, ReleaseReply};
 use crate::time::BootInstant;
 
 /// How long a request that was on its way when its connection broke may still reach the server: it
@@ -80,7 +80,7 @@ pub(super) async fn release(held: Arc<Held>, backend: Arc<dyn Backend>, timeout:
         let released = released.await;
         // Also where that is not certain: those who wait must see for themselves.
         held.is_gone(match &released {
-            Ok(Released::Released { notified }) => *notified,
+            Ok(ReleaseReply::Released { notified }) => *notified,
             _ => 0,
         });
         match released {

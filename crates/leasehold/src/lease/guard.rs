@@ -16,7 +16,7 @@ use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::options::validate_lease;
 use crate::owner::Token;
-use crate::protocol::Renewed;
+use crate::protocol::RenewReply;
 use crate::time::BootInstant;
 
 /// A lock that is held. Dropping it gives the lock back in the background.
@@ -129,8 +129,10 @@ impl<F> Guard<F> {
         };
         let extended = engine.renew(&*held.kind, &held.value, lease, held.replica_ack);
         match extended.await {
-            Ok((sent, Renewed::Renewed | Renewed::OnMajority)) => held.confirm(sent, lease, capped),
-            Ok((_, Renewed::NotOwner)) => {
+            Ok((sent, RenewReply::Renewed | RenewReply::OnMajority)) => {
+                held.confirm(sent, lease, capped);
+            }
+            Ok((_, RenewReply::NotOwner)) => {
                 held.end(Ending::Lost(Loss::Revoked));
             }
             Err(failure) => return Err(error_of(failure, held.kind.name())),
@@ -147,8 +149,8 @@ impl<F> Guard<F> {
             outcome => outcome,
         };
         match outcome {
-            Ok(Renewed::Renewed | Renewed::OnMajority) => {}
-            Ok(Renewed::NotOwner) => {
+            Ok(RenewReply::Renewed | RenewReply::OnMajority) => {}
+            Ok(RenewReply::NotOwner) => {
                 self.lease.held.end(Ending::Lost(Loss::Revoked));
             }
             Err(failure) => return Err(error_of(failure, self.name())),
@@ -156,12 +158,12 @@ impl<F> Guard<F> {
         self.check()
     }
 
-    async fn send_downgrade(&self) -> Result<Renewed, RequestError> {
+    async fn send_downgrade(&self) -> Result<RenewReply, RequestError> {
         let (held, engine) = (&self.lease.held, &self.hold.engine);
         let connection = engine.connection(held.kind.slot()).await?;
         match held.kind.downgrade(&held.value) {
             Some(call) => call.send(&*connection, engine.limits.request).await,
-            None => Ok(Renewed::Renewed),
+            None => Ok(RenewReply::Renewed),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::backend::Capabilities;
 use crate::error::Loss;
 use crate::options::{AcquireOptions, ReplicaAck, margin};
 use crate::owner::Token;
-use crate::protocol::{Call, Kind, LockValue, Released};
+use crate::protocol::{Call, Kind, LockValue, ReleaseReply};
 use crate::time::BootInstant;
 
 /// One acquisition, from the answer that granted it to its end.
@@ -258,7 +258,7 @@ impl Held {
     }
 
     /// The call that gives this lock back, with regard to `at_least`.
-    pub(super) fn release_call(&self, server: Capabilities) -> Call<Released> {
+    pub(super) fn release_call(&self, server: Capabilities) -> Call<ReleaseReply> {
         let keep = self.keep_until.map(|until| until.since(BootInstant::now()));
         let keep = keep.filter(|keep| !keep.is_zero());
         self.kind.release(&self.value, keep, server)

@@ -15,7 +15,7 @@ use crate::error::{Error, Loss};
 use crate::info::Holder;
 use crate::options::AcquireOptions;
 use crate::owner::Token;
-use crate::protocol::{Released, TokenBlock};
+use crate::protocol::{ReleaseReply, TokenBlock};
 
 /// A client asks for at least this many tokens at once.
 const SMALLEST_BLOCK: u64 = 16;
@@ -193,10 +193,10 @@ impl Hold {
         let freed = freed.map_err(|failure| error_of(failure, self.held.kind.name()))?;
         self.progress = Progress::Done;
         let (release, told) = match freed {
-            Released::Released { notified } => (ReleaseOutcome::Released, notified),
+            ReleaseReply::Released { notified } => (ReleaseOutcome::Released, notified),
             // It was the first try that freed it, unless the lease was tampered with.
-            Released::NotOwner if repeated => (ReleaseOutcome::Released, 0),
-            Released::NotOwner => (
+            ReleaseReply::NotOwner if repeated => (ReleaseOutcome::Released, 0),
+            ReleaseReply::NotOwner => (
                 ReleaseOutcome::AlreadyLost {
                     loss: Loss::Revoked,
                 },
@@ -207,7 +207,7 @@ impl Hold {
         Ok(release)
     }
 
-    async fn send_release(&self) -> Result<Released, RequestError> {
+    async fn send_release(&self) -> Result<ReleaseReply, RequestError> {
         let slot = self.held.kind.slot();
         let connection = self.engine.connection(slot).await?;
         let call = self.held.release_call(connection.facts().capabilities);

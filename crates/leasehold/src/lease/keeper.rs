@@ -22,7 +22,7 @@ use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
 use crate::error::Loss;
 use crate::options::margin;
 use crate::owner::Owner;
-use crate::protocol::{Renewed, process_channel};
+use crate::protocol::{RenewReply, process_channel};
 use crate::time::BootInstant;
 
 /// How many renewals one pipeline carries.
@@ -373,9 +373,9 @@ impl Worker {
                 failures,
             } = due;
             match renewed {
-                Ok(renewed @ (Renewed::Renewed | Renewed::OnMajority)) => {
+                Ok(renewed @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
                     held.confirm(sent, lease, capped);
-                    if renewed == Renewed::OnMajority {
+                    if renewed == RenewReply::OnMajority {
                         let job = renewal::repair(held.clone(), self.backend.clone(), self.timeout);
                         self.jobs.spawn(report_nothing(job));
                     }
@@ -384,7 +384,7 @@ impl Worker {
                         self.agenda.push(next_beat(sent, lease), held, next);
                     }
                 }
-                Ok(Renewed::NotOwner) => {
+                Ok(RenewReply::NotOwner) => {
                     if held.end(Ending::Lost(Loss::Revoked)) {
                         tracing::warn!(lock = held.kind.name(), token = %held.token, "lease taken");
                     }

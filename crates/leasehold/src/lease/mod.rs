@@ -68,7 +68,7 @@ use crate::backend::{
 };
 use crate::error::Error;
 use crate::options::ReplicaAck;
-use crate::protocol::{Call, Kind, Renewed};
+use crate::protocol::{Call, Kind, RenewReply};
 use crate::time::BootInstant;
 use line::Grants;
 use waiting::WaitingRoom;
@@ -181,7 +181,7 @@ impl Engine {
         value: &[u8],
         lease: Duration,
         acknowledged: Option<ReplicaAck>,
-    ) -> Result<(BootInstant, Renewed), RequestError> {
+    ) -> Result<(BootInstant, RenewReply), RequestError> {
         let (purpose, slot) = (Purpose::Requests, kind.slot());
         let connection = match acknowledged {
             Some(wanted) => {

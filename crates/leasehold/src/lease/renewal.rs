@@ -8,7 +8,7 @@ use super::give_back::{self, connection_after};
 use super::held::{Ending, Held, State};
 use crate::backend::{Backend, Purpose, RequestError};
 use crate::error::Loss;
-use crate::protocol::{Call, Renewed};
+use crate::protocol::{Call, RenewReply};
 use crate::rng;
 use crate::time::BootInstant;
 
@@ -55,7 +55,7 @@ pub(super) struct Outcome {
     pub(super) due: Due,
     /// When it was sent; the deadline counts from here.
     pub(super) sent: BootInstant,
-    pub(super) renewed: Result<Renewed, RequestError>,
+    pub(super) renewed: Result<RenewReply, RequestError>,
 }
 
 /// Sends one renewal for each of `batch`, all of one node, with equally many failures behind them, and to be

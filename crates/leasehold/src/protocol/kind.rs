@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Acquired, Call, LockStatus, LockValue, QueueStatus, Released, Renewed, TokenBlock};
+use super::{
+    AcquireReply, Call, LockStatus, LockValue, QueueStatus, ReleaseReply, RenewReply, TokenBlock,
+};
 use crate::backend::{Capabilities, Channel, Slot};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
@@ -33,17 +35,22 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// What stands on the server in the name of `owner`.
     fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue;
     /// Takes the lock if it can; with `look`, a busy answer says how long it stays so.
-    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<Acquired>;
+    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply>;
     /// Makes the lease last at least `lease` from now. Always writes, so that replicas can acknowledge it.
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed>;
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply>;
     /// Gives the lock back, at once or when `keep` is over.
-    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Released>;
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        server: Capabilities,
+    ) -> Call<ReleaseReply>;
     /// Makes sure that an acquire which may have been executed, or may still be, comes to nothing.
-    fn cancel(&self, mark: &[u8], server: Capabilities) -> Call<Released> {
+    fn cancel(&self, mark: &[u8], server: Capabilities) -> Call<ReleaseReply> {
         self.release(mark, None, server)
     }
     /// Shows others how often it has been entered; `None` where that is nobody's business.
-    fn set_hold_count(&self, _mark: &[u8], _entries: u32) -> Option<Call<Renewed>> {
+    fn set_hold_count(&self, _mark: &[u8], _entries: u32) -> Option<Call<RenewReply>> {
         None
     }
     /// Takes a token that is below neither the server's clock nor `floor`; `None` where no token is given
@@ -52,7 +59,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
         None
     }
     /// Keeps what is held, but shares it from now on; `None` where that makes no sense.
-    fn downgrade(&self, _mark: &[u8]) -> Option<Call<Renewed>> {
+    fn downgrade(&self, _mark: &[u8]) -> Option<Call<RenewReply>> {
         None
     }
     /// Puts what is held where it is missing, for as long as it is held still; `None` where it is in one

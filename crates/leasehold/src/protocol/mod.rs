@@ -55,7 +55,7 @@ pub(crate) type LockValue = Arc<[u8]>;
 
 /// The answer to an acquire.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Acquired {
+pub(crate) enum AcquireReply {
     /// It is ours, with this number from the counter.
     Held { token: Token },
     /// It is ours, or ours in part, but of no use for this reason; it must be given back.
@@ -68,7 +68,7 @@ pub(crate) enum Acquired {
 
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Renewed {
+pub(crate) enum RenewReply {
     /// The lease lasts at least as long as was asked.
     Renewed,
     /// It does, but some of several nodes do not have it.
@@ -79,7 +79,7 @@ pub(crate) enum Renewed {
 
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Released {
+pub(crate) enum ReleaseReply {
     /// It was ours and is free, or will be at the end of the time it was to be kept. So many connections were told,
     /// as far as the server says.
     Released { notified: u64 },

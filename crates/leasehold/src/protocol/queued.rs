@@ -17,8 +17,8 @@ use super::record::{Form, Part};
 use super::script::{digits, script};
 use super::single_key::{self, Found, Taken};
 use super::{
-    Acquired, Call, Grant, GrantDelivery, Keys, Kind, LocalHandoff, LockValue, QueueStatus,
-    Released, Renewed, ServerQueue, TokenBlock, WaitStrategy, record, token,
+    AcquireReply, Call, Grant, GrantDelivery, Keys, Kind, LocalHandoff, LockValue, QueueStatus,
+    ReleaseReply, RenewReply, ServerQueue, TokenBlock, WaitStrategy, record, token,
 };
 use crate::backend::{Capabilities, Reply, RequestError, ServerError, ServerErrorKind};
 use crate::info::Holder;
@@ -153,32 +153,34 @@ impl Queued {
     }
 
     /// Acquires the lock by script, without waiting.
-    fn try_enter(&self, mark: &LockValue, lease: Duration) -> Call<Acquired> {
+    fn try_enter(&self, mark: &LockValue, lease: Duration) -> Call<AcquireReply> {
         let entering = self.enter(mark, lease, Duration::ZERO, None);
         entering.map(|standing| match standing {
-            QueueStatus::Holds { token, .. } => Acquired::Held { token },
+            QueueStatus::Holds { token, .. } => AcquireReply::Held { token },
             QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
-                Acquired::Busy { holder }
+                AcquireReply::Busy { holder }
             }
         })
     }
 
     /// Acquires the lock as a mutex does, and asks by script where it is no plain string or may have room.
-    fn take(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<Acquired> {
+    fn take(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply> {
         let (this, mark) = (self.clone(), mark.clone());
         let (lock, counter) = (self.keys.lock(), self.keys.counter());
         let commands = single_key::acquire(lock, counter, &mark, lease, look);
         Call::stepwise(commands, move |replies| {
             let (value, left) = match single_key::read_acquire(&mark, &replies)? {
-                Taken::Held { token } => return Ok(Step::Done(Acquired::Held { token })),
-                Taken::Void { refusal } => return Ok(Step::Done(Acquired::Unusable { refusal })),
+                Taken::Held { token } => return Ok(Step::Done(AcquireReply::Held { token })),
+                Taken::Void { refusal } => {
+                    return Ok(Step::Done(AcquireReply::Unusable { refusal }));
+                }
                 Taken::Found { value, left } => (value, left),
             };
             let kind = this.share.kind;
             match Form::of(value) {
                 Form::Alone(part) if part.kind == kind && this.is_shut_out_by(part) => {
                     let holder = single_key::holder(value, left);
-                    Ok(Step::Done(Acquired::Busy { holder }))
+                    Ok(Step::Done(AcquireReply::Busy { holder }))
                 }
                 Form::Alone(Part { kind: found, .. }) | Form::Queue(found) if found == kind => {
                     Ok(Step::Next(this.try_enter(&mark, lease)))
@@ -193,14 +195,14 @@ impl Queued {
     }
 
     /// Releases by script.
-    fn leave(&self, mark: &[u8], keep: Duration) -> Call<Released> {
+    fn leave(&self, mark: &[u8], keep: Duration) -> Call<ReleaseReply> {
         let args = [record::owner(mark), &micros(keep)];
         Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
             match first("a release", replies)? {
                 Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
-                    Ok(Released::Released { notified: 0 })
+                    Ok(ReleaseReply::Released { notified: 0 })
                 }
-                Reply::List(_) => Ok(Released::NotOwner),
+                Reply::List(_) => Ok(ReleaseReply::NotOwner),
                 reply => Err(RequestError::malformed("a release", &[reply])),
             }
         })
@@ -253,7 +255,7 @@ impl Kind for Queued {
     }
 
     /// Only if no owner waits and there is room.
-    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply> {
         // A script says how much there is to a caller that asks for more.
         match self.has_queue() || self.share.weight > self.share.capacity {
             true => self.try_enter(mark, lease),
@@ -261,7 +263,7 @@ impl Kind for Queued {
         }
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
         if self.has_queue() {
             return self.keep(mark, lease).map(|standing| kept(&standing));
         }
@@ -269,8 +271,8 @@ impl Kind for Queued {
         let renew = single_key::renew(self.keys.lock(), mark, lease);
         Call::stepwise(vec![renew], move |replies| {
             Ok(match single_key::read_renewal(replies)? {
-                Found::Ours => Step::Done(Renewed::Renewed),
-                Found::Nothing => Step::Done(Renewed::NotOwner),
+                Found::Ours => Step::Done(RenewReply::Renewed),
+                Found::Nothing => Step::Done(RenewReply::NotOwner),
                 Found::Other => {
                     Step::Next(this.keep(&owned, lease).map(|standing| kept(&standing)))
                 }
@@ -279,7 +281,12 @@ impl Kind for Queued {
     }
 
     /// Ends a holding, or a place in the queue.
-    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Released> {
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        server: Capabilities,
+    ) -> Call<ReleaseReply> {
         if keep.is_some() || self.has_queue() {
             return self.leave(mark, keep.unwrap_or_default());
         }
@@ -289,7 +296,7 @@ impl Kind for Queued {
         let (this, owned) = (self.clone(), LockValue::from(mark));
         Call::stepwise(vec![command], move |replies| {
             match first("a release", replies)?.int() {
-                Some(1) => Ok(Step::Done(Released::Released { notified: 0 })),
+                Some(1) => Ok(Step::Done(ReleaseReply::Released { notified: 0 })),
                 Some(0 | -1) => Ok(Step::Next(this.leave(&owned, Duration::ZERO))),
                 _ => Err(RequestError::malformed("a release", &[])),
             }
@@ -297,7 +304,7 @@ impl Kind for Queued {
     }
 
     /// By script: whether the owner holds or waits, that is over.
-    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Released> {
+    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<ReleaseReply> {
         self.leave(mark, Duration::ZERO)
     }
 
@@ -305,7 +312,7 @@ impl Kind for Queued {
         Some(token::raise(self.keys.counter(), floor))
     }
 
-    fn downgrade(&self, mark: &[u8]) -> Option<Call<Renewed>> {
+    fn downgrade(&self, mark: &[u8]) -> Option<Call<RenewReply>> {
         let args = [record::owner(mark), &digits(1)];
         let shrunk = Call::script(&SHRINK, &self.keys.all(), &args, self.reader());
         Some(shrunk.map(|standing| kept(&standing)))
@@ -364,10 +371,10 @@ impl ServerQueue for Queued {
 }
 
 /// Whether the owner has the lock still.
-fn kept(standing: &QueueStatus) -> Renewed {
+fn kept(standing: &QueueStatus) -> RenewReply {
     match standing {
-        QueueStatus::Holds { .. } => Renewed::Renewed,
-        QueueStatus::Waits { .. } | QueueStatus::Gone { .. } => Renewed::NotOwner,
+        QueueStatus::Holds { .. } => RenewReply::Renewed,
+        QueueStatus::Waits { .. } | QueueStatus::Gone { .. } => RenewReply::NotOwner,
     }
 }
 

@@ -15,8 +15,8 @@ use super::keys::LockKeys;
 use super::script::{digest, digits, script};
 use super::tally::{self, Ballot, RenewalTally, Verdict};
 use super::{
-    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
-    WaitStrategy, record,
+    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
+    RenewReply, WaitStrategy, record,
 };
 use crate::backend::{
     Capabilities, Command, Reply, RequestError, ServerError, ServerErrorKind, majority,
@@ -54,7 +54,7 @@ impl QuorumLock {
     }
 
     /// Leaves the lock to end by itself `left` from now, wherever it is ours.
-    fn keep(&self, mark: &[u8], left: Duration) -> Call<Released> {
+    fn keep(&self, mark: &[u8], left: Duration) -> Call<ReleaseReply> {
         let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
         Call::script(&KEEP, &[self.key()], &args, |replies| {
             read_release(&replies)
@@ -83,7 +83,7 @@ impl Kind for QuorumLock {
         record::write(owner, since_micros, note).into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
         let token = self.proposal(mark);
         let keys = [self.key(), self.votes.as_bytes(), self.standing()];
         let args = [mark, &digits(millis_up(lease))[..], &digits(token)];
@@ -96,35 +96,35 @@ impl Kind for QuorumLock {
                 Verdict::Held => {
                     electorate.seen.fetch_max(token, Ordering::Relaxed);
                     let token = Token::new(token);
-                    Acquired::Held { token }
+                    AcquireReply::Held { token }
                 }
                 Verdict::Busy { mark, .. } if *mark == *own => {
                     return Err(RequestError::malformed("a vote", &replies));
                 }
-                Verdict::Busy { mark, left } => Acquired::Busy {
+                Verdict::Busy { mark, left } => AcquireReply::Busy {
                     holder: holder(&mark, left),
                 },
                 Verdict::Split { highest } => {
                     electorate.seen.fetch_max(highest, Ordering::Relaxed);
-                    Acquired::Split
+                    AcquireReply::Split
                 }
-                Verdict::TooFew { voting } => Acquired::Unusable {
+                Verdict::TooFew { voting } => AcquireReply::Unusable {
                     refusal: refusal(&replies).unwrap_or_else(|| too_few(voting, ballots.len())),
                 },
             })
         })
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
         let keys = [self.key(), self.standing()];
         let args = [mark, &digits(millis_up(lease))];
         let electorate = self.electorate.clone();
         Call::script(&RENEW, &keys, &args, move |replies| {
             electorate.note(&replies);
             match tally::hold(&numbers("a renewal", &replies)?) {
-                RenewalTally::Kept { everywhere: true } => Ok(Renewed::Renewed),
-                RenewalTally::Kept { everywhere: false } => Ok(Renewed::OnMajority),
-                RenewalTally::Gone => Ok(Renewed::NotOwner),
+                RenewalTally::Kept { everywhere: true } => Ok(RenewReply::Renewed),
+                RenewalTally::Kept { everywhere: false } => Ok(RenewReply::OnMajority),
+                RenewalTally::Gone => Ok(RenewReply::NotOwner),
                 RenewalTally::Unknown => {
                     Err(RequestError::Unknown("too few nodes have answered".into()))
                 }
@@ -137,7 +137,7 @@ impl Kind for QuorumLock {
         mark: &[u8],
         keep: Option<Duration>,
         _server: Capabilities,
-    ) -> Call<Released> {
+    ) -> Call<ReleaseReply> {
         if let Some(left) = keep {
             return self.keep(mark, left);
         }
@@ -352,10 +352,10 @@ fn seat(reply: &Option<Reply>) -> NodeStatus {
     read().unwrap_or(NodeStatus::NoReply)
 }
 
-fn read_release(replies: &[Reply]) -> Result<Released, RequestError> {
+fn read_release(replies: &[Reply]) -> Result<ReleaseReply, RequestError> {
     match tally::freed(&numbers("a release", replies)?) {
-        Some(true) => Ok(Released::Released { notified: 0 }),
-        Some(false) => Ok(Released::NotOwner),
+        Some(true) => Ok(ReleaseReply::Released { notified: 0 }),
+        Some(false) => Ok(ReleaseReply::NotOwner),
         None => Err(RequestError::Unknown("too few nodes have answered".into())),
     }
 }

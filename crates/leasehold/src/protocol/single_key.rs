@@ -12,8 +12,8 @@ use super::record::{self, Form};
 use super::script::{digits, script};
 use super::token;
 use super::{
-    Acquired, Call, ChannelName, Keys, Kind, LocalHandoff, LockStatus, LockValue, Notified,
-    Released, Renewed, TokenBlock, WaitStrategy,
+    AcquireReply, Call, ChannelName, Keys, Kind, LocalHandoff, LockStatus, LockValue, Notified,
+    ReleaseReply, RenewReply, TokenBlock, WaitStrategy,
 };
 use crate::backend::{Capabilities, Command, Reply, RequestError, ServerError};
 use crate::info::Holder;
@@ -37,7 +37,7 @@ impl SingleKey {
     }
 
     /// Leaves the lock to end by itself `left` from now, if it is ours.
-    fn keep(&self, mark: &[u8], left: Duration) -> Call<Released> {
+    fn keep(&self, mark: &[u8], left: Duration) -> Call<ReleaseReply> {
         let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
         Call::script(&KEEP, &[self.key()], &args, read_release)
     }
@@ -53,15 +53,15 @@ impl Kind for SingleKey {
         record::write(owner, since_micros, note).into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply> {
         let commands = acquire(self.keys.lock(), &self.keys.counter, mark, lease, look);
         let mark = mark.clone();
         Call::new(commands, move |replies| {
             match read_acquire(&mark, &replies)? {
-                Taken::Held { token } => Ok(Acquired::Held { token }),
-                Taken::Void { refusal } => Ok(Acquired::Unusable { refusal }),
+                Taken::Held { token } => Ok(AcquireReply::Held { token }),
+                Taken::Void { refusal } => Ok(AcquireReply::Unusable { refusal }),
                 Taken::Found { value, left } => match Form::of(value) {
-                    Form::Mutex | Form::Foreign => Ok(Acquired::Busy {
+                    Form::Mutex | Form::Foreign => Ok(AcquireReply::Busy {
                         holder: holder(value, left),
                     }),
                     Form::Alone(_) | Form::Queue(_) => Err(RequestError::Refused(another_kind())),
@@ -70,15 +70,20 @@ impl Kind for SingleKey {
         })
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
         let renew = renew(self.keys.lock(), mark, lease);
         Call::new(vec![renew], |replies| match read_renewal(replies)? {
-            Found::Ours => Ok(Renewed::Renewed),
-            Found::Nothing | Found::Other => Ok(Renewed::NotOwner),
+            Found::Ours => Ok(RenewReply::Renewed),
+            Found::Nothing | Found::Other => Ok(RenewReply::NotOwner),
         })
     }
 
-    fn release(&self, mark: &[u8], keep: Option<Duration>, server: Capabilities) -> Call<Released> {
+    fn release(
+        &self,
+        mark: &[u8],
+        keep: Option<Duration>,
+        server: Capabilities,
+    ) -> Call<ReleaseReply> {
         if let Some(left) = keep {
             return self.keep(mark, left);
         }
@@ -238,13 +243,13 @@ pub(super) fn read_renewal(replies: Vec<Reply>) -> Result<Found, RequestError> {
 }
 
 /// One command that says whether it was ours and one that says how many were told; or a script that says both.
-fn read_release(replies: Vec<Reply>) -> Result<Released, RequestError> {
+fn read_release(replies: Vec<Reply>) -> Result<ReleaseReply, RequestError> {
     let notified = replies.get(1).and_then(Reply::int);
     match first("a release", replies)?.int() {
-        Some(freed @ 1..) => Ok(Released::Released {
+        Some(freed @ 1..) => Ok(ReleaseReply::Released {
             notified: notified.unwrap_or(freed - 1).unsigned_abs(),
         }),
-        Some(0 | -1) => Ok(Released::NotOwner),
+        Some(0 | -1) => Ok(ReleaseReply::NotOwner),
         _ => Err(RequestError::malformed("a release", &[])),
     }
 }
@@ -306,25 +311,25 @@ mod tests {
         for (replies, expected) in [
             (
                 vec![Reply::Nil, Reply::Int(7)],
-                Acquired::Held {
+                AcquireReply::Held {
                     token: Token::new(7),
                 },
             ),
             (
                 vec![bytes("me"), Reply::Int(8)],
-                Acquired::Held {
+                AcquireReply::Held {
                     token: Token::new(8),
                 },
             ),
             (
                 vec![bytes("you"), Reply::Int(9)],
-                Acquired::Busy {
+                AcquireReply::Busy {
                     holder: Holder::default(),
                 },
             ),
             (
                 vec![bytes("you"), Reply::Int(9), Reply::Int(250)],
-                Acquired::Busy {
+                AcquireReply::Busy {
                     holder: Holder {
                         lease_remaining: Some(Duration::from_millis(250)),
                         ..Holder::default()
@@ -343,7 +348,7 @@ mod tests {
         let refused = Reply::Refused(refusal.clone());
         let acquire = || lean().acquire(&me(), LEASE, false);
         let uncounted = acquire().read(vec![Reply::Nil, refused.clone()]);
-        assert_eq!(uncounted.unwrap(), Acquired::Unusable { refusal });
+        assert_eq!(uncounted.unwrap(), AcquireReply::Unusable { refusal });
         let not_held = acquire().read(vec![refused, Reply::Int(1)]);
         assert!(matches!(not_held, Err(RequestError::Refused(_))));
     }

@@ -14,12 +14,12 @@ use crate::protocol::redisson::CountDownCalls;
 ///
 /// It is kept until it is counted down or deleted.
 #[derive(Clone)]
-pub struct CountDownLatch {
+pub struct RCountDownLatch {
     engine: Arc<Engine>,
     latch: Result<Arc<CountDownCalls>, (String, String)>,
 }
 
-impl CountDownLatch {
+impl RCountDownLatch {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
         let latch = redisson.naming.latch(name);
         Self {
@@ -150,8 +150,10 @@ impl CountDownLatch {
     }
 }
 
-impl std::fmt::Debug for CountDownLatch {
+impl std::fmt::Debug for RCountDownLatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("CountDownLatch").field(&self.name()).finish()
+        f.debug_tuple("RCountDownLatch")
+            .field(&self.name())
+            .finish()
     }
 }

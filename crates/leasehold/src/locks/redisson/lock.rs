@@ -16,14 +16,14 @@ use crate::protocol::{Call, Kind};
 ///
 /// The owner of a lock is the guard, not the thread: each acquisition is to Redisson as if a thread of its own made
 /// it. Use [`reentrant`](Self::reentrant) to enter a lock that is held.
-pub struct Lock<G = Guard<Unfenced>> {
+pub struct RLock<G = Guard<Unfenced>> {
     handle: Handle<dyn Kind>,
     /// Takes the lock away from whoever holds it.
     force: Arc<dyn Fn() -> Option<Call<bool>> + Send + Sync>,
     wrap: fn(Guard) -> G,
 }
 
-impl Lock {
+impl RLock {
     pub(super) fn plain(redisson: &Redisson, name: &str) -> Self {
         let hashed = |object, _: &Naming| LockCalls::plain(object);
         Self::new(redisson, name, hashed, LockCalls::force, Guard::unfenced)
@@ -35,14 +35,14 @@ impl Lock {
     }
 }
 
-impl Lock<Guard> {
+impl RLock<Guard> {
     pub(super) fn fenced(redisson: &Redisson, name: &str) -> Self {
         let hashed = |object, _: &Naming| LockCalls::fenced(object);
         Self::new(redisson, name, hashed, LockCalls::force, |guard| guard)
     }
 }
 
-impl<G> Lock<G> {
+impl<G> RLock<G> {
     /// The lock that `make` makes of the object `name`.
     pub(super) fn new<K: Kind>(
         redisson: &Redisson,
@@ -141,7 +141,7 @@ impl<G> Lock<G> {
     }
 }
 
-impl<G> Clone for Lock<G> {
+impl<G> Clone for RLock<G> {
     fn clone(&self) -> Self {
         Self {
             handle: self.handle.clone(),
@@ -151,8 +151,8 @@ impl<G> Clone for Lock<G> {
     }
 }
 
-impl<G> std::fmt::Debug for Lock<G> {
+impl<G> std::fmt::Debug for RLock<G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Lock").field(&self.name()).finish()
+        f.debug_tuple("RLock").field(&self.name()).finish()
     }
 }

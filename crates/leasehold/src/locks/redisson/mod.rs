@@ -18,7 +18,7 @@
 //! These objects are as safe as Redisson's, not as this crate's own kinds. Only the [fenced lock](Redisson::fenced_lock)
 //! has tokens, which is why the guards of the others have none, and its tokens start anew when the server loses its
 //! data. A Java client is not told when it loses a lock. A Java client that crashes keeps the permits of a plain
-//! [`Semaphore`] for ever. A crashed waiter blocks a [fair lock](Redisson::fair_lock) until its turn has passed. For
+//! [`RSemaphore`] for ever. A crashed waiter blocks a [fair lock](Redisson::fair_lock) until its turn has passed. For
 //! locks that only Rust uses take the crate's own kinds.
 //!
 //! What it does better than Redisson on the same wire, what both sides must configure alike, and how to move from
@@ -33,11 +33,11 @@ mod semaphore;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use count_down_latch::CountDownLatch;
-pub use lock::Lock;
-pub use permit_expirable_semaphore::PermitExpirableSemaphore;
-pub use read_write_lock::ReadWriteLock;
-pub use semaphore::{PermitGuard, Semaphore};
+pub use count_down_latch::RCountDownLatch;
+pub use lock::RLock;
+pub use permit_expirable_semaphore::RPermitExpirableSemaphore;
+pub use read_write_lock::RReadWriteLock;
+pub use semaphore::{PermitGuard, RSemaphore};
 
 use crate::lease::{Engine, Guard};
 use crate::options::AcquireOptions;
@@ -124,44 +124,44 @@ impl Redisson {
 
     /// Redisson's `getLock`: one holder at a time.
     #[must_use]
-    pub fn lock(&self, name: &str) -> Lock {
-        Lock::plain(self, name)
+    pub fn lock(&self, name: &str) -> RLock {
+        RLock::plain(self, name)
     }
 
     /// Redisson's `getFencedLock`: one holder at a time, each with a larger token.
     #[must_use]
-    pub fn fenced_lock(&self, name: &str) -> Lock<Guard> {
-        Lock::fenced(self, name)
+    pub fn fenced_lock(&self, name: &str) -> RLock<Guard> {
+        RLock::fenced(self, name)
     }
 
     /// Redisson's `getFairLock`: one holder at a time, in the order in which they came.
     #[must_use]
-    pub fn fair_lock(&self, name: &str) -> Lock {
-        Lock::fair(self, name)
+    pub fn fair_lock(&self, name: &str) -> RLock {
+        RLock::fair(self, name)
     }
 
     /// Redisson's `getReadWriteLock`: many readers or one writer.
     #[must_use]
-    pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
-        ReadWriteLock::new(self, name)
+    pub fn read_write_lock(&self, name: &str) -> RReadWriteLock {
+        RReadWriteLock::new(self, name)
     }
 
     /// Redisson's `getSemaphore`: permits that belong to nobody.
     #[must_use]
-    pub fn semaphore(&self, name: &str) -> Semaphore {
-        Semaphore::new(self, name)
+    pub fn semaphore(&self, name: &str) -> RSemaphore {
+        RSemaphore::new(self, name)
     }
 
     /// Redisson's `getPermitExpirableSemaphore`: permits with a lease each.
     #[must_use]
-    pub fn permit_expirable_semaphore(&self, name: &str) -> PermitExpirableSemaphore {
-        PermitExpirableSemaphore::new(self, name)
+    pub fn permit_expirable_semaphore(&self, name: &str) -> RPermitExpirableSemaphore {
+        RPermitExpirableSemaphore::new(self, name)
     }
 
     /// Redisson's `getCountDownLatch`: a count that several bring down to zero, for others to wait for.
     #[must_use]
-    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
-        CountDownLatch::new(self, name)
+    pub fn count_down_latch(&self, name: &str) -> RCountDownLatch {
+        RCountDownLatch::new(self, name)
     }
 }
 

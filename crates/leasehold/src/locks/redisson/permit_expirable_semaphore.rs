@@ -17,11 +17,11 @@ const MOST: u32 = 1000;
 /// Permits that are taken here are renewed until their guard is gone, which Redisson's own are not. Those whose
 /// lease has ended come back when somebody asks for permits.
 #[derive(Clone)]
-pub struct PermitExpirableSemaphore {
+pub struct RPermitExpirableSemaphore {
     handle: Handle<ExpirableCalls>,
 }
 
-impl PermitExpirableSemaphore {
+impl RPermitExpirableSemaphore {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
         let kind = redisson.naming.object(name).map(ExpirableCalls::new);
         Self {
@@ -85,9 +85,9 @@ impl PermitExpirableSemaphore {
     }
 }
 
-impl std::fmt::Debug for PermitExpirableSemaphore {
+impl std::fmt::Debug for RPermitExpirableSemaphore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = f.debug_tuple("PermitExpirableSemaphore");
+        let mut shown = f.debug_tuple("RPermitExpirableSemaphore");
         shown.field(&self.name()).finish()
     }
 }

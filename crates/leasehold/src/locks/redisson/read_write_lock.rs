@@ -1,7 +1,7 @@
 //! Redisson's `RReadWriteLock`: many readers or one writer.
 
 use super::super::WriteGuard;
-use super::{Lock, Redisson};
+use super::{RLock, Redisson};
 use crate::lease::{Guard, Unfenced};
 use crate::protocol::redisson::{Mode, ReadWriteCalls};
 
@@ -11,25 +11,25 @@ use crate::protocol::redisson::{Mode, ReadWriteCalls};
 /// readers that wait; with Redisson's own way, taking the read lock as well and giving the write lock back, those
 /// are woken by nobody.
 #[derive(Clone, Debug)]
-pub struct ReadWriteLock {
-    read: Lock,
-    write: Lock<WriteGuard<Unfenced>>,
+pub struct RReadWriteLock {
+    read: RLock,
+    write: RLock<WriteGuard<Unfenced>>,
 }
 
-impl ReadWriteLock {
+impl RReadWriteLock {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
         let of = |mode| move |object, _: &_| ReadWriteCalls::new(object, mode);
         let write = |guard: Guard| WriteGuard::new(guard.unfenced());
         let (read_mode, write_mode) = (of(Mode::Read), of(Mode::Write));
         Self {
-            read: Lock::new(
+            read: RLock::new(
                 redisson,
                 name,
                 read_mode,
                 ReadWriteCalls::force,
                 Guard::unfenced,
             ),
-            write: Lock::new(redisson, name, write_mode, ReadWriteCalls::force, write),
+            write: RLock::new(redisson, name, write_mode, ReadWriteCalls::force, write),
         }
     }
 
@@ -41,13 +41,13 @@ impl ReadWriteLock {
 
     /// Redisson's `readLock()`: held by many at a time.
     #[must_use]
-    pub fn read_lock(&self) -> &Lock {
+    pub fn read_lock(&self) -> &RLock {
         &self.read
     }
 
     /// Redisson's `writeLock()`: held by one alone.
     #[must_use]
-    pub fn write_lock(&self) -> &Lock<WriteGuard<Unfenced>> {
+    pub fn write_lock(&self) -> &RLock<WriteGuard<Unfenced>> {
         &self.write
     }
 }

@@ -16,20 +16,20 @@ use crate::protocol::redisson::SemaphoreCalls;
 ///
 /// The server does not know who holds its permits: those of a process that crashes are gone until somebody adds
 /// them again, and so are those whose answer was lost, where the server stays out of reach for 20 s after. Where
-/// that matters take [`PermitExpirableSemaphore`](super::PermitExpirableSemaphore).
+/// that matters take [`RPermitExpirableSemaphore`](super::RPermitExpirableSemaphore).
 #[derive(Clone)]
-pub struct Semaphore {
+pub struct RSemaphore {
     handle: Handle<SemaphoreCalls>,
 }
 
-/// Permits of a [`Semaphore`], given back when dropped. They have no lease and cannot be lost.
+/// Permits of a [`RSemaphore`], given back when dropped. They have no lease and cannot be lost.
 #[derive(Debug)]
 #[must_use = "the permits are given back as soon as this is dropped"]
 pub struct PermitGuard {
     guard: Guard<Unfenced>,
 }
 
-impl Semaphore {
+impl RSemaphore {
     pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
         let kind = redisson.naming.object(name).map(SemaphoreCalls::new);
         // What never expires is held for as long as anything can be, and not renewed.
@@ -132,8 +132,8 @@ impl PermitGuard {
     }
 }
 
-impl std::fmt::Debug for Semaphore {
+impl std::fmt::Debug for RSemaphore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Semaphore").field(&self.name()).finish()
+        f.debug_tuple("RSemaphore").field(&self.name()).finish()
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::super::script::script;
 use super::super::{
-    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
-    WaitStrategy,
+    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
+    RenewReply, WaitStrategy,
 };
 use super::{NOTED, Object, digits, enough, freed, millis, read_done, set, taken};
 use crate::backend::{Capabilities, Command, Reply, RequestError};
@@ -67,7 +67,7 @@ impl SemaphoreCalls {
     }
 
     /// Gives permits back, once under one mark; those that only the note can tell of only if it does.
-    pub(crate) fn give(&self, mark: &[u8], certain: bool) -> Call<Released> {
+    pub(crate) fn give(&self, mark: &[u8], certain: bool) -> Call<ReleaseReply> {
         let note = self.note(mark);
         let keys = [self.key(), note.as_bytes(), self.channel.as_bytes()];
         let args = [
@@ -94,15 +94,15 @@ impl Kind for SemaphoreCalls {
         owner.to_string().into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, _lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, _lease: Duration, _look: bool) -> Call<AcquireReply> {
         let note = self.note(mark);
         let keys = [self.key(), note.as_bytes()];
         let args = [&digits(self.wanted.into())[..], &millis(NOTED)];
         Call::script(&ACQUIRE, &keys, &args, read_done).map(taken)
     }
 
-    fn renew(&self, _mark: &[u8], _lease: Duration) -> Call<Renewed> {
-        self.available().map(|_| Renewed::Renewed)
+    fn renew(&self, _mark: &[u8], _lease: Duration) -> Call<RenewReply> {
+        self.available().map(|_| RenewReply::Renewed)
     }
 
     fn release(
@@ -110,11 +110,11 @@ impl Kind for SemaphoreCalls {
         mark: &[u8],
         _keep: Option<Duration>,
         _server: Capabilities,
-    ) -> Call<Released> {
+    ) -> Call<ReleaseReply> {
         self.give(mark, true)
     }
 
-    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<Released> {
+    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<ReleaseReply> {
         self.give(mark, false)
     }
 

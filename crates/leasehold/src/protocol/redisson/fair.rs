@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::super::call::first;
 use super::super::script::script;
 use super::super::{
-    Acquired, Call, GrantDelivery, Keys, Kind, LockValue, QueueStatus, Released, Renewed,
-    ServerQueue, WaitStrategy,
+    AcquireReply, Call, GrantDelivery, Keys, Kind, LockValue, QueueStatus, ReleaseReply,
+    RenewReply, ServerQueue, WaitStrategy,
 };
 use super::{NO_TOKEN, Object, holder, holder_at, kept, lock, millis, read_done, time_left};
 use crate::backend::{Capabilities, Reply, RequestError};
@@ -75,17 +75,17 @@ impl Kind for FairLockCalls {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
         self.step(mark, lease, b"try")
             .map(|standing| match standing {
-                QueueStatus::Holds { token, .. } => Acquired::Held { token },
+                QueueStatus::Holds { token, .. } => AcquireReply::Held { token },
                 QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
-                    Acquired::Busy { holder }
+                    AcquireReply::Busy { holder }
                 }
             })
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
         lock::renew(self.key(), mark, lease)
     }
 
@@ -94,7 +94,7 @@ impl Kind for FairLockCalls {
         mark: &[u8],
         keep: Option<Duration>,
         _server: Capabilities,
-    ) -> Call<Released> {
+    ) -> Call<ReleaseReply> {
         let args = [
             mark,
             &millis(self.wait),
@@ -107,14 +107,14 @@ impl Kind for FairLockCalls {
             &self.keys_and_channel(),
             &args,
             |replies| match first("a release", replies)?.int() {
-                Some(1) => Ok(Released::Released { notified: 0 }),
-                Some(0 | 2) => Ok(Released::NotOwner),
+                Some(1) => Ok(ReleaseReply::Released { notified: 0 }),
+                Some(0 | 2) => Ok(ReleaseReply::NotOwner),
                 _ => Err(RequestError::malformed("a release", &[])),
             },
         )
     }
 
-    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<RenewReply>> {
         Some(lock::set_hold_count(self.key(), mark, entries))
     }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::super::call::first;
 use super::super::script::script;
 use super::super::{
-    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
-    WaitStrategy, token,
+    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
+    RenewReply, WaitStrategy, token,
 };
 use super::{
     Object, delete, digits, freed, glance_at, holder, holder_at, kept, millis, read_acquired,
@@ -54,13 +54,13 @@ impl LockCalls {
 }
 
 /// Writes how often `owner` has entered the lock at `key`, a hash with a field for it.
-pub(super) fn set_hold_count(key: &[u8], owner: &[u8], entries: u32) -> Call<Renewed> {
+pub(super) fn set_hold_count(key: &[u8], owner: &[u8], entries: u32) -> Call<RenewReply> {
     let args = [owner, &digits(entries.into())];
     Call::script(&RECOUNT, &[key], &args, read_done).map(renewed)
 }
 
 /// Makes the lease of `owner` last at least `lease` from now, in the hash at `key`.
-pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<Renewed> {
+pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<RenewReply> {
     Call::script(&RENEW, &[key], &[owner, &millis(lease)], read_done).map(renewed)
 }
 
@@ -73,7 +73,7 @@ impl Kind for LockCalls {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
         let args = [&mark[..], &millis(lease)];
         match &self.token {
             None => Call::script(&ACQUIRE, &[self.key()], &args, read_acquired),
@@ -84,7 +84,7 @@ impl Kind for LockCalls {
         }
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
         renew(self.key(), mark, lease)
     }
 
@@ -93,7 +93,7 @@ impl Kind for LockCalls {
         mark: &[u8],
         keep: Option<Duration>,
         _server: Capabilities,
-    ) -> Call<Released> {
+    ) -> Call<ReleaseReply> {
         let keys = [self.key(), self.channel.as_bytes()];
         let args = [
             mark,
@@ -104,7 +104,7 @@ impl Kind for LockCalls {
         Call::script(&RELEASE, &keys, &args, read_done).map(freed)
     }
 
-    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<RenewReply>> {
         Some(set_hold_count(self.key(), mark, entries))
     }
 
@@ -128,13 +128,13 @@ impl Notified for LockCalls {
 }
 
 /// The token alone, or the time left and a field of the hash.
-fn read_fenced(replies: Vec<Reply>) -> Result<Acquired, RequestError> {
+fn read_fenced(replies: Vec<Reply>) -> Result<AcquireReply, RequestError> {
     let reply = first("an acquire", replies)?;
     match reply.list() {
-        Some([number]) => Ok(Acquired::Held {
+        Some([number]) => Ok(AcquireReply::Held {
             token: token::read(number)?,
         }),
-        Some([left, fields @ ..]) => Ok(Acquired::Busy {
+        Some([left, fields @ ..]) => Ok(AcquireReply::Busy {
             holder: holder(left, fields),
         }),
         _ => Err(RequestError::malformed("an acquire", &[reply])),

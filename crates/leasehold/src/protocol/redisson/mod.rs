@@ -26,7 +26,7 @@ use std::time::Duration;
 use super::call::first;
 use super::pttl::{glance_at, time_left};
 use super::script::{digits, script};
-use super::{Acquired, Call, Keys, LockStatus, Released, Renewed};
+use super::{AcquireReply, Call, Keys, LockStatus, ReleaseReply, RenewReply};
 use crate::backend::{Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::options::millis_up;
@@ -59,27 +59,27 @@ fn read_number(replies: Vec<Reply>) -> Result<i64, RequestError> {
     number.ok_or_else(|| RequestError::malformed("a number", &[reply]))
 }
 
-fn renewed(done: bool) -> Renewed {
+fn renewed(done: bool) -> RenewReply {
     match done {
-        true => Renewed::Renewed,
-        false => Renewed::NotOwner,
+        true => RenewReply::Renewed,
+        false => RenewReply::NotOwner,
     }
 }
 
-fn freed(done: bool) -> Released {
+fn freed(done: bool) -> ReleaseReply {
     match done {
-        true => Released::Released { notified: 0 },
-        false => Released::NotOwner,
+        true => ReleaseReply::Released { notified: 0 },
+        false => ReleaseReply::NotOwner,
     }
 }
 
 /// Permits do not tell who holds them.
-fn taken(done: bool) -> Acquired {
+fn taken(done: bool) -> AcquireReply {
     match done {
-        true => Acquired::Held {
+        true => AcquireReply::Held {
             token: Token::new(NO_TOKEN),
         },
-        false => Acquired::Busy {
+        false => AcquireReply::Busy {
             holder: Holder::default(),
         },
     }
@@ -107,13 +107,13 @@ fn delete(object: &Object, channel: &str) -> Call<bool> {
 }
 
 /// 1 for ours, or the time left and fields of the hash.
-fn read_acquired(replies: Vec<Reply>) -> Result<Acquired, RequestError> {
+fn read_acquired(replies: Vec<Reply>) -> Result<AcquireReply, RequestError> {
     let reply = first("an acquire", replies)?;
     match &reply {
-        Reply::Int(1) => Ok(Acquired::Held {
+        Reply::Int(1) => Ok(AcquireReply::Held {
             token: Token::new(NO_TOKEN),
         }),
-        Reply::List(parts) if parts.len() > 1 => Ok(Acquired::Busy {
+        Reply::List(parts) if parts.len() > 1 => Ok(AcquireReply::Busy {
             holder: holder(&parts[0], &parts[1..]),
         }),
         _ => Err(RequestError::malformed("an acquire", &[reply])),

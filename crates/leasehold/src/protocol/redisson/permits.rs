@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::super::script::script;
 use super::super::{
-    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
-    WaitStrategy,
+    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
+    RenewReply, WaitStrategy,
 };
 use super::{
     Object, SemaphoreCalls, enough, freed, millis, read_done, read_number, renewed, taken,
@@ -77,12 +77,12 @@ impl Kind for ExpirableCalls {
         ids.collect()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
         let args = [&mark[..], &millis(lease), self.object.publish()];
         Call::script(&ACQUIRE, &self.keys_and_channel(), &args, read_done).map(taken)
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
         let args = [mark, &millis(lease)];
         Call::script(&RENEW, &[self.held.as_bytes()], &args, read_done).map(renewed)
     }
@@ -92,7 +92,7 @@ impl Kind for ExpirableCalls {
         mark: &[u8],
         keep: Option<Duration>,
         _server: Capabilities,
-    ) -> Call<Released> {
+    ) -> Call<ReleaseReply> {
         let args = [
             mark,
             &millis(keep.unwrap_or_default()),

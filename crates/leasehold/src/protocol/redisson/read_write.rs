@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::super::script::script;
 use super::super::{
-    Acquired, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, Released, Renewed,
-    WaitStrategy,
+    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
+    RenewReply, WaitStrategy,
 };
 use super::{
     Object, digits, freed, glance_at, holder_at, kept, millis, read_acquired, read_done, renewed,
@@ -106,7 +106,7 @@ impl Kind for ReadWriteCalls {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<Acquired> {
+    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
         let owner = String::from_utf8_lossy(mark);
         match self.mode {
             Mode::Read => {
@@ -123,7 +123,7 @@ impl Kind for ReadWriteCalls {
         }
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<Renewed> {
+    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
         Call::script(&RENEW, &self.own_keys(), &[mark, &millis(lease)], read_done).map(renewed)
     }
 
@@ -132,7 +132,7 @@ impl Kind for ReadWriteCalls {
         mark: &[u8],
         keep: Option<Duration>,
         _server: Capabilities,
-    ) -> Call<Released> {
+    ) -> Call<ReleaseReply> {
         let args = [
             mark,
             &millis(keep.unwrap_or_default()),
@@ -142,12 +142,12 @@ impl Kind for ReadWriteCalls {
         Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
     }
 
-    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<Renewed>> {
+    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<RenewReply>> {
         let args = [mark, &digits(entries.into())];
         Some(Call::script(&RECOUNT, &self.own_keys(), &args, read_done).map(renewed))
     }
 
-    fn downgrade(&self, mark: &[u8]) -> Option<Call<Renewed>> {
+    fn downgrade(&self, mark: &[u8]) -> Option<Call<RenewReply>> {
         let args = [mark, self.object.publish()];
         Some(Call::script(&DOWNGRADE, &self.keys_and_channel(), &args, read_done).map(renewed))
     }
