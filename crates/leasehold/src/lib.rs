@@ -63,6 +63,7 @@ mod backend;
 mod client;
 mod error;
 mod rng;
+mod sync;
 mod time;
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}

@@ -208,7 +208,7 @@ impl ClientBuilder {
         let runtime = keeper_runtime()?;
         let backend = target.open(runtime.handle());
         let engine = Arc::new(start(runtime, backend, settings.limits())?);
-        engine.reach().await?;
+        engine.connect().await?;
         Ok(Client {
             engine,
             keyspace,

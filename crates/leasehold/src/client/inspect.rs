@@ -116,7 +116,7 @@ impl Client {
             let hints: &dyn Notified = &mutex;
             match self
                 .engine
-                .watch(hints, mutex.slot(), name, Some(left))
+                .wait_until_free(hints, mutex.slot(), name, Some(left))
                 .await
             {
                 Ok(()) | Err(Error::Timeout { .. }) => {}
@@ -167,7 +167,7 @@ impl Client {
         };
         let mut freed = Vec::new();
         for participant in snapshot.holders {
-            if self.engine.take_away(&*kind, &participant).await? {
+            if self.engine.revoke(&*kind, &participant).await? {
                 freed.push(participant.holder);
             }
         }
@@ -213,7 +213,7 @@ impl Client {
 
     async fn snapshot(&self, name: &str) -> Result<Option<LockSnapshot>, Error> {
         let keys = self.keys(name)?;
-        let ask = |call| self.engine.ask(keys.slot(), name, call);
+        let ask = |call| self.engine.send(keys.slot(), name, call);
         let seen = match ask(Probe::key(&keys)).await? {
             Probe::More(more) => ask(Probe::probe_hash(&keys, more, MOST)).await?,
             seen => seen,
@@ -258,7 +258,7 @@ impl Scan {
             return Ok(None);
         };
         let scan = page(&self.client.keyspace, &self.pattern, self.cursor, PAGE);
-        let (cursor, names) = engine.ask(node, &self.pattern, scan).await?;
+        let (cursor, names) = engine.send(node, &self.pattern, scan).await?;
         let seen = self.client.look_at_all(names).await?;
         self.cursor = cursor;
         if cursor == 0 {
@@ -284,7 +284,7 @@ impl Client {
         }
         let looks = found.iter();
         let looks = looks.map(|(_, keys)| (keys.slot(), Probe::key(keys)));
-        let first = self.engine.ask_all(looks.collect()).await?;
+        let first = self.engine.send_all(looks.collect()).await?;
         let (mut seen, mut hashes, mut again) = (Vec::new(), Vec::new(), Vec::new());
         for ((name, keys), first) in found.into_iter().zip(first) {
             match first? {
@@ -296,7 +296,7 @@ impl Client {
                 Probe::Nothing | Probe::Data => {}
             }
         }
-        let second = self.engine.ask_all(again).await?;
+        let second = self.engine.send_all(again).await?;
         for (name, second) in hashes.into_iter().zip(second) {
             if let Probe::Lock(snapshot) = second? {
                 seen.push((name, snapshot));
@@ -324,7 +324,7 @@ async fn know_who_is_there(engine: &Engine, snapshots: &mut [LockSnapshot]) -> R
         processes.insert(process.to_owned(), None);
     }
     let calls = processes.keys().map(|process| is_connected(process));
-    let answers = engine.ask_all(calls.collect()).await?;
+    let answers = engine.send_all(calls.collect()).await?;
     for (alive, answer) in processes.values_mut().zip(answers) {
         *alive = answer?;
     }

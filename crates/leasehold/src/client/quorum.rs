@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::builder::{Settings, keeper_runtime, settings, start};
 use crate::backend::Target;
 use crate::error::Error;
-use crate::lease::{Admission, Engine, ShutdownOutcome};
+use crate::lease::{Engine, Readmission, ShutdownOutcome};
 use crate::locks::Mutex;
 use crate::options::AcquireOptions;
 use crate::protocol::{Counters, Electorate, Keyspace};
@@ -120,9 +120,9 @@ impl QuorumBuilder {
     /// As for [`Quorum::connect`].
     pub async fn connect(self) -> Result<Quorum, Error> {
         let limit = self.settings.connect_timeout;
-        let (quorum, admission, keeper) = self.open()?;
-        admission.check(&quorum.engine, limit).await?;
-        keeper.spawn(admission.watch(Arc::downgrade(&quorum.engine)));
+        let (quorum, readmission, keeper) = self.open()?;
+        quorum.engine.check_votes(&readmission, limit).await?;
+        keeper.spawn(quorum.engine.readmit(readmission));
         Ok(quorum)
     }
 
@@ -141,13 +141,13 @@ impl QuorumBuilder {
     /// When one of the servers cannot be reached: all of them must vote at the start.
     pub async fn bootstrap(self) -> Result<(), Error> {
         let limit = self.settings.connect_timeout;
-        let (quorum, admission, _) = self.open()?;
-        let founded = admission.found(&quorum.engine, limit).await;
+        let (quorum, readmission, _) = self.open()?;
+        let founded = quorum.engine.bootstrap(&readmission, limit).await;
         quorum.shutdown(Duration::from_secs(1)).await;
         founded
     }
 
-    fn open(self) -> Result<(Quorum, Admission, tokio::runtime::Handle), Error> {
+    fn open(self) -> Result<(Quorum, Readmission, tokio::runtime::Handle), Error> {
         let settings = self.settings;
         let mut options = AcquireOptions::new(settings.lease);
         options.max_lease = self.max_lease;
@@ -172,7 +172,7 @@ impl QuorumBuilder {
             &keeper,
         );
         let (longest, timeout) = (self.max_lease, settings.request_timeout);
-        let admission = Admission::new(electorate.clone(), longest, timeout);
+        let readmission = Readmission::new(electorate.clone(), longest, timeout);
         let engine = Arc::new(start(runtime, backend, settings.limits())?);
         let quorum = Quorum {
             engine,
@@ -180,6 +180,6 @@ impl QuorumBuilder {
             electorate,
             options,
         };
-        Ok((quorum, admission, keeper))
+        Ok((quorum, readmission, keeper))
     }
 }

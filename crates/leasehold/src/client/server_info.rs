@@ -71,11 +71,11 @@ impl Client {
 
     async fn examine_one(&self, slot: Slot) -> Result<ServerInfo, Error> {
         let facts = self.engine.facts(slot).await?;
-        let report = self.engine.ask(slot, "", report()).await?;
+        let report = self.engine.send(slot, "", report()).await?;
         let (mut round_trip, mut clock_ahead) = (Duration::MAX, None);
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            let theirs = self.engine.ask(slot, "", clock()).await?;
+            let theirs = self.engine.send(slot, "", clock()).await?;
             let took = start.elapsed();
             if took < round_trip {
                 round_trip = took;

@@ -248,7 +248,7 @@ impl AcquireRequest {
                     let entering = engine.enter(&reentry, &kind, &options);
                     Guard::entering(Box::pin(entering).await?)
                 }
-                None => Guard::new(Arc::new(engine.take(&kind, &options).await?)),
+                None => Guard::new(engine.acquire(&kind, &options).await?),
             };
             Ok(wrap(guard))
         }
@@ -272,8 +272,8 @@ impl AcquireRequest {
                     Box::pin(entering).await?.map(Guard::entering)
                 }
                 None => {
-                    let acquired = engine.try_take(&kind, &options).await?;
-                    acquired.map(|hold| Guard::new(Arc::new(hold)))
+                    let acquired = engine.try_acquire(&kind, &options).await?;
+                    acquired.map(Guard::new)
                 }
             };
             Ok(guard.map(wrap))

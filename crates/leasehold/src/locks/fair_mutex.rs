@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::{Engine, Lease};
 use crate::options::AcquireOptions;
-use crate::protocol::{Keyspace, Kind, QueueParams, Queued};
+use crate::protocol::{Keyspace, QueueParams, Queued};
 
 /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
 ///
@@ -103,8 +103,7 @@ impl FairMutex {
     #[must_use]
     pub fn queue_position(&self) -> Option<u64> {
         let kind = self.handle.kind().ok()?;
-        let gate = kind.wait_strategy().local_queue_key()?;
-        self.handle.engine.ahead(gate).map(|ahead| ahead + 1)
+        self.handle.engine.ahead(&*kind).map(|ahead| ahead + 1)
     }
 
     /// Who holds the lock now; `None` when nobody does.

@@ -91,7 +91,7 @@ impl<K: Kind + ?Sized> Handle<K> {
     pub(super) async fn query<R>(&self, call: impl FnOnce(&K) -> Call<R>) -> Result<R, Error> {
         let kind = self.kind()?;
         let call = call(&kind);
-        self.engine.ask(kind.slot(), kind.name(), call).await
+        self.engine.send(kind.slot(), kind.name(), call).await
     }
 }
 

@@ -175,14 +175,16 @@ impl Latch {
     async fn wait_until(&self, limit: Option<Duration>) -> Result<LatchState, Error> {
         let latched = self.latched()?;
         let (slot, name) = (latched.slot(), latched.name());
-        self.engine.watch(&*latched, slot, name, limit).await?;
+        self.engine
+            .wait_until_free(&*latched, slot, name, limit)
+            .await?;
         self.state().await
     }
 
     async fn ask<R>(&self, call: impl FnOnce(&LatchCalls) -> Call<R>) -> Result<R, Error> {
         let latched = self.latched()?;
         let call = call(&latched);
-        self.engine.ask(latched.slot(), latched.name(), call).await
+        self.engine.send(latched.slot(), latched.name(), call).await
     }
 
     fn latched(&self) -> Result<Arc<LatchCalls>, Error> {

@@ -133,13 +133,15 @@ impl RCountDownLatch {
     async fn watch(&self, limit: Option<Duration>) -> Result<(), Error> {
         let latch = self.latch()?;
         let (slot, name) = (latch.slot(), latch.name());
-        self.engine.watch(&*latch, slot, name, limit).await
+        self.engine
+            .wait_until_free(&*latch, slot, name, limit)
+            .await
     }
 
     async fn ask<R>(&self, call: impl FnOnce(&CountDownCalls) -> Call<R>) -> Result<R, Error> {
         let latch = self.latch()?;
         let call = call(&latch);
-        self.engine.ask(latch.slot(), latch.name(), call).await
+        self.engine.send(latch.slot(), latch.name(), call).await
     }
 
     fn latch(&self) -> Result<Arc<CountDownCalls>, Error> {

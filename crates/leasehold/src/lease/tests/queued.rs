@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::line::next_beat;
-use super::{Engine, Guard, Keeper, Limits};
 use crate::backend::scripted::{Answer, Scripted, Sent};
 use crate::backend::{Purpose, Reply};
 use crate::error::Error;
+use crate::lease::wait::queued::next_heartbeat_delay;
+use crate::lease::{Engine, Guard, Keeper, Limits};
 use crate::options::{AcquireOptions, margin};
 use crate::protocol::{Counters, Keyspace, Kind, QueueParams, Queued};
 use crate::time::BootInstant;
@@ -50,8 +50,8 @@ fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
 fn acquire(engine: &Arc<Engine>, options: AcquireOptions) -> JoinHandle<Result<Guard, Error>> {
     let engine = engine.clone();
     tokio::spawn(async move {
-        let hold = engine.take(&kind(), &options).await?;
-        Ok(Guard::new(Arc::new(hold)))
+        let lease = engine.acquire(&kind(), &options).await?;
+        Ok(Guard::new(lease))
     })
 }
 
@@ -209,7 +209,7 @@ async fn a_heartbeat_a_second_and_a_grant_without_a_message_is_found() {
 async fn heartbeats_of_one_client_leave_together() {
     let mut moments = std::collections::BTreeSet::new();
     for _ in 0..60 {
-        let pause = next_beat(FIRST);
+        let pause = next_heartbeat_delay(FIRST);
         assert!(pause > FIRST / 3 - FIRST / 40 && pause <= FIRST / 3);
         moments.insert((BootInstant::now() + pause).as_nanos());
         sleep(Duration::from_millis(1)).await;

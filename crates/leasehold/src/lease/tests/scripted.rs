@@ -5,24 +5,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use tokio::time::sleep;
 
-use super::held::{Ending, Granted, Held, State};
-use super::{Engine, Guard, Keeper, Limits, ReleaseOutcome};
 use crate::backend::scripted::{Answer, Scripted, Sent, name_of};
 use crate::backend::{Batch, Purpose, Reply, RequestError, ServerError};
 use crate::error::{Error, Loss};
+use crate::lease::state::{EndReason, Granted, LeaseState, Validity};
+use crate::lease::{Engine, Guard, Keeper, Limits, ReleaseOutcome};
 use crate::options::{AcquireOptions, margin};
 use crate::owner::{Owner, Token};
 use crate::protocol::{Counters, Keyspace, Kind, SingleKey};
 use crate::time::BootInstant;
 
-pub(super) const LEASE: Duration = Duration::from_secs(30);
+pub(in crate::lease) const LEASE: Duration = Duration::from_secs(30);
 const REQUEST: Duration = Duration::from_secs(1);
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-pub(super) fn kind() -> Arc<dyn Kind> {
+pub(in crate::lease) fn kind() -> Arc<dyn Kind> {
     let keys = Keyspace::new("lock:", Counters::one())
         .unwrap()
         .lock("job")
@@ -31,7 +31,7 @@ pub(super) fn kind() -> Arc<dyn Kind> {
 }
 
 /// An engine on `backend` whose keeper runs beside the test, on the paused clock.
-pub(super) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
+pub(in crate::lease) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
     let keeper = Keeper::default();
     tokio::spawn(keeper.clone().work(backend.clone(), REQUEST));
     let limits = Limits {
@@ -42,8 +42,8 @@ pub(super) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
 }
 
 async fn acquire(engine: &Arc<Engine>, options: &AcquireOptions) -> Result<Guard, Error> {
-    let hold = engine.take(&kind(), options).await?;
-    Ok(Guard::new(Arc::new(hold)))
+    let lease = engine.acquire(&kind(), options).await?;
+    Ok(Guard::new(lease))
 }
 
 /// What a server says that has nothing against it.
@@ -65,7 +65,7 @@ fn answers(batch: &Batch, to_set: &Reply, to_pttl: i64) -> Vec<Reply> {
     (0..batch.len()).map(answer).collect()
 }
 
-pub(super) fn yes(sent: &Sent<'_>) -> Answer {
+pub(in crate::lease) fn yes(sent: &Sent<'_>) -> Answer {
     (AT_ONCE, Ok(willing(sent.batch)))
 }
 
@@ -184,13 +184,19 @@ async fn a_confirmation_after_the_deadline_comes_too_late_even_if_nobody_has_loo
     let (kind, options) = (kind(), AcquireOptions::new(LEASE));
     let value = kind.value(&Owner::random(), 0, "");
     let granted = Granted::new(BootInstant::now(), LEASE);
-    let held = Held::new(kind, value, Token::new(1), &options, granted);
-    held.confirm(BootInstant::now() + LEASE / 2, LEASE, false);
+    let state = LeaseState::new(kind, value, Token::new(1), &options, granted);
+    state.confirm(BootInstant::now() + LEASE / 2, LEASE, false);
     tokio::time::advance(LEASE * 3 / 2).await;
-    held.confirm(BootInstant::now(), LEASE, false);
-    assert_eq!(held.state(), State::Ended(Ending::Lost(Loss::Expired)));
-    held.confirm(BootInstant::now(), LEASE, false);
-    assert_eq!(held.state(), State::Ended(Ending::Lost(Loss::Expired)));
+    state.confirm(BootInstant::now(), LEASE, false);
+    assert_eq!(
+        state.validity(),
+        Validity::Ended(EndReason::Lost(Loss::Expired))
+    );
+    state.confirm(BootInstant::now(), LEASE, false);
+    assert_eq!(
+        state.validity(),
+        Validity::Ended(EndReason::Lost(Loss::Expired))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -402,7 +408,7 @@ async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
         of_the_process,
         "a subscription is left"
     );
-    assert!(engine.room.is_empty(), "a gate is left");
+    assert!(engine.acquirer.registry.is_empty(), "a gate is left");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::tests::kind;
-use super::{Engine, Guard, Keeper, Lease, Limits};
+use super::scripted::kind;
 use crate::backend::simulated::{LATE, World};
 use crate::error::Error;
+use crate::lease::{Engine, Guard, Keeper, Lease, Limits};
 use crate::options::AcquireOptions;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -86,14 +86,14 @@ async fn want(world: &World, register: &Register, engine: &Arc<Engine>, seed: u6
         options.timeout = Some(millis(5000));
     }
     let kind = kind();
-    let taking = engine.take(&kind, &options);
+    let taking = engine.acquire(&kind, &options);
     let taken = match world.below(4) {
         // Dropped at any moment.
         0 => timeout(millis(3000), taking).await.ok(),
         _ => Some(taking.await),
     };
     let guard = match taken {
-        Some(Ok(hold)) => Guard::new(Arc::new(hold)),
+        Some(Ok(lease)) => Guard::new(lease),
         Some(Err(Error::ShutDown)) => panic!("seed {seed}: closed by nobody"),
         _ => return sleep(millis(200)).await,
     };

@@ -1,0 +1,241 @@
+//! One attempt to acquire a lock.
+//!
+//! An attempt is registered for cancellation before it is sent (invariant 7).
+//! A grant becomes an [`OwnedLease`] once its token is above the floor
+//! (invariant 8) and the replicas have acknowledged it (invariant 10).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::Context;
+use super::keeper::{Keeper, PendingAcquire};
+use super::owned::OwnedLease;
+use super::state::{Granted, LeaseState, first_lease};
+use crate::backend::{Backoff, Connection, RequestError};
+use crate::info::Holder;
+use crate::options::{AcquireOptions, ReplicaAck};
+use crate::owner::{Owner, Token};
+use crate::protocol::{AcquireReply, Kind, LockValue, RenewReply};
+use crate::time::BootInstant;
+
+/// How often an acquire that does not wait is repeated while no client gets a
+/// majority.
+const MAX_SPLIT_RETRIES: usize = 5;
+
+/// The outcome of one attempt.
+pub(super) enum Attempt {
+    Acquired(OwnedLease),
+    Busy(Holder),
+    /// Some nodes granted the lock to this client and some to others. It is
+    /// already withdrawn.
+    Split,
+}
+
+/// Attempts once. If `poll` is set, a busy reply includes the remaining lease.
+pub(super) async fn attempt(
+    context: &Arc<Context>,
+    kind: &Arc<dyn Kind>,
+    options: &AcquireOptions,
+    poll: bool,
+) -> Result<Attempt, RequestError> {
+    context.check_open()?;
+    let connection = context.connection(kind.slot()).await?;
+    let since = connection.facts().server_now();
+    let value = kind.value(&Owner::random(), since, &options.note);
+    let pending = CancelOnDrop::new(&context.keeper, kind, value, connection);
+    let sent = BootInstant::now();
+    let call = kind.acquire(pending.value(), first_lease(options), poll);
+    match call
+        .send(pending.connection(), context.limits.request)
+        .await
+    {
+        Ok(AcquireReply::Held { token }) => {
+            let granted = Granted::new(sent, first_lease(options));
+            let owned = establish(context, pending, token, options, granted).await?;
+            Ok(Attempt::Acquired(owned))
+        }
+        Ok(AcquireReply::Busy { holder }) => {
+            pending.disarm();
+            Ok(Attempt::Busy(holder))
+        }
+        // Stays registered: the lock was acquired, and is cancelled.
+        Ok(AcquireReply::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
+        Ok(AcquireReply::Split) => {
+            Box::pin(withdraw(context, pending)).await;
+            Ok(Attempt::Split)
+        }
+        Err(error @ RequestError::Refused(_)) => {
+            pending.disarm();
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Attempts once, or a few times while clients split the votes of a quorum.
+pub(super) async fn attempt_through_splits(
+    context: &Arc<Context>,
+    kind: &Arc<dyn Kind>,
+    options: &AcquireOptions,
+    poll: bool,
+) -> Result<Attempt, RequestError> {
+    let mut backoff = split_backoff();
+    for _ in 0..MAX_SPLIT_RETRIES {
+        match attempt(context, kind, options, poll).await? {
+            Attempt::Split => tokio::time::sleep(backoff.pause()).await,
+            outcome => return Ok(outcome),
+        }
+    }
+    Ok(Attempt::Split)
+}
+
+/// Returns the backoff after a split vote. Clients that split the votes must
+/// not repeat their attempts in step.
+pub(super) fn split_backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(4), Duration::from_millis(60))
+}
+
+/// Turns a grant into an owned lease, unless it arrived too late.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn would store its arguments twice"
+)]
+pub(super) fn establish(
+    context: &Arc<Context>,
+    pending: CancelOnDrop<'_>,
+    token: Token,
+    options: &AcquireOptions,
+    granted: Granted,
+) -> impl Future<Output = Result<OwnedLease, RequestError>> + Send {
+    async move {
+        // Boxed, since most acquires need neither.
+        let token = match token.as_u64() < pending.connection().facts().server_time {
+            true => Box::pin(token_above_floor(context, &pending, token)).await?,
+            false => token,
+        };
+        let granted = match options.replica_ack {
+            None => granted,
+            Some(wanted) => {
+                let lease = first_lease(options);
+                match Box::pin(replicate(context, &pending, lease, wanted)).await {
+                    Ok(granted) => granted,
+                    // No replica was asked: after the withdrawal, nothing has
+                    // changed.
+                    Err(error @ RequestError::Unreachable(_)) => {
+                        Box::pin(withdraw(context, pending)).await;
+                        return Err(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let (kind, value) = (pending.kind().clone(), pending.value().clone());
+        let state = LeaseState::new(kind, value, token, options, granted);
+        if !state.is_valid() {
+            return Err(RequestError::Unknown(
+                "the grant arrived after its deadline".into(),
+            ));
+        }
+        pending.disarm();
+        Ok(OwnedLease::new(Arc::new(state), context.clone()))
+    }
+}
+
+/// Releases a partial grant before the next attempt collides with it.
+async fn withdraw(context: &Context, pending: CancelOnDrop<'_>) {
+    let server = pending.connection().facts().capabilities;
+    let cancel = pending.kind().cancel(pending.value(), server);
+    let cancelled = cancel
+        .await_all_nodes()
+        .send(pending.connection(), context.limits.request)
+        .await;
+    // A failed withdrawal stays registered, and continues in the background.
+    if cancelled.is_ok() {
+        pending.disarm();
+    }
+}
+
+/// Starts the lease with an acknowledged renewal (invariant 10). The renewal
+/// follows the grant, so a replica that has it has the grant too.
+async fn replicate(
+    context: &Context,
+    pending: &CancelOnDrop<'_>,
+    lease: Duration,
+    wanted: ReplicaAck,
+) -> Result<Granted, RequestError> {
+    let renewal = context.renew(&**pending.kind(), pending.value(), lease, Some(wanted));
+    match renewal.await? {
+        (sent, RenewReply::Renewed | RenewReply::OnMajority) => Ok(Granted::new(sent, lease)),
+        (_, RenewReply::NotOwner) => Err(RequestError::Unknown(
+            "the lock was lost before it was replicated".into(),
+        )),
+    }
+}
+
+/// Raises the counter if it is below the server's clock (invariant 8). After a
+/// loss of data, the first client that notices raises it for all.
+async fn token_above_floor(
+    context: &Context,
+    pending: &CancelOnDrop<'_>,
+    token: Token,
+) -> Result<Token, RequestError> {
+    let connection = pending.connection();
+    match pending.kind().raise_token(connection.facts().server_time) {
+        Some(raise) => raise.send(connection, context.limits.request).await,
+        None => Ok(token),
+    }
+}
+
+/// An acquire that may have been executed. Dropping it without
+/// [`disarm`](Self::disarm) cancels the acquire (invariants 6 and 7).
+pub(super) struct CancelOnDrop<'a> {
+    keeper: &'a Keeper,
+    acquire: Option<PendingAcquire>,
+}
+
+impl<'a> CancelOnDrop<'a> {
+    pub(super) fn new(
+        keeper: &'a Keeper,
+        kind: &Arc<dyn Kind>,
+        value: LockValue,
+        connection: Arc<dyn Connection>,
+    ) -> Self {
+        let kind = kind.clone();
+        Self {
+            keeper,
+            acquire: Some(PendingAcquire {
+                kind,
+                value,
+                connection,
+            }),
+        }
+    }
+
+    fn acquire(&self) -> &PendingAcquire {
+        self.acquire.as_ref().expect("BUG: used after `disarm`")
+    }
+
+    fn kind(&self) -> &Arc<dyn Kind> {
+        &self.acquire().kind
+    }
+
+    fn value(&self) -> &LockValue {
+        &self.acquire().value
+    }
+
+    fn connection(&self) -> &dyn Connection {
+        &*self.acquire().connection
+    }
+
+    pub(super) fn disarm(mut self) {
+        self.acquire = None;
+    }
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(acquire) = self.acquire.take() {
+            self.keeper.cancel(acquire);
+        }
+    }
+}

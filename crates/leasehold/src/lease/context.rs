@@ -1,0 +1,137 @@
+//! What every operation on a lease shares: the backend, the keeper, the
+//! limits, and whether the client was shut down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::keeper::Keeper;
+use crate::backend::{Backend, Connection, Purpose, RequestError, ServerErrorKind, Slot};
+use crate::error::Error;
+use crate::options::ReplicaAck;
+use crate::protocol::{Call, Kind, RenewReply};
+use crate::time::BootInstant;
+
+/// Time limits of one client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The limit for the reply to one request.
+    pub(crate) request: Duration,
+    /// How long waiters retry through an outage.
+    pub(crate) outage: Duration,
+}
+
+/// The parts of a client that guards and waiters keep alive. Dropping the last
+/// reference ends the keeper.
+pub(super) struct Context {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) keeper: Keeper,
+    pub(super) limits: Limits,
+    closed: watch::Sender<bool>,
+}
+
+impl Context {
+    pub(super) fn new(backend: Arc<dyn Backend>, keeper: Keeper, limits: Limits) -> Self {
+        Self {
+            backend,
+            keeper,
+            limits,
+            closed: watch::Sender::new(false),
+        }
+    }
+
+    /// Sends one call from the caller's own task.
+    pub(super) async fn send<R>(&self, slot: Slot, call: Call<R>) -> Result<R, RequestError> {
+        let connection = self.connection(slot).await?;
+        call.send(&*connection, self.limits.request).await
+    }
+
+    /// Renews from the caller's own task. Returns when the request was sent,
+    /// and the reply.
+    pub(super) async fn renew(
+        &self,
+        kind: &dyn Kind,
+        value: &[u8],
+        lease: Duration,
+        replica_ack: Option<ReplicaAck>,
+    ) -> Result<(BootInstant, RenewReply), RequestError> {
+        let (slot, timeout) = (kind.slot(), self.limits.request);
+        let connection = match replica_ack {
+            Some(wanted) => {
+                let replicated =
+                    self.backend
+                        .acknowledged(Purpose::Requests, slot, wanted, timeout);
+                replicated.await?
+            }
+            None => self.connection(slot).await?,
+        };
+        let sent = BootInstant::now();
+        let reply = kind.renew(value, lease).send(&*connection, timeout);
+        Ok((sent, reply.await?))
+    }
+
+    /// Returns the callers' connection to the node of `slot`, without delay if
+    /// it is open.
+    pub(super) async fn connection(&self, slot: Slot) -> Result<Arc<dyn Connection>, RequestError> {
+        match self.backend.open_connection(Purpose::Requests, slot) {
+            Some(connection) => Ok(connection),
+            None => self.backend.connection(Purpose::Requests, slot).await,
+        }
+    }
+
+    /// Refuses new acquires from now on.
+    pub(super) fn shut_down(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// Returns an error once the client was shut down.
+    pub(super) fn check_open(&self) -> Result<(), RequestError> {
+        match *self.closed.borrow() {
+            true => Err(RequestError::ShutDown),
+            false => Ok(()),
+        }
+    }
+
+    /// Completes when the client is shut down.
+    pub(super) async fn closed(&self) {
+        // Fails only if the sender is dropped, which `&self` excludes.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.keeper.close();
+    }
+}
+
+/// Converts a failed request that concerns the lock `name` into the public
+/// error.
+pub(super) fn error_of(error: RequestError, name: &str) -> Error {
+    match error {
+        RequestError::Unreachable(cause) => Error::Unavailable(cause),
+        RequestError::Unknown(cause) => Error::OutcomeUnknown(cause),
+        RequestError::Malformed(what) => Error::Unexpected(what.into()),
+        RequestError::ShutDown => Error::ShutDown,
+        RequestError::NotReplicated {
+            acknowledged,
+            wanted,
+        } => Error::NotReplicated {
+            acknowledged,
+            wanted,
+        },
+        RequestError::Refused(error) => match error.kind {
+            ServerErrorKind::Temporary => Error::Unavailable(error.into()),
+            ServerErrorKind::OutOfMemory => Error::OutOfMemory(error.into()),
+            ServerErrorKind::Denied => Error::Denied(error.into()),
+            ServerErrorKind::NoScript | ServerErrorKind::Other => Error::Unexpected(error.into()),
+            ServerErrorKind::TooFewVote => Error::NoQuorum(error.into()),
+            ServerErrorKind::TooMuch => Error::invalid("permits", error.message),
+            ServerErrorKind::SameServer => Error::invalid("url", error.message),
+            ServerErrorKind::WrongType => Error::WrongType {
+                name: name.to_owned(),
+            },
+        },
+    }
+}

@@ -1,0 +1,203 @@
+//! The entry point of the lease layer: drives any lock kind on one backend.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::context::{Context, Limits, error_of};
+use super::keeper::Keeper;
+use super::owned::OwnedLease;
+use super::quarantine::Readmission;
+use super::reentrant::Reentry;
+use super::revoke::revoke;
+use super::wait::Acquirer;
+use crate::backend::{Backend, ServerFacts, Slot};
+use crate::error::Error;
+use crate::options::AcquireOptions;
+use crate::protocol::{Call, Kind, Notified, Participant};
+
+/// The outcome of [`Client::shutdown`](crate::Client::shutdown).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ShutdownOutcome {
+    /// Every lock was released.
+    Released,
+    /// The timeout elapsed first. Locks that were not released expire with
+    /// their leases.
+    TimedOut,
+}
+
+/// The lease layer of one client.
+pub(crate) struct Engine {
+    pub(super) context: Arc<Context>,
+    pub(super) acquirer: Acquirer,
+}
+
+impl Engine {
+    pub(crate) fn new(backend: Arc<dyn Backend>, keeper: Keeper, limits: Limits) -> Self {
+        let context = Arc::new(Context::new(backend, keeper, limits));
+        Self {
+            acquirer: Acquirer::new(context.clone()),
+            context,
+        }
+    }
+
+    /// Acquires a lock, or fails when the timeout of `options` elapses.
+    pub(crate) fn acquire(
+        &self,
+        kind: &Arc<dyn Kind>,
+        options: &AcquireOptions,
+    ) -> impl Future<Output = Result<OwnedLease, Error>> + Send {
+        self.acquirer.acquire(kind, options)
+    }
+
+    /// Attempts without waiting; `None` if another owner holds the lock.
+    pub(crate) fn try_acquire(
+        &self,
+        kind: &Arc<dyn Kind>,
+        options: &AcquireOptions,
+    ) -> impl Future<Output = Result<Option<OwnedLease>, Error>> + Send {
+        self.acquirer.try_acquire(kind, options)
+    }
+
+    /// Enters the current acquisition of `reentry`, or acquires the lock.
+    pub(crate) async fn enter(
+        &self,
+        reentry: &Reentry,
+        kind: &Arc<dyn Kind>,
+        options: &AcquireOptions,
+    ) -> Result<Arc<OwnedLease>, Error> {
+        reentry.enter(&self.acquirer, kind, options).await
+    }
+
+    /// Enters the current acquisition of `reentry`, or acquires the lock
+    /// without waiting.
+    pub(crate) async fn try_enter(
+        &self,
+        reentry: &Reentry,
+        kind: &Arc<dyn Kind>,
+        options: &AcquireOptions,
+    ) -> Result<Option<Arc<OwnedLease>>, Error> {
+        reentry.try_enter(&self.acquirer, kind, options).await
+    }
+
+    /// Waits until a poll finds `lock` free, without acquiring it.
+    pub(crate) async fn wait_until_free(
+        &self,
+        lock: &dyn Notified,
+        slot: Slot,
+        name: &str,
+        timeout: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.acquirer
+            .wait_until_free(lock, slot, name, timeout)
+            .await
+    }
+
+    /// Revokes a lock from its holder. Returns `false` if it no longer held
+    /// the lock.
+    pub(crate) async fn revoke(&self, kind: &dyn Kind, from: &Participant) -> Result<bool, Error> {
+        let revoked = revoke(&self.context, kind, from).await;
+        revoked.map_err(|error| error_of(error, kind.name()))
+    }
+
+    /// Returns the number of waiters that are served before the task of this
+    /// client that waits for a lock, as of its last heartbeat.
+    pub(crate) fn ahead(&self, kind: &dyn Kind) -> Option<u64> {
+        self.acquirer.last_observed(kind)?.ahead
+    }
+
+    /// Sends one call that concerns the lock `name` from the caller's task.
+    pub(crate) async fn send<R>(&self, slot: Slot, name: &str, call: Call<R>) -> Result<R, Error> {
+        let sending = async {
+            self.context.check_open()?;
+            self.context.send(slot, call).await
+        };
+        sending.await.map_err(|error| error_of(error, name))
+    }
+
+    /// Sends many calls, those to one node as one pipeline. Each call has its
+    /// own outcome.
+    pub(crate) async fn send_all<R>(
+        &self,
+        calls: Vec<(Slot, Call<R>)>,
+    ) -> Result<Vec<Result<R, Error>>, Error> {
+        let mut nodes: BTreeMap<usize, (Slot, Vec<_>)> = BTreeMap::new();
+        let count = calls.len();
+        for (at, (slot, call)) in calls.into_iter().enumerate() {
+            let node = nodes.entry(self.context.backend.node(slot));
+            let (_, batch) = node.or_insert_with(|| (slot, Vec::new()));
+            batch.push((at, call));
+        }
+        let mut outcomes: Vec<_> = std::iter::repeat_with(|| None).take(count).collect();
+        for (slot, batch) in nodes.into_values() {
+            let (positions, calls): (Vec<_>, _) = batch.into_iter().unzip();
+            let sending = async {
+                let connection = self.context.connection(slot).await?;
+                Call::send_all(calls, &*connection, self.context.limits.request).await
+            };
+            let replies = sending.await.map_err(|error| error_of(error, ""))?;
+            for (at, reply) in positions.into_iter().zip(replies) {
+                outcomes[at] = Some(reply.map_err(|error| error_of(error, "")));
+            }
+        }
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    /// Returns a slot of each node that has any.
+    pub(crate) async fn shards(&self) -> Result<Vec<Slot>, Error> {
+        let shards = self.context.backend.shards().await;
+        shards.map_err(|error| error_of(error, ""))
+    }
+
+    /// Returns what the server of `slot` reported when the client connected.
+    pub(crate) async fn facts(&self, slot: Slot) -> Result<Arc<ServerFacts>, Error> {
+        let connection = self.context.connection(slot).await;
+        connection
+            .map(|connection| connection.facts())
+            .map_err(|error| error_of(error, ""))
+    }
+
+    /// Checks that a server replies.
+    pub(crate) async fn connect(&self) -> Result<(), Error> {
+        let connection = self.context.connection(0).await;
+        connection.map(drop).map_err(|error| error_of(error, ""))
+    }
+
+    /// Checks that a majority of the quorum's nodes votes; nodes have `timeout`
+    /// to be connected to.
+    pub(crate) async fn check_votes(
+        &self,
+        readmission: &Readmission,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        readmission.check(&self.context, timeout).await
+    }
+
+    /// Makes every node of the quorum vote; nodes have `timeout` to be
+    /// connected to.
+    pub(crate) async fn bootstrap(
+        &self,
+        readmission: &Readmission,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        readmission.bootstrap(&self.context, timeout).await
+    }
+
+    /// Readmits quarantined nodes until the client is dropped.
+    pub(crate) fn readmit(
+        &self,
+        readmission: Readmission,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        readmission.run(Arc::downgrade(&self.context))
+    }
+
+    /// Refuses new work, releases every lock, and waits at most `timeout`.
+    pub(crate) async fn shutdown(&self, timeout: Duration) -> ShutdownOutcome {
+        self.context.shut_down();
+        match tokio::time::timeout(timeout, self.context.keeper.shut_down()).await {
+            Ok(()) => ShutdownOutcome::Released,
+            Err(_) => ShutdownOutcome::TimedOut,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Cancelling an acquire of unknown outcome, until it can no longer take
+//! effect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Backend, Backoff, Connection, Purpose, RequestError};
+use crate::protocol::{Kind, LockValue};
+use crate::time::BootInstant;
+
+/// How long a request in flight can still reach the server after its
+/// connection broke: it may be in a buffer of the server or of a proxy. See
+/// decision 2 in `docs/decisions/`.
+const MAX_IN_FLIGHT: Duration = Duration::from_secs(15);
+
+/// An acquire that may have been executed, or may still be.
+pub(in crate::lease) struct PendingAcquire {
+    pub(in crate::lease) kind: Arc<dyn Kind>,
+    pub(in crate::lease) value: LockValue,
+    /// The connection that carried it.
+    pub(in crate::lease) connection: Arc<dyn Connection>,
+}
+
+/// Cancels `acquire` until its owner can no longer appear (invariant 6).
+///
+/// A reply on the connection that carried the acquire proves it: the server
+/// executes the requests of one connection in order. If that connection is
+/// gone, the cancel is repeated on others until a late request would have
+/// arrived.
+pub(super) async fn cancel(acquire: PendingAcquire, backend: Arc<dyn Backend>, timeout: Duration) {
+    let release = |connection: &dyn Connection| {
+        let server = connection.facts().capabilities;
+        acquire
+            .kind
+            .cancel(&acquire.value, server)
+            .await_all_nodes()
+    };
+    let in_order = release(&*acquire.connection).send(&*acquire.connection, MAX_IN_FLIGHT);
+    let mut in_order = std::pin::pin!(in_order);
+    // When a reply on another connection becomes final. Known once the first
+    // connection has replied or broken.
+    let mut final_from = None;
+    let mut backoff = Backoff::new(Duration::from_millis(40), Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            biased;
+            reply = &mut in_order, if final_from.is_none() => match reply {
+                Ok(_) => return,
+                // The acquire is over, but this cancel was not executed.
+                Err(RequestError::Refused(_)) => final_from = Some(BootInstant::now()),
+                Err(_) => final_from = Some(BootInstant::now() + MAX_IN_FLIGHT),
+            },
+            () = tokio::time::sleep(backoff.pause()) => {}
+        }
+        let repeated = async {
+            let slot = acquire.kind.slot();
+            let connection = backend.connection(Purpose::Keeper, slot).await?;
+            release(&*connection).send(&*connection, timeout).await
+        };
+        match repeated.await {
+            Ok(_) if final_from.is_some_and(|instant| BootInstant::now() >= instant) => return,
+            Err(error) if !error.should_retry() => {
+                tracing::warn!(lock = acquire.kind.name(), %error, "cancel failed");
+                return;
+            }
+            _ => {}
+        }
+    }
+}

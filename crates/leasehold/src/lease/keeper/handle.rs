@@ -1,0 +1,92 @@
+//! The handle by which callers send messages to the keeper.
+
+use std::sync::{Arc, Weak};
+
+use tokio::sync::oneshot;
+
+use super::cancel::PendingAcquire;
+use super::inbox::{Inbox, InboxSlot};
+use super::timers::EXPIRY_SLACK;
+use crate::lease::state::{LeaseState, Validity};
+
+/// A handle to the keeper of one client.
+#[derive(Clone, Default)]
+pub(crate) struct Keeper {
+    pub(super) inbox: Arc<KeeperInbox>,
+}
+
+pub(super) type KeeperInbox = Inbox<KeeperMsg, Arc<LeaseState>>;
+
+/// A message to the keeper.
+pub(super) enum KeeperMsg {
+    Release(Arc<LeaseState>),
+    Cancel(PendingAcquire),
+    SetHoldCount(Arc<LeaseState>),
+    /// Renew the lease with this lock value now: it may be revoked.
+    Verify(Vec<u8>),
+    Monitor(Weak<dyn Monitored>),
+    ShutDown(oneshot::Sender<()>),
+}
+
+/// A queue of local waiters that the keeper monitors for a stalled leader.
+pub(in crate::lease) trait Monitored: Send + Sync {
+    /// Elects another leader if the current one is not polled. Returns `false`
+    /// if the queue is empty.
+    fn monitor(self: Arc<Self>) -> bool;
+}
+
+impl Keeper {
+    /// Renews and expires a lease, from its first renewal or its deadline on.
+    pub(in crate::lease) fn keep(&self, state: Arc<LeaseState>) -> InboxSlot {
+        let due = match state.validity() {
+            // The keeper also announces the end (invariant 4).
+            Validity::Valid { deadline } => state
+                .first_renewal
+                .min(deadline.saturating_sub(EXPIRY_SLACK)),
+            Validity::Ended(_) => state.first_renewal,
+        };
+        self.inbox.add(state, due)
+    }
+
+    /// Monitors a local queue while it has waiters.
+    pub(in crate::lease) fn monitor(&self, queue: Weak<dyn Monitored>) {
+        self.inbox.send(KeeperMsg::Monitor(queue));
+    }
+
+    /// Forgets a lease that has ended.
+    pub(in crate::lease) fn forget(&self, slot: InboxSlot) {
+        self.inbox.remove(slot);
+    }
+
+    /// Releases a lease whose guard was dropped. Never blocks, fails or needs a
+    /// runtime.
+    pub(in crate::lease) fn release(&self, state: Arc<LeaseState>) {
+        self.inbox.send(KeeperMsg::Release(state));
+    }
+
+    /// Cancels an acquire of unknown outcome.
+    pub(in crate::lease) fn cancel(&self, acquire: PendingAcquire) {
+        self.inbox.send(KeeperMsg::Cancel(acquire));
+    }
+
+    /// Writes the number of reentrant guards to the server, if the kind stores
+    /// it there.
+    pub(in crate::lease) fn set_hold_count(&self, state: Arc<LeaseState>) {
+        if state.kind.set_hold_count(&state.value, 1).is_some() && state.begin_hold_count() {
+            self.inbox.send(KeeperMsg::SetHoldCount(state));
+        }
+    }
+
+    /// Releases every lock and returns when that is done.
+    pub(in crate::lease) async fn shut_down(&self) {
+        let (done, all_done) = oneshot::channel();
+        self.inbox.send(KeeperMsg::ShutDown(done));
+        // An error means that the keeper has ended and nothing is left to do.
+        let _ = all_done.await;
+    }
+
+    /// Announces that no more messages follow.
+    pub(in crate::lease) fn close(&self) {
+        self.inbox.close();
+    }
+}

@@ -1,0 +1,19 @@
+//! The keeper: one thread per client that does what must happen even if the
+//! application is stalled.
+//!
+//! It renews leases, ends leases at their deadline, cancels acquires of unknown
+//! outcome, and releases what was dropped. Callers send it messages through an
+//! [`inbox`]; a message that can wait does not wake it.
+
+mod cancel;
+mod handle;
+mod inbox;
+mod release;
+mod renew;
+mod timers;
+mod worker;
+
+pub(super) use cancel::PendingAcquire;
+pub(crate) use handle::Keeper;
+pub(super) use handle::Monitored;
+pub(super) use inbox::InboxSlot;

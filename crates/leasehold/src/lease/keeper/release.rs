@@ -1,0 +1,56 @@
+//! Releasing a lease in the background: after its guard was dropped, or after
+//! it was lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Backend, Backoff, Connection, Purpose, RequestError, Slot};
+use crate::lease::state::LeaseState;
+use crate::protocol::ReleaseReply;
+use crate::time::BootInstant;
+
+/// Releases a lease until the server has replied, or the lease must have
+/// expired there.
+pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, timeout: Duration) {
+    let give_up = BootInstant::now() + state.lease;
+    let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
+    for failures in 0.. {
+        let sending = async {
+            let connection = connection_after(&*backend, state.kind.slot(), failures).await?;
+            let call = state.release_call(connection.facts().capabilities);
+            call.await_all_nodes().send(&*connection, timeout).await
+        };
+        let reply = sending.await;
+        // Also after an error: local waiters must then ask the server.
+        state.notify_released(match &reply {
+            Ok(ReleaseReply::Released { notified }) => *notified,
+            _ => 0,
+        });
+        match reply {
+            Ok(_) => return,
+            Err(error) if error.should_retry() && BootInstant::now() < give_up => {
+                tokio::time::sleep(backoff.pause()).await;
+            }
+            Err(error) => {
+                tracing::warn!(lock = state.kind.name(), %error, "release failed");
+                return;
+            }
+        }
+    }
+}
+
+/// Returns the keeper's connection. After an odd number of failures, returns
+/// the callers' connection if it is open: a fault of one connection need not
+/// affect the other.
+pub(super) async fn connection_after(
+    backend: &dyn Backend,
+    slot: Slot,
+    failures: u32,
+) -> Result<Arc<dyn Connection>, RequestError> {
+    if failures % 2 == 1
+        && let Some(connection) = backend.open_connection(Purpose::Requests, slot)
+    {
+        return Ok(connection);
+    }
+    backend.connection(Purpose::Keeper, slot).await
+}

@@ -1,0 +1,179 @@
+//! The keeper's renewals: many leases of one node in one pipeline. Also the
+//! writes that keep the server's record of a lease complete.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::release::{connection_after, release};
+use crate::backend::{Backend, Purpose, RequestError};
+use crate::error::Loss;
+use crate::lease::state::{EndReason, LeaseState, Validity};
+use crate::protocol::{Call, RenewReply};
+use crate::time::BootInstant;
+
+/// One lease that is due, and the lease to request.
+pub(super) struct Renewal {
+    pub(super) state: Arc<LeaseState>,
+    pub(super) lease: Duration,
+    /// Whether `at_most` limits `lease`.
+    pub(super) clamped: bool,
+    /// The number of failed renewals since the last confirmed one.
+    pub(super) failures: u32,
+}
+
+impl Renewal {
+    /// Returns the renewal to send now; `None` if the lease has ended or
+    /// cannot be extended.
+    pub(super) fn now(state: Arc<LeaseState>, failures: u32) -> Option<Self> {
+        if !state.is_valid() {
+            return None;
+        }
+        let (lease, clamped) = state.clamp_to_max_hold(state.lease)?;
+        Some(Self {
+            state,
+            lease,
+            clamped,
+            failures,
+        })
+    }
+}
+
+/// The outcome of one renewal.
+pub(super) struct RenewalOutcome {
+    pub(super) renewal: Renewal,
+    /// When it was sent; the new deadline counts from here.
+    pub(super) sent: BootInstant,
+    pub(super) reply: Result<RenewReply, RequestError>,
+}
+
+/// Sends the renewals of `batch` as one pipeline.
+///
+/// All must be of one node, with the same number of failures and the same
+/// replica acknowledgement.
+pub(super) async fn renew(
+    batch: Vec<Renewal>,
+    backend: Arc<dyn Backend>,
+    timeout: Duration,
+) -> Vec<RenewalOutcome> {
+    // A slow reply must leave time for another request.
+    let timeout = batch
+        .iter()
+        .map(|renewal| renewal.state.lease / 4)
+        .fold(timeout, Duration::min);
+    let (first, failures) = (&batch[0].state, batch[0].failures);
+    let connection = async {
+        let slot = first.kind.slot();
+        match first.replica_ack {
+            Some(wanted) => {
+                let replicated = backend.acknowledged(Purpose::Keeper, slot, wanted, timeout);
+                replicated.await
+            }
+            None => connection_after(&*backend, slot, failures).await,
+        }
+    };
+    let connection = match tokio::time::timeout(timeout, connection).await {
+        Ok(Ok(connection)) => connection,
+        _ => return all_failed(batch),
+    };
+    let call = |renewal: &Renewal| {
+        renewal
+            .state
+            .kind
+            .renew(&renewal.state.value, renewal.lease)
+    };
+    let calls = batch.iter().map(call).collect();
+    let sent = BootInstant::now();
+    match Call::send_all(calls, &*connection, timeout).await {
+        Ok(replies) => batch
+            .into_iter()
+            .zip(replies)
+            .map(|(renewal, reply)| RenewalOutcome {
+                renewal,
+                sent,
+                reply,
+            })
+            .collect(),
+        Err(_) => all_failed(batch),
+    }
+}
+
+fn all_failed(batch: Vec<Renewal>) -> Vec<RenewalOutcome> {
+    let sent = BootInstant::now();
+    let failed = |renewal| RenewalOutcome {
+        renewal,
+        sent,
+        reply: Err(RequestError::Unknown("no reply to the pipeline".into())),
+    };
+    batch.into_iter().map(failed).collect()
+}
+
+/// Writes a valid lease to the nodes of a quorum that miss it, for the rest of
+/// its validity.
+///
+/// The holder releases on another connection, and its release can overtake
+/// this write. A node that executes the release first would store the lock
+/// until the lease expires, so a lease that ended meanwhile is released again.
+pub(super) async fn repair(state: Arc<LeaseState>, backend: Arc<dyn Backend>, timeout: Duration) {
+    let slot = state.kind.slot();
+    let Ok(connection) = backend.connection(Purpose::Keeper, slot).await else {
+        return;
+    };
+    let Validity::Valid { deadline } = state.validity() else {
+        return;
+    };
+    let remaining = deadline.since(BootInstant::now());
+    let Some(call) = state.kind.repair(&state.value, remaining, state.token) else {
+        return;
+    };
+    // The node that misses the lease may not be in the first majority.
+    if let Err(error) = call.await_all_nodes().send(&*connection, timeout).await {
+        tracing::debug!(lock = state.kind.name(), %error, "repair failed");
+    }
+    match state.validity() {
+        // The keeper releases an expired lease when its margin is over.
+        Validity::Valid { .. } | Validity::Ended(EndReason::Lost(Loss::Expired | Loss::AtMost)) => {
+        }
+        Validity::Ended(_) => {
+            // The holder's own release, of up to two requests, comes first: it
+            // reports that it released the lock.
+            tokio::time::sleep(timeout * 2).await;
+            release(state, backend, timeout).await;
+        }
+    }
+}
+
+/// Writes the hold count until the server stores the current one. After a
+/// failure it stays wrong until the next change: nothing depends on it.
+pub(super) async fn set_hold_count(
+    state: Arc<LeaseState>,
+    backend: Arc<dyn Backend>,
+    timeout: Duration,
+) {
+    while state.is_valid() {
+        let entries = state.entries();
+        let is_written = write_hold_count(&state, entries, &*backend, timeout).await;
+        if is_written && state.entries() != entries {
+            continue;
+        }
+        state.end_hold_count();
+        // A change before the previous line is still unwritten, unless
+        // another job writes it.
+        if !is_written || state.entries() == entries || !state.begin_hold_count() {
+            return;
+        }
+    }
+}
+
+async fn write_hold_count(
+    state: &LeaseState,
+    entries: u32,
+    backend: &dyn Backend,
+    timeout: Duration,
+) -> bool {
+    let call = state.kind.set_hold_count(&state.value, entries);
+    let connection = backend.connection(Purpose::Keeper, state.kind.slot()).await;
+    match (call, connection) {
+        (Some(call), Ok(connection)) => call.send(&*connection, timeout).await.is_ok(),
+        _ => false,
+    }
+}

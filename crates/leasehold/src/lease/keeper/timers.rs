@@ -1,0 +1,180 @@
+//! The keeper's timers: when each state lease is renewed and when it expires.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::lease::schedule::quantize;
+use crate::lease::state::{EndReason, LeaseState, Validity};
+use crate::time::BootInstant;
+
+/// The keeper reads the clock at least this often while leases are state:
+/// timers stop during suspend, and a lease that expired meanwhile must be
+/// reported soon after resume.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A lease is ended this long before its deadline, since timers fire up to a
+/// millisecond late.
+pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(1);
+
+/// Fewer timers are never swept.
+const MIN_SWEEP: usize = 1024;
+
+/// Timers of all state leases: one for renewal and one for expiry each.
+///
+/// Timers of leases that have ended are dropped when they fire, or when the
+/// number of timers has doubled.
+#[derive(Default)]
+pub(super) struct Timers {
+    due: BTreeMap<BootInstant, Vec<(Arc<LeaseState>, TimerKind)>>,
+    count: usize,
+    /// The number of timers after the last sweep.
+    swept: usize,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TimerKind {
+    /// Renew the lease, which failed `failures` times in a row.
+    Renew { failures: u32 },
+    /// Check whether the deadline has passed.
+    Expire,
+}
+
+impl Timers {
+    /// Adds the timers of a new lease, unless it has already ended.
+    pub(super) fn add(&mut self, state: Arc<LeaseState>) {
+        let Validity::Valid { deadline } = state.validity() else {
+            return;
+        };
+        if state.first_renewal < BootInstant::NEVER {
+            let first = TimerKind::Renew { failures: 0 };
+            self.push(state.first_renewal, state.clone(), first);
+        }
+        self.schedule_expiry(deadline, state);
+    }
+
+    /// Adds an expiry timer: at a shared instant before the deadline, when most
+    /// deadlines have moved, and then at the deadline itself.
+    pub(super) fn schedule_expiry(&mut self, deadline: BootInstant, state: Arc<LeaseState>) {
+        let exact = deadline.saturating_sub(EXPIRY_SLACK);
+        let shared = quantize(exact, state.lease);
+        let due = if shared > BootInstant::now() {
+            shared
+        } else {
+            exact
+        };
+        self.push(due, state, TimerKind::Expire);
+    }
+
+    pub(super) fn push(&mut self, due: BootInstant, state: Arc<LeaseState>, kind: TimerKind) {
+        self.due.entry(due).or_default().push((state, kind));
+        self.count += 1;
+        if self.count > MIN_SWEEP.max(2 * self.swept) {
+            self.sweep();
+        }
+    }
+
+    /// Drops the timers of released leases. A lost lease still needs its
+    /// timer: the keeper releases it.
+    fn sweep(&mut self) {
+        self.due.retain(|_, timers| {
+            let released = Validity::Ended(EndReason::Released);
+            timers.retain(|(state, _)| state.validity() != released);
+            !timers.is_empty()
+        });
+        self.count = self.due.values().map(Vec::len).sum();
+        self.swept = self.count;
+    }
+
+    /// Removes and returns the timers that are due.
+    pub(super) fn take_due(&mut self, now: BootInstant) -> Vec<(Arc<LeaseState>, TimerKind)> {
+        let mut due = Vec::new();
+        while let Some(first) = self.due.first_entry()
+            && *first.key() <= now
+        {
+            due.append(&mut first.remove());
+        }
+        self.count -= due.len();
+        due
+    }
+
+    /// Renews the lease with this lock value at `now`. Returns `false` if a
+    /// renewal is in flight, so that the caller must try again.
+    pub(super) fn expedite(&mut self, value: &[u8], now: BootInstant) -> bool {
+        let matches = |state: &LeaseState| *state.value == *value;
+        let renewal = self.due.iter().find_map(|(due, timers)| {
+            let at = timers
+                .iter()
+                .position(|(state, kind)| *kind != TimerKind::Expire && matches(state))?;
+            Some((*due, at))
+        });
+        if let Some((due, at)) = renewal
+            && let Some(timers) = self.due.get_mut(&due)
+        {
+            let (state, kind) = timers.swap_remove(at);
+            self.count -= 1;
+            self.push(now, state, kind);
+            return true;
+        }
+        let mut all = self.due.values().flatten();
+        match all.find(|(state, _)| matches(state)) {
+            Some((state, _)) if !state.is_valid() => true,
+            Some((state, _)) if state.renewed => false,
+            // A fixed lease has an expiry timer only.
+            Some((state, _)) => {
+                self.push(now, state.clone(), TimerKind::Renew { failures: 0 });
+                true
+            }
+            None => true,
+        }
+    }
+
+    /// Returns when the next timer is due, at most one [`TICK`] from now.
+    pub(super) fn next(&self) -> BootInstant {
+        match self.due.first_key_value() {
+            Some((due, _)) => (*due).min(BootInstant::now() + TICK),
+            None => BootInstant::NEVER,
+        }
+    }
+
+    /// Removes all timers and returns every lease once.
+    pub(super) fn clear(&mut self) -> Vec<Arc<LeaseState>> {
+        (self.count, self.swept) = (0, 0);
+        let all = std::mem::take(&mut self.due).into_values().flatten();
+        all.filter(|(_, kind)| *kind == TimerKind::Expire)
+            .map(|(state, _)| state)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::state::Granted;
+    use crate::lease::tests::scripted::kind;
+    use crate::options::AcquireOptions;
+    use crate::owner::{Owner, Token};
+
+    /// A lease of a year that was released stayed in memory for a year.
+    #[test]
+    fn timers_of_released_leases_are_swept() {
+        let mut timers = Timers::default();
+        for _ in 0..10_000 {
+            let mut options = AcquireOptions::new(Duration::from_secs(366 * 86_400));
+            options.renewed = false;
+            let value = kind().value(&Owner::random(), 0, "");
+            let granted = Granted::new(BootInstant::now(), options.lease);
+            let state = Arc::new(LeaseState::new(
+                kind(),
+                value,
+                Token::new(1),
+                &options,
+                granted,
+            ));
+            timers.add(state.clone());
+            state.end(EndReason::Released);
+        }
+        assert!(timers.clear().len() < 2_000);
+    }
+}

@@ -1,0 +1,392 @@
+//! The keeper's thread: takes messages, fires timers, and runs requests.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinSet};
+
+use super::cancel::cancel;
+use super::handle::{Keeper, KeeperInbox, KeeperMsg, Monitored};
+use super::inbox::Delivery;
+use super::release::release;
+use super::renew::{Renewal, RenewalOutcome, renew, repair, set_hold_count};
+use super::timers::{EXPIRY_SLACK, TimerKind, Timers};
+use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
+use crate::error::Loss;
+use crate::lease::schedule::next_renewal_at;
+use crate::lease::state::{EndReason, LeaseState, Validity};
+use crate::options::margin;
+use crate::owner::Owner;
+use crate::protocol::{RenewReply, process_channel};
+use crate::time::BootInstant;
+
+/// The number of renewals in one pipeline.
+const BATCH: usize = 500;
+
+/// How often local queues are monitored.
+const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long requests in flight may take once the last handle was dropped.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Keeper {
+    /// Runs the keeper. Completes some time after the inbox is closed.
+    pub(crate) async fn work(self, backend: Arc<dyn Backend>, timeout: Duration) {
+        let listening = listen_for_revocations(self.inbox.clone(), backend.clone());
+        let worker = Worker::new(self.inbox, backend, timeout);
+        tokio::select! {
+            biased;
+            () = worker.run() => {}
+            () = listening => {}
+        }
+    }
+}
+
+/// Listens for revocations of this process's locks. A message is only a reason
+/// to renew the lease; the server's reply decides.
+async fn listen_for_revocations(inbox: Arc<KeeperInbox>, backend: Arc<dyn Backend>) {
+    let (channel, slot) = process_channel(&Owner::process());
+    let channel = Channel::Sharded(channel.into_bytes());
+    let listener = Arc::new(RevocationListener(Arc::downgrade(&inbox)));
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+    let _subscription = loop {
+        let subscribing = backend.subscribe(channel.clone(), slot, listener.clone());
+        match subscribing.await {
+            Ok(subscription) => break subscription,
+            Err(error) => {
+                tracing::warn!(%error, "revoked locks are noticed at the next renewal only");
+            }
+        }
+        tokio::time::sleep(backoff.pause()).await;
+    };
+    std::future::pending::<()>().await;
+}
+
+/// Forwards revocations to the keeper. It owns nothing: dropping it must not
+/// end leases.
+struct RevocationListener(Weak<KeeperInbox>);
+
+impl Listener for RevocationListener {
+    fn on_event(&self, event: PubSubEvent<'_>) {
+        if let (PubSubEvent::Message { text, .. }, Some(inbox)) = (event, self.0.upgrade()) {
+            inbox.send(KeeperMsg::Verify(text.to_vec()));
+        }
+    }
+}
+
+/// The state of the keeper's thread.
+struct Worker {
+    inbox: Arc<KeeperInbox>,
+    backend: Arc<dyn Backend>,
+    timeout: Duration,
+    timers: Timers,
+    /// Lock values of leases that may be revoked and await a renewal.
+    suspects: Vec<Vec<u8>>,
+    monitored: Vec<Weak<dyn Monitored>>,
+    next_monitor: BootInstant,
+    /// Requests in flight. Only renewals return outcomes.
+    jobs: JoinSet<Vec<RenewalOutcome>>,
+    /// Callers that wait for the shutdown; not empty from the first one on.
+    shutting_down: Vec<Option<oneshot::Sender<()>>>,
+}
+
+impl Worker {
+    fn new(inbox: Arc<KeeperInbox>, backend: Arc<dyn Backend>, timeout: Duration) -> Self {
+        Self {
+            inbox,
+            backend,
+            timeout,
+            timers: Timers::default(),
+            suspects: Vec::new(),
+            monitored: Vec::new(),
+            next_monitor: BootInstant::NEVER,
+            jobs: JoinSet::new(),
+            shutting_down: Vec::new(),
+        }
+    }
+
+    async fn run(mut self) {
+        let mut give_up = BootInstant::NEVER;
+        loop {
+            let is_last = self.round();
+            if is_last && give_up == BootInstant::NEVER {
+                give_up = BootInstant::now() + DRAIN_TIMEOUT;
+            }
+            if is_last && (self.jobs.is_empty() || BootInstant::now() >= give_up) {
+                return;
+            }
+            let next = self.timers.next().min(give_up).min(self.next_monitor);
+            match self.inbox.may_sleep_until(next) {
+                true => self.sleep_until(next).await,
+                // A stream of messages must not keep requests from being sent.
+                false => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    /// Handles finished jobs and new messages, and starts what is due. Returns
+    /// whether the inbox was closed.
+    fn round(&mut self) -> bool {
+        // Also under a stream of messages: a renewal counts when its outcome
+        // is handled.
+        while let Some(finished) = self.jobs.try_join_next() {
+            self.finish(finished);
+        }
+        let Delivery {
+            messages,
+            leases,
+            is_last,
+        } = self.inbox.take();
+        for state in leases {
+            match self.shutting_down.is_empty() {
+                true => self.timers.add(state),
+                false => self.end_for_shutdown(state),
+            }
+        }
+        for message in messages {
+            self.accept(message);
+        }
+        self.verify_suspects();
+        self.monitor_queues();
+        self.run_due();
+        if self.jobs.is_empty() {
+            for done in self.shutting_down.iter_mut().filter_map(Option::take) {
+                let _ = done.send(());
+            }
+        }
+        is_last
+    }
+
+    async fn sleep_until(&mut self, next: BootInstant) {
+        tokio::select! {
+            biased;
+            Some(finished) = self.jobs.join_next() => self.finish(finished),
+            () = self.inbox.woken() => {}
+            () = tokio::time::sleep_until(next.as_timer()) => {}
+        }
+    }
+
+    fn finish(&mut self, finished: Result<Vec<RenewalOutcome>, JoinError>) {
+        match finished {
+            Ok(outcomes) => self.handle_renewals(outcomes),
+            Err(error) => tracing::error!(%error, "BUG: a job of the keeper failed"),
+        }
+    }
+
+    fn accept(&mut self, message: KeeperMsg) {
+        let (backend, timeout) = (self.backend.clone(), self.timeout);
+        match message {
+            KeeperMsg::Release(state) => self.spawn(release(state, backend, timeout)),
+            KeeperMsg::Cancel(acquire) => self.spawn(cancel(acquire, backend, timeout)),
+            KeeperMsg::SetHoldCount(state) => self.spawn(set_hold_count(state, backend, timeout)),
+            KeeperMsg::Verify(value) => self.suspects.push(value),
+            KeeperMsg::Monitor(queue) => self.monitored.push(queue),
+            KeeperMsg::ShutDown(done) => {
+                self.shutting_down.push(Some(done));
+                for state in self.timers.clear() {
+                    self.end_for_shutdown(state);
+                }
+            }
+        }
+    }
+
+    /// Runs a job that returns no outcome.
+    fn spawn(&mut self, job: impl Future<Output = ()> + Send + 'static) {
+        self.jobs.spawn(async {
+            job.await;
+            Vec::new()
+        });
+    }
+
+    /// Renews suspected leases now, so that the server reports whether they
+    /// are revoked. A lease with a renewal in flight waits for its end.
+    fn verify_suspects(&mut self) {
+        let (timers, now) = (&mut self.timers, BootInstant::now());
+        self.suspects.retain(|value| !timers.expedite(value, now));
+    }
+
+    fn monitor_queues(&mut self) {
+        if self.monitored.is_empty() {
+            self.next_monitor = BootInstant::NEVER;
+            return;
+        }
+        let now = BootInstant::now();
+        if self.next_monitor == BootInstant::NEVER {
+            self.next_monitor = now + MONITOR_INTERVAL;
+        } else if self.next_monitor <= now {
+            self.next_monitor = now + MONITOR_INTERVAL;
+            self.monitored
+                .retain(|queue| queue.upgrade().is_some_and(Monitored::monitor));
+        }
+    }
+
+    fn end_for_shutdown(&mut self, state: Arc<LeaseState>) {
+        if state.end(EndReason::Lost(Loss::ShutDown)) {
+            self.spawn(release(state, self.backend.clone(), self.timeout));
+        }
+    }
+
+    /// Ends leases at their deadline, and sends due renewals in batches.
+    fn run_due(&mut self) {
+        let now = BootInstant::now();
+        let mut batches: BTreeMap<_, Vec<Renewal>> = BTreeMap::new();
+        for (state, timer) in self.timers.take_due(now) {
+            match timer {
+                TimerKind::Expire => self.check_deadline(state, now),
+                // A lock that a task received and did not claim is not renewed.
+                TimerKind::Renew { failures } if state.is_valid() && state.is_unclaimed() => {
+                    let again = TimerKind::Renew { failures };
+                    self.timers.push(now + retry_pause(&state), state, again);
+                }
+                TimerKind::Renew { failures } => {
+                    let node = self.backend.node(state.kind.slot());
+                    let batch = batches.entry((node, failures, state.replica_ack));
+                    batch.or_default().extend(Renewal::now(state, failures));
+                }
+            }
+        }
+        for mut batch in batches.into_values() {
+            while !batch.is_empty() {
+                let rest = batch.split_off(batch.len().min(BATCH));
+                self.jobs
+                    .spawn(renew(batch, self.backend.clone(), self.timeout));
+                batch = rest;
+            }
+        }
+    }
+
+    /// Ends a lease at its deadline (invariant 4), or sets the timer again if
+    /// the deadline has moved.
+    fn check_deadline(&mut self, state: Arc<LeaseState>, now: BootInstant) {
+        match state.validity() {
+            Validity::Valid { deadline } if deadline.saturating_sub(EXPIRY_SLACK) > now => {
+                self.timers.schedule_expiry(deadline, state);
+            }
+            Validity::Valid { .. } if state.expire() => self.lose(state),
+            // The first check after the deadline has ended it.
+            Validity::Ended(EndReason::Lost(Loss::Expired | Loss::AtMost)) => self.lose(state),
+            _ => {}
+        }
+    }
+
+    /// Releases a lease that was lost at its deadline: a renewal without a
+    /// reply may have been executed, and the lock would stay without a holder.
+    /// The release waits until the margin is over, in which the holder stops.
+    fn lose(&mut self, state: Arc<LeaseState>) {
+        tracing::warn!(
+            lock = state.kind.name(),
+            token = %state.token,
+            "lease expired without a confirmed renewal"
+        );
+        let (backend, timeout) = (self.backend.clone(), self.timeout);
+        self.spawn(async move {
+            tokio::time::sleep(margin(state.lease) + state.lease / 10).await;
+            release(state, backend, timeout).await;
+        });
+    }
+
+    fn handle_renewals(&mut self, outcomes: Vec<RenewalOutcome>) {
+        for outcome in outcomes {
+            let (sent, renewal) = (outcome.sent, outcome.renewal);
+            let state = renewal.state;
+            match outcome.reply {
+                Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
+                    state.confirm(sent, renewal.lease, renewal.clamped);
+                    if reply == RenewReply::OnMajority {
+                        self.spawn(repair(state.clone(), self.backend.clone(), self.timeout));
+                    }
+                    if state.renewed {
+                        let due = next_renewal_at(sent, renewal.lease);
+                        let next = TimerKind::Renew { failures: 0 };
+                        self.timers.push(due, state, next);
+                    }
+                }
+                Ok(RenewReply::NotOwner) => {
+                    if state.end(EndReason::Lost(Loss::Revoked)) {
+                        tracing::warn!(
+                            lock = state.kind.name(),
+                            token = %state.token,
+                            "lease revoked"
+                        );
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(lock = state.kind.name(), %error, "renewal failed");
+                    let failures = renewal.failures + 1;
+                    let due = BootInstant::now() + retry_pause(&state);
+                    self.timers.push(due, state, TimerKind::Renew { failures });
+                }
+            }
+        }
+    }
+}
+
+/// Returns the pause before a failed renewal is repeated.
+fn retry_pause(state: &LeaseState) -> Duration {
+    (state.lease / 20).min(Duration::from_millis(500))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::scripted::Scripted;
+    use crate::backend::{Batch, Reply};
+    use crate::lease::state::Granted;
+    use crate::lease::tests::scripted::kind;
+    use crate::options::AcquireOptions;
+    use crate::owner::Token;
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const AT_ONCE: Duration = Duration::from_millis(1);
+
+    /// Returns a keeper that has taken one lease.
+    fn keeper_of_one() -> (Worker, Arc<LeaseState>) {
+        let kept = |batch: &Batch| vec![Reply::Int(1); batch.len()];
+        let backend = Scripted::new(move |sent| (AT_ONCE, Ok(kept(sent.batch))));
+        let keeper = Keeper::default();
+        let mut worker = Worker::new(keeper.inbox.clone(), backend, Duration::from_secs(1));
+        let options = AcquireOptions::new(LEASE);
+        let value = kind().value(&Owner::random(), 0, "");
+        let granted = Granted::new(BootInstant::now(), LEASE);
+        let state = Arc::new(LeaseState::new(
+            kind(),
+            value,
+            Token::new(1),
+            &options,
+            granted,
+        ));
+        keeper.keep(state.clone());
+        worker.round();
+        (worker, state)
+    }
+
+    /// The keeper handled outcomes only before it slept, and a stream of
+    /// messages kept it awake.
+    #[tokio::test(start_paused = true)]
+    async fn renewals_count_under_a_stream_of_messages() {
+        let (mut worker, state) = keeper_of_one();
+        for _ in 0..LEASE.as_millis() * 2 {
+            worker.round();
+            tokio::time::advance(AT_ONCE).await;
+            // Sends due renewals and lets replies arrive.
+            tokio::task::yield_now().await;
+        }
+        assert!(state.is_valid());
+    }
+
+    /// The keeper checked an ended lease again and again while it was
+    /// unclaimed.
+    #[tokio::test(start_paused = true)]
+    async fn unclaimed_lease_that_ended_is_forgotten() {
+        let (mut worker, state) = keeper_of_one();
+        state.set_unclaimed(true);
+        state.end(EndReason::Released);
+        for _ in 0..10 {
+            tokio::time::advance(LEASE / 5).await;
+            worker.round();
+        }
+        assert_eq!(Arc::strong_count(&state), 1);
+    }
+}

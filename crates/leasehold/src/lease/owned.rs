@@ -1,0 +1,311 @@
+//! The right to release one acquisition, or to hand it off to another task of
+//! this process.
+//!
+//! A local hand-off changes nothing on the server: the owner, the lease and
+//! the renewals continue. The next holder gets a larger token, from a block
+//! that is reserved while this owner holds the lock. Views of the previous
+//! holder report that it released the lock.
+
+use std::sync::Arc;
+
+use super::context::{Context, error_of};
+use super::keeper::InboxSlot;
+use super::lease::Lease;
+use super::state::{EndHook, EndReason, LeaseState, Validity};
+use crate::backend::RequestError;
+use crate::error::{Error, Loss};
+use crate::info::Holder;
+use crate::options::AcquireOptions;
+use crate::owner::Token;
+use crate::protocol::{ReleaseReply, TokenBlock};
+use crate::time::BootInstant;
+
+/// The smallest block of tokens that a client reserves.
+const MIN_BLOCK: u64 = 16;
+
+/// The largest block of tokens that a client reserves. Unused tokens are
+/// skipped when the lock returns to the server.
+const MAX_BLOCK: u64 = 1024;
+
+/// The local waiters behind a lock, as its holder sees them.
+pub(super) trait Successor: EndHook {
+    /// Returns whether a waiter with `options` can continue this lease.
+    fn accepts(&self, options: &AcquireOptions) -> bool;
+
+    /// Offers the lease to the next waiter, or returns it if there is none.
+    fn offer(&self, lease: OwnedLease) -> Result<(), OwnedLease>;
+
+    /// Returns whether the hand-off window is still open.
+    fn is_open(&self) -> bool;
+
+    /// Returns the number of hand-offs when this process last held the lock.
+    fn last_handoffs(&self) -> u64;
+}
+
+/// The outcome of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum ReleaseOutcome {
+    /// The lock was held until this release. It is free now, or when its
+    /// `at_least` is over, or another task of this client holds it by local
+    /// hand-off.
+    Released,
+    /// Another guard of the same reentrant handle still holds the lock.
+    StillHeld,
+    /// The lease was lost before. The release does not affect other clients.
+    AlreadyLost {
+        /// How the lease was lost.
+        loss: Loss,
+    },
+}
+
+/// A held lock. Dropping it hands the lock off or releases it. All guards of a
+/// reentrant handle share one.
+pub(crate) struct OwnedLease {
+    pub(super) state: Arc<LeaseState>,
+    pub(super) context: Arc<Context>,
+    /// The lease in the keeper's inbox, until the keeper takes it.
+    slot: InboxSlot,
+    generation: u64,
+    tokens: Tokens,
+    successor: Option<Arc<dyn Successor>>,
+    stage: ReleaseStage,
+}
+
+/// The holder's token and those reserved for later holders.
+#[derive(Clone, Copy)]
+struct Tokens {
+    own: Token,
+    /// The number of reserved tokens that follow `own`.
+    spare: u64,
+    /// The size of the last reserved block.
+    block: u64,
+}
+
+/// The progress of a release; dropping an [`OwnedLease`] completes it.
+#[derive(PartialEq, Eq)]
+enum ReleaseStage {
+    Holding,
+    /// No task of this process can use the lease.
+    Unwanted,
+    Releasing,
+    Done,
+}
+
+impl OwnedLease {
+    /// Takes ownership of `state` and registers it with the keeper.
+    pub(super) fn new(state: Arc<LeaseState>, context: Arc<Context>) -> Self {
+        let slot = context.keeper.keep(state.clone());
+        let tokens = Tokens {
+            own: state.token,
+            spare: 0,
+            block: 0,
+        };
+        Self {
+            state,
+            context,
+            slot,
+            generation: 0,
+            tokens,
+            successor: None,
+            stage: ReleaseStage::Holding,
+        }
+    }
+
+    /// Returns a view of this holder's lease.
+    pub(super) fn view<F>(&self) -> Lease<F> {
+        Lease::new(self.state.clone(), self.generation, self.tokens.own)
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.state.is_valid()
+    }
+
+    /// Returns the holder as other tasks see it, if the lease can be handed
+    /// off under `options`.
+    pub(super) fn handoff_holder(&self, options: &AcquireOptions) -> Option<Holder> {
+        let kind = self.state.kind.local_handoff()?;
+        let holder = Holder {
+            lease_remaining: Some(self.state.lease),
+            ..kind.holder_info(&self.state.value)
+        };
+        options.allows_handoff().then_some(holder)
+    }
+
+    /// Attaches the local waiters that this lease can be handed off to.
+    pub(super) fn attach(&mut self, successor: Arc<dyn Successor>) {
+        self.successor = Some(successor.clone());
+        self.state.set_end_hook(successor);
+    }
+
+    /// Claims a lease that was handed off to a task which asked with `options`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future hands the lease off to the next task.
+    ///
+    /// # Errors
+    ///
+    /// Returns the lease if it does not match the options or is no longer
+    /// valid. It is then released.
+    pub(super) async fn claim(mut self, options: &AcquireOptions) -> Result<Self, Self> {
+        let usable =
+            self.matches(options) && self.advance_token().await.is_some() && self.is_valid();
+        if usable {
+            self.state.set_unclaimed(false);
+            return Ok(self);
+        }
+        self.stage = ReleaseStage::Unwanted;
+        Err(self)
+    }
+
+    fn matches(&self, options: &AcquireOptions) -> bool {
+        let state = &self.state;
+        options.allows_handoff()
+            && (options.lease, options.replica_ack) == (state.lease, state.replica_ack)
+            && self
+                .successor
+                .as_ref()
+                .is_some_and(|successor| successor.accepts(options))
+    }
+
+    /// Moves to the next token; `None` if the server reserves none.
+    async fn advance_token(&mut self) -> Option<()> {
+        let Tokens { own, spare, block } = self.tokens;
+        self.tokens = match spare {
+            0 => {
+                // As many as the last window used plus a quarter, and twice as
+                // many each time that was too few.
+                let used = self.successor.as_ref()?.last_handoffs();
+                let wanted = (used + used / 4).max(2 * block);
+                let reserved = self
+                    .reserve_tokens(wanted.clamp(MIN_BLOCK, MAX_BLOCK))
+                    .await?;
+                // A server that lost the holder's token must not repeat it
+                // (invariant 11).
+                if reserved.first <= own {
+                    return None;
+                }
+                Tokens {
+                    own: reserved.first,
+                    spare: reserved.count - 1,
+                    block: reserved.count,
+                }
+            }
+            _ => Tokens {
+                own: Token::new(own.as_u64() + 1),
+                spare: spare - 1,
+                block,
+            },
+        };
+        Some(())
+    }
+
+    /// Reserves tokens. While this owner holds the lock, no other client
+    /// draws from its counter, so these are larger than all before.
+    async fn reserve_tokens(&self, count: u64) -> Option<TokenBlock> {
+        let kind = self.state.kind.local_handoff()?;
+        let call = kind.reserve_tokens(&self.state.value, count, self.tokens.own);
+        let slot = self.state.kind.slot();
+        self.context.send(slot, call).await.ok()?
+    }
+
+    /// Hands the lease off to the next local waiter. Returns `false` if it
+    /// must be released to the server.
+    fn hand_off(&mut self) -> bool {
+        let Some(successor) = self.open_successor() else {
+            return false;
+        };
+        let next = Self {
+            state: self.state.clone(),
+            context: self.context.clone(),
+            slot: self.slot,
+            generation: self.state.advance(),
+            tokens: self.tokens,
+            successor: self.successor.clone(),
+            stage: ReleaseStage::Holding,
+        };
+        // A task that is not polled must not keep the lock beyond its lease.
+        self.state.set_unclaimed(true);
+        match successor.offer(next) {
+            Ok(()) => {
+                self.stage = ReleaseStage::Done;
+                true
+            }
+            Err(mut unneeded) => {
+                self.state.set_unclaimed(false);
+                unneeded.stage = ReleaseStage::Done;
+                false
+            }
+        }
+    }
+
+    /// Returns the successor while the lease is valid and its window open.
+    fn open_successor(&self) -> Option<Arc<dyn Successor>> {
+        let Validity::Valid { deadline } = self.state.validity() else {
+            return None;
+        };
+        let successor = self.successor.as_ref().filter(|next| next.is_open())?;
+        // A holder that extended the lease did so for itself only.
+        let extended = deadline.since(BootInstant::now()) > self.state.lease;
+        (!extended).then(|| successor.clone())
+    }
+
+    /// Releases the lock and returns the outcome.
+    pub(super) async fn release(mut self) -> Result<ReleaseOutcome, Error> {
+        if self.hand_off() {
+            return Ok(ReleaseOutcome::Released);
+        }
+        if !self.state.end(EndReason::Released) {
+            self.stage = ReleaseStage::Done;
+            return Ok(match self.state.validity() {
+                Validity::Ended(EndReason::Lost(loss)) => ReleaseOutcome::AlreadyLost { loss },
+                _ => ReleaseOutcome::Released,
+            });
+        }
+        self.context.keeper.forget(self.slot);
+        self.stage = ReleaseStage::Releasing;
+        let (reply, repeated) = match self.send_release().await {
+            // A release is idempotent, so an unnoticed disconnect costs one
+            // more request.
+            Err(error) if error.is_transient() => (self.send_release().await, true),
+            reply => (reply, false),
+        };
+        let reply = reply.map_err(|error| error_of(error, self.state.kind.name()))?;
+        self.stage = ReleaseStage::Done;
+        let (outcome, notified) = match reply {
+            ReleaseReply::Released { notified } => (ReleaseOutcome::Released, notified),
+            // The first request released it, unless the key was tampered with.
+            ReleaseReply::NotOwner if repeated => (ReleaseOutcome::Released, 0),
+            ReleaseReply::NotOwner => {
+                let loss = Loss::Revoked;
+                (ReleaseOutcome::AlreadyLost { loss }, 0)
+            }
+        };
+        self.state.notify_released(notified);
+        Ok(outcome)
+    }
+
+    async fn send_release(&self) -> Result<ReleaseReply, RequestError> {
+        let connection = self.context.connection(self.state.kind.slot()).await?;
+        let call = self.state.release_call(connection.facts().capabilities);
+        call.send(&*connection, self.context.limits.request).await
+    }
+}
+
+impl Drop for OwnedLease {
+    fn drop(&mut self) {
+        if self.stage == ReleaseStage::Holding && self.hand_off() {
+            return;
+        }
+        let pending = match self.stage {
+            ReleaseStage::Holding | ReleaseStage::Unwanted => self.state.end(EndReason::Released),
+            ReleaseStage::Releasing => true,
+            ReleaseStage::Done => false,
+        };
+        if pending {
+            self.context.keeper.release(self.state.clone());
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Readmission of quorum nodes after a restart.
+//!
+//! A restarted node does not vote until every lease from before its restart
+//! has expired, and then only above the tokens that a majority of the others
+//! knows. Any client readmits it; the nodes decide by their own clocks. If
+//! fewer than a majority still vote, no node is readmitted.
+//!
+//! No guarantee depends on how often the nodes are polled. Each node compares
+//! its run id in every script, and does not vote from the first instant after
+//! a restart. A late poll only delays the readmission. The client therefore
+//! polls after a new connection or a refused vote, and rarely otherwise.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::context::{Context, error_of};
+use crate::backend::{Backend, Backoff, Purpose, RequestError, majority};
+use crate::error::Error;
+use crate::protocol::{Electorate, NodeStatus, too_few};
+use crate::rng;
+use crate::time::BootInstant;
+
+/// The shortest interval between polls without an event. The interval is
+/// random, up to three times as long.
+const IDLE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A node is readmitted up to this much late, at random: one of many clients
+/// does it, and the others find it done.
+const JITTER: Duration = Duration::from_secs(1);
+
+/// The pause between polls while nodes are being connected to.
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Polls the nodes of a quorum and readmits those whose quarantine is over.
+pub(crate) struct Readmission {
+    electorate: Arc<Electorate>,
+    max_lease: Duration,
+    timeout: Duration,
+}
+
+impl Readmission {
+    pub(crate) fn new(electorate: Arc<Electorate>, max_lease: Duration, timeout: Duration) -> Self {
+        Self {
+            electorate,
+            max_lease,
+            timeout,
+        }
+    }
+
+    /// Runs until the client is dropped.
+    pub(super) async fn run(self, context: Weak<Context>) {
+        let backend = || context.upgrade().map(|context| context.backend.clone());
+        let Some(changes) = backend().map(|backend| backend.changes()) else {
+            return;
+        };
+        let mut backoff = Backoff::new(JITTER, IDLE_INTERVAL);
+        let mut nodes = Ok(Vec::new());
+        loop {
+            self.wait_for_event(&changes, &nodes, &mut backoff).await;
+            let Some(backend) = backend() else {
+                return;
+            };
+            nodes = self.readmit_ready(&*backend, Purpose::Keeper).await;
+            if let Err(error) = &nodes {
+                tracing::debug!(%error, "polling the nodes of the quorum failed");
+            }
+        }
+    }
+
+    /// Waits until it is worth polling the nodes, which last replied `nodes`.
+    async fn wait_for_event(
+        &self,
+        changes: &Notify,
+        nodes: &Result<Vec<NodeStatus>, RequestError>,
+        backoff: &mut Backoff,
+    ) {
+        let (delay, all_vote) = match nodes {
+            Ok(nodes) => {
+                backoff.reset();
+                (poll_delay(nodes), voting(nodes) == nodes.len())
+            }
+            Err(_) => (backoff.pause(), false),
+        };
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            () = changes.notified() => {
+                // Other nodes connect at about the same time.
+                tokio::time::sleep(CONNECT_PAUSE).await;
+            }
+            // A node that is known not to vote is no event.
+            () = self.electorate.barred(), if all_vote => {}
+        }
+    }
+
+    /// Waits until a majority votes; nodes have `timeout` to be connected to.
+    pub(super) async fn check(&self, context: &Context, timeout: Duration) -> Result<(), Error> {
+        let poll = || self.readmit_ready(&*context.backend, Purpose::Requests);
+        until_voting(poll, majority, timeout).await
+    }
+
+    /// Declares that no earlier lease matters: every node votes from now on,
+    /// above its clock. Nodes have `timeout` to be connected to.
+    pub(super) async fn bootstrap(
+        &self,
+        context: &Context,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let admit = || async {
+            let connection = context.backend.connection(Purpose::Requests, 0).await?;
+            let floor = connection.facts().server_now();
+            let call = self.electorate.admit(Duration::ZERO, floor);
+            call.send(&*connection, self.timeout).await
+        };
+        until_voting(admit, |nodes| nodes, timeout).await
+    }
+
+    /// Polls the nodes, and readmits those whose quarantine is over.
+    async fn readmit_ready(
+        &self,
+        backend: &dyn Backend,
+        purpose: Purpose,
+    ) -> Result<Vec<NodeStatus>, RequestError> {
+        let nodes = self.poll_nodes(backend, purpose).await?;
+        if !nodes.contains(&NodeStatus::Ready) || voting(&nodes) < majority(nodes.len()) {
+            return Ok(nodes);
+        }
+        // Polled again: the floor is what a majority knows after the
+        // quarantine, when every holder from before the restart is done.
+        let nodes = self.poll_nodes(backend, purpose).await?;
+        if voting(&nodes) < majority(nodes.len()) {
+            return Ok(nodes);
+        }
+        let highest = nodes.iter().filter_map(|node| match node {
+            NodeStatus::Voting { highest } => Some(*highest),
+            _ => None,
+        });
+        let floor = highest.max().unwrap_or(0).max(1);
+        let connection = backend.connection(purpose, 0).await?;
+        let call = self.electorate.admit(self.max_lease, floor);
+        let nodes = call.send(&*connection, self.timeout).await?;
+        tracing::info!(voting = voting(&nodes), "a node of the quorum votes again");
+        Ok(nodes)
+    }
+
+    async fn poll_nodes(
+        &self,
+        backend: &dyn Backend,
+        purpose: Purpose,
+    ) -> Result<Vec<NodeStatus>, RequestError> {
+        let connection = backend.connection(purpose, 0).await?;
+        let call = self.electorate.survey(self.max_lease);
+        call.send(&*connection, self.timeout).await
+    }
+}
+
+/// Repeats `poll` until `needed` of the nodes vote.
+async fn until_voting<F>(
+    poll: impl Fn() -> F,
+    needed: fn(usize) -> usize,
+    timeout: Duration,
+) -> Result<(), Error>
+where
+    F: Future<Output = Result<Vec<NodeStatus>, RequestError>>,
+{
+    let end = BootInstant::now() + timeout;
+    loop {
+        let error = match poll().await {
+            Ok(nodes) if voting(&nodes) >= needed(nodes.len()) => return Ok(()),
+            Ok(nodes) => RequestError::Refused(too_few(voting(&nodes), nodes.len())),
+            Err(error) => error,
+        };
+        if !error.is_transient() || BootInstant::now() >= end {
+            return Err(error_of(error, ""));
+        }
+        tokio::time::sleep(CONNECT_PAUSE).await;
+    }
+}
+
+/// Returns the delay until the next poll: until the first node can be
+/// readmitted, if any can.
+fn poll_delay(nodes: &[NodeStatus]) -> Duration {
+    let idle = IDLE_INTERVAL + IDLE_INTERVAL.mul_f64(2.0 * rng::next_f64());
+    let jitter = JITTER.mul_f64(rng::next_f64());
+    let due = nodes.iter().filter_map(|node| match node {
+        NodeStatus::Ready if voting(nodes) >= majority(nodes.len()) => Some(jitter),
+        NodeStatus::Quarantined { left } => Some(*left + jitter),
+        _ => None,
+    });
+    due.min().map_or(idle, |due| due.min(idle))
+}
+
+fn voting(nodes: &[NodeStatus]) -> usize {
+    let votes = |node: &&NodeStatus| matches!(node, NodeStatus::Voting { .. });
+    nodes.iter().filter(votes).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Reply;
+    use crate::backend::scripted::Scripted;
+    use crate::lease::{Keeper, Limits};
+    use crate::sync::Mutex;
+
+    const MAX_LEASE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    const AT_ONCE: Duration = Duration::from_millis(1);
+    const READY: NodeStatus = NodeStatus::Ready;
+
+    /// The arguments of each poll: the longest lease, and the floor.
+    type Polls = Arc<Mutex<Vec<(u64, u64)>>>;
+
+    fn knows(highest: u64) -> NodeStatus {
+        NodeStatus::Voting { highest }
+    }
+
+    /// Returns nodes that send one of `replies` after the other, and the last
+    /// one without end.
+    fn quorum(replies: &[&[NodeStatus]]) -> (Readmission, Context, Polls) {
+        let mut replies: Vec<Vec<NodeStatus>> =
+            replies.iter().rev().map(|nodes| nodes.to_vec()).collect();
+        let polls = Polls::default();
+        let noted = polls.clone();
+        let backend = Scripted::new(move |sent| {
+            let args: Vec<_> = sent.batch.args(0).map(<[u8]>::to_vec).collect();
+            let number = |arg: &[u8]| String::from_utf8_lossy(arg).parse().unwrap();
+            noted.lock().push((number(&args[4]), number(&args[5])));
+            let nodes = match replies.as_slice() {
+                [last] => last.clone(),
+                _ => replies.pop().unwrap(),
+            };
+            (
+                AT_ONCE,
+                Ok(vec![Reply::PerNode(nodes.iter().map(reply).collect())]),
+            )
+        });
+        let limits = Limits {
+            request: TIMEOUT,
+            outage: TIMEOUT,
+        };
+        let context = Context::new(backend, Keeper::default(), limits);
+        let readmission =
+            Readmission::new(Arc::new(Electorate::new("standing")), MAX_LEASE, TIMEOUT);
+        (readmission, context, polls)
+    }
+
+    fn reply(node: &NodeStatus) -> Option<Reply> {
+        let (status, number) = match node {
+            NodeStatus::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
+            NodeStatus::Ready => (2, 0),
+            NodeStatus::Quarantined { left } => (0, i64::try_from(left.as_millis()).unwrap()),
+            NodeStatus::NoReply => return None,
+        };
+        Some(Reply::List(vec![Reply::Int(status), Reply::Int(number)]))
+    }
+
+    fn floors(polls: &Polls) -> Vec<u64> {
+        polls.lock().iter().map(|(_, floor)| *floor).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readmitted_node_votes_above_majority_floor() {
+        let (readmission, context, polls) = quorum(&[
+            &[knows(10), knows(20), READY],
+            &[knows(30), knows(25), READY],
+            &[knows(30), knows(25), knows(30)],
+        ]);
+        readmission.check(&context, TIMEOUT).await.unwrap();
+        let longest = u64::try_from(MAX_LEASE.as_millis()).unwrap();
+        assert_eq!(*polls.lock(), [(longest, 0), (longest, 0), (longest, 30)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readmission_without_tokens_uses_floor_one() {
+        let (readmission, context, polls) = quorum(&[&[knows(0), knows(0), READY]]);
+        readmission.check(&context, TIMEOUT).await.unwrap();
+        assert_eq!(floors(&polls), [0, 0, 1], "a floor of 0 only polls");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn last_of_five_nodes_is_readmitted() {
+        let one = knows(1);
+        let (readmission, context, polls) = quorum(&[&[one, one, one, one, READY]]);
+        readmission.check(&context, TIMEOUT).await.unwrap();
+        assert_eq!(floors(&polls), [0, 0, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn minority_readmits_no_node() {
+        let some: [&[&[NodeStatus]]; 3] = [
+            &[&[knows(10), READY, READY]],
+            &[&[knows(10), READY, NodeStatus::NoReply]],
+            // The second voting node disappears before the second poll.
+            &[
+                &[knows(10), knows(20), READY],
+                &[knows(10), NodeStatus::NoReply, READY],
+            ],
+        ];
+        for replies in some {
+            let (readmission, context, polls) = quorum(replies);
+            let start = BootInstant::now();
+            let checked = readmission.check(&context, TIMEOUT).await;
+            assert!(matches!(checked, Err(Error::NoQuorum(_))), "{checked:?}");
+            assert!(BootInstant::now().since(start) >= TIMEOUT);
+            assert!(floors(&polls).iter().all(|floor| *floor == 0), "{polls:?}");
+        }
+    }
+
+    #[test]
+    fn poll_delay_ends_when_a_node_can_be_readmitted() {
+        let left = Duration::from_secs(5);
+        let quarantined = NodeStatus::Quarantined { left };
+        for _ in 0..100 {
+            let calm = [
+                &[knows(1), knows(1)][..],
+                &[knows(1), READY, NodeStatus::NoReply],
+            ];
+            for nodes in calm {
+                assert!(
+                    (IDLE_INTERVAL..=IDLE_INTERVAL * 3).contains(&poll_delay(nodes)),
+                    "{nodes:?}"
+                );
+            }
+            assert!(poll_delay(&[knows(1), knows(1), READY]) <= JITTER);
+            let due = poll_delay(&[knows(1), knows(1), quarantined]);
+            assert!((left..=left + JITTER).contains(&due), "{due:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_vote_triggers_a_poll() {
+        let barred = vec![Reply::PerNode(vec![Some(Reply::List(vec![Reply::Int(3)]))])];
+        let (readmission, context, polls) = quorum(&[&[knows(1), knows(1), knows(1)]]);
+        let (context, electorate) = (Arc::new(context), readmission.electorate.clone());
+        let watching = tokio::spawn(readmission.run(Arc::downgrade(&context)));
+        tokio::time::sleep(IDLE_INTERVAL * 3 + AT_ONCE * 2).await;
+        let calm = polls.lock().len();
+        assert!((1..=3).contains(&calm), "{calm}");
+        electorate.note(&barred);
+        tokio::time::sleep(AT_ONCE * 2).await;
+        assert_eq!(polls.lock().len(), calm + 1);
+        watching.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn quarantined_node_is_not_readmitted() {
+        let left = Duration::from_secs(9);
+        let (readmission, context, polls) =
+            quorum(&[&[knows(10), knows(20), NodeStatus::Quarantined { left }]]);
+        readmission.check(&context, TIMEOUT).await.unwrap();
+        assert_eq!(floors(&polls), [0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_is_bootstrapped_by_all_of_it_or_not_at_all() {
+        let (readmission, context, polls) = quorum(&[&[knows(1), knows(1), NodeStatus::NoReply]]);
+        let start = BootInstant::now();
+        let bootstrapped = readmission.bootstrap(&context, TIMEOUT).await;
+        assert!(
+            matches!(bootstrapped, Err(Error::NoQuorum(_))),
+            "{bootstrapped:?}"
+        );
+        let took = BootInstant::now().since(start);
+        assert!((TIMEOUT..TIMEOUT * 2).contains(&took), "{took:?}");
+        assert!(polls.lock().iter().all(|(longest, _)| *longest == 0));
+
+        let (readmission, context, _) = quorum(&[
+            &[knows(1), knows(1), NodeStatus::NoReply],
+            &[knows(1), knows(1), knows(1)],
+        ]);
+        readmission.bootstrap(&context, TIMEOUT).await.unwrap();
+    }
+}

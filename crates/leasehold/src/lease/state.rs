@@ -1,0 +1,349 @@
+//! The state of one lease, shared by its guard, its views and the keeper.
+//!
+//! The state is one atomic number: the deadline while the lease is valid, or
+//! the reason why it ended. Loss is therefore permanent (invariant 3) by
+//! compare-and-swap, and a check needs no lock and no task.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::schedule::{deadline, first_renewal_at};
+use crate::backend::Capabilities;
+use crate::error::Loss;
+use crate::options::{AcquireOptions, ReplicaAck};
+use crate::owner::Token;
+use crate::protocol::{Call, Kind, LockValue, ReleaseReply};
+use crate::sync::Mutex;
+use crate::time::BootInstant;
+
+/// One acquisition, from the reply that granted it to its end.
+pub(super) struct LeaseState {
+    pub(super) kind: Arc<dyn Kind>,
+    pub(super) value: LockValue,
+    pub(super) token: Token,
+    pub(super) lease: Duration,
+    pub(super) max_lease: Duration,
+    /// The replicas that must acknowledge a renewal.
+    pub(super) replica_ack: Option<ReplicaAck>,
+    /// Whether the keeper renews the lease periodically.
+    pub(super) renewed: bool,
+    /// When the lease is first renewed. A fixed lease is renewed once if the
+    /// server granted only a part of it.
+    pub(super) first_renewal: BootInstant,
+    /// When the lease must end, by `at_most`.
+    max_hold_until: Option<BootInstant>,
+    /// Until when other clients are kept out even after a release, by
+    /// `at_least`.
+    keep_until: Option<BootInstant>,
+    /// Called once the lock has left this process.
+    end_hook: Mutex<Option<Arc<dyn EndHook>>>,
+    /// Counts the holders that received the lock by local hand-off.
+    generation: AtomicU64,
+    /// The deadline in nanoseconds, or an [`EndReason`] below
+    /// [`FIRST_INSTANT`].
+    validity: AtomicU64,
+    /// Whether `max_hold_until` set the deadline. Written before the deadline
+    /// that it belongs to.
+    clamped: AtomicBool,
+    ended: Notify,
+    /// The number of guards of a reentrant handle.
+    entries: AtomicU32,
+    /// Whether a job of the keeper writes the hold count to the server.
+    writes_hold_count: AtomicBool,
+    /// Whether the lock was handed to a task that has not claimed it yet.
+    unclaimed: AtomicBool,
+}
+
+/// A listener for the end of a lease in this process.
+pub(super) trait EndHook: Send + Sync {
+    /// Called once, when the lease is lost or its release was sent. The server
+    /// notified `notified` subscribers; the lock was handed off `handoffs`
+    /// times.
+    fn on_end(&self, notified: u64, handoffs: u64);
+}
+
+/// A lease as the server granted it, counted from an instant no later than the
+/// grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Granted {
+    start: BootInstant,
+    lease: Duration,
+}
+
+impl Granted {
+    pub(super) fn new(start: BootInstant, lease: Duration) -> Self {
+        Self { start, lease }
+    }
+}
+
+/// Whether a lease is valid, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Validity {
+    Valid { deadline: BootInstant },
+    Ended(EndReason),
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndReason {
+    Released,
+    Lost(Loss),
+}
+
+/// Smaller numbers encode an [`EndReason`]; the clock never reads that low.
+const FIRST_INSTANT: u64 = 16;
+
+impl LeaseState {
+    pub(super) fn new(
+        kind: Arc<dyn Kind>,
+        value: LockValue,
+        token: Token,
+        options: &AcquireOptions,
+        granted: Granted,
+    ) -> Self {
+        let Granted { start, lease } = granted;
+        // A server that does not know `at_most` can grant a longer lease.
+        let lease = lease.min(first_lease(options));
+        let first_renewal = if options.renewed {
+            first_renewal_at(start, lease)
+        } else if lease < first_lease(options) {
+            start
+        } else {
+            BootInstant::NEVER
+        };
+        Self {
+            kind,
+            value,
+            token,
+            lease: options.lease,
+            max_lease: options.max_lease,
+            replica_ack: options.replica_ack,
+            renewed: options.renewed,
+            first_renewal,
+            max_hold_until: options.at_most.map(|at_most| start + at_most),
+            keep_until: (!options.at_least.is_zero())
+                .then(|| BootInstant::now() + options.at_least),
+            end_hook: Mutex::default(),
+            generation: AtomicU64::new(0),
+            validity: AtomicU64::new(deadline(start, lease).as_nanos()),
+            clamped: AtomicBool::new(options.at_most.is_some_and(|at_most| at_most <= lease)),
+            ended: Notify::new(),
+            entries: AtomicU32::new(0),
+            writes_hold_count: AtomicBool::new(false),
+            unclaimed: AtomicBool::new(false),
+        }
+    }
+
+    /// Counts one more guard and returns their number.
+    pub(super) fn enter(&self) -> u32 {
+        self.entries.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Counts one guard less and returns their number.
+    pub(super) fn leave(&self) -> u32 {
+        self.entries.fetch_sub(1, Ordering::AcqRel) - 1
+    }
+
+    pub(super) fn entries(&self) -> u32 {
+        self.entries.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the caller must write the hold count: no job does.
+    pub(super) fn begin_hold_count(&self) -> bool {
+        !self.writes_hold_count.swap(true, Ordering::AcqRel)
+    }
+
+    /// Ends what [`begin_hold_count`](Self::begin_hold_count) began. The
+    /// caller must still write entries that changed before this call.
+    pub(super) fn end_hold_count(&self) {
+        self.writes_hold_count.store(false, Ordering::Release);
+    }
+
+    /// Records that the lock is on its way to another task, or has arrived.
+    pub(super) fn set_unclaimed(&self, unclaimed: bool) {
+        self.unclaimed.store(unclaimed, Ordering::Release);
+    }
+
+    pub(super) fn is_unclaimed(&self) -> bool {
+        self.unclaimed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        matches!(self.validity(), Validity::Valid { .. })
+    }
+
+    /// Returns the current validity. The first caller after the deadline ends
+    /// the lease.
+    pub(super) fn validity(&self) -> Validity {
+        loop {
+            let seen = self.validity.load(Ordering::Acquire);
+            match decode(seen) {
+                Validity::Valid { deadline } if BootInstant::now() >= deadline => {
+                    self.swap(seen, encode(EndReason::Lost(self.loss_by_time())));
+                }
+                validity => return validity,
+            }
+        }
+    }
+
+    /// Returns the current validity for the holder of one generation. An
+    /// earlier generation has released the lock (invariant 11).
+    pub(super) fn validity_of(&self, generation: u64) -> Validity {
+        match self.generation.load(Ordering::Acquire) == generation {
+            true => self.validity(),
+            false => Validity::Ended(EndReason::Released),
+        }
+    }
+
+    /// Moves the deadline after a confirmed renewal for `lease` that was sent
+    /// at `sent`. Has no effect if the lease has ended, or the deadline is
+    /// already later.
+    pub(super) fn confirm(&self, sent: BootInstant, lease: Duration, clamped: bool) {
+        let later = deadline(sent, lease).as_nanos();
+        loop {
+            let seen = self.validity.load(Ordering::Acquire);
+            let Validity::Valid { deadline } = decode(seen) else {
+                return;
+            };
+            if BootInstant::now() >= deadline || deadline.as_nanos() >= later {
+                return;
+            }
+            self.clamped.store(clamped, Ordering::Release);
+            if self.swap(seen, later) {
+                return;
+            }
+        }
+    }
+
+    /// Ends a valid lease. Returns `false` if it has already ended.
+    pub(super) fn end(&self, reason: EndReason) -> bool {
+        loop {
+            let Validity::Valid { deadline } = self.validity() else {
+                return false;
+            };
+            if self.swap(deadline.as_nanos(), encode(reason)) {
+                return true;
+            }
+        }
+    }
+
+    /// Ends the lease at its deadline. Returns `false` if it has already
+    /// ended.
+    pub(super) fn expire(&self) -> bool {
+        self.end(EndReason::Lost(self.loss_by_time()))
+    }
+
+    /// Waits until the lease has ended for the holder of one generation.
+    pub(super) async fn ended(&self, generation: u64) -> EndReason {
+        loop {
+            let mut notified = std::pin::pin!(self.ended.notified());
+            notified.as_mut().enable();
+            if let Validity::Ended(reason) = self.validity_of(generation) {
+                return reason;
+            }
+            notified.await;
+        }
+    }
+
+    /// Returns how much of `lease` a renewal can request, and whether
+    /// `at_most` limits it; `None` if the lease cannot be extended.
+    pub(super) fn clamp_to_max_hold(&self, lease: Duration) -> Option<(Duration, bool)> {
+        if self.clamped.load(Ordering::Acquire) {
+            return None;
+        }
+        let remaining = self
+            .max_hold_until
+            .map(|until| until.since(BootInstant::now()));
+        match remaining {
+            Some(remaining) if remaining < Duration::from_millis(1) => None,
+            Some(remaining) if remaining <= lease => Some((remaining, true)),
+            _ => Some((lease, false)),
+        }
+    }
+
+    /// Returns the call that releases the lock and honours `at_least`.
+    pub(super) fn release_call(&self, server: Capabilities) -> Call<ReleaseReply> {
+        let hold_for = self.keep_until.map(|until| until.since(BootInstant::now()));
+        let hold_for = hold_for.filter(|hold_for| !hold_for.is_zero());
+        self.kind.release(&self.value, hold_for, server)
+    }
+
+    /// Sets the hook. It fires at once if the lease is already lost.
+    pub(super) fn set_end_hook(&self, hook: Arc<dyn EndHook>) {
+        *self.end_hook.lock() = Some(hook);
+        if let Validity::Ended(EndReason::Lost(_)) = self.validity() {
+            self.notify_released(0);
+        }
+    }
+
+    /// Calls the end hook, the first time only.
+    pub(super) fn notify_released(&self, notified: u64) {
+        let hook = self.end_hook.lock().take();
+        if let Some(hook) = hook {
+            hook.on_end(notified, self.generation.load(Ordering::Acquire));
+        }
+    }
+
+    /// Ends the current generation and returns the next one.
+    pub(super) fn advance(&self) -> u64 {
+        let next = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        self.ended.notify_waiters();
+        next
+    }
+
+    fn loss_by_time(&self) -> Loss {
+        match self.clamped.load(Ordering::Acquire) {
+            true => Loss::AtMost,
+            false => Loss::Expired,
+        }
+    }
+
+    fn swap(&self, seen: u64, new: u64) -> bool {
+        let swapped = self
+            .validity
+            .compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if swapped && new < FIRST_INSTANT {
+            self.ended.notify_waiters();
+            // A released lock leaves this process once the server has it.
+            if let Validity::Ended(EndReason::Lost(_)) = decode(new) {
+                self.notify_released(0);
+            }
+        }
+        swapped
+    }
+}
+
+/// Returns the lease to acquire with: `at_most` limits the first one too.
+pub(super) fn first_lease(options: &AcquireOptions) -> Duration {
+    options
+        .at_most
+        .map_or(options.lease, |at_most| at_most.min(options.lease))
+}
+
+fn encode(reason: EndReason) -> u64 {
+    match reason {
+        EndReason::Released => 0,
+        EndReason::Lost(Loss::Expired) => 1,
+        EndReason::Lost(Loss::Revoked) => 2,
+        EndReason::Lost(Loss::AtMost) => 3,
+        EndReason::Lost(Loss::ShutDown) => 4,
+    }
+}
+
+fn decode(number: u64) -> Validity {
+    Validity::Ended(match number {
+        0 => EndReason::Released,
+        1 => EndReason::Lost(Loss::Expired),
+        2 => EndReason::Lost(Loss::Revoked),
+        3 => EndReason::Lost(Loss::AtMost),
+        4 => EndReason::Lost(Loss::ShutDown),
+        nanos => {
+            let deadline = BootInstant::from_nanos(nanos);
+            return Validity::Valid { deadline };
+        }
+    })
+}

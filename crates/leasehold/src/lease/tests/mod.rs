@@ -1,0 +1,7 @@
+//! The lease layer's own timing, with a paused clock.
+
+mod queued;
+#[cfg(shuttle)]
+mod schedules;
+pub(super) mod scripted;
+mod simulation;

@@ -1,0 +1,291 @@
+//! Waiting in the server's queue: an entry kept by heartbeats, and a lock that
+//! arrives by push.
+//!
+//! A release grants the lock to the next waiter on the server, and notifies
+//! it: the message carries the token and the end of the first lease. The
+//! waiter thus holds the lock without another request. A lost message is
+//! recovered by the next heartbeat, a lost entry is restored by its ticket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::grants::{GrantReceiver, GrantRouter, QueueEvent};
+use super::leader::LeaderTurn;
+use crate::backend::{Purpose, RequestError};
+use crate::info::Holder;
+use crate::lease::attempt::{CancelOnDrop, establish};
+use crate::lease::context::Context;
+use crate::lease::owned::OwnedLease;
+use crate::lease::retry::RetryState;
+use crate::lease::schedule::floor;
+use crate::lease::state::{Granted, first_lease};
+use crate::options::AcquireOptions;
+use crate::owner::{Owner, Token};
+use crate::protocol::{Grant, Kind, LockValue, QueueStatus, ServerQueue};
+use crate::time::BootInstant;
+
+/// The longest time that a queue entry lasts without a heartbeat, and the
+/// longest first lease of a pushed grant: a dead waiter delays the others by
+/// no more. It allows three heartbeats, one a second.
+const MAX_QUEUE_TTL: Duration = Duration::from_secs(3);
+
+/// The shortest time that a queue entry lasts, however short the lease: a
+/// waiter on a busy machine is not dead.
+const MIN_QUEUE_TTL: Duration = Duration::from_millis(500);
+
+/// Heartbeats leave at this many instants per period. Those of one client to
+/// one node then leave together, as one pipeline.
+const HEARTBEAT_INSTANTS: u32 = 16;
+
+/// Queues until the lock is acquired.
+pub(super) async fn acquire(
+    context: &Arc<Context>,
+    grants: &GrantRouter,
+    kind: &Arc<dyn Kind>,
+    queue: &dyn ServerQueue,
+    options: &AcquireOptions,
+    turn: Option<LeaderTurn<'_>>,
+    retry: &mut RetryState,
+) -> Result<OwnedLease, RequestError> {
+    let mut wait = WaitContext {
+        turn,
+        ticket: None,
+        retry,
+    };
+    loop {
+        match enqueue(context, grants, kind, queue, options, &mut wait).await {
+            Ok(Some(mut lease)) => {
+                *wait.ticket() = None;
+                if let Some(turn) = wait.turn {
+                    turn.on_acquired(&mut lease, options);
+                }
+                return Ok(lease);
+            }
+            // The entry was lost: enqueue again with its ticket.
+            Ok(None) => {}
+            Err(error) => {
+                wait.retry.on_error(error)?;
+                tokio::time::sleep(wait.retry.backoff.pause()).await;
+            }
+        }
+    }
+}
+
+/// Enqueues with a new owner and waits until the lock is acquired, or the
+/// entry is lost (`None`).
+async fn enqueue(
+    context: &Arc<Context>,
+    grants: &GrantRouter,
+    kind: &Arc<dyn Kind>,
+    queue: &dyn ServerQueue,
+    options: &AcquireOptions,
+    wait: &mut WaitContext<'_>,
+) -> Result<Option<OwnedLease>, RequestError> {
+    // The connection that carries the grants: a reconnect is noticed by both.
+    let connection = context
+        .backend
+        .connection(Purpose::Keeper, kind.slot())
+        .await?;
+    let owner = Owner::random();
+    let value = kind.value(&owner, connection.facts().server_now(), &options.note);
+    let mut events = grants.register(owner);
+    grants
+        .subscribe(context, queue.delivery(&value), kind.slot(), &mut events)
+        .await?;
+    let lease = first_lease(options);
+    let mut entry = QueuedWait {
+        context,
+        kind: &**kind,
+        queue,
+        value: value.clone(),
+        events,
+        lease,
+        queue_ttl: queue_ttl(lease),
+    };
+    let pending = CancelOnDrop::new(&context.keeper, kind, value, connection.clone());
+    let sent = BootInstant::now();
+    let call = queue.enter(&entry.value, lease, entry.queue_ttl, *wait.ticket());
+    let status = match call.send(&*connection, context.limits.request).await {
+        Err(error @ RequestError::Refused(_)) => {
+            pending.disarm();
+            return Err(error);
+        }
+        status => status?,
+    };
+    let first = HeartbeatReply {
+        sent,
+        connection: connection.id(),
+        status,
+    };
+    match entry.wait(first, wait).await? {
+        QueueExit::Granted(token, granted) => {
+            let lease = establish(context, pending, token, options, granted).await?;
+            Ok(Some(lease))
+        }
+        QueueExit::EntryLost => {
+            pending.disarm();
+            Ok(None)
+        }
+    }
+}
+
+/// What a waiter keeps across its queue entries.
+struct WaitContext<'a> {
+    /// Present if tasks of this client share one entry.
+    turn: Option<LeaderTurn<'a>>,
+    /// The ticket of a task that has its own entry.
+    ticket: Option<u64>,
+    retry: &'a mut RetryState,
+}
+
+impl WaitContext<'_> {
+    fn ticket(&mut self) -> &mut Option<u64> {
+        match &mut self.turn {
+            Some(turn) => turn.ticket(),
+            None => &mut self.ticket,
+        }
+    }
+
+    fn on_queued(&mut self, ahead: u64, ticket: Option<u64>, holder: Holder) {
+        *self.ticket() = ticket.or(*self.ticket());
+        if let Some(turn) = &self.turn {
+            turn.record_holder(&holder, Some(ahead));
+        }
+        self.retry.on_queued(holder, ahead);
+    }
+}
+
+/// One entry in the server's queue, of one owner.
+struct QueuedWait<'a> {
+    context: &'a Context,
+    kind: &'a dyn Kind,
+    queue: &'a dyn ServerQueue,
+    value: LockValue,
+    events: GrantReceiver<'a>,
+    /// The lease that the waiter wants.
+    lease: Duration,
+    /// How long the entry lasts without a heartbeat.
+    queue_ttl: Duration,
+}
+
+/// The reply to an enqueue or a heartbeat.
+struct HeartbeatReply {
+    sent: BootInstant,
+    /// The id of the connection that carried it.
+    connection: u64,
+    status: QueueStatus,
+}
+
+/// How an entry left the queue.
+enum QueueExit {
+    Granted(Token, Granted),
+    EntryLost,
+}
+
+impl QueuedWait<'_> {
+    /// Sends heartbeats until the lock is granted or the entry is lost.
+    async fn wait(
+        &mut self,
+        first: HeartbeatReply,
+        wait: &mut WaitContext<'_>,
+    ) -> Result<QueueExit, RequestError> {
+        let mut last = first;
+        loop {
+            let server_now = match last.status {
+                QueueStatus::Holds { token, left } => {
+                    let granted = Granted::new(last.sent, left);
+                    return Ok(QueueExit::Granted(token, granted));
+                }
+                QueueStatus::Gone { .. } => return Ok(QueueExit::EntryLost),
+                QueueStatus::Waits {
+                    ahead,
+                    server_now,
+                    ticket,
+                    holder,
+                } => {
+                    wait.on_queued(ahead, ticket, holder);
+                    server_now
+                }
+            };
+            let mut delay = next_heartbeat_delay(self.queue_ttl);
+            last = loop {
+                tokio::select! {
+                    biased;
+                    event = self.events.next() => match event {
+                        QueueEvent::Granted(grant, connection) if connection == last.connection => {
+                            let granted = self.lease_from_grant(&grant, last.sent, server_now);
+                            return Ok(QueueExit::Granted(grant.token, granted));
+                        }
+                        // Another connection, perhaps to another server: a
+                        // heartbeat must confirm the grant.
+                        QueueEvent::Granted(..) | QueueEvent::Ask => delay = Duration::ZERO,
+                    },
+                    reply = heartbeat(self.context, self.kind, self.queue, &self.value, self.lease, self.queue_ttl, delay) => match reply {
+                        Ok(reply) => break reply,
+                        Err(error) => {
+                            wait.retry.on_error(error)?;
+                            delay = wait.retry.backoff.pause().min(self.queue_ttl / 3);
+                        }
+                    }
+                }
+            };
+        }
+    }
+
+    /// Returns the lease of a pushed grant (invariant 9).
+    ///
+    /// By the server's clock, the grant was made some time after a heartbeat's
+    /// reply. That heartbeat was sent earlier still.
+    fn lease_from_grant(
+        &self,
+        grant: &Grant,
+        heartbeat_sent: BootInstant,
+        server_now: u64,
+    ) -> Granted {
+        let until_end = Duration::from_micros(grant.end.saturating_sub(server_now));
+        // The first lease of a grant is no longer than the entry's TTL.
+        let first = self.queue_ttl.min(self.lease);
+        let waited = until_end.saturating_sub(first);
+        let start = heartbeat_sent + (waited - waited / 100);
+        Granted::new(start.min(BootInstant::now()), first.min(until_end))
+    }
+}
+
+/// Sends a heartbeat after `delay`.
+async fn heartbeat(
+    context: &Context,
+    kind: &dyn Kind,
+    queue: &dyn ServerQueue,
+    value: &[u8],
+    lease: Duration,
+    queue_ttl: Duration,
+    delay: Duration,
+) -> Result<HeartbeatReply, RequestError> {
+    tokio::time::sleep(delay).await;
+    let connection = context
+        .backend
+        .connection(Purpose::Keeper, kind.slot())
+        .await?;
+    let sent = BootInstant::now();
+    let call = queue.stay(value, lease, queue_ttl);
+    let status = call.send(&*connection, context.limits.request).await?;
+    Ok(HeartbeatReply {
+        sent,
+        connection: connection.id(),
+        status,
+    })
+}
+
+/// Returns how long an entry lasts without a heartbeat: half of the lease. If
+/// a holder and the waiters behind it die together, the server evicts them
+/// before the holder's lease expires, and grants them nothing.
+fn queue_ttl(lease: Duration) -> Duration {
+    (lease / 2).clamp(MIN_QUEUE_TTL, MAX_QUEUE_TTL)
+}
+
+/// Returns the delay until the next heartbeat: a third of the entry's TTL, at
+/// one of the instants that all waiters of this client share.
+pub(in crate::lease) fn next_heartbeat_delay(queue_ttl: Duration) -> Duration {
+    let (now, period) = (BootInstant::now(), queue_ttl / 3);
+    floor(now + period, period / HEARTBEAT_INSTANTS).since(now)
+}
