@@ -1,4 +1,4 @@
-//! The timing of grants that are pushed, with scripted answers and a paused clock.
+//! The timing of pushed grants against a scripted server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,19 +21,19 @@ const LEASE: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_secs(3);
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// The server's clock when the test began.
+/// The server's clock at the start of the test.
 const EPOCH: u64 = 1_763_000_000_000_000;
 
 fn kind() -> Arc<dyn Kind> {
     let keys = Keyspace::new("lock:", Counters::one()).unwrap();
-    let share = QueueParams {
+    let params = QueueParams {
         kind: "fair",
         capacity: 1,
         weight: 1,
         shared: false,
         handed_on: true,
     };
-    Arc::new(Queued::new(keys.queue("job").unwrap(), share))
+    Arc::new(Queued::new(keys.queue("job").unwrap(), params))
 }
 
 fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
@@ -64,26 +64,26 @@ fn list(numbers: &[u64]) -> Reply {
     Reply::List(parts)
 }
 
-/// A server with a line that our owner stands in, until the test says otherwise.
-struct Desk {
+/// A server whose queue has one waiter, until the test changes its status.
+struct QueueServer {
     start: BootInstant,
-    /// The owner that entered, and how many heartbeats it has sent.
+    /// The owner that enqueued.
     owner: Mutex<String>,
-    beats: AtomicU64,
-    /// What the server says of it: 2 waits, 1 holds, 0 gone.
-    stands: AtomicU64,
+    heartbeats: AtomicU64,
+    /// Its status: 2 waits, 1 holds, 0 unknown.
+    status: AtomicU64,
 }
 
-impl Desk {
-    fn open() -> (Arc<Self>, Arc<Scripted>) {
-        let desk = Arc::new(Self {
+impl QueueServer {
+    fn start() -> (Arc<Self>, Arc<Scripted>) {
+        let server = Arc::new(Self {
             start: BootInstant::now(),
             owner: Mutex::default(),
-            beats: AtomicU64::new(0),
-            stands: AtomicU64::new(2),
+            heartbeats: AtomicU64::new(0),
+            status: AtomicU64::new(2),
         });
-        let asked = desk.clone();
-        (desk, Scripted::new(move |sent| asked.answer(sent)))
+        let shared = server.clone();
+        (server, Scripted::new(move |sent| shared.reply(sent)))
     }
 
     fn now(&self) -> u64 {
@@ -91,36 +91,37 @@ impl Desk {
         EPOCH + u64::try_from(passed).unwrap()
     }
 
-    fn answer(&self, sent: &Sent<'_>) -> Answer {
+    fn reply(&self, sent: &Sent<'_>) -> Answer {
         let args: Vec<_> = sent.batch.args(0).map(String::from_utf8_lossy).collect();
         if args[0] == "SET" {
-            // The first try, which does not wait: another owner holds the lock.
+            // The first attempt does not wait: another owner holds the lock.
             let held = format!("lh1:fair:1:1 {:032x} 1 1 host ", 7);
             let replies = vec![Reply::Bytes(held.into_bytes()), Reply::Int(1)];
             return (AT_ONCE, Ok(replies));
         }
-        // Six keys and the arguments follow the name, the digest and the number of keys.
-        let stands = self.stands.load(Ordering::SeqCst);
-        let known = match (sent.purpose, args.len()) {
+        // The command's name, the digest, the number of keys, six keys, and the
+        // arguments.
+        let status = self.status.load(Ordering::SeqCst);
+        let replied = match (sent.purpose, args.len()) {
             (Purpose::Requests, 14) => 0,
             (Purpose::Keeper, 14) => {
                 *self.owner.lock() = args[9].split(' ').nth(1).unwrap().to_owned();
-                stands
+                status
             }
             _ if args[9] == *self.owner.lock() => {
-                self.beats.fetch_add(1, Ordering::SeqCst);
-                stands
+                self.heartbeats.fetch_add(1, Ordering::SeqCst);
+                status
             }
             _ => 0,
         };
-        let reply = match known {
+        let reply = match replied {
             1 => list(&[1, EPOCH, self.now(), self.now() + 3_000_000]),
-            known => list(&[known, 0, self.now(), 7]),
+            status => list(&[status, 0, self.now(), 7]),
         };
         (AT_ONCE, Ok(vec![reply]))
     }
 
-    /// What the server publishes when it gives the lock to our owner now.
+    /// Returns the message of a grant at this instant.
     fn grant(&self) -> Vec<u8> {
         let end = self.now() + u64::try_from(FIRST.as_micros()).unwrap();
         format!("{} {EPOCH} {end}", self.owner.lock()).into_bytes()
@@ -128,18 +129,19 @@ impl Desk {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_counts_from_when_the_server_made_it_however_late_it_is_heard() {
+async fn grant_counts_from_the_server_s_time_of_it() {
     for delay in [0, 1, 400].map(Duration::from_millis) {
-        let (desk, backend) = Desk::open();
+        let (server, backend) = QueueServer::start();
         let engine = engine(&backend);
         let waiting = acquire(&engine, AcquireOptions::new(LEASE));
         sleep(Duration::from_millis(1500)).await;
-        let (message, granted) = (desk.grant(), BootInstant::now());
+        let (message, granted) = (server.grant(), BootInstant::now());
         sleep(delay).await;
         backend.publish(&message);
         let guard = waiting.await.unwrap().unwrap();
         let deadline = (BootInstant::now() + guard.remaining()).since(granted);
-        // The last heartbeat was sent a millisecond before it was answered, half a second before.
+        // The last heartbeat was sent half a second before, and a millisecond
+        // before its reply.
         let exact = FIRST - margin(FIRST);
         assert!(deadline <= exact, "{deadline:?} is after {exact:?}");
         assert!(deadline > exact - Duration::from_millis(10), "{deadline:?}");
@@ -147,58 +149,58 @@ async fn a_grant_counts_from_when_the_server_made_it_however_late_it_is_heard() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_is_heard_when_it_is_over_is_not_believed() {
-    let (desk, backend) = Desk::open();
+async fn expired_grant_is_ignored() {
+    let (server, backend) = QueueServer::start();
     let engine = engine(&backend);
     let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(1500)).await;
-    let message = desk.grant();
+    let message = server.grant();
     sleep(FIRST).await;
     backend.publish(&message);
     sleep(Duration::from_millis(100)).await;
-    assert!(!waiting.is_finished(), "held after its end");
+    assert!(!waiting.is_finished(), "held after its lease");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_s_clock_that_jumps_ahead_makes_no_lease_longer() {
-    let (desk, backend) = Desk::open();
+async fn forward_clock_step_extends_no_lease() {
+    let (server, backend) = QueueServer::start();
     let engine = engine(&backend);
     let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(1500)).await;
     let hour = 3_600_000_000;
-    let end = desk.now() + hour + u64::try_from(FIRST.as_micros()).unwrap();
-    let message = format!("{} {EPOCH} {end}", desk.owner.lock());
+    let end = server.now() + hour + u64::try_from(FIRST.as_micros()).unwrap();
+    let message = format!("{} {EPOCH} {end}", server.owner.lock());
     backend.publish(message.as_bytes());
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.remaining() <= FIRST - margin(FIRST));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_on_another_connection_is_confirmed_first() {
-    let (desk, backend) = Desk::open();
+async fn grant_on_another_connection_is_confirmed() {
+    let (server, backend) = QueueServer::start();
     let engine = engine(&backend);
     let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(1500)).await;
-    let before = desk.beats.load(Ordering::SeqCst);
+    let before = server.heartbeats.load(Ordering::SeqCst);
     backend.break_links();
-    backend.publish(&desk.grant());
+    backend.publish(&server.grant());
     sleep(Duration::from_millis(10)).await;
-    assert!(!waiting.is_finished(), "believed without asking");
-    assert_eq!(desk.beats.load(Ordering::SeqCst), before + 1);
-    desk.stands.store(1, Ordering::SeqCst);
-    backend.publish(&desk.grant());
+    assert!(!waiting.is_finished(), "accepted without confirmation");
+    assert_eq!(server.heartbeats.load(Ordering::SeqCst), before + 1);
+    server.status.store(1, Ordering::SeqCst);
+    backend.publish(&server.grant());
     let guard = waiting.await.unwrap().unwrap();
     assert!(guard.remaining() > FIRST / 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_heartbeat_a_second_and_a_grant_without_a_message_is_found() {
-    let (desk, backend) = Desk::open();
+async fn heartbeat_finds_a_grant_without_message() {
+    let (server, backend) = QueueServer::start();
     let engine = engine(&backend);
     let waiting = acquire(&engine, AcquireOptions::new(LEASE));
     sleep(Duration::from_millis(10_500)).await;
-    assert_eq!(desk.beats.load(Ordering::SeqCst), 10);
-    desk.stands.store(1, Ordering::SeqCst);
+    assert_eq!(server.heartbeats.load(Ordering::SeqCst), 10);
+    server.status.store(1, Ordering::SeqCst);
     let start = BootInstant::now();
     let guard = waiting.await.unwrap().unwrap();
     assert!(BootInstant::now().since(start) <= Duration::from_secs(1));
@@ -207,33 +209,33 @@ async fn a_heartbeat_a_second_and_a_grant_without_a_message_is_found() {
 
 #[tokio::test(start_paused = true)]
 async fn heartbeats_of_one_client_leave_together() {
-    let mut moments = std::collections::BTreeSet::new();
+    let mut instants = std::collections::BTreeSet::new();
     for _ in 0..60 {
-        let pause = next_heartbeat_delay(FIRST);
-        assert!(pause > FIRST / 3 - FIRST / 40 && pause <= FIRST / 3);
-        moments.insert((BootInstant::now() + pause).as_nanos());
+        let delay = next_heartbeat_delay(FIRST);
+        assert!(delay > FIRST / 3 - FIRST / 40 && delay <= FIRST / 3);
+        instants.insert((BootInstant::now() + delay).as_nanos());
         sleep(Duration::from_millis(1)).await;
     }
-    assert!(moments.len() <= 2, "{moments:?}");
+    assert!(instants.len() <= 2, "{instants:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_lease_is_renewed_in_time_and_a_fixed_one_once() {
+async fn granted_lease_is_renewed_and_fixed_one_once() {
     for renewed in [true, false] {
-        let (desk, backend) = Desk::open();
+        let (server, backend) = QueueServer::start();
         let engine = engine(&backend);
         let mut options = AcquireOptions::new(LEASE);
         options.renewed = renewed;
         let waiting = acquire(&engine, options);
         sleep(Duration::from_millis(1500)).await;
-        let message = desk.grant();
-        desk.stands.store(1, Ordering::SeqCst);
-        let before = desk.beats.load(Ordering::SeqCst);
+        let message = server.grant();
+        server.status.store(1, Ordering::SeqCst);
+        let before = server.heartbeats.load(Ordering::SeqCst);
         backend.publish(&message);
         let guard = waiting.await.unwrap().unwrap();
         sleep(LEASE - Duration::from_secs(1)).await;
         guard.check().unwrap();
-        let renewals = desk.beats.load(Ordering::SeqCst) - before;
+        let renewals = server.heartbeats.load(Ordering::SeqCst) - before;
         assert_eq!(renewals, if renewed { 3 } else { 1 });
         sleep(Duration::from_secs(2)).await;
         assert_eq!(guard.check().is_ok(), renewed);

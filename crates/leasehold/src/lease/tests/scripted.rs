@@ -1,4 +1,4 @@
-//! The lease layer's own timing, with scripted answers and a paused clock.
+//! Renewal, loss, release, cancel and polling against a scripted server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(in crate::lease) fn kind() -> Arc<dyn Kind> {
     Arc::new(SingleKey::new(keys))
 }
 
-/// An engine on `backend` whose keeper runs beside the test, on the paused clock.
+/// Returns an engine whose keeper runs beside the test, on the paused clock.
 pub(in crate::lease) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
     let keeper = Keeper::default();
     tokio::spawn(keeper.clone().work(backend.clone(), REQUEST));
@@ -46,37 +46,37 @@ async fn acquire(engine: &Arc<Engine>, options: &AcquireOptions) -> Result<Guard
     Ok(Guard::new(lease))
 }
 
-/// What a server says that has nothing against it.
-fn willing(batch: &Batch) -> Vec<Reply> {
-    answers(batch, &Reply::Nil, -2)
+/// Returns the replies of a server that grants every request.
+fn granting(batch: &Batch) -> Vec<Reply> {
+    replies(batch, &Reply::Nil, -2)
 }
 
-/// What a server says of a lock that somebody else has for `left`.
+/// Returns the replies of a server whose lock another owner holds for `left`.
 fn busy(batch: &Batch, left: i64) -> Vec<Reply> {
-    answers(batch, &Reply::Bytes(b"somebody".to_vec()), left)
+    replies(batch, &Reply::Bytes(b"other".to_vec()), left)
 }
 
-fn answers(batch: &Batch, to_set: &Reply, to_pttl: i64) -> Vec<Reply> {
-    let answer = |index| match name_of(batch, index).as_str() {
+fn replies(batch: &Batch, to_set: &Reply, to_pttl: i64) -> Vec<Reply> {
+    let reply = |index| match name_of(batch, index).as_str() {
         "SET" => to_set.clone(),
         "PTTL" => Reply::Int(to_pttl),
         _ => Reply::Int(1),
     };
-    (0..batch.len()).map(answer).collect()
+    (0..batch.len()).map(reply).collect()
 }
 
 pub(in crate::lease) fn yes(sent: &Sent<'_>) -> Answer {
-    (AT_ONCE, Ok(willing(sent.batch)))
+    (AT_ONCE, Ok(granting(sent.batch)))
 }
 
-fn no_answer() -> Answer {
+fn no_reply() -> Answer {
     (LEASE * 100, Ok(Vec::new()))
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_counts_from_before_the_request() {
+async fn deadline_counts_from_before_the_request() {
     let slow = Duration::from_millis(700);
-    let backend = Scripted::new(move |sent| (slow, Ok(willing(sent.batch))));
+    let backend = Scripted::new(move |sent| (slow, Ok(granting(sent.batch))));
     let before = BootInstant::now();
     let guard = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
         .await
@@ -86,13 +86,13 @@ async fn the_deadline_counts_from_before_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_confirmed_renewal_moves_the_deadline_from_its_sending() {
+async fn renewal_extends_deadline_from_its_send_time() {
     let renewed_at = Arc::new(Mutex::new(None));
     let seen = renewed_at.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "EVALSHA" => {
             *seen.lock() = Some(BootInstant::now());
-            (Duration::from_millis(400), Ok(willing(sent.batch)))
+            (Duration::from_millis(400), Ok(granting(sent.batch)))
         }
         _ => yes(sent),
     });
@@ -108,7 +108,7 @@ async fn a_confirmed_renewal_moves_the_deadline_from_its_sending() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failed_renewal_does_not_lose_the_lease() {
+async fn failed_renewals_do_not_lose_the_lease() {
     let failures = AtomicU32::new(0);
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "EVALSHA" if failures.fetch_add(1, Ordering::SeqCst) < 3 => {
@@ -124,9 +124,9 @@ async fn one_failed_renewal_does_not_lose_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_renewals_the_loss_is_told_at_the_deadline_and_not_later() {
+async fn loss_without_renewals_fires_at_the_deadline() {
     let backend = Scripted::new(|sent| match sent.name().as_str() {
-        "EVALSHA" => no_answer(),
+        "EVALSHA" => no_reply(),
         _ => yes(sent),
     });
     let before = BootInstant::now();
@@ -134,17 +134,18 @@ async fn without_renewals_the_loss_is_told_at_the_deadline_and_not_later() {
         .await
         .unwrap();
     assert_eq!(guard.lost().await, Some(Loss::Expired));
-    let told = BootInstant::now().since(before);
-    assert!(told <= LEASE - margin(LEASE), "told after {told:?}");
+    let took = BootInstant::now().since(before);
+    assert!(took <= LEASE - margin(LEASE), "lost after {took:?}");
     assert!(
-        told >= LEASE - margin(LEASE) - Duration::from_millis(5),
-        "told after {told:?}"
+        took >= LEASE - margin(LEASE) - Duration::from_millis(5),
+        "lost after {took:?}"
     );
 }
 
-/// The keeper slept until the next renewal of another lease, and past the deadline of a shorter one.
+/// The keeper slept until the next renewal of another lease, past the deadline
+/// of a shorter one.
 #[tokio::test(start_paused = true)]
-async fn loss_beside_other_leases_is_announced_in_time() {
+async fn loss_beside_other_leases_fires_in_time() {
     let backend = Scripted::new(yes);
     let engine = engine(&backend);
     let _other = acquire(&engine, &AcquireOptions::new(LEASE)).await.unwrap();
@@ -152,7 +153,7 @@ async fn loss_beside_other_leases_is_announced_in_time() {
     for millis in (20..300).step_by(7) {
         let mut options = AcquireOptions::new(LEASE);
         options.at_most = Some(Duration::from_millis(millis));
-        // One that is renewed is taken up for its first renewal, which comes before its deadline.
+        // The keeper would take a renewed lease before its deadline anyway.
         options.renewed = false;
         let guard = acquire(&engine, &options).await.unwrap();
         let deadline = BootInstant::now() + guard.remaining();
@@ -162,13 +163,13 @@ async fn loss_beside_other_leases_is_announced_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_after_the_deadline_does_not_revive_a_lease() {
+async fn late_renewal_reply_does_not_revive_a_lease() {
     let late = LEASE / 4 - AT_ONCE;
     let renewals = AtomicU32::new(0);
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
-        // The one sent shortly before the deadline is answered after it.
-        "EVALSHA" if renewals.fetch_add(1, Ordering::SeqCst) == 0 => no_answer(),
-        "EVALSHA" => (late, Ok(willing(sent.batch))),
+        // The renewal sent shortly before the deadline gets a late reply.
+        "EVALSHA" if renewals.fetch_add(1, Ordering::SeqCst) == 0 => no_reply(),
+        "EVALSHA" => (late, Ok(granting(sent.batch))),
         _ => yes(sent),
     });
     let options = AcquireOptions::new(Duration::from_secs(1));
@@ -180,7 +181,7 @@ async fn an_answer_after_the_deadline_does_not_revive_a_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_confirmation_after_the_deadline_comes_too_late_even_if_nobody_has_looked() {
+async fn confirmation_after_the_deadline_has_no_effect() {
     let (kind, options) = (kind(), AcquireOptions::new(LEASE));
     let value = kind.value(&Owner::random(), 0, "");
     let granted = Granted::new(BootInstant::now(), LEASE);
@@ -200,7 +201,7 @@ async fn a_confirmation_after_the_deadline_comes_too_late_even_if_nobody_has_loo
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_no_longer_has_is_lost_at_the_next_renewal() {
+async fn revoked_lease_is_lost_at_the_next_renewal() {
     let gone = |sent: &Sent<'_>| vec![Reply::Int(0); sent.batch.len()];
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
         "EVALSHA" => (AT_ONCE, Ok(gone(sent))),
@@ -233,7 +234,7 @@ async fn what_the_server_no_longer_has_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_without_an_answer_is_sent_again_until_there_is_one() {
+async fn release_is_repeated_until_a_reply() {
     let releases = Arc::new(AtomicU32::new(0));
     let seen = releases.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
@@ -252,11 +253,11 @@ async fn a_release_without_an_answer_is_sent_again_until_there_is_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel_that_is_forbidden_is_not_tried_for_ever() {
+async fn denied_cancel_is_given_up() {
     let cancels = Arc::new(AtomicU32::new(0));
     let seen = cancels.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
-        "SET" => no_answer(),
+        "SET" => no_reply(),
         "DELEX" => {
             seen.fetch_add(1, Ordering::SeqCst);
             let forbidden = ServerError::new("NOPERM", "no permissions");
@@ -271,11 +272,11 @@ async fn a_cancel_that_is_forbidden_is_not_tried_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_comes_too_late_is_no_grant_and_is_cancelled() {
+async fn late_grant_is_rejected_and_cancelled() {
     let cancelled = Arc::new(AtomicBool::new(false));
     let seen = cancelled.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
-        "SET" => (Duration::from_millis(500), Ok(willing(sent.batch))),
+        "SET" => (Duration::from_millis(500), Ok(granting(sent.batch))),
         "DELEX" => {
             seen.store(true, Ordering::SeqCst);
             yes(sent)
@@ -291,11 +292,11 @@ async fn a_grant_that_comes_too_late_is_no_grant_and_is_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel_answered_on_the_same_link_is_the_last() {
+async fn cancel_reply_on_same_connection_is_final() {
     let cancels = Arc::new(AtomicU32::new(0));
     let seen = cancels.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
-        "SET" => no_answer(),
+        "SET" => no_reply(),
         "DELEX" => {
             assert_eq!(
                 sent.purpose,
@@ -314,11 +315,11 @@ async fn a_cancel_answered_on_the_same_link_is_the_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_link_a_cancel_is_repeated_at_least_every_second_for_a_while() {
+async fn cancel_without_its_connection_is_repeated() {
     let cancels = Arc::new(Mutex::new(Vec::new()));
     let seen = cancels.clone();
     let backend = Scripted::new(move |sent| match (sent.name().as_str(), sent.connection) {
-        ("SET", _) => no_answer(),
+        ("SET", _) => no_reply(),
         ("DELEX", 1) => (AT_ONCE, Err(RequestError::Unknown("broken".into()))),
         ("DELEX", _) => {
             seen.lock().push(BootInstant::now());
@@ -343,22 +344,16 @@ async fn without_its_link_a_cancel_is_repeated_at_least_every_second_for_a_while
         last = *cancel;
     }
     let lasted = last.since(start);
-    assert!(
-        lasted > Duration::from_secs(14),
-        "given up after {lasted:?}"
-    );
-    assert!(
-        lasted < Duration::from_secs(20),
-        "still at it after {lasted:?}"
-    );
+    assert!(lasted > Duration::from_secs(14), "ended after {lasted:?}");
+    assert!(lasted < Duration::from_secs(20), "continued for {lasted:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancel_that_is_refused_for_now_is_tried_again_until_it_is_answered() {
+async fn busy_server_gets_the_cancel_again() {
     let cancels = Arc::new(AtomicU32::new(0));
     let seen = cancels.clone();
     let backend = Scripted::new(move |sent| match sent.name().as_str() {
-        "SET" => no_answer(),
+        "SET" => no_reply(),
         "DELEX" if seen.fetch_add(1, Ordering::SeqCst) < 3 => {
             let busy = ServerError::new("BUSY", "a script is running");
             (AT_ONCE, Err(RequestError::Refused(busy)))
@@ -372,10 +367,10 @@ async fn a_cancel_that_is_refused_for_now_is_tried_again_until_it_is_answered() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
+async fn waiter_is_woken_and_polls_once_a_second() {
     let free = Arc::new(AtomicBool::new(false));
-    let looks = Arc::new(AtomicU32::new(0));
-    let (is_free, seen) = (free.clone(), looks.clone());
+    let polls = Arc::new(AtomicU32::new(0));
+    let (is_free, seen) = (free.clone(), polls.clone());
     let backend = Scripted::new(move |sent| {
         if sent.name() == "PTTL" {
             assert_eq!(
@@ -396,23 +391,26 @@ async fn a_waiter_is_woken_by_a_message_and_looks_once_a_second_without() {
         async move { acquire(&engine, &AcquireOptions::new(LEASE)).await }
     });
     sleep(Duration::from_millis(10_500)).await;
-    assert_eq!(looks.load(Ordering::SeqCst), 10);
+    assert_eq!(polls.load(Ordering::SeqCst), 10);
     free.store(true, Ordering::SeqCst);
     backend.publish(b"");
     sleep(Duration::from_millis(5)).await;
     let guard = waiter.await.unwrap().unwrap();
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
-    let of_the_process = 1;
+    let revocations = 1;
     assert_eq!(
         backend.subscriptions(),
-        of_the_process,
+        revocations,
         "a subscription is left"
     );
-    assert!(engine.acquirer.registry.is_empty(), "a gate is left");
+    assert!(
+        engine.acquirer.registry.is_empty(),
+        "a registration is left"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_finds_the_end_of_a_crashed_holder_s_lease() {
+async fn poll_finds_the_expired_lease_of_a_dead_holder() {
     let start = BootInstant::now();
     let ends = start + Duration::from_millis(400);
     let backend = Scripted::new(move |sent| {
@@ -430,7 +428,7 @@ async fn a_look_finds_the_end_of_a_crashed_holder_s_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_bounds_renewals_to_the_millisecond() {
+async fn at_most_limits_renewals_to_the_millisecond() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = asked.clone();
     let backend = Scripted::new(move |sent| {
@@ -454,7 +452,7 @@ async fn a_limit_bounds_renewals_to_the_millisecond() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_longer_than_bearable_is_told() {
+async fn outage_beyond_the_limit_is_reported() {
     let backend = Scripted::new(|_| (AT_ONCE, Err(RequestError::Unreachable("down".into()))));
     let start = BootInstant::now();
     let error = acquire(&engine(&backend), &AcquireOptions::new(LEASE))
@@ -469,8 +467,8 @@ async fn an_outage_longer_than_bearable_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_thousand_leases_are_renewed_in_pipelines_and_not_in_a_burst() {
-    // When each pipeline left, and how many renewals it had.
+async fn many_leases_are_renewed_in_spread_pipelines() {
+    // When each pipeline was sent, and its number of renewals.
     let sent = Arc::new(Mutex::new(Vec::new()));
     let noted = sent.clone();
     let backend = Scripted::new(move |sent| {
@@ -480,7 +478,7 @@ async fn a_hundred_thousand_leases_are_renewed_in_pipelines_and_not_in_a_burst()
         yes(sent)
     });
     let engine = engine(&backend);
-    let taking: Vec<_> = (0..100_000)
+    let acquiring: Vec<_> = (0..100_000)
         .map(|_| {
             let engine = engine.clone();
             tokio::spawn(
@@ -489,8 +487,8 @@ async fn a_hundred_thousand_leases_are_renewed_in_pipelines_and_not_in_a_burst()
         })
         .collect();
     let mut guards = Vec::new();
-    for taken in taking {
-        guards.push(taken.await.unwrap());
+    for acquired in acquiring {
+        guards.push(acquired.await.unwrap());
     }
     sleep(LEASE).await;
     assert!(guards.iter().all(|guard| guard.check().is_ok()));

@@ -1,7 +1,8 @@
-//! The lease layer in a simulated world: processes that take, hold, abandon and lose one lock through schedules of delays,
-//! losses, broken connections and crashes, each drawn from a seed.
+//! The lease layer in a simulated world. Processes acquire, hold, cancel and
+//! lose one lock under delays, lost messages, broken connections and crashes,
+//! each drawn from a seed.
 //!
-//! `LEASEHOLD_SEED=n cargo test -p leasehold simulation` runs one of them again.
+//! `LEASEHOLD_SEED=n cargo test -p leasehold simulation` repeats one seed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,34 +20,35 @@ use crate::options::AcquireOptions;
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// When the world calms down, so that everything that was begun can end.
-const STORM: Duration = Duration::from_secs(20);
+/// Faults end after this, so that every operation can complete.
+const FAULTS: Duration = Duration::from_secs(20);
 
-/// No wait can be longer: a storm, then everybody's lease, and what is still on its way.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// No process takes longer: the faults, every lease, and requests in flight.
+const LIMIT: Duration = Duration::from_secs(120);
 
 const PROCESSES: usize = 3;
 const TASKS: u64 = 2;
 const ROUNDS: u64 = 4;
 
-/// Everybody who ever held the lock, for the question whether somebody still does.
+/// Every holder of the lock so far.
 #[derive(Default)]
-struct Register {
-    holders: Mutex<Vec<Lease>>,
+struct Holders {
+    leases: Mutex<Vec<Lease>>,
     last_token: AtomicU64,
     acquisitions: AtomicU64,
 }
 
-impl Register {
-    /// Somebody holds it: nobody else may, and the token must be the largest so far.
+impl Holders {
+    /// Records a holder, and asserts that no other lease is valid and that the
+    /// token is the largest so far.
     fn enter(&self, guard: &Guard, seed: u64) {
         if guard.check().is_err() {
             return;
         }
-        let mut holders = self.holders.lock();
-        holders.retain(|lease| lease.check().is_ok());
-        assert!(holders.is_empty(), "seed {seed}: two hold it");
-        holders.push(guard.lease().clone());
+        let mut leases = self.leases.lock();
+        leases.retain(|lease| lease.check().is_ok());
+        assert!(leases.is_empty(), "seed {seed}: two holders");
+        leases.push(guard.lease().clone());
         let token = guard.token().as_u64();
         let before = self.last_token.swap(token, Ordering::SeqCst);
         assert!(before < token, "seed {seed}: {token} after {before}");
@@ -54,8 +56,9 @@ impl Register {
     }
 }
 
-/// One process: an engine, its keeper, and tasks that want the lock. Aborting the set is its end by `kill -9`.
-fn process(world: &Arc<World>, register: &Arc<Register>, seed: u64) -> JoinSet<()> {
+/// Starts a process: an engine, its keeper, and tasks that want the lock.
+/// Aborting the set is a `kill -9`.
+fn process(world: &Arc<World>, holders: &Arc<Holders>, seed: u64) -> JoinSet<()> {
     let mut process = JoinSet::new();
     let backend = world.connect();
     let keeper = Keeper::default();
@@ -65,20 +68,20 @@ fn process(world: &Arc<World>, register: &Arc<Register>, seed: u64) -> JoinSet<(
     let limits = Limits { request, outage };
     let engine = Arc::new(Engine::new(backend, keeper, limits));
     for _ in 0..TASKS {
-        let (world, register, engine) = (world.clone(), register.clone(), engine.clone());
+        let (world, holders, engine) = (world.clone(), holders.clone(), engine.clone());
         process.spawn(async move {
             for _ in 0..ROUNDS {
-                want(&world, &register, &engine, seed).await;
+                use_lock(&world, &holders, &engine, seed).await;
             }
         });
     }
-    // The keeper ends some time after the last task has.
+    // The keeper ends some time after the last task.
     process.spawn(work);
     process
 }
 
-/// Takes the lock or not, holds it or loses it, and lets go of it in one way or another.
-async fn want(world: &World, register: &Register, engine: &Arc<Engine>, seed: u64) {
+/// Acquires the lock or gives up, holds or loses it, and releases it.
+async fn use_lock(world: &World, holders: &Holders, engine: &Arc<Engine>, seed: u64) {
     let millis = |limit| Duration::from_millis(world.below(limit));
     let mut options = AcquireOptions::new(LEASE);
     options.local_handoff = world.below(2) == 0;
@@ -86,18 +89,18 @@ async fn want(world: &World, register: &Register, engine: &Arc<Engine>, seed: u6
         options.timeout = Some(millis(5000));
     }
     let kind = kind();
-    let taking = engine.acquire(&kind, &options);
-    let taken = match world.below(4) {
-        // Dropped at any moment.
-        0 => timeout(millis(3000), taking).await.ok(),
-        _ => Some(taking.await),
+    let acquiring = engine.acquire(&kind, &options);
+    let acquired = match world.below(4) {
+        // Cancelled at a random instant.
+        0 => timeout(millis(3000), acquiring).await.ok(),
+        _ => Some(acquiring.await),
     };
-    let guard = match taken {
+    let guard = match acquired {
         Some(Ok(lease)) => Guard::new(lease),
-        Some(Err(Error::ShutDown)) => panic!("seed {seed}: closed by nobody"),
+        Some(Err(Error::ShutDown)) => panic!("seed {seed}: not shut down"),
         _ => return sleep(millis(200)).await,
     };
-    register.enter(&guard, seed);
+    holders.enter(&guard, seed);
     let long = world.below(5) == 0;
     let _ = timeout(millis(if long { 8000 } else { 100 }), guard.lost()).await;
     match world.below(2) {
@@ -106,9 +109,9 @@ async fn want(world: &World, register: &Register, engine: &Arc<Engine>, seed: u6
     }
 }
 
-/// Runs one seed; how often the lock was had.
+/// Runs one seed and returns the number of acquisitions.
 fn simulate(seed: u64) -> u64 {
-    // Drawn once in a process, and not from the first seed.
+    // Drawn once per process, and not from the first seed.
     let _ = crate::owner::Owner::process();
     crate::rng::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -119,16 +122,16 @@ fn simulate(seed: u64) -> u64 {
     runtime.block_on(async {
         crate::time::begin();
         let world = World::new(seed);
-        let register = Arc::new(Register::default());
+        let holders = Arc::new(Holders::default());
         let start = Instant::now();
         let mut processes: Vec<_> = (0..PROCESSES)
-            .map(|_| process(&world, &register, seed))
+            .map(|_| process(&world, &holders, seed))
             .collect();
         if world.below(2) == 0 {
             sleep(Duration::from_millis(world.below(8000))).await;
             processes[0].abort_all();
         }
-        tokio::time::sleep_until(start + STORM).await;
+        tokio::time::sleep_until(start + FAULTS).await;
         world.calm_down();
         for mut process in processes {
             let ending = async {
@@ -140,24 +143,24 @@ fn simulate(seed: u64) -> u64 {
                     }
                 }
             };
-            let ended = timeout(PATIENCE, ending).await;
-            assert!(ended.is_ok(), "seed {seed}: somebody waits for ever");
+            let ended = timeout(LIMIT, ending).await;
+            assert!(ended.is_ok(), "seed {seed}: a task waits forever");
         }
         sleep(LATE + LEASE).await;
-        assert!(world.is_empty(), "seed {seed}: something is left behind");
-        register.acquisitions.load(Ordering::SeqCst)
+        assert!(world.is_empty(), "seed {seed}: a lock is left");
+        holders.acquisitions.load(Ordering::SeqCst)
     })
 }
 
 #[test]
-fn a_seed_is_always_the_same_schedule() {
+fn seed_determines_the_schedule() {
     for seed in 0..50 {
         assert_eq!(simulate(seed), simulate(seed), "seed {seed}");
     }
 }
 
 #[test]
-fn no_schedule_lets_two_hold_or_one_wait_for_ever() {
+fn schedules_keep_exclusion_and_liveness() {
     if let Ok(seed) = std::env::var("LEASEHOLD_SEED") {
         let seed = seed.parse().expect("LEASEHOLD_SEED is a number");
         println!("seed {seed}: {} acquisitions", simulate(seed));
