@@ -4,15 +4,15 @@
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::Mutex;
 #[cfg(shuttle)]
-pub(crate) use scheduled::Mutex;
+pub(crate) use scheduled::ScheduledMutex as Mutex;
 
 #[cfg(shuttle)]
 mod scheduled {
     /// A mutex without poisoning, at which the scheduler can switch tasks.
     #[derive(Debug, Default)]
-    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+    pub(crate) struct ScheduledMutex<T>(shuttle::sync::Mutex<T>);
 
-    impl<T> Mutex<T> {
+    impl<T> ScheduledMutex<T> {
         pub(crate) fn new(value: T) -> Self {
             Self(shuttle::sync::Mutex::new(value))
         }

@@ -57,7 +57,8 @@ fn expand(tree: &str) -> Vec<String> {
         let path = tree.split(" as ").next().unwrap();
         return vec![path.trim().to_owned()];
     };
-    let rest = rest.trim_end().trim_end_matches('}');
+    let rest = rest.trim_end();
+    let rest = rest.strip_suffix('}').unwrap_or(rest);
     let (mut depth, mut part, mut parts) = (0, String::new(), Vec::new());
     for c in rest.chars().chain([',']) {
         match c {
