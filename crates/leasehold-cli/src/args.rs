@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{exit, span};
+use crate::{duration, exit};
 
 /// Locks around programs, on the Redis or Valkey you already run; and who holds what.
 #[derive(Parser, Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct ServerArgs {
     pub(crate) prefix: Option<String>,
 
     /// Wait at most this long for a reply, and twice as long for a connection [default: 1s]
-    #[arg(long, global = true, value_name = "DUR", value_parser = span::parse, help_heading = "Server")]
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration::parse, help_heading = "Server")]
     pub(crate) request_timeout: Option<Duration>,
 
     /// Expect this name in TLS certificates, in place of the host dialled
@@ -130,7 +130,7 @@ pub(crate) struct RunArgs {
     pub(crate) nonblock: bool,
 
     /// Waits so long for the lock, as in 10, 1.5s, 5m; for ever unless given
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = span::parse)]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 
     /// The exit status when the lock is busy [default: 75]
@@ -158,11 +158,11 @@ pub(crate) struct RunArgs {
     pub(crate) permits: Option<u32>,
 
     /// Keeps others out for at least so long, even when the program ends earlier
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) at_least: Option<Duration>,
 
     /// Stops the program after so long
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) at_most: Option<Duration>,
 
     /// What others see of us [default: the program's name]
@@ -170,11 +170,11 @@ pub(crate) struct RunArgs {
     pub(crate) note: Option<String>,
 
     /// How long a lease lasts; after a crash others wait so long [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
     /// How long the program has from TERM to KILL [default: 5s, or a third of the lease]
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
 
     /// What the program gets when the lock is lost: term, kill, ignore, or a signal in place of TERM
@@ -253,7 +253,7 @@ pub(crate) struct TopArgs {
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
     /// How often to look
-    #[arg(long, value_name = "DUR", value_parser = span::parse, default_value = "2s")]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "2s")]
     pub(crate) interval: Duration,
     /// What comes first
     #[arg(long, value_enum, default_value_t = SortKey::Waiters)]
@@ -286,7 +286,7 @@ pub(crate) struct WaitArgs {
     /// The lock
     pub(crate) name: String,
     /// Waits at most so long
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = span::parse)]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 }
 
@@ -320,7 +320,7 @@ pub(crate) enum LatchVerb {
         /// How many
         count: u32,
         /// When it is forgotten
-        #[arg(long, value_name = "DUR", value_parser = span::parse, default_value = "1d")]
+        #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "1d")]
         life: Duration,
     },
     /// Counts down once for each caller

@@ -6,9 +6,9 @@ use leasehold::{Client, Error, Guard, ServerInfo};
 use serde::Serialize;
 
 use crate::args::{DataArgs, ServerArgs};
-use crate::say::{Trouble, colours, print, printable};
+use crate::output::{CliError, colours, print, printable};
 use crate::settings::Settings;
-use crate::{data, exit, span};
+use crate::{duration, exit, json};
 
 /// A clock further off than this will puzzle whoever reads ages of locks.
 const CLOCK: f64 = 1.0;
@@ -60,7 +60,7 @@ impl Finding {
     }
 }
 
-pub(crate) async fn doctor(server: &ServerArgs, args: &DataArgs) -> Result<u8, Trouble> {
+pub(crate) async fn doctor(server: &ServerArgs, args: &DataArgs) -> Result<u8, CliError> {
     let client = Settings::read(server)?.connect(None).await?;
     let servers = client.server_info().await?;
     let mut findings = Vec::new();
@@ -76,7 +76,7 @@ pub(crate) async fn doctor(server: &ServerArgs, args: &DataArgs) -> Result<u8, T
     findings.push(looking(&client).await);
     findings.extend(servers.first().map(promises));
     print(&match args.json {
-        true => data::line(&findings),
+        true => json::line(&findings),
         false => in_words(&findings),
     })?;
     let bad = findings.iter().any(|at| at.verdict == Verdict::Bad);
@@ -235,7 +235,7 @@ async fn told(client: &Client) -> Finding {
             WHAT,
             format!("one who waited was told within {}", millis(after)),
         ),
-        Ok(after) => Finding::new(WHAT, Verdict::Warning, format!("one who waited had it after {}", span::show(after)))
+        Ok(after) => Finding::new(WHAT, Verdict::Warning, format!("one who waited had it after {}", duration::show(after)))
             .but("messages do not arrive, waiting goes by looking: allow +ssubscribe +spublish and &leasehold:*"),
         Err(error) => Finding::new(WHAT, Verdict::Bad, text(&error))
             .but("allow +ssubscribe +sunsubscribe +spublish and &leasehold:*"),

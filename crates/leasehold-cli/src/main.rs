@@ -5,28 +5,28 @@
 //! said on standard error by [`say`].
 
 mod args;
-mod data;
+mod commands;
 mod doctor;
+mod duration;
 mod exit;
-mod look;
 #[cfg(test)]
-mod malformed;
+mod fuzz_inputs;
+mod inspect;
+mod json;
 mod manual;
+mod output;
 mod run;
-mod say;
 mod settings;
 mod signals;
-mod span;
 mod table;
 mod top;
-mod verbs;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Cli, Command};
-use say::Trouble;
+use output::CliError;
 
 fn main() -> ExitCode {
     if let Some(code) = run::become_program() {
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         .build();
     let code = match runtime {
         Ok(runtime) => runtime.block_on(carry_out(cli)),
-        Err(error) => Err(Trouble::new(
+        Err(error) => Err(CliError::new(
             exit::UNREACHABLE,
             format!("cannot start: {error}"),
         )),
@@ -49,20 +49,20 @@ fn main() -> ExitCode {
     code.unwrap_or_else(|trouble| trouble.tell()).into()
 }
 
-async fn carry_out(cli: Cli) -> Result<u8, Trouble> {
+async fn carry_out(cli: Cli) -> Result<u8, CliError> {
     let server = &cli.server;
     match cli.command {
         Command::Run(args) => run::run(server, args, false).await,
         Command::Steal(args) => run::run(server, args, true).await,
-        Command::Ls(args) => look::ls(server, &args).await,
-        Command::Show(args) => look::show(server, &args).await,
-        Command::Queue(args) => look::queue(server, &args).await,
+        Command::Ls(args) => inspect::ls(server, &args).await,
+        Command::Show(args) => inspect::show(server, &args).await,
+        Command::Queue(args) => inspect::queue(server, &args).await,
         Command::Top(args) => top::top(server, &args).await,
-        Command::Release(args) => verbs::release(server, &args).await,
-        Command::Wait(args) => verbs::wait(server, &args).await,
-        Command::Semaphore { verb } => verbs::semaphore(server, &verb).await,
-        Command::Latch { verb } => verbs::latch(server, &verb).await,
-        Command::Quorum { verb } => verbs::quorum(server, &verb).await,
+        Command::Release(args) => commands::release(server, &args).await,
+        Command::Wait(args) => commands::wait(server, &args).await,
+        Command::Semaphore { verb } => commands::semaphore(server, &verb).await,
+        Command::Latch { verb } => commands::latch(server, &verb).await,
+        Command::Quorum { verb } => commands::quorum(server, &verb).await,
         Command::Doctor(args) => doctor::doctor(server, &args).await,
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { folder } => manual::pages(&folder),
@@ -72,13 +72,13 @@ async fn carry_out(cli: Cli) -> Result<u8, Trouble> {
 /// Help and version are what was asked for; anything else is a mistake, with the code for it.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        let printed = say::is_read(error.print());
+        let printed = output::is_read(error.print());
         return printed
             .map_or_else(|trouble| trouble.tell(), |_| exit::OK)
             .into();
     }
     let text = error.render().to_string();
-    say::say_lines(text.trim_start_matches("error: ").trim_end());
+    output::say_lines(text.trim_start_matches("error: ").trim_end());
     exit::USAGE.into()
 }
 

@@ -7,9 +7,9 @@ use leasehold::{Client, Quorum, QuorumBuilder};
 use serde::Deserialize;
 
 use crate::args::ServerArgs;
+use crate::duration;
 use crate::exit;
-use crate::say::Trouble;
-use crate::span;
+use crate::output::CliError;
 
 /// What a file can say.
 #[derive(Deserialize, Debug, Default)]
@@ -76,16 +76,16 @@ macro_rules! configured {
 }
 
 impl Settings {
-    pub(crate) fn read(args: &ServerArgs) -> Result<Self, Trouble> {
+    pub(crate) fn read(args: &ServerArgs) -> Result<Self, CliError> {
         let file = match file_named(args) {
             Some(path) => parse(&path)?,
             None => File::default(),
         };
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let length = |name: &str, text: Option<String>| match text.as_deref().map(span::parse) {
+        let length = |name: &str, text: Option<String>| match text.as_deref().map(duration::parse) {
             None => Ok(None),
             Some(Ok(length)) => Ok(Some(length)),
-            Some(Err(why)) => Err(Trouble::usage(format!("`{name}`: {why}"))),
+            Some(Err(why)) => Err(CliError::usage(format!("`{name}`: {why}"))),
         };
         let timeout = variable("LEASEHOLD_REQUEST_TIMEOUT").or(file.request_timeout);
         let timeout = length("request_timeout", timeout)?;
@@ -94,7 +94,7 @@ impl Settings {
             (None, None) => None,
             _ => {
                 let text = "`client_certificate` and `client_key` must be given together";
-                return Err(Trouble::usage(text));
+                return Err(CliError::usage(text));
             }
         };
         Ok(Self {
@@ -109,9 +109,9 @@ impl Settings {
     }
 
     /// Connects to the one server that is named.
-    pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Trouble> {
+    pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, CliError> {
         let url = self.url.as_ref().ok_or_else(|| {
-            Trouble::usage("no server is named")
+            CliError::usage("no server is named")
                 .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or give --url")
         })?;
         let builder = configured!(self, Client::builder(url), lease);
@@ -148,21 +148,21 @@ fn file_named(args: &ServerArgs) -> Option<PathBuf> {
     places.into_iter().find(|path| path.exists())
 }
 
-fn parse(path: &Path) -> Result<File, Trouble> {
+fn parse(path: &Path) -> Result<File, CliError> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     File::read(&text).map_err(|why| {
-        Trouble::usage(format!("{}: {why}", path.display())).with_hint(
+        CliError::usage(format!("{}: {why}", path.display())).with_hint(
             "it may have url, prefix, lease, request_timeout, root_certificate, client_certificate, client_key and tls_name",
         )
     })
 }
 
-fn pem(path: &Path) -> Result<Vec<u8>, Trouble> {
+fn pem(path: &Path) -> Result<Vec<u8>, CliError> {
     std::fs::read(path).map_err(|error| unreadable(path, &error))
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Trouble {
-    Trouble::new(
+fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::new(
         exit::USAGE,
         format!("cannot read {}: {error}", path.display()),
     )

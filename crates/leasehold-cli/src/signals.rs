@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::exit;
-use crate::say::Trouble;
+use crate::output::CliError;
 
 /// Those that end a wait.
 pub(crate) const ENDING: [Signal; 4] = [
@@ -26,7 +26,7 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Catches what ends a wait.
-    pub(crate) fn catch() -> Result<Self, Trouble> {
+    pub(crate) fn catch() -> Result<Self, CliError> {
         let (sender, received) = mpsc::unbounded_channel();
         let mut signals = Self { received, sender };
         signals.also(&ENDING)?;
@@ -34,13 +34,13 @@ impl Signals {
     }
 
     /// Catches more, from now on.
-    pub(crate) fn also(&mut self, more: &[Signal]) -> Result<(), Trouble> {
+    pub(crate) fn also(&mut self, more: &[Signal]) -> Result<(), CliError> {
         let ignored = ignored();
         let wanted = more.iter().filter(|signal| !ignores(ignored, **signal));
         for &caught in wanted {
             let stream = signal(SignalKind::from_raw(caught as i32));
             let mut stream = stream.map_err(|error| {
-                Trouble::new(exit::UNREACHABLE, format!("cannot catch {caught}: {error}"))
+                CliError::new(exit::UNREACHABLE, format!("cannot catch {caught}: {error}"))
             })?;
             let sender = self.sender.clone();
             tokio::spawn(async move {

@@ -7,10 +7,10 @@
 //! 2. A lock that cannot be kept is given up early enough that KILL has done its work before the lease ends.
 //! 3. Whoever ends this process ends the program: it is told by the system when its parent is gone.
 
-mod group;
-mod site;
+mod process_group;
+mod progress;
+mod servers;
 mod terminal;
-mod waiting;
 
 use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
@@ -21,12 +21,12 @@ use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
 use crate::args::{RunArgs, ServerArgs};
-use crate::say::{Trouble, hint, say};
+use crate::output::{CliError, hint, say};
 use crate::settings::Settings;
 use crate::signals::Signals;
-use crate::{exit, span};
-use group::{Group, Life};
-use site::Site;
+use crate::{duration, exit};
+use process_group::{Group, Life};
+use servers::Servers;
 
 /// The first word for a process that is to become the program; no verb of the command line.
 const SHIM: &str = "exec-with-parent";
@@ -57,7 +57,7 @@ enum OnLost {
 }
 
 impl OnLost {
-    fn parse(text: &str) -> Result<Self, Trouble> {
+    fn parse(text: &str) -> Result<Self, CliError> {
         let name = text.trim_start_matches("signal:").to_ascii_uppercase();
         let full = match name.strip_prefix("SIG") {
             Some(_) => name.clone(),
@@ -66,14 +66,14 @@ impl OnLost {
         match (name.as_str(), full.parse()) {
             ("IGNORE", _) => Ok(Self::Ignore),
             (_, Ok(signal)) => Ok(Self::Stop(signal)),
-            _ => Err(Trouble::usage(format!("--on-lost {text}: no such signal"))
+            _ => Err(CliError::usage(format!("--on-lost {text}: no such signal"))
                 .with_hint("term, kill, ignore, or a signal as in USR1")),
         }
     }
 }
 
 /// Runs a program under a lock; the code to end with.
-pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Result<u8, Trouble> {
+pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Result<u8, CliError> {
     let on_lost = OnLost::parse(&args.on_lost)?;
     let settings = Settings::read(server)?;
     let lease = args.lease.or(settings.lease);
@@ -82,20 +82,20 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     terminal::stay_awake();
     let mut signals = Signals::catch()?;
     signals.also(&PASSED_ON)?;
-    let site = tokio::select! {
+    let servers = tokio::select! {
         biased;
         signal = signals.end() => return Ok(exit::by_signal(signal as i32)),
-        site = Site::connect(&settings, &args) => site?,
+        servers = Servers::connect(&settings, &args) => servers?,
     };
-    let guard = match take(&site, &args, &mut signals, steal).await {
+    let guard = match take(&servers, &args, &mut signals, steal).await {
         Ok(ControlFlow::Continue(guard)) => guard,
         // Leaves the line, and gives back what was granted and is of no use.
         Ok(ControlFlow::Break(code)) => {
-            site.shutdown(site.farewell()).await;
+            servers.shutdown(servers.farewell()).await;
             return Ok(code);
         }
         Err(trouble) => {
-            site.shutdown(site.farewell()).await;
+            servers.shutdown(servers.farewell()).await;
             return Err(trouble);
         }
     };
@@ -103,7 +103,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     if guard.remaining() < lease / 2
         && let Err(error) = guard.extend(lease).await
     {
-        give_back(&site, guard).await;
+        give_back(&servers, guard).await;
         return Err(error.into());
     }
     let started = Instant::now();
@@ -112,7 +112,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     let mut group = match awake.and_then(|()| Group::start(&args.command, &environment(&guard))) {
         Ok(group) => group,
         Err(trouble) => {
-            give_back(&site, guard).await;
+            give_back(&servers, guard).await;
             return Err(trouble);
         }
     };
@@ -128,28 +128,28 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     watch.until_gone(&mut group, &mut signals).await;
     let code = watch.code(&group);
     // What the library knows of losses is told by now; an unanswered release ends with the lease.
-    give_back(&site, guard).await;
+    give_back(&servers, guard).await;
     Ok(code)
 }
 
 /// Waits for the lock; or for the code to end with.
 async fn take(
-    site: &Site,
+    servers: &Servers,
     args: &RunArgs,
     signals: &mut Signals,
     steal: bool,
-) -> Result<ControlFlow<u8, Guard>, Trouble> {
+) -> Result<ControlFlow<u8, Guard>, CliError> {
     if steal {
-        site.steal(&args.name).await?;
+        servers.steal(&args.name).await?;
     }
-    let lock = site.lock(args)?;
+    let lock = servers.lock(args)?;
     let outcome = tokio::select! {
         biased;
         signal = signals.end() => Err(signal),
         got = lock.into_future() => Ok(got),
-        () = waiting::show(site, args) => unreachable!("BUG: it is shown without end"),
+        () = progress::show(servers, args) => unreachable!("BUG: it is shown without end"),
     };
-    waiting::clear();
+    progress::clear();
     match outcome {
         Ok(Ok(guard)) => Ok(ControlFlow::Continue(guard)),
         Ok(Err(error @ Error::Timeout { .. })) => Ok(ControlFlow::Break(busy(&error, args))),
@@ -161,7 +161,7 @@ async fn take(
 /// Told only where somebody wants to know: cron sends mail for every line.
 fn busy(error: &Error, args: &RunArgs) -> u8 {
     if !args.skip_ok || args.verbose {
-        say(Trouble::busy(error));
+        say(CliError::busy(error));
     }
     match args.skip_ok {
         true => exit::OK,
@@ -169,13 +169,13 @@ fn busy(error: &Error, args: &RunArgs) -> u8 {
     }
 }
 
-fn grace(args: &RunArgs, lease: Duration) -> Result<Duration, Trouble> {
+fn grace(args: &RunArgs, lease: Duration) -> Result<Duration, CliError> {
     let longest = lease / 2;
     match args.grace {
-        Some(grace) if grace > longest => Err(Trouble::usage(format!(
+        Some(grace) if grace > longest => Err(CliError::usage(format!(
             "--grace {} is more than half of the lease, {}",
-            span::show(grace),
-            span::show(lease)
+            duration::show(grace),
+            duration::show(lease)
         ))
         .with_hint("a longer --lease leaves time for it; after a crash others wait that long")),
         Some(grace) => Ok(grace),
@@ -197,9 +197,9 @@ fn environment(guard: &Guard) -> [(&'static str, String); 4] {
     ]
 }
 
-async fn give_back(site: &Site, guard: Guard) {
+async fn give_back(servers: &Servers, guard: Guard) {
     let name = guard.name().to_owned();
-    match tokio::time::timeout(site.farewell(), guard.release()).await {
+    match tokio::time::timeout(servers.farewell(), guard.release()).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => say(format!(
             "`{name}` was not given back ({error}); it is free when its lease ends"
@@ -208,7 +208,7 @@ async fn give_back(site: &Site, guard: Guard) {
             "`{name}` was not given back in time; it is free when its lease ends"
         )),
     }
-    site.shutdown(Duration::from_millis(100)).await;
+    servers.shutdown(Duration::from_millis(100)).await;
 }
 
 /// Looks after a program that runs under a lease.
@@ -358,7 +358,7 @@ pub(crate) fn become_program() -> Option<u8> {
     }
     let parent = words.next()?.to_str()?.parse().ok()?;
     let program = words.next()?;
-    group::end_with_parent(parent);
+    process_group::end_with_parent(parent);
     terminal::be_stopped();
     let error = std::process::Command::new(&program).args(words).exec();
     let code = match error.kind() {
@@ -366,5 +366,5 @@ pub(crate) fn become_program() -> Option<u8> {
         _ => exit::NOT_RUNNABLE,
     };
     let text = format!("cannot run {}: {error}", program.to_string_lossy());
-    Some(Trouble::new(code, text).tell())
+    Some(CliError::new(code, text).tell())
 }

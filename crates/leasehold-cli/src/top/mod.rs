@@ -11,19 +11,19 @@ use tokio::sync::{mpsc, watch};
 
 use crate::args::{ServerArgs, TopArgs};
 use crate::exit;
-use crate::say::Trouble;
+use crate::output::CliError;
 use crate::settings::Settings;
 use crate::signals::Signals;
 use state::{Found, Mode, State};
 
-pub(crate) async fn top(server: &ServerArgs, args: &TopArgs) -> Result<u8, Trouble> {
+pub(crate) async fn top(server: &ServerArgs, args: &TopArgs) -> Result<u8, CliError> {
     let settings = Settings::read(server)?;
     let client = settings.connect(None).await?;
     let state = State::new(args, settings.has_no_prefix());
     // Caught before the terminal is changed: a signal would end the command and leave it so.
     let mut signals = Signals::catch()?;
     let mut terminal = ratatui::try_init().map_err(|error| {
-        Trouble::usage(format!("no terminal: {error}")).with_hint("`leasehold ls` needs none")
+        CliError::usage(format!("no terminal: {error}")).with_hint("`leasehold ls` needs none")
     })?;
     let outcome = tokio::select! {
         outcome = watch_locks(&mut terminal, &client, args, state) => outcome.map(|()| exit::OK),
@@ -47,8 +47,8 @@ async fn watch_locks(
     client: &Client,
     args: &TopArgs,
     mut state: State,
-) -> Result<(), Trouble> {
-    let failed = |error: std::io::Error| Trouble::new(exit::UNREACHABLE, error);
+) -> Result<(), CliError> {
+    let failed = |error: std::io::Error| CliError::new(exit::UNREACHABLE, error);
     let (sender, mut news) = mpsc::unbounded_channel();
     let (order, orders) = watch::channel(state.order());
     listen_to_keys(sender.clone());

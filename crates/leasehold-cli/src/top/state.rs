@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use leasehold::{Client, Error, Holder, LockInfo, LockKind};
 
 use crate::args::{SortKey, TopArgs};
-use crate::say::{Trouble, revoked};
+use crate::output::{CliError, revoked};
 
 /// How many locks are kept; the others are only counted.
 const KEPT: usize = 500;
@@ -182,7 +182,7 @@ impl State {
         self.message = Some(match outcome {
             Ok(holders) if holders.is_empty() => format!("nobody held `{name}` any more"),
             Ok(holders) => revoked(name, &holders[0]),
-            Err(error) => Trouble::from(error).to_string(),
+            Err(error) => CliError::from(error).to_string(),
         });
     }
 }

@@ -8,8 +8,8 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
 use super::state::{Mode, State};
 use crate::args::SortKey;
-use crate::look::{row, waiter_rows};
-use crate::say::printable;
+use crate::inspect::{row, waiter_rows};
+use crate::output::printable;
 use crate::table::{Cell as Piece, Look};
 
 const COLUMNS: [(&str, Constraint); 8] = [

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use testkit::hold_for_all;
 
 use crate::args::Cli;
-use crate::{settings, span};
+use crate::{duration, settings};
 
 #[test]
 fn arguments() {
@@ -87,8 +87,8 @@ fn files() {
 fn spans() {
     let text = prop_oneof!["-?[0-9]{0,25}(\\.[0-9]{0,20})?(ms|s|m|h|d|w)?", ".{0,12}"];
     hold_for_all(5_000, &text, |text: String| {
-        if let Ok(span) = span::parse(&text) {
-            let _ = span::show(span);
+        if let Ok(span) = duration::parse(&text) {
+            let _ = duration::show(span);
         }
     });
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::stage::{Actor, LEASEHOLD, Stage, UNTIL_GO, eventually, foreground, processor_time};
+use crate::harness::{Actor, LEASEHOLD, Stage, UNTIL_GO, eventually, foreground, processor_time};
 
 /// Reads a line from the terminal, whatever its standard input is.
 const READER: &str = "echo $$ > up; read line </dev/tty; echo \"$line\" > typed";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Acquire, Client, LockInfo, Quorum, Replicas};
 
 use crate::args::RunArgs;
-use crate::say::{Trouble, hint, revoked, say};
+use crate::output::{CliError, hint, revoked, say};
 use crate::settings::Settings;
 
 /// How long the server may take to reply, and replicas to confirm, where nothing else is set.
@@ -14,40 +14,40 @@ const REPLY: Duration = Duration::from_secs(1);
 /// The shortest time for the last release.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-pub(super) struct Site {
-    servers: Servers,
+pub(super) struct Servers {
+    connection: Connection,
     request_timeout: Duration,
 }
 
-enum Servers {
+enum Connection {
     One(Client),
     Several(Quorum),
 }
 
-impl Site {
-    pub(super) async fn connect(settings: &Settings, args: &RunArgs) -> Result<Self, Trouble> {
-        let servers = match args.quorum_urls().as_slice() {
-            [] => settings.connect(args.lease).await.map(Servers::One)?,
+impl Servers {
+    pub(super) async fn connect(settings: &Settings, args: &RunArgs) -> Result<Self, CliError> {
+        let connection = match args.quorum_urls().as_slice() {
+            [] => settings.connect(args.lease).await.map(Connection::One)?,
             urls => {
                 let builder = settings.builder_of_all(urls, args.lease);
-                Servers::Several(builder.connect().await?)
+                Connection::Several(builder.connect().await?)
             }
         };
         Ok(Self {
-            servers,
+            connection,
             request_timeout: settings.request_timeout.unwrap_or(REPLY),
         })
     }
 
     /// The acquisition that was asked for.
-    pub(super) fn lock(&self, args: &RunArgs) -> Result<Acquire, Trouble> {
+    pub(super) fn lock(&self, args: &RunArgs) -> Result<Acquire, CliError> {
         let name = &args.name;
-        let mut lock = match &self.servers {
-            Servers::Several(quorum) => quorum.mutex(name).lock(),
-            Servers::One(client) if args.shared => client.rw_lock(name).read(),
-            Servers::One(client) if args.exclusive => client.rw_lock(name).write().into(),
-            Servers::One(client) if args.fair => client.fair_mutex(name).lock(),
-            Servers::One(client) => match args.permits {
+        let mut lock = match &self.connection {
+            Connection::Several(quorum) => quorum.mutex(name).lock(),
+            Connection::One(client) if args.shared => client.rw_lock(name).read(),
+            Connection::One(client) if args.exclusive => client.rw_lock(name).write().into(),
+            Connection::One(client) if args.fair => client.fair_mutex(name).lock(),
+            Connection::One(client) => match args.permits {
                 Some(permits) => client.semaphore(name, permits).acquire(),
                 None => client.mutex(name).lock(),
             },
@@ -66,9 +66,9 @@ impl Site {
     }
 
     /// Takes the lock away from whoever has it.
-    pub(super) async fn steal(&self, name: &str) -> Result<(), Trouble> {
-        let Servers::One(client) = &self.servers else {
-            return Err(Trouble::usage("a lock of a quorum cannot be taken away")
+    pub(super) async fn steal(&self, name: &str) -> Result<(), CliError> {
+        let Connection::One(client) = &self.connection else {
+            return Err(CliError::usage("a lock of a quorum cannot be taken away")
                 .with_hint("it is free when its lease ends"));
         };
         for holder in client.force_release(name).await? {
@@ -82,9 +82,9 @@ impl Site {
 
     /// What is to be seen of the lock; nothing where several servers would have to be asked.
     pub(super) async fn inspect(&self, name: &str) -> Option<LockInfo> {
-        match &self.servers {
-            Servers::One(client) => client.inspect(name).await.ok().flatten(),
-            Servers::Several(_) => None,
+        match &self.connection {
+            Connection::One(client) => client.inspect(name).await.ok().flatten(),
+            Connection::Several(_) => None,
         }
     }
 
@@ -95,20 +95,20 @@ impl Site {
 
     pub(super) async fn shutdown(&self, limit: Duration) {
         // What is not given back in time ends with its lease.
-        let _ = match &self.servers {
-            Servers::One(client) => client.shutdown(limit).await,
-            Servers::Several(quorum) => quorum.shutdown(limit).await,
+        let _ = match &self.connection {
+            Connection::One(client) => client.shutdown(limit).await,
+            Connection::Several(quorum) => quorum.shutdown(limit).await,
         };
     }
 }
 
-fn count(text: &str) -> Result<Replicas, Trouble> {
+fn count(text: &str) -> Result<Replicas, CliError> {
     match text {
         "all" => Ok(Replicas::All),
         number => number
             .parse()
             .map(Replicas::AtLeast)
-            .map_err(|_| Trouble::usage(format!("--replicas {text}: neither a number nor `all`"))),
+            .map_err(|_| CliError::usage(format!("--replicas {text}: neither a number nor `all`"))),
     }
 }
 

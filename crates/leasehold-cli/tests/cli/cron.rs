@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::stage::{Scene, Stage, eventually, lives};
+use crate::harness::{Scene, Stage, eventually, lives};
 
 const JOB: &str = "run --nonblock --skip-ok --at-least 60s nightly";
 

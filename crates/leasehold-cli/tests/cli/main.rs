@@ -2,22 +2,22 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-mod stage;
+mod harness;
 
-/// Programs of all sorts under a lock.
-mod children;
+/// A thousand at once.
+mod concurrency;
 /// Jobs on many hosts.
 mod cron;
-/// A thousand at once.
-mod crowd;
+/// Who holds what; and taking it away.
+mod inspect;
 /// Ctrl-C and its like.
 mod interrupts;
-/// Who holds what; and taking it away.
-mod looking;
 /// A lock that cannot be kept.
 mod loss;
 /// What is printed, whatever others have written.
 mod output;
+/// Programs of all sorts under a lock.
+mod process_group;
 /// Programs that read the terminal.
 mod terminal;
 /// Settings, exit codes, help.

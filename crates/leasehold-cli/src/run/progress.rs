@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Holder, LockInfo};
 
-use super::site::Site;
+use super::servers::Servers;
 use crate::args::RunArgs;
-use crate::say::{printable, say};
-use crate::{look, me, span};
+use crate::output::{printable, say};
+use crate::{duration, inspect, me};
 
 /// A lock that is had at once is not worth a word.
 const AT_ONCE: Duration = Duration::from_millis(300);
@@ -17,18 +17,18 @@ const AT_ONCE: Duration = Duration::from_millis(300);
 const DRAW: Duration = Duration::from_secs(1);
 
 /// Shows it until dropped: on a terminal live, elsewhere once and only if asked to.
-pub(super) async fn show(site: &Site, args: &RunArgs) {
+pub(super) async fn show(servers: &Servers, args: &RunArgs) {
     let start = Instant::now();
     tokio::time::sleep(AT_ONCE).await;
     if !stderr().is_terminal() {
         if args.verbose {
-            let seen = site.inspect(&args.name).await;
+            let seen = servers.inspect(&args.name).await;
             say(line(args, start.elapsed(), seen.as_ref()));
         }
         return std::future::pending().await;
     }
     loop {
-        let seen = site.inspect(&args.name).await;
+        let seen = servers.inspect(&args.name).await;
         let text = printable(&line(args, start.elapsed(), seen.as_ref()));
         // Cut off by the terminal rather than wrapped, or it could not be drawn over.
         let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
@@ -45,7 +45,7 @@ pub(super) fn clear() {
 }
 
 fn line(args: &RunArgs, waited: Duration, seen: Option<&LockInfo>) -> String {
-    let mut text = format!("waiting for `{}`, {}", args.name, span::show(waited));
+    let mut text = format!("waiting for `{}`, {}", args.name, duration::show(waited));
     let Some(seen) = seen else {
         return text;
     };
@@ -64,15 +64,15 @@ fn line(args: &RunArgs, waited: Duration, seen: Option<&LockInfo>) -> String {
 }
 
 fn who(holder: &Holder) -> String {
-    let mut text = look::who(&holder.host, holder.pid, &holder.redisson);
+    let mut text = inspect::who(&holder.host, holder.pid, &holder.redisson);
     if let Some(note) = &holder.note {
         text += &format!(" ({})", printable(note));
     }
     if let Some(since) = holder.since {
-        text += &format!(" for {}", span::show(span::ago(since)));
+        text += &format!(" for {}", duration::show(duration::ago(since)));
     }
     if holder.connected == Some(false) {
-        let left = holder.lease_remaining.map(span::show);
+        let left = holder.lease_remaining.map(duration::show);
         text += " which is gone";
         text += &left.map_or_else(String::new, |left| format!(", free in {left}"));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::stage::{LEASEHOLD, Stage, UNTIL_GO, eventually, lives};
+use crate::harness::{LEASEHOLD, Stage, UNTIL_GO, eventually, lives};
 
 const KINDS: [&str; 2] = ["", "--fair"];
 

@@ -3,15 +3,15 @@
 use leasehold::{LatchState, SetOutcome};
 
 use crate::args::{LatchVerb, QuorumVerb, ReleaseArgs, SemaphoreVerb, ServerArgs, WaitArgs};
-use crate::say::{Trouble, hint, print, revoked, say};
+use crate::output::{CliError, hint, print, revoked, say};
 use crate::settings::Settings;
-use crate::{data, exit, me};
+use crate::{exit, json, me};
 
-pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u8, Trouble> {
+pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u8, CliError> {
     let client = Settings::read(server)?.connect(None).await?;
     let holders = client.force_release(&args.name).await?;
     if args.data.json {
-        print(&data::line(&holders))?;
+        print(&json::line(&holders))?;
     } else if holders.is_empty() {
         say(format!("nobody held `{}`", args.name));
     }
@@ -27,13 +27,13 @@ pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u
     Ok(exit::OK)
 }
 
-pub(crate) async fn wait(server: &ServerArgs, args: &WaitArgs) -> Result<u8, Trouble> {
+pub(crate) async fn wait(server: &ServerArgs, args: &WaitArgs) -> Result<u8, CliError> {
     let client = Settings::read(server)?.connect(None).await?;
     client.wait_until_free(&args.name, args.wait).await?;
     Ok(exit::OK)
 }
 
-pub(crate) async fn semaphore(server: &ServerArgs, verb: &SemaphoreVerb) -> Result<u8, Trouble> {
+pub(crate) async fn semaphore(server: &ServerArgs, verb: &SemaphoreVerb) -> Result<u8, CliError> {
     let client = Settings::read(server)?.connect(None).await?;
     match verb {
         SemaphoreVerb::Set { name, permits } => {
@@ -44,7 +44,7 @@ pub(crate) async fn semaphore(server: &ServerArgs, verb: &SemaphoreVerb) -> Resu
     Ok(exit::OK)
 }
 
-pub(crate) async fn quorum(server: &ServerArgs, verb: &QuorumVerb) -> Result<u8, Trouble> {
+pub(crate) async fn quorum(server: &ServerArgs, verb: &QuorumVerb) -> Result<u8, CliError> {
     match verb {
         QuorumVerb::Init { urls } => {
             let builder = Settings::read(server)?.builder_of_all(urls, None);
@@ -54,7 +54,7 @@ pub(crate) async fn quorum(server: &ServerArgs, verb: &QuorumVerb) -> Result<u8,
     Ok(exit::OK)
 }
 
-pub(crate) async fn latch(server: &ServerArgs, verb: &LatchVerb) -> Result<u8, Trouble> {
+pub(crate) async fn latch(server: &ServerArgs, verb: &LatchVerb) -> Result<u8, CliError> {
     let client = Settings::read(server)?.connect(None).await?;
     match verb {
         LatchVerb::Set { name, count, life } => {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::terminal::Terminal;
 use super::{SHIM, at};
 use crate::exit;
-use crate::say::{Trouble, hint, say};
+use crate::output::{CliError, hint, say};
 
 /// How often to look where no signal tells that somebody has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -71,9 +71,9 @@ impl Group {
     pub(super) fn start(
         command: &[OsString],
         environment: &[(&str, String)],
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, CliError> {
         let failed = |error: std::io::Error| {
-            Trouble::new(exit::NOT_RUNNABLE, format!("cannot start: {error}"))
+            CliError::new(exit::NOT_RUNNABLE, format!("cannot start: {error}"))
         };
         let adopts = adopt_orphans();
         let ended = signal(SignalKind::child()).map_err(failed)?;

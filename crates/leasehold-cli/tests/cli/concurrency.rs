@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use testkit::scaled;
 
-use crate::stage::{Actor, Stage, eventually};
+use crate::harness::{Actor, Stage, eventually};
 
 /// Reads a number and writes one more: wrong whenever two do it at the same time.
 const COUNT: &str = "n=$(cat $LEASEHOLD_NAME.count); echo $((n + 1)) > $LEASEHOLD_NAME.count";

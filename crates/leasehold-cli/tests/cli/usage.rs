@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use testkit::{Flavor, Proxy, Setup};
 
-use crate::stage::{Scene, Stage, eventually};
+use crate::harness::{Scene, Stage, eventually};
 
 #[test]
 fn without_a_server_nothing_is_run() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use testkit::Proxy;
 
-use crate::stage::{Stage, UNTIL_GO, eventually, lives};
+use crate::harness::{Stage, UNTIL_GO, eventually, lives};
 
 /// A program that ignores TERM and has a child that does so too.
 const STUBBORN: &str = "trap '' TERM; (trap '' TERM; echo $$ > parent; sh -c 'echo $$ > child; while :; do sleep 1; done') & \

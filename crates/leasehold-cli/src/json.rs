@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::say::acts;
+use crate::output::acts;
 
 /// Anything as one line. JSON may have characters that speak to a terminal; they are escaped, and mean the same.
 pub(crate) fn line(data: &impl Serialize) -> String {

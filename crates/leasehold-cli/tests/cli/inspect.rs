@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use testkit::{Flavor, Setup, scaled};
 
-use crate::stage::{LEASEHOLD, Stage, eventually};
+use crate::harness::{LEASEHOLD, Stage, eventually};
 
 #[test]
 fn who_holds_it_since_when_who_waits_and_is_the_holder_there() {

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 
 use leasehold::{Error, Holder};
 
-use crate::{exit, span};
+use crate::{duration, exit};
 
 /// A wait that is shorter than this was none.
 const SHORT: std::time::Duration = std::time::Duration::from_millis(50);
@@ -41,33 +41,33 @@ pub(crate) fn revoked(name: &str, holder: &Holder) -> String {
 }
 
 /// Prints what was asked for.
-pub(crate) fn print(text: &str) -> Result<(), Trouble> {
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     let outcome = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     is_read(outcome).map(drop)
 }
 
 /// What came of printing: whether anybody reads on. A reader that has seen enough, as `head`, is no error.
-pub(crate) fn is_read(outcome: io::Result<()>) -> Result<bool, Trouble> {
+pub(crate) fn is_read(outcome: io::Result<()>) -> Result<bool, CliError> {
     match outcome {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => {
             let text = format!("cannot print: {error}");
-            Err(Trouble::new(exit::NOT_PRINTED, text))
+            Err(CliError::new(exit::NOT_PRINTED, text))
         }
     }
 }
 
 /// Why the command cannot go on, to be told when it ends.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct CliError {
     pub(crate) code: u8,
     text: String,
     hint: Option<String>,
 }
 
-impl Trouble {
+impl CliError {
     pub(crate) fn new(code: u8, text: impl Display) -> Self {
         Self {
             code,
@@ -98,7 +98,10 @@ impl Trouble {
         };
         let mut text = match *waited < SHORT {
             true => format!("`{name}` is held"),
-            false => format!("waited {} for `{name}`, which is held", span::show(*waited)),
+            false => format!(
+                "waited {} for `{name}`, which is held",
+                duration::show(*waited)
+            ),
         };
         if let Some(holder) = holder {
             text += &format!(" by {holder}");
@@ -119,13 +122,13 @@ impl Trouble {
     }
 }
 
-impl Display for Trouble {
+impl Display for CliError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let trouble = match &error {
             Error::Timeout { .. } => Self::busy(&error),

@@ -5,17 +5,17 @@ use std::io::{BufWriter, IsTerminal, Write, stdout};
 use leasehold::{Holder, LockInfo, LockKind, Waiter};
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
-use crate::say::{Trouble, colours, is_read, print, printable, say};
+use crate::output::{CliError, colours, is_read, print, printable, say};
 use crate::settings::Settings;
 use crate::table::{Cell, Row, Table};
-use crate::{data, exit, span};
+use crate::{duration, exit, json};
 
 const LOCKS: [&str; 8] = [
     "NAME", "KIND", "HOLDER", "FOR", "LEASE", "THERE", "WAIT", "NOTE",
 ];
 
 /// Lists locks as they are found: a page at a time, whatever their number.
-pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, Trouble> {
+pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, CliError> {
     let settings = Settings::read(server)?;
     let client = settings.connect(None).await?;
     let everything = settings.has_no_prefix();
@@ -30,7 +30,7 @@ pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, Trouble
         });
         let written = match args.data.json {
             true => shown
-                .map(data::line)
+                .map(json::line)
                 .try_for_each(|line| out.write_all(line.as_bytes())),
             false => table.write(shown.map(row).collect(), &mut out),
         };
@@ -45,24 +45,24 @@ pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, Trouble
 }
 
 /// One lock in full.
-pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, Trouble> {
+pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
     let Some(seen) = find(server, args).await? else {
         return free(args);
     };
     print(&match args.data.json {
-        true => data::line(&seen),
+        true => json::line(&seen),
         false => in_full(&seen, colours(&stdout())),
     })?;
     Ok(exit::OK)
 }
 
 /// Those who wait for one lock.
-pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Trouble> {
+pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
     let Some(seen) = find(server, args).await? else {
         return free(args);
     };
     if args.data.json {
-        print(&data::line(&seen.waiters))?;
+        print(&json::line(&seen.waiters))?;
         return Ok(exit::OK);
     }
     match (seen.waiters.is_empty(), seen.waiter_count) {
@@ -77,12 +77,12 @@ pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Tr
     Ok(exit::OK)
 }
 
-async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<LockInfo>, Trouble> {
+async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<LockInfo>, CliError> {
     let client = Settings::read(server)?.connect(None).await?;
     Ok(client.inspect(&args.name).await?)
 }
 
-fn free(args: &NameArgs) -> Result<u8, Trouble> {
+fn free(args: &NameArgs) -> Result<u8, CliError> {
     match args.data.json {
         true => print("null\n")?,
         false => say(format!("nobody holds `{}`", args.name)),
@@ -184,14 +184,17 @@ pub(crate) fn who(host: &Option<String>, pid: Option<u32>, redisson: &Option<Str
 }
 
 fn age(since: Option<std::time::SystemTime>) -> String {
-    since.map_or_else(|| "?".to_owned(), |since| span::show(span::ago(since)))
+    since.map_or_else(
+        || "?".to_owned(),
+        |since| duration::show(duration::ago(since)),
+    )
 }
 
 fn left(holder: Option<&Holder>) -> String {
     match holder.map(|holder| holder.lease_remaining) {
         None => String::new(),
         Some(None) => "none".to_owned(),
-        Some(Some(left)) => span::show(left),
+        Some(Some(left)) => duration::show(left),
     }
 }
 

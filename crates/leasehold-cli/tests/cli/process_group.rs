@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::stage::{Stage, UNTIL_GO, lives};
+use crate::harness::{Stage, UNTIL_GO, lives};
 
 #[test]
 fn a_program_s_exit_code_is_the_command_s() {

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use testkit::{Flavor, Server};
 
-use crate::stage::{Cast, Stage};
+use crate::harness::{Cast, Stage};
 
 /// A line that the command could have printed, a sequence that clears the screen, and one that turns text around.
 const HOSTILE: &str = "a\nleasehold: lost `job`\r\x1b[2J\u{9b}2J\u{202e}b";
