@@ -1,10 +1,12 @@
-//! The program and everything it starts: one process group, and those who have left it.
+//! The process group of the command, and its descendants outside the group.
 //!
-//! On Linux this process adopts what the program leaves behind, so that having no children any more means that nothing
-//! of the program is left, wherever it has hidden. Elsewhere only the process group is seen.
+//! On Linux this process is a subreaper: it adopts orphaned descendants of the
+//! command. Having no children then means that all of them have exited.
+//! Elsewhere only the process group is tracked.
 //!
-//! The number of a group is that of its leader. Once the leader is reaped, and the group is empty, the system may give the
-//! number to another group. So from then on processes are signalled one by one.
+//! The id of a group is the pid of its leader. Once the leader is reaped and
+//! the group is empty, the system may reuse the id. Processes are therefore
+//! signaled one by one after the leader has exited.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -18,68 +20,73 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
+use super::shim::SHIM;
+use super::sleep::sleep_until;
 use super::terminal::Terminal;
-use super::{SHIM, at};
 use crate::exit;
-use crate::output::{CliError, hint, say};
+use crate::output::{CliError, hint, message};
+use crate::signals::TERMINATION;
 
-/// How often to look where no signal tells that somebody has ended.
-const LOOK: Duration = Duration::from_millis(50);
+/// The poll interval after the leader has exited. Processes that are not
+/// adopted cause no `SIGCHLD`.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The least time between two attempts to continue a program: what has stopped it may do so again at once.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The minimum time between two attempts to continue a stopped command: the
+/// cause may stop it again at once.
+const RESUME_INTERVAL: Duration = Duration::from_millis(500);
 
-const NOT_SUSPENDED: &str = "a program that holds a lock cannot be suspended; it goes on";
+const NOT_SUSPENDED: &str = "a command that holds a lock cannot be suspended; it continues";
 
-/// A program that was started.
-pub(super) struct Group {
+/// A started command.
+pub(super) struct ProcessGroup {
     leader: Pid,
     code: Option<u8>,
-    gone: bool,
-    /// Whether this process adopts what the program leaves behind.
+    exited: bool,
+    /// Whether this process adopts orphaned descendants.
     adopts: bool,
-    ended: tokio::signal::unix::Signal,
+    child_signals: tokio::signal::unix::Signal,
     terminal: Option<Terminal>,
     resumption: Resumption,
-    /// Whether it was said that the program wants the terminal.
-    wants_terminal: bool,
-    /// How often it was asked to end by somebody.
-    asked: Cell<u32>,
-    /// Whether it was reported that the system refused a signal.
-    refused: Cell<bool>,
+    /// Whether it was reported that the command waits for the terminal.
+    terminal_wait_reported: bool,
+    /// The number of forwarded termination signals.
+    terminations: Cell<u32>,
+    /// Whether a signal without permission was reported.
+    refusal_reported: Cell<bool>,
 }
 
-/// When a program that was stopped is continued.
+/// The schedule for continuing a stopped command.
 #[derive(Default)]
 struct Resumption {
     due: Option<Instant>,
     last: Option<Instant>,
-    /// Whether to do it once more after that.
+    /// Whether to continue it once more after that.
     twice: bool,
 }
 
-/// What is left of a program.
+/// The state of a command and its descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    Runs,
-    /// It has ended, and others that it started have not.
-    LeftBehind,
-    Gone,
+pub(super) enum GroupState {
+    Running,
+    /// The command has exited, and processes that it started have not.
+    Remaining,
+    Exited,
 }
 
-impl Group {
+impl ProcessGroup {
     pub(super) fn start(
         command: &[OsString],
         environment: &[(&str, String)],
     ) -> Result<Self, CliError> {
         let failed = |error: std::io::Error| {
-            CliError::new(exit::NOT_RUNNABLE, format!("cannot start: {error}"))
+            let text = format!("cannot start the command: {error}");
+            CliError::new(exit::NOT_RUNNABLE, text)
         };
         let adopts = adopt_orphans();
-        let ended = signal(SignalKind::child()).map_err(failed)?;
+        let child_signals = signal(SignalKind::child()).map_err(failed)?;
         let mut terminal = Terminal::open();
-        let own = std::env::current_exe().map_err(failed)?;
-        let child = std::process::Command::new(own)
+        let executable = std::env::current_exe().map_err(failed)?;
+        let child = std::process::Command::new(executable)
             .arg(SHIM)
             .arg(std::process::id().to_string())
             .args(command)
@@ -88,129 +95,125 @@ impl Group {
             .spawn()
             .map_err(failed)?;
         let leader = Pid::from_raw(child.id().cast_signed());
-        let given = terminal.as_mut().map(|at| at.give_at_start(leader));
-        if given == Some(true) {
-            // It may have been stopped for reading before the terminal was its own.
+        let lent = terminal.as_mut().map(|tty| tty.lend_at_start(leader));
+        if lent == Some(true) {
+            // It may have read from the terminal, and been stopped, before.
             let _ = killpg(leader, Signal::SIGCONT);
         }
         Ok(Self {
             leader,
             code: None,
-            gone: false,
+            exited: false,
             adopts,
-            ended,
+            child_signals,
             terminal,
             resumption: Resumption::default(),
-            wants_terminal: false,
-            asked: Cell::new(0),
-            refused: Cell::new(false),
+            terminal_wait_reported: false,
+            terminations: Cell::new(0),
+            refusal_reported: Cell::new(false),
         })
     }
 
-    /// Waits until somebody may have ended.
+    /// Waits until the state may have changed.
     pub(super) async fn changed(&mut self) {
-        // Without adoption nobody tells of those who were left behind.
         tokio::select! {
-            _ = self.ended.recv() => {}
-            () = tokio::time::sleep(LOOK), if self.code.is_some() => {}
-            () = at(self.resumption.due), if self.resumption.due.is_some() => self.go_on(),
+            _ = self.child_signals.recv() => {}
+            () = tokio::time::sleep(POLL_INTERVAL), if self.code.is_some() => {}
+            () = sleep_until(self.resumption.due), if self.resumption.due.is_some() => {
+                self.resumption.done(Instant::now());
+                self.signal_group(Signal::SIGCONT);
+            }
         }
     }
 
-    /// What is left, now.
-    pub(super) fn life(&mut self) -> Life {
+    /// Reaps exited processes, and returns the current state.
+    pub(super) fn state(&mut self) -> GroupState {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
-        while !self.gone {
+        while !self.exited {
             match waitpid(None, Some(flags)) {
                 Ok(WaitStatus::Exited(pid, code)) if pid == self.leader => {
-                    self.leader_ended(u8::try_from(code).unwrap_or(255));
+                    self.on_leader_exit(u8::try_from(code).unwrap_or(255));
                 }
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.leader => {
-                    self.leader_ended(exit::by_signal(signal as i32));
+                    self.on_leader_exit(exit::by_signal(signal as i32));
                 }
-                Ok(WaitStatus::Stopped(pid, by)) if pid == self.leader => self.stopped(by),
+                Ok(WaitStatus::Stopped(pid, by)) if pid == self.leader => self.on_stop(by),
                 Ok(WaitStatus::StillAlive) => break,
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(_) => {
-                    // Without children, and with adoption, nothing is left.
+                    // No children are left. With adoption there are also no
+                    // other descendants.
                     let is_empty = || killpg(self.leader, None) == Err(Errno::ESRCH);
-                    self.gone = self.adopts || is_empty();
+                    self.exited = self.adopts || is_empty();
                     break;
                 }
             }
         }
-        match (self.gone, self.code) {
-            (true, _) => Life::Gone,
-            (false, Some(_)) => Life::LeftBehind,
-            (false, None) => Life::Runs,
+        match (self.exited, self.code) {
+            (true, _) => GroupState::Exited,
+            (false, Some(_)) => GroupState::Remaining,
+            (false, None) => GroupState::Running,
         }
     }
 
-    fn leader_ended(&mut self, code: u8) {
+    fn on_leader_exit(&mut self, code: u8) {
         self.code = Some(code);
         self.terminal = None;
     }
 
-    /// A program that stands still with a lock is what locks are there against: it cannot be stopped.
-    fn stopped(&mut self, by: Signal) {
-        let wants_terminal = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
+    /// Continues a stopped command: a suspended holder could act after its
+    /// lease has ended.
+    fn on_stop(&mut self, by: Signal) {
+        let needs_terminal = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
         match &mut self.terminal {
-            Some(terminal) if wants_terminal => {
-                let given = terminal.give_on_demand(self.leader);
-                // A program that asks for a password may stop itself only now, in answer to the same signal.
-                self.resumption.twice = given;
-                if !given && !std::mem::replace(&mut self.wants_terminal, true) {
-                    say(
-                        "the program wants the terminal, and gets it when this job is in the foreground",
-                    );
+            Some(terminal) if needs_terminal => {
+                let lent = terminal.lend_on_demand(self.leader);
+                // A command that reads a password may handle the same signal by
+                // stopping itself again.
+                self.resumption.twice = lent;
+                if !lent && !std::mem::replace(&mut self.terminal_wait_reported, true) {
+                    message("the command waits for the terminal; bring this job to the foreground");
                 }
             }
-            Some(terminal) if terminal.is_given() => say(NOT_SUSPENDED),
+            Some(terminal) if terminal.is_lent() => message(NOT_SUSPENDED),
             _ => {}
         }
-        self.resumption.ask(Instant::now());
+        self.resumption.request(Instant::now());
     }
 
-    fn go_on(&mut self) {
-        self.resumption.done(Instant::now());
-        self.signal_group(Signal::SIGCONT);
-    }
-
-    /// Passes a signal on; whoever asks again and again for an end gets it by other means.
-    pub(super) fn pass_on(&self, signal: Signal) {
+    /// Forwards a signal. The second SIGINT becomes SIGTERM, and the third
+    /// termination signal becomes SIGKILL.
+    pub(super) fn forward(&self, signal: Signal) {
         if signal == Signal::SIGTSTP {
-            return say(NOT_SUSPENDED);
+            return message(NOT_SUSPENDED);
         }
-        let ends = matches!(
-            signal,
-            Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT | Signal::SIGHUP
-        );
-        if ends {
-            self.asked.set(self.asked.get() + 1);
+        let terminates = TERMINATION.contains(&signal);
+        if terminates {
+            self.terminations.set(self.terminations.get() + 1);
         }
-        match self.asked.get() {
-            3.. if ends => self.stop(Signal::SIGKILL),
+        match self.terminations.get() {
+            3.. if terminates => self.stop(Signal::SIGKILL),
             2 if signal == Signal::SIGINT => self.stop(Signal::SIGTERM),
             _ => self.signal_group(signal),
         }
     }
 
-    /// Sends a signal to every process that is left, also outside the group.
+    /// Sends a signal to the group and to all descendants outside it.
     pub(super) fn stop(&self, signal: Signal) {
         self.signal_group(signal);
         for process in descendants() {
             self.signal(process.pid, signal);
         }
-        // A stopped process takes no notice of anything but KILL.
+        // A stopped process handles no signal except SIGKILL.
         self.signal_group(Signal::SIGCONT);
     }
 
-    /// Sends a signal to the group: as a whole while its leader is not reaped,
-    /// else to each process of it.
+    /// Sends a signal to the group as a whole, or to its members one by one
+    /// after the leader was reaped.
     fn signal_group(&self, signal: Signal) {
         if self.code.is_none() || !self.adopts {
             let sent = killpg(self.leader, signal);
-            return self.report(sent, signal, "the program");
+            return self.report_refusal(sent, signal, "the command");
         }
         let members = descendants().into_iter();
         for member in members.filter(|process| process.group == self.leader) {
@@ -219,33 +222,33 @@ impl Group {
     }
 
     fn signal(&self, pid: Pid, signal: Signal) {
-        self.report(kill(pid, signal), signal, &format!("process {pid}"));
+        self.report_refusal(kill(pid, signal), signal, &format!("process {pid}"));
     }
 
-    /// Reports once that the system refuses a signal, as to a program of
-    /// another user. A process that has ended meanwhile is no matter.
-    fn report(&self, sent: nix::Result<()>, signal: Signal, whom: &str) {
-        if sent == Err(Errno::EPERM) && !self.refused.replace(true) {
+    /// Reports once that this process may not signal `target`. Other failures
+    /// mean that the target has exited.
+    fn report_refusal(&self, sent: nix::Result<()>, signal: Signal, target: &str) {
+        if sent == Err(Errno::EPERM) && !self.refusal_reported.replace(true) {
             let signal = signal.as_str();
-            say(format!(
-                "cannot send {signal} to {whom}: it runs as another user"
+            message(format!(
+                "cannot send {signal} to {target}: it runs as another user"
             ));
-            hint("the lock stays held until the program has ended");
+            hint("the lock stays held until the command has exited");
         }
     }
 
-    /// The program's own code.
+    /// Returns the exit code of the command.
     pub(super) fn code(&self) -> u8 {
         self.code.unwrap_or(exit::NOT_RUNNABLE)
     }
 
-    pub(super) fn left_behind(&self) -> String {
-        let left = descendants().into_iter();
-        let pids: Vec<_> = left.map(|process| process.pid.to_string()).collect();
+    pub(super) fn describe_remaining(&self) -> String {
+        let remaining = descendants().into_iter();
+        let pids: Vec<_> = remaining.map(|process| process.pid.to_string()).collect();
         match pids.is_empty() {
-            true => "the program has ended, others of its group have not".to_owned(),
+            true => "the command has exited, but processes of its group have not".to_owned(),
             false => format!(
-                "the program has ended, what it started has not: process {}",
+                "the command has exited, but processes that it started have not: {}",
                 pids.join(", ")
             ),
         }
@@ -253,20 +256,20 @@ impl Group {
 }
 
 impl Resumption {
-    fn ask(&mut self, now: Instant) {
-        let earliest = self.last.map_or(now, |last| last + PAUSE);
+    fn request(&mut self, now: Instant) {
+        let earliest = self.last.map_or(now, |last| last + RESUME_INTERVAL);
         self.due = Some(earliest.max(now));
     }
 
     fn done(&mut self, now: Instant) {
         self.last = Some(now);
-        self.due = std::mem::take(&mut self.twice).then(|| now + PAUSE);
+        self.due = std::mem::take(&mut self.twice).then(|| now + RESUME_INTERVAL);
     }
 }
 
 #[cfg(target_os = "linux")]
 fn adopt_orphans() -> bool {
-    // Where it fails, the process group is seen still.
+    // On failure only the process group is tracked.
     nix::sys::prctl::set_child_subreaper(true).is_ok()
 }
 
@@ -275,20 +278,7 @@ fn adopt_orphans() -> bool {
     false
 }
 
-/// Has the system kill this process when `parent` ends.
-#[cfg(target_os = "linux")]
-pub(super) fn end_with_parent(parent: i32) {
-    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
-    // It may have ended before that.
-    if nix::unistd::getppid() != Pid::from_raw(parent) {
-        let _ = nix::sys::signal::raise(Signal::SIGKILL);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(super) fn end_with_parent(_parent: i32) {}
-
-/// A process, and the group that it belongs to.
+/// A process with its parent and its group.
 struct Process {
     pid: Pid,
     parent: Pid,
@@ -296,10 +286,10 @@ struct Process {
 }
 
 impl Process {
-    /// Reads what the system has of it; `None` where it has ended.
+    /// Reads `/proc`. Returns `None` if the process has exited.
     fn read(pid: i32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in parentheses, may hold anything. The state follows it.
+        // The name in parentheses may contain any character. The state follows.
         let mut numbers = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
         let mut next = || Some(Pid::from_raw(numbers.next()?.parse().ok()?));
         Some(Self {
@@ -310,7 +300,7 @@ impl Process {
     }
 }
 
-/// All processes that descend from this one.
+/// Returns all descendants of this process.
 fn descendants() -> Vec<Process> {
     let Ok(folder) = std::fs::read_dir("/proc") else {
         return Vec::new();

@@ -1,90 +1,102 @@
-//! The line that says what is being waited for: who holds the lock, since when, and how many are before us.
+//! The status line of a wait: the holder, how long it holds the lock, and the
+//! queue position.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-use leasehold::{Holder, LockInfo};
+use leasehold::{Holder, LockInfo, Waiter};
 
 use super::servers::Servers;
 use crate::args::RunArgs;
-use crate::output::{printable, say};
-use crate::{duration, inspect, me};
+use crate::duration;
+use crate::identity::host_and_pid;
+use crate::inspect::{held_until, holder_name};
+use crate::output::{message, printable};
 
-/// A lock that is had at once is not worth a word.
-const AT_ONCE: Duration = Duration::from_millis(300);
+/// A shorter wait shows no status.
+const DELAY: Duration = Duration::from_millis(300);
 
-/// How often the line is drawn, and how often it is looked at who holds the lock.
-const DRAW: Duration = Duration::from_secs(1);
+/// The interval at which the lock is inspected and the line is redrawn.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shows it until dropped: on a terminal live, elsewhere once and only if asked to.
+/// Shows the status until dropped: live on a terminal, otherwise once and only
+/// with `--verbose`.
 pub(super) async fn show(servers: &Servers, args: &RunArgs) {
     let start = Instant::now();
-    tokio::time::sleep(AT_ONCE).await;
+    tokio::time::sleep(DELAY).await;
     if !stderr().is_terminal() {
         if args.verbose {
-            let seen = servers.inspect(&args.name).await;
-            say(line(args, start.elapsed(), seen.as_ref()));
+            let lock = servers.inspect(&args.name).await;
+            message(status(args, start.elapsed(), lock.as_ref()));
         }
         return std::future::pending().await;
     }
     loop {
-        let seen = servers.inspect(&args.name).await;
-        let text = printable(&line(args, start.elapsed(), seen.as_ref()));
-        // Cut off by the terminal rather than wrapped, or it could not be drawn over.
+        let lock = servers.inspect(&args.name).await;
+        let text = printable(&status(args, start.elapsed(), lock.as_ref()));
+        // Disables wrapping: a line that wraps cannot be redrawn.
         let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
         let _ = stderr().flush();
-        tokio::time::sleep(DRAW).await;
+        tokio::time::sleep(INTERVAL).await;
     }
 }
 
-/// Leaves nothing of it behind.
+/// Erases the status line.
 pub(super) fn clear() {
     if stderr().is_terminal() {
         let _ = write!(stderr(), "\r\x1b[K");
     }
 }
 
-fn line(args: &RunArgs, waited: Duration, seen: Option<&LockInfo>) -> String {
-    let mut text = format!("waiting for `{}`, {}", args.name, duration::show(waited));
-    let Some(seen) = seen else {
+fn status(args: &RunArgs, waited: Duration, lock: Option<&LockInfo>) -> String {
+    let waited = duration::format(waited);
+    let mut text = format!("waiting for `{}` for {waited}", args.name);
+    let Some(lock) = lock else {
         return text;
     };
-    if let Some(holder) = seen.holders.first() {
-        text += &format!(" · held by {}", who(holder));
-        if seen.holder_count > 1 {
-            text += &format!(" and {} more", seen.holder_count - 1);
+    if let Some(holder) = lock.holders.first() {
+        text += &format!(" · {}", describe(holder));
+        if lock.holder_count > 1 {
+            text += &format!(" and {} more", lock.holder_count - 1);
         }
     }
-    match (place(seen), seen.waiter_count) {
-        (Some(place), Some(waiting)) => text += &format!(" · number {place} of {waiting} in line"),
-        (None, Some(waiting)) if waiting > 1 => text += &format!(" · {waiting} wait"),
+    match (queue_position(lock), lock.waiter_count) {
+        (Some(position), Some(count)) => {
+            text += &format!(" · queue position {position} of {count}");
+        }
+        (None, Some(count)) if count > 1 => text += &format!(" · {count} waiters"),
         _ => {}
     }
     text
 }
 
-fn who(holder: &Holder) -> String {
-    let mut text = inspect::who(&holder.host, holder.pid, &holder.redisson);
+fn describe(holder: &Holder) -> String {
+    let mut name = holder_name(holder);
     if let Some(note) = &holder.note {
-        text += &format!(" ({})", printable(note));
+        name += &format!(" ({})", printable(note));
     }
+    if let Some(until) = held_until(holder) {
+        return format!("{until}, last by {name}");
+    }
+    let mut text = format!("held by {name}");
     if let Some(since) = holder.since {
-        text += &format!(" for {}", duration::show(duration::ago(since)));
+        text += &format!(" for {}", duration::format(duration::since(since)));
     }
     if holder.connected == Some(false) {
-        let left = holder.lease_remaining.map(duration::show);
-        text += " which is gone";
-        text += &left.map_or_else(String::new, |left| format!(", free in {left}"));
+        text += ", disconnected";
+        if let Some(remaining) = holder.lease_remaining {
+            text += &format!(", expires in {}", duration::format(remaining));
+        }
     }
     text
 }
 
-/// Our own place in line, from 1.
-fn place(seen: &LockInfo) -> Option<usize> {
-    let own = me();
-    let is_own = |at: &leasehold::Waiter| match (&at.host, at.pid) {
+/// Returns the queue position of this process, starting at 1.
+fn queue_position(lock: &LockInfo) -> Option<usize> {
+    let own = host_and_pid();
+    let is_own = |waiter: &Waiter| match (&waiter.host, waiter.pid) {
         (Some(host), Some(pid)) => format!("{host}:{pid}") == own,
         _ => false,
     };
-    seen.waiters.iter().position(is_own).map(|at| at + 1)
+    lock.waiters.iter().position(is_own).map(|index| index + 1)
 }
