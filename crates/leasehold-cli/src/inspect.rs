@@ -1,215 +1,228 @@
-//! `ls`, `show` and `queue`: who holds what, who waits, who is still there.
+//! `ls`, `show` and `queue`: the holders and waiters of locks.
 
 use std::io::{BufWriter, IsTerminal, Write, stdout};
+use std::time::SystemTime;
 
 use leasehold::{Holder, LockInfo, LockKind, Waiter};
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
-use crate::output::{CliError, colours, is_read, print, printable, say};
+use crate::output::{CliError, message, print, printable, reader_remains, use_colors};
 use crate::settings::Settings;
 use crate::table::{Cell, Row, Table};
 use crate::{duration, exit, json};
 
-const LOCKS: [&str; 8] = [
-    "NAME", "KIND", "HOLDER", "FOR", "LEASE", "THERE", "WAIT", "NOTE",
+const COLUMNS: [&str; 8] = [
+    "NAME",
+    "KIND",
+    "HOLDER",
+    "HELD",
+    "LEASE",
+    "CONNECTED",
+    "WAITERS",
+    "NOTE",
 ];
 
-/// Lists locks as they are found: a page at a time, whatever their number.
+/// Lists locks page by page, so that memory does not grow with their number.
 pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, CliError> {
-    let settings = Settings::read(server)?;
+    let settings = Settings::load(server)?;
     let client = settings.connect(None).await?;
-    let everything = settings.has_no_prefix();
+    let skip_foreign = settings.has_empty_prefix();
     let mut out = BufWriter::new(stdout());
-    let mut table = Table::new(&LOCKS, colours(&stdout()));
+    let mut table = Table::new(&COLUMNS, use_colors(&stdout()));
     let mut scan = client.scan(&args.pattern);
     while let Some(page) = scan.next().await? {
-        let shown = page.iter().filter(|seen| {
-            let is_lock = !everything || seen.kind != LockKind::Foreign;
-            let waited_for = seen.waiter_count.is_some_and(|waiting| waiting > 0);
-            is_lock && (waited_for || !args.waited_for)
+        let listed = page.iter().filter(|lock| {
+            let is_lock = !skip_foreign || lock.kind != LockKind::Foreign;
+            let has_waiters = lock.waiter_count.is_some_and(|count| count > 0);
+            is_lock && (has_waiters || !args.waited_for)
         });
-        let written = match args.data.json {
-            true => shown
+        let written = match args.output.json {
+            true => listed
                 .map(json::line)
                 .try_for_each(|line| out.write_all(line.as_bytes())),
-            false => table.write(shown.map(row).collect(), &mut out),
+            false => table.write(listed.map(lock_row).collect(), &mut out),
         };
-        if !is_read(written.and_then(|()| out.flush()))? {
+        if !reader_remains(written.and_then(|()| out.flush()))? {
             return Ok(exit::OK);
         }
     }
     if table.is_empty() && stdout().is_terminal() {
-        say("no locks are held");
+        message("no locks are held");
     }
     Ok(exit::OK)
 }
 
-/// One lock in full.
+/// Shows all holders and waiters of one lock.
 pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
-    let Some(seen) = find(server, args).await? else {
-        return free(args);
+    let Some(lock) = find(server, args).await? else {
+        return report_free(args);
     };
-    print(&match args.data.json {
-        true => json::line(&seen),
-        false => in_full(&seen, colours(&stdout())),
+    print(&match args.output.json {
+        true => json::line(&lock),
+        false => details(&lock, use_colors(&stdout())),
     })?;
     Ok(exit::OK)
 }
 
-/// Those who wait for one lock.
+/// Shows the waiters of one lock.
 pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
-    let Some(seen) = find(server, args).await? else {
-        return free(args);
+    let Some(lock) = find(server, args).await? else {
+        return report_free(args);
     };
-    if args.data.json {
-        print(&json::line(&seen.waiters))?;
-        return Ok(exit::OK);
-    }
-    match (seen.waiters.is_empty(), seen.waiter_count) {
-        (true, Some(0)) => say(format!("nobody waits for `{}`", args.name)),
-        (true, None) => say(format!("who waits for `{}` cannot be seen", args.name)),
-        (true, Some(count)) => say(format!(
-            "{count} wait for `{}`, in no order: a {} has no line",
-            args.name, seen.kind
-        )),
-        (false, _) => print(&waiters(&seen, colours(&stdout())))?,
+    if args.output.json {
+        print(&json::line(&lock.waiters))?;
+    } else if lock.waiters.is_empty() {
+        message(format!("`{}`: {}", args.name, unlisted_waiters(&lock)));
+    } else {
+        print(&waiter_table(&lock, use_colors(&stdout())))?;
     }
     Ok(exit::OK)
 }
 
 async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<LockInfo>, CliError> {
-    let client = Settings::read(server)?.connect(None).await?;
+    let client = Settings::load(server)?.connect(None).await?;
     Ok(client.inspect(&args.name).await?)
 }
 
-fn free(args: &NameArgs) -> Result<u8, CliError> {
-    match args.data.json {
+fn report_free(args: &NameArgs) -> Result<u8, CliError> {
+    match args.output.json {
         true => print("null\n")?,
-        false => say(format!("nobody holds `{}`", args.name)),
+        false => message(format!("`{}` is not held", args.name)),
     }
     Ok(exit::NO)
 }
 
-/// One line of a list.
-pub(crate) fn row(seen: &LockInfo) -> Row {
-    let holder = seen.holders.first();
-    let more = match seen.holder_count {
-        2.. => format!(" +{}", seen.holder_count - 1),
+/// Returns the row of a lock in `ls` and `top`.
+pub(crate) fn lock_row(lock: &LockInfo) -> Row {
+    let holder = lock.holders.first();
+    let others = match lock.holder_count {
+        2.. => format!(" +{}", lock.holder_count - 1),
         _ => String::new(),
     };
-    let who = holder.map_or_else(String::new, |holder| {
-        who(&holder.host, holder.pid, &holder.redisson) + &more
-    });
-    let waiting = seen.waiter_count;
+    let owner = holder.map_or_else(String::new, |holder| holder_name(holder) + &others);
     vec![
-        Cell::bold(printable(&seen.name)),
-        Cell::plain(seen.kind),
-        Cell::plain(who),
+        Cell::bold(printable(&lock.name)),
+        Cell::plain(lock.kind),
+        Cell::plain(owner),
         Cell::right(age(holder.and_then(|holder| holder.since))),
-        Cell::right(left(holder)),
-        holder.map_or_else(|| there(None), state),
-        match waiting {
+        Cell::right(holder.map_or_else(String::new, lease)),
+        holder.map_or_else(|| connected(None), holder_state),
+        match lock.waiter_count {
             None => Cell::right("?").dim(),
             Some(0) => Cell::right("0").dim(),
             Some(count) => Cell::right(count),
         },
-        Cell::plain(
-            holder
-                .and_then(|at| at.note.as_deref())
-                .map_or_else(String::new, printable),
-        ),
+        note(holder.and_then(|holder| holder.note.as_deref())),
     ]
 }
 
-fn in_full(seen: &LockInfo, colours: bool) -> String {
-    let mut text = format!("{}  {}", printable(&seen.name), seen.kind);
-    match seen.kind {
-        LockKind::Latch { .. } => text.push('\n'),
-        _ => text += &format!(", held by {}\n", seen.holder_count),
+fn details(lock: &LockInfo, colors: bool) -> String {
+    let mut text = format!("{}  {}", printable(&lock.name), lock.kind);
+    match (lock.kind, lock.holder_count) {
+        (LockKind::Latch { .. }, _) => text.push('\n'),
+        (_, 1) => text += ", 1 holder\n",
+        (_, count) => text += &format!(", {count} holders\n"),
     }
-    let holders = seen.holders.iter().map(|holder| {
+    let holders = lock.holders.iter().map(|holder| {
         vec![
-            Cell::bold(who(&holder.host, holder.pid, &holder.redisson)),
+            Cell::bold(holder_name(holder)),
             Cell::right(age(holder.since)),
-            Cell::right(left(Some(holder))),
-            state(holder),
-            Cell::plain(holder.note.as_deref().map_or_else(String::new, printable)),
+            Cell::right(lease(holder)),
+            holder_state(holder),
+            note(holder.note.as_deref()),
         ]
     });
-    let columns = ["HOLDER", "FOR", "LEASE", "THERE", "NOTE"];
-    text += &Table::new(&columns, colours).text(holders.collect());
-    match (seen.waiters.len(), seen.waiter_count) {
-        (0, None) => text += "who waits cannot be seen\n",
-        (0, Some(0)) => text += "nobody waits\n",
-        (0, Some(1)) => text += "one process waits\n",
-        (0, Some(count)) => text += &format!("{count} processes wait\n"),
-        _ => {
-            text.push('\n');
-            text += &waiters(seen, colours);
-        }
+    let columns = ["HOLDER", "HELD", "LEASE", "CONNECTED", "NOTE"];
+    text += &Table::new(&columns, colors).into_text(holders.collect());
+    match lock.waiters.is_empty() {
+        true => text += &format!("{}\n", unlisted_waiters(lock)),
+        false => text += &format!("\n{}", waiter_table(lock, colors)),
     }
     text
 }
 
-fn waiters(seen: &LockInfo, colours: bool) -> String {
-    let columns = ["", "WAITER", "FOR", "THERE", "NOTE"];
-    let mut text = Table::new(&columns, colours).text(waiter_rows(&seen.waiters));
-    let shown = seen.waiters.len() as u64;
-    if let Some(waiting) = seen.waiter_count.filter(|waiting| *waiting > shown) {
-        text += &format!("and {} more\n", waiting - shown);
+/// Describes the waiters of a lock that does not list them.
+pub(crate) fn unlisted_waiters(lock: &LockInfo) -> String {
+    match lock.waiter_count {
+        None => "waiters unknown".to_owned(),
+        Some(0) => "no waiters".to_owned(),
+        Some(1) => "1 waiting process".to_owned(),
+        Some(count) => format!("{count} waiting processes, in no order"),
+    }
+}
+
+fn waiter_table(lock: &LockInfo, colors: bool) -> String {
+    let columns = ["", "WAITER", "WAITED", "CONNECTED", "NOTE"];
+    let mut text = Table::new(&columns, colors).into_text(waiter_rows(&lock.waiters));
+    let listed = lock.waiters.len() as u64;
+    if let Some(count) = lock.waiter_count.filter(|count| *count > listed) {
+        text += &format!("and {} more\n", count - listed);
     }
     text
 }
 
 pub(crate) fn waiter_rows(waiters: &[Waiter]) -> Vec<Row> {
-    let row = |(at, waiter): (usize, &Waiter)| {
+    let row = |(index, waiter): (usize, &Waiter)| {
         vec![
-            Cell::right(at + 1).dim(),
-            Cell::bold(who(&waiter.host, waiter.pid, &waiter.redisson)),
+            Cell::right(index + 1).dim(),
+            Cell::bold(client_name(&waiter.host, waiter.pid, &waiter.redisson)),
             Cell::right(age(waiter.since)),
-            there(waiter.connected),
-            Cell::plain(waiter.note.as_deref().map_or_else(String::new, printable)),
+            connected(waiter.connected),
+            note(waiter.note.as_deref()),
         ]
     };
     waiters.iter().enumerate().map(row).collect()
 }
 
-/// One who holds or waits, in a word.
-pub(crate) fn who(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
+/// Returns the short name of a holder.
+pub(crate) fn holder_name(holder: &Holder) -> String {
+    client_name(&holder.host, holder.pid, &holder.redisson)
+}
+
+fn client_name(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
     match (host, pid, redisson) {
         (Some(host), Some(pid), _) => format!("{}:{pid}", printable(host)),
-        (_, _, Some(owner)) => owner.clone(),
+        (_, _, Some(owner)) => printable(owner),
         _ => "another library".to_owned(),
     }
 }
 
-fn age(since: Option<std::time::SystemTime>) -> String {
+fn age(since: Option<SystemTime>) -> String {
     since.map_or_else(
         || "?".to_owned(),
-        |since| duration::show(duration::ago(since)),
+        |since| duration::format(duration::since(since)),
     )
 }
 
-fn left(holder: Option<&Holder>) -> String {
-    match holder.map(|holder| holder.lease_remaining) {
-        None => String::new(),
-        Some(None) => "none".to_owned(),
-        Some(Some(left)) => duration::show(left),
+/// Formats the remaining lease. `none` is a lock that never expires.
+fn lease(holder: &Holder) -> String {
+    holder
+        .lease_remaining
+        .map_or_else(|| "none".to_owned(), duration::format)
+}
+
+fn note(note: Option<&str>) -> Cell {
+    Cell::plain(note.map_or_else(String::new, printable))
+}
+
+fn holder_state(holder: &Holder) -> Cell {
+    match held_until(holder) {
+        Some(text) => Cell::plain(text),
+        None => connected(holder.connected),
     }
 }
 
-/// Whether a holder is connected, or released the lock, which is kept.
-fn state(holder: &Holder) -> Cell {
-    match holder.released {
-        true => Cell::plain("kept"),
-        false => there(holder.connected),
-    }
+/// Returns until when `--at-least` holds a lock that its holder released.
+pub(crate) fn held_until(holder: &Holder) -> Option<String> {
+    let end = SystemTime::now().checked_add(holder.lease_remaining?)?;
+    let until = || format!("held until {}", duration::time_of_day(end));
+    holder.released.then(until)
 }
 
-fn there(alive: Option<bool>) -> Cell {
-    match alive {
+fn connected(connected: Option<bool>) -> Cell {
+    match connected {
         Some(true) => Cell::plain("yes").green(),
-        Some(false) => Cell::plain("GONE").red(),
+        Some(false) => Cell::plain("NO").red(),
         None => Cell::plain("?").dim(),
     }
 }

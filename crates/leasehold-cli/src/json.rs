@@ -2,14 +2,17 @@
 
 use serde::Serialize;
 
-use crate::output::acts;
+use crate::output::affects_terminal;
 
-/// Anything as one line. JSON may have characters that speak to a terminal; they are escaped, and mean the same.
-pub(crate) fn line(data: &impl Serialize) -> String {
-    let json = serde_json::to_string(data).expect("BUG: what is shown can be written as JSON");
+/// Serializes `value` as one line.
+///
+/// Characters that affect a terminal are escaped, which does not change the
+/// value.
+pub(crate) fn line(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).expect("BUG: the value cannot be serialized");
     let mut line = String::with_capacity(json.len() + 1);
     for c in json.chars() {
-        match acts(c) {
+        match affects_terminal(c) {
             true => line.push_str(&format!("\\u{:04x}", u32::from(c))),
             false => line.push(c),
         }
@@ -23,11 +26,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_of_hostile_text_is_harmless_and_the_same() {
+    fn hostile_text_is_escaped_and_unchanged() {
         let hostile = "\n\x1b\u{7f}\u{9b}\u{202e}\u{2069}b\"\\";
         let line = line(&hostile);
-        assert!(!line.trim_end().contains(acts), "{line:?}");
-        let read: String = serde_json::from_str(&line).expect("JSON");
-        assert_eq!(read, hostile);
+        assert!(!line.trim_end().contains(affects_terminal), "{line:?}");
+        let parsed: String = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(parsed, hostile);
     }
 }

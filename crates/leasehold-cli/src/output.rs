@@ -1,65 +1,71 @@
-//! What the command says for itself: lines on standard error that begin with `leasehold:`, and a hint where one helps.
+//! Messages on standard error, output on standard output, and [`CliError`].
 //!
-//! Standard output is the program's, or the data asked for. Others have a hand in all of it: nothing that they wrote
-//! begins a line or speaks to the terminal.
+//! Messages begin with `leasehold:`, and a hint may follow. Standard output
+//! belongs to the command that `run` starts, or to the requested data. Names,
+//! notes and server errors are written by others: no such text may begin a
+//! line or affect the terminal.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::time::Duration;
 
 use leasehold::{Error, Holder};
 
 use crate::{duration, exit};
 
-/// A wait that is shorter than this was none.
-const SHORT: std::time::Duration = std::time::Duration::from_millis(50);
+/// A shorter wait is not mentioned in a message.
+const MIN_REPORTED_WAIT: Duration = Duration::from_millis(50);
 
-/// Says something, in one line.
-pub(crate) fn say(text: impl Display) {
+/// Writes a message of one line.
+pub(crate) fn message(text: impl Display) {
     let text = printable(&text.to_string());
-    // Where standard error is gone there is nobody to tell.
+    // A closed standard error leaves no place to report the failure.
     let _ = writeln!(io::stderr(), "leasehold: {text}");
 }
 
-/// Says something of several lines, which is the command's own text.
-pub(crate) fn say_lines(text: &str) {
+/// Writes a message of several lines. The line breaks must not come from
+/// others.
+pub(crate) fn message_lines(text: &str) {
     let lines: Vec<_> = text.lines().map(printable).collect();
     let _ = writeln!(io::stderr(), "leasehold: {}", lines.join("\n"));
 }
 
-/// Says what to do about what was said.
+/// Writes advice on the previous message.
 pub(crate) fn hint(text: impl Display) {
     let text = printable(&text.to_string());
     let _ = writeln!(io::stderr(), "  hint: {text}");
 }
 
-/// What a forced release did to one holder of `name`.
+/// Describes the effect of a forced release of `name` on `holder`.
 pub(crate) fn revoked(name: &str, holder: &Holder) -> String {
     match holder.released {
         true => format!("freed `{name}`, last held by {holder}"),
-        false => format!("took `{name}` away from {holder}"),
+        false => format!("revoked `{name}` from {holder}"),
     }
 }
 
-/// Prints what was asked for.
+/// Writes to standard output.
 pub(crate) fn print(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     let outcome = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    is_read(outcome).map(drop)
+    reader_remains(outcome).map(drop)
 }
 
-/// What came of printing: whether anybody reads on. A reader that has seen enough, as `head`, is no error.
-pub(crate) fn is_read(outcome: io::Result<()>) -> Result<bool, CliError> {
+/// Returns whether more output can be written after `outcome`.
+///
+/// A reader that closes the pipe early, as `head` does, is not an error.
+pub(crate) fn reader_remains(outcome: io::Result<()>) -> Result<bool, CliError> {
     match outcome {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => {
-            let text = format!("cannot print: {error}");
+            let text = format!("cannot write to standard output: {error}");
             Err(CliError::new(exit::NOT_PRINTED, text))
         }
     }
 }
 
-/// Why the command cannot go on, to be told when it ends.
+/// An error that ends the CLI: a message, an optional hint, and an exit code.
 #[derive(Debug)]
 pub(crate) struct CliError {
     pub(crate) code: u8,
@@ -85,7 +91,7 @@ impl CliError {
         Self::new(exit::USAGE, text)
     }
 
-    /// A wait that was in vain.
+    /// Returns the error for a lock that another client holds.
     pub(crate) fn busy(error: &Error) -> Self {
         let Error::Timeout {
             name,
@@ -96,25 +102,27 @@ impl CliError {
         else {
             return Self::new(exit::of(error), error);
         };
-        let mut text = match *waited < SHORT {
-            true => format!("`{name}` is held"),
-            false => format!(
-                "waited {} for `{name}`, which is held",
-                duration::show(*waited)
-            ),
+        let mut text = match (*waited < MIN_REPORTED_WAIT, holder) {
+            (true, Some(holder)) => format!("`{name}` is held by {holder}"),
+            (true, None) => format!("`{name}` is held"),
+            (false, holder) => {
+                let waited = duration::format(*waited);
+                let mut text = format!("timed out after {waited} waiting for `{name}`");
+                if let Some(holder) = holder {
+                    text += &format!(", held by {holder}");
+                }
+                text
+            }
         };
-        if let Some(holder) = holder {
-            text += &format!(" by {holder}");
-        }
         if let Some(position) = position {
-            text += &format!("; number {position} in line");
+            text += &format!(" (queue position {position})");
         }
         Self::new(exit::BUSY, text)
     }
 
-    /// Tells it, and says which code to end with.
-    pub(crate) fn tell(&self) -> u8 {
-        say(&self.text);
+    /// Writes the message and the hint, and returns the exit code.
+    pub(crate) fn report(&self) -> u8 {
+        message(&self.text);
         if let Some(text) = &self.hint {
             hint(text);
         }
@@ -130,19 +138,19 @@ impl Display for CliError {
 
 impl From<Error> for CliError {
     fn from(error: Error) -> Self {
-        let trouble = match &error {
+        let cli_error = match &error {
             Error::Timeout { .. } => Self::busy(&error),
             _ => Self::new(exit::of(&error), chain(&error)),
         };
         match hint_for(&error) {
-            Some(hint) => trouble.with_hint(hint),
-            None => trouble,
+            Some(hint) => cli_error.with_hint(hint),
+            None => cli_error,
         }
     }
 }
 
-/// An error and all that lies behind it.
-fn chain(error: &dyn std::error::Error) -> String {
+/// Joins the messages of an error and its sources.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -158,36 +166,37 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn hint_for(error: &Error) -> Option<&'static str> {
     Some(match error {
         Error::Unavailable(_) => {
-            "is the address right? set it with --url, LEASEHOLD_URL or in the configuration file"
+            "check the address in --url, LEASEHOLD_URL or the configuration file"
         }
-        Error::Denied(_) => "`leasehold doctor` says which right is missing",
+        Error::Denied(_) => "run `leasehold doctor` to find the missing permission",
         Error::NoQuorum(_) => {
-            "`leasehold quorum init` must be used once; nodes that were started again wait for a while"
+            "run `leasehold quorum init` once; restarted nodes rejoin after the longest lease"
         }
-        Error::NotReplicated { .. } => "is a replica down? ask for fewer with --replicas",
-        Error::OutOfMemory(_) => "free some of the server's memory; locks that are held stay held",
+        Error::NotReplicated { .. } => "check the replicas, or require fewer with --replicas",
+        Error::OutOfMemory(_) => "free memory on the server; held locks stay held",
         Error::WrongType { .. } => {
-            "-s and -x, --fair, --permits and none of them are locks of different kinds: all who use a name must agree"
+            "use the same kind of lock for a name everywhere: -s and -x, --fair, --permits, or none of these"
         }
         _ => return None,
     })
 }
 
-/// Names and notes are anybody's: nothing in them may speak to the terminal.
+/// Replaces characters that affect the terminal.
 pub(crate) fn printable(text: &str) -> String {
-    let harmless = |c: char| if acts(c) { '\u{fffd}' } else { c };
-    text.chars().map(harmless).collect()
+    let replace = |c: char| if affects_terminal(c) { '\u{fffd}' } else { c };
+    text.chars().map(replace).collect()
 }
 
-/// Whether a character does something: controls, separators of lines, and what sets the direction of text.
-pub(crate) fn acts(c: char) -> bool {
+/// Returns whether a character is a control, a line separator, or sets the
+/// direction of text.
+pub(crate) fn affects_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Whether to use colours on this stream.
-pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
+/// Returns whether to use colors on this stream.
+pub(crate) fn use_colors(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -196,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_others_neither_moves_nor_turns_around() {
+    fn printable_replaces_only_hostile_characters() {
         let hostile = "a\n\x1b\u{9b}\u{202e}\u{2066}\u{2029}\u{200f}b";
         assert_eq!(printable(hostile), format!("a{}b", "\u{fffd}".repeat(7)));
         let harmless = "état 夜間 שלום e\u{301} 👩\u{200d}👧";
