@@ -58,14 +58,14 @@ fn malformed_arguments_do_not_panic() {
         "-c",
         "true",
     ];
-    let word = prop_oneof![
+    let arg = prop_oneof![
         6 => prop::sample::select(known.to_vec()).prop_map(str::to_owned),
         1 => "-{0,2}[a-z]{0,8}=?.{0,8}",
         1 => ".{0,12}",
     ];
-    hold_for_all(2_000, &vec(word, 0..9), |words| {
-        let words = ["leasehold".to_owned()].into_iter().chain(words);
-        if let Err(error) = Cli::try_parse_from(words) {
+    hold_for_all(2_000, &vec(arg, 0..9), |args| {
+        let args = ["leasehold".to_owned()].into_iter().chain(args);
+        if let Err(error) = Cli::try_parse_from(args) {
             let _ = error.to_string();
         }
     });

@@ -1,4 +1,4 @@
-//! Where the stories are played: a server, a folder for what programs leave, and the command.
+//! The test harness: a server, a folder for the files of scripts, and the CLI.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,28 +10,27 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use testkit::{Flavor, Server};
 
-/// The command under test.
+/// The executable under test.
 pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// The limit of an event that must happen. Only a defect reaches it.
-const AMPLE: Duration = Duration::from_secs(60);
+/// The limit for an event that must happen. Only a defect reaches it.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A script that runs until [`Stage::go`].
-pub(crate) const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.05; done";
+/// A script that runs until [`Harness::stop_scripts`].
+pub(crate) const UNTIL_STOPPED: &str = "until [ -e stop ]; do sleep 0.05; done";
 
-pub(crate) struct Stage {
+pub(crate) struct Harness {
     pub(crate) server: Server,
     folder: PathBuf,
 }
 
-impl Stage {
-    pub(crate) fn set() -> Self {
-        Self::at(Server::start(&Flavor::one()))
+impl Harness {
+    pub(crate) fn new() -> Self {
+        Self::with_server(Server::start(&Flavor::one()))
     }
 
-    /// On a server that runs.
-    pub(crate) fn at(server: Server) -> Self {
-        let name = format!("leasehold-story-{}-{}", std::process::id(), number());
+    pub(crate) fn with_server(server: Server) -> Self {
+        let name = format!("leasehold-cli-{}-{}", std::process::id(), next_id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         Self { server, folder }
@@ -41,65 +40,67 @@ impl Stage {
         format!("redis://127.0.0.1:{}", self.server.port())
     }
 
-    /// The command with words separated by blanks; programs are given with [`Cast::playing`].
-    pub(crate) fn leasehold(&self, words: &str) -> Cast {
-        self.leasehold_at(&self.url(), words)
+    /// Prepares the CLI with arguments separated by spaces. [`Cmd::script`]
+    /// adds the command of `run`.
+    pub(crate) fn leasehold(&self, args: &str) -> Cmd {
+        self.leasehold_with_url(&self.url(), args)
     }
 
-    /// The same, which talks to another address.
-    pub(crate) fn leasehold_at(&self, url: &str, words: &str) -> Cast {
+    /// Prepares the CLI for another server.
+    pub(crate) fn leasehold_with_url(&self, url: &str, args: &str) -> Cmd {
         let mut command = with_default_signals(LEASEHOLD);
-        command.args(words.split_whitespace()).stdin(Stdio::null());
-        self.cast(command, url)
+        command.args(args.split_whitespace()).stdin(Stdio::null());
+        self.cmd(command, url)
     }
 
-    /// The command, started by a shell that ignores some signals.
-    pub(crate) fn leasehold_ignoring(&self, signals: &str, words: &str) -> Cast {
+    /// Prepares the CLI, started by a shell that ignores some signals.
+    pub(crate) fn leasehold_ignoring(&self, signals: &str, args: &str) -> Cmd {
         let mut command = Command::new("sh");
         command
             .args(["-c", &format!("trap '' {signals}; exec \"$@\""), "sh"])
             .arg(LEASEHOLD)
-            .args(words.split_whitespace())
+            .args(args.split_whitespace())
             .stdin(Stdio::null());
-        self.cast(command, &self.url())
+        self.cmd(command, &self.url())
     }
 
-    /// A command on a terminal of its own, which a script gives it; keys are written to its standard input.
-    pub(crate) fn on_a_terminal(&self, script: &str) -> Cast {
+    /// Prepares a command on a terminal of its own. Its standard input is the
+    /// keyboard.
+    pub(crate) fn on_terminal(&self, command_line: &str) -> Cmd {
         let mut command = with_default_signals("script");
         command
-            .args(["-qefc", script, "/dev/null"])
+            .args(["-qefc", command_line, "/dev/null"])
             .stdin(Stdio::piped());
-        self.cast(command, &self.url())
+        self.cmd(command, &self.url())
     }
 
-    fn cast(&self, mut command: Command, url: &str) -> Cast {
+    fn cmd(&self, mut command: Command, url: &str) -> Cmd {
         command
             .current_dir(&self.folder)
             .env("LEASEHOLD_URL", url)
             .env_remove("LEASEHOLD_CONFIG")
-            // A stalled machine is no outage.
+            // A stalled machine must not cause an outage.
             .env("LEASEHOLD_REQUEST_TIMEOUT", "5s")
             .env("XDG_CONFIG_HOME", &self.folder)
             .stdout(Stdio::piped());
-        Cast {
+        Cmd {
             command,
-            said: self.path(&format!("said-{}", number())),
+            stderr: self.path(&format!("stderr-{}", next_id())),
         }
     }
 
-    /// Ends what runs [`UNTIL_GO`].
-    pub(crate) fn go(&self) {
-        std::fs::write(self.path("go"), "").unwrap();
+    /// Ends scripts that run [`UNTIL_STOPPED`].
+    pub(crate) fn stop_scripts(&self) {
+        std::fs::write(self.path("stop"), "").unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// What a program has left in a file, once it has.
+    /// Waits until a script has written a line to a file, and returns the text.
     #[track_caller]
-    pub(crate) fn left(&self, name: &str) -> String {
+    pub(crate) fn wait_for_file(&self, name: &str) -> String {
         eventually(&format!("{name} is written"), || self.has_line(name));
         let text = std::fs::read_to_string(self.path(name)).unwrap();
         text.trim().to_owned()
@@ -110,12 +111,12 @@ impl Stage {
         text.is_ok_and(|text| text.ends_with('\n'))
     }
 
-    /// The process whose number a program has left in a file.
-    pub(crate) fn process(&self, name: &str) -> Pid {
-        Pid::from_raw(self.left(name).parse().unwrap())
+    /// Waits until a script has written a pid to a file.
+    pub(crate) fn wait_for_pid(&self, name: &str) -> Pid {
+        Pid::from_raw(self.wait_for_file(name).parse().unwrap())
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has_file(&self, name: &str) -> bool {
         self.path(name).exists()
     }
 
@@ -123,132 +124,134 @@ impl Stage {
         self.server.ask(&["EXISTS", &format!("lock:{lock}")]).int() == 0
     }
 
-    /// Takes a lock away from its holder by command.
+    /// Revokes a held lock with `release --force`.
     #[track_caller]
     pub(crate) fn revoke(&self, lock: &str) {
-        let scene = self.leasehold(&format!("release --force {lock}")).play();
-        scene
-            .with_code(0)
-            .saying(&format!("took `{lock}` away from process"));
+        let finished = self.leasehold(&format!("release --force {lock}")).run();
+        finished
+            .expect_code(0)
+            .expect_stderr(&format!("revoked `{lock}` from process"));
     }
 
-    /// How many wait for a lock that is held, as the command shows it. Of a mutex, a holder that has waited counts.
-    pub(crate) fn waiting(&self, lock: &str) -> u32 {
-        let shown = self.leasehold(&format!("show --json {lock}")).play();
-        let shown = shown.with_code(0).out;
-        let (_, count) = shown.split_once(r#""waiting":"#).unwrap();
-        count.split(',').next().unwrap().parse().unwrap()
+    /// Returns the number of waiters of a held lock, as `show` reports it. For
+    /// a mutex, it includes a holder that has waited.
+    pub(crate) fn waiter_count(&self, lock: &str) -> u32 {
+        let shown = self.leasehold(&format!("show --json {lock}")).run();
+        let shown = shown.expect_code(0).stdout;
+        let (_, count) = shown.split_once(r#""waiter_count":"#).unwrap();
+        let digits = count.split(|c: char| !c.is_ascii_digit()).next();
+        digits.unwrap().parse().unwrap()
     }
 
-    /// The milliseconds until the server forgets a lock.
+    /// Returns the milliseconds until the key of a lock expires.
     pub(crate) fn lease_remaining(&self, lock: &str) -> i64 {
         self.server.ask(&["PTTL", &format!("lock:{lock}")]).int()
     }
 }
 
-impl Drop for Stage {
+impl Drop for Harness {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A number that no other stage or command of this process has.
-fn number() -> u32 {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    NUMBER.fetch_add(1, Ordering::Relaxed)
+/// Returns a number that is unique in this process.
+fn next_id() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A command that is about to be started.
-pub(crate) struct Cast {
+/// A process that is not started yet.
+pub(crate) struct Cmd {
     command: Command,
-    /// The file for its standard error, which can be read while it runs.
-    said: PathBuf,
+    /// The file for standard error, which tests read while the process runs.
+    stderr: PathBuf,
 }
 
-impl Cast {
-    /// Runs a shell script as the program.
-    pub(crate) fn playing(mut self, script: &str) -> Self {
+impl Cmd {
+    /// Adds a shell script as the command of `run`.
+    pub(crate) fn script(mut self, script: &str) -> Self {
         self.command.args(["--", "sh", "-c", script]);
         self
     }
 
-    pub(crate) fn with(mut self, change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+    pub(crate) fn configure(mut self, change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         change(&mut self.command);
         self
     }
 
-    pub(crate) fn start(mut self) -> Actor {
-        self.command.stderr(File::create(&self.said).unwrap());
-        Actor {
+    pub(crate) fn start(mut self) -> Running {
+        self.command.stderr(File::create(&self.stderr).unwrap());
+        Running {
             child: self.command.spawn().unwrap(),
-            said: self.said,
+            stderr: self.stderr,
         }
     }
 
-    /// Starts it, and waits for an event that it causes.
+    /// Starts the process, and waits for an event that it causes.
     #[track_caller]
-    pub(crate) fn start_until(self, what: &str, condition: impl FnMut() -> bool) -> Actor {
-        let actor = self.start();
+    pub(crate) fn start_until(self, what: &str, condition: impl FnMut() -> bool) -> Running {
+        let running = self.start();
         eventually(what, condition);
-        actor
+        running
     }
 
-    /// Starts it with a program that runs until [`Stage::go`], and waits for that.
+    /// Starts `run` with a script that runs until [`Harness::stop_scripts`],
+    /// and waits for the start of the script.
     #[track_caller]
-    pub(crate) fn hold(self, stage: &Stage) -> Actor {
-        let script = format!("echo up > up; {UNTIL_GO}");
-        self.playing(&script).leave(stage, "up")
+    pub(crate) fn start_holding(self, harness: &Harness) -> Running {
+        let script = format!("echo up > up; {UNTIL_STOPPED}");
+        self.script(&script).start_until_file(harness, "up")
     }
 
-    /// Starts it, and waits until its program has written a line to a file.
+    /// Starts the process, and waits until it has written a line to a file.
     #[track_caller]
-    pub(crate) fn leave(self, stage: &Stage, name: &str) -> Actor {
-        self.start_until(&format!("{name} is written"), || stage.has_line(name))
+    pub(crate) fn start_until_file(self, harness: &Harness, name: &str) -> Running {
+        self.start_until(&format!("{name} is written"), || harness.has_line(name))
     }
 
-    /// Runs it to its end.
-    pub(crate) fn play(self) -> Scene {
-        self.start().ends()
+    /// Runs the process to its end.
+    pub(crate) fn run(self) -> Finished {
+        self.start().wait()
     }
 }
 
-/// A command that runs.
-pub(crate) struct Actor {
+/// A running process.
+pub(crate) struct Running {
     child: Child,
-    said: PathBuf,
+    stderr: PathBuf,
 }
 
-impl Actor {
+impl Running {
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    pub(crate) fn gets(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill(self.pid(), signal).unwrap();
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_exited(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// The keyboard of a command on a terminal.
-    pub(crate) fn take_keys(&mut self) -> ChildStdin {
+    /// Takes the keyboard of a process on a terminal.
+    pub(crate) fn take_stdin(&mut self) -> ChildStdin {
         self.child.stdin.take().unwrap()
     }
 
-    /// What it prints, to be read while it does.
-    pub(crate) fn take_out(&mut self) -> ChildStdout {
+    pub(crate) fn take_stdout(&mut self) -> ChildStdout {
         self.child.stdout.take().unwrap()
     }
 
-    /// Waits until it says this.
+    /// Waits until standard error contains `text`.
     #[track_caller]
-    pub(crate) fn until_said(&self, text: &str) {
-        let said = || std::fs::read_to_string(&self.said).unwrap();
-        eventually(text, || said().contains(text));
+    pub(crate) fn wait_for_stderr(&self, text: &str) {
+        let stderr = || std::fs::read_to_string(&self.stderr).unwrap();
+        eventually(text, || stderr().contains(text));
     }
 
-    /// The memory that is its own and nobody else's, in KiB; 0 when it has ended.
+    /// Returns the anonymous memory in KiB, or 0 after the exit.
     pub(crate) fn memory(&self) -> u64 {
         let path = Path::new("/proc").join(self.pid().to_string());
         let status = std::fs::read_to_string(path.join("status")).unwrap_or_default();
@@ -259,79 +262,81 @@ impl Actor {
         number.unwrap_or_default()
     }
 
-    /// Waits for its end.
-    pub(crate) fn ends(self) -> Scene {
+    /// Waits for the exit.
+    pub(crate) fn wait(self) -> Finished {
         let output = self.child.wait_with_output().unwrap();
-        let said = std::fs::read(&self.said).unwrap();
-        Scene {
+        let stderr = std::fs::read(&self.stderr).unwrap();
+        Finished {
             status: output.status,
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            said: String::from_utf8_lossy(&said).into_owned(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
         }
     }
 }
 
-/// What a command came to.
+/// The result of a process.
 #[derive(Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
-    pub(crate) out: String,
-    pub(crate) said: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-impl Scene {
+impl Finished {
     #[track_caller]
-    pub(crate) fn with_code(self, code: i32) -> Self {
+    pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.status.code(), Some(code), "{self:?}");
         self
     }
 
     #[track_caller]
-    pub(crate) fn saying(self, text: &str) -> Self {
-        assert!(self.said.contains(text), "not said: {text}\n{self:?}");
+    pub(crate) fn expect_stderr(self, text: &str) -> Self {
+        assert!(
+            self.stderr.contains(text),
+            "no `{text}` on stderr\n{self:?}"
+        );
         self
     }
 
     #[track_caller]
-    pub(crate) fn saying_nothing(self) -> Self {
-        assert_eq!(self.said, "");
+    pub(crate) fn expect_no_stderr(self) -> Self {
+        assert_eq!(self.stderr, "");
         self
     }
 
-    /// It has released the lock.
     #[track_caller]
-    pub(crate) fn releasing(self, stage: &Stage, lock: &str) -> Self {
-        assert!(stage.is_free(lock), "{lock} is held\n{self:?}");
+    pub(crate) fn expect_free(self, harness: &Harness, lock: &str) -> Self {
+        assert!(harness.is_free(lock), "{lock} is held\n{self:?}");
         self
     }
 }
 
-/// Whether a process is there: not when it has ended and nobody has taken notice.
-pub(crate) fn lives(pid: Pid) -> bool {
-    let words = words_about(pid);
-    let state = words.first().map(String::as_str);
+/// Returns whether a process runs. A zombie does not.
+pub(crate) fn is_running(pid: Pid) -> bool {
+    let fields = stat_fields(pid);
+    let state = fields.first().map(String::as_str);
     state.is_some_and(|state| !["Z", "X"].contains(&state))
 }
 
-/// The words that the system has about a process, from its state on.
-fn words_about(pid: Pid) -> Vec<String> {
+/// Returns the fields of `/proc/PID/stat` after the name.
+fn stat_fields(pid: Pid) -> Vec<String> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     let stat = stat.unwrap_or_default();
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     after_name.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The group that has the terminal of a process.
-pub(crate) fn foreground(pid: Pid) -> Pid {
-    let group = words_about(pid).get(5).and_then(|group| group.parse().ok());
+/// Returns the foreground process group of the terminal of a process.
+pub(crate) fn foreground_group(pid: Pid) -> Pid {
+    let group = stat_fields(pid).get(5).and_then(|group| group.parse().ok());
     Pid::from_raw(group.unwrap_or(-1))
 }
 
-/// The processor time that a process has used.
-pub(crate) fn processor_time(pid: Pid) -> Duration {
-    let words = words_about(pid);
-    let ticks = |at: usize| words[at].parse::<u64>().unwrap();
-    // A hundred a second, on every Linux.
+/// Returns the CPU time of a process.
+pub(crate) fn cpu_time(pid: Pid) -> Duration {
+    let fields = stat_fields(pid);
+    let ticks = |index: usize| fields[index].parse::<u64>().unwrap();
+    // Linux counts 100 ticks per second.
     Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
@@ -339,12 +344,15 @@ pub(crate) fn processor_time(pid: Pid) -> Duration {
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < AMPLE, "not within {AMPLE:?}: {what}");
+        assert!(
+            start.elapsed() < EVENT_TIMEOUT,
+            "not within {EVENT_TIMEOUT:?}: {what}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A program that ignores no signal, although the tests themselves may be started with some ignored.
+/// Prepares a program that ignores no signal, even if the test runner does.
 fn with_default_signals(program: &str) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT,QUIT", program]);

@@ -1,4 +1,4 @@
-//! An operator asks who holds what, at three in the morning.
+//! Inspection and management of locks.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
@@ -6,217 +6,230 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use testkit::{Flavor, Setup, scaled};
 
-use crate::harness::{LEASEHOLD, Stage, eventually};
+use crate::harness::{Harness, LEASEHOLD, eventually};
 
 #[test]
-fn who_holds_it_since_when_who_waits_and_is_the_holder_there() {
-    let stage = Stage::set();
-    let holder = stage
+fn show_reports_holder_waiters_and_connection() {
+    let harness = Harness::new();
+    let holder = harness
         .leasehold("run --lease 120s --fair --note import job")
-        .hold(&stage);
-    let queue = || stage.leasehold("queue job").play().out;
-    let waiter = stage
+        .start_holding(&harness);
+    let queue = || harness.leasehold("queue job").run().stdout;
+    let waiter = harness
         .leasehold("run --fair --note second job")
-        .playing("true")
-        .start_until("it waits", || queue().contains("second"));
-    let show = || stage.leasehold("show job").play().with_code(0).out;
+        .script("true")
+        .start_until("it is queued", || queue().contains("second"));
+    let show = || harness.leasehold("show job").run().expect_code(0).stdout;
     let pid = holder.pid().to_string();
-    for text in ["fair, held by 1", "import", "yes", &pid, "second"] {
+    for text in ["fair, 1 holder", "import", "yes", &pid, "second"] {
         eventually(text, || show().contains(text));
     }
-    holder.gets(Signal::SIGKILL);
-    eventually("it is seen that the holder is gone", || {
-        show().contains("GONE")
-    });
-    let listed = stage.leasehold("ls j*").play().with_code(0).out;
-    assert!(listed.contains("GONE"), "{listed}");
-    // The lock is given to the next without waiting for the lease.
-    stage.leasehold("release --force job").play().with_code(0);
-    waiter.ends().with_code(0);
-    eventually("all is over", || stage.is_free("job"));
-    stage
+    holder.signal(Signal::SIGKILL);
+    eventually("the holder is disconnected", || show().contains("NO"));
+    let listed = harness.leasehold("ls j*").run().expect_code(0).stdout;
+    assert!(listed.contains(" NO "), "{listed}");
+    // A forced release grants the lock without waiting for the lease.
+    harness
+        .leasehold("release --force job")
+        .run()
+        .expect_code(0);
+    waiter.wait().expect_code(0);
+    eventually("the lock is free", || harness.is_free("job"));
+    harness
         .leasehold("show job")
-        .play()
-        .with_code(1)
-        .saying("nobody holds `job`");
-    assert_eq!(stage.leasehold("show --json job").play().out, "null\n");
-    assert_eq!(stage.leasehold("ls").play().with_code(0).out, "");
+        .run()
+        .expect_code(1)
+        .expect_stderr("`job` is not held");
+    assert_eq!(harness.leasehold("show --json job").run().stdout, "null\n");
+    assert_eq!(harness.leasehold("ls").run().expect_code(0).stdout, "");
 }
 
 #[test]
-fn kept_lock_shows_as_kept_and_can_be_freed() {
-    let stage = Stage::set();
+fn released_lock_shows_held_until_and_can_be_freed() {
+    let harness = Harness::new();
     for kind in ["", "--fair"] {
         let job = format!("run -n --at-least 1h {kind} job");
-        let job = || stage.leasehold(&job).playing("true").play();
-        job().with_code(0);
-        for words in ["ls", "show job"] {
-            let shown = stage.leasehold(words).play().with_code(0).out;
-            assert!(shown.contains("kept"), "{shown}");
+        let job = || harness.leasehold(&job).script("true").run();
+        job().expect_code(0);
+        for args in ["ls", "show job"] {
+            let shown = harness.leasehold(args).run().expect_code(0).stdout;
+            assert!(shown.contains("held until "), "{shown}");
             assert!(shown.contains("59m") || shown.contains("1h"), "{shown}");
-            assert!(!shown.contains("GONE"), "{shown}");
+            assert!(!shown.contains("NO "), "{shown}");
         }
-        let json = stage.leasehold("show --json job").play().out;
+        let json = harness.leasehold("show --json job").run().stdout;
         assert!(json.contains(r#""released":true"#), "{json}");
-        job().with_code(75).saying("released, kept for");
-        let freed = stage.leasehold("release --force job").play();
+        job()
+            .expect_code(75)
+            .expect_stderr("`job` is held by process");
+        let freed = harness.leasehold("release --force job").run();
         freed
-            .with_code(0)
-            .saying("freed `job`, last held by process");
-        assert!(stage.is_free("job"));
+            .expect_code(0)
+            .expect_stderr("freed `job`, last held by process");
+        assert!(harness.is_free("job"));
     }
 }
 
 #[test]
-fn on_the_screen_a_lock_is_taken_away_only_when_that_is_allowed_and_confirmed() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run --note import job").hold(&stage);
-    let screen = |words: &str, keys: &[(&str, &str)]| {
+fn top_revokes_only_if_allowed_and_confirmed() {
+    let harness = Harness::new();
+    let holder = harness
+        .leasehold("run --note import job")
+        .start_holding(&harness);
+    let top = |args: &str, keys: &[(&str, &str)]| {
         let script =
-            format!("stty rows 20 cols 100; timeout --foreground 60 {LEASEHOLD} top {words}");
-        let mut watching = stage.on_a_terminal(&script).start();
-        let mut typing = watching.take_keys();
-        let (mut output, mut shown) = (watching.take_out(), String::new());
+            format!("stty rows 20 cols 100; timeout --foreground 60 {LEASEHOLD} top {args}");
+        let mut watching = harness.on_terminal(&script).start();
+        let mut typing = watching.take_stdin();
+        let (mut output, mut shown) = (watching.take_stdout(), String::new());
         let mut read = |shown: &mut String| {
             let mut piece = [0; 4096];
             let length = output.read(&mut piece).unwrap();
             shown.push_str(&String::from_utf8_lossy(&piece[..length]));
             length > 0
         };
-        for (seen, key) in keys {
-            while !shown.contains(seen) {
-                assert!(read(&mut shown), "no {seen} in {shown}");
+        for (text, key) in keys {
+            while !shown.contains(text) {
+                assert!(read(&mut shown), "no {text} in {shown}");
             }
             typing.write_all(key.as_bytes()).unwrap();
         }
         while read(&mut shown) {}
-        watching.ends().with_code(0);
+        watching.wait().expect_code(0);
     };
-    screen("", &[("import", "r"), ("--allow-release", "y"), ("", "q")]);
-    let question = "stopped:";
+    top("", &[("import", "r"), ("--allow-release", "y"), ("", "q")]);
+    let question = "Revoke";
     let refuse = [("import", "r"), (question, "n"), ("", "q")];
-    screen("--allow-release", &refuse);
-    assert!(!stage.is_free("job"));
-    let confirm = [("import", "r"), (question, "y"), ("took", "q")];
-    screen("--allow-release", &confirm);
-    holder.ends().with_code(76);
-    assert!(stage.is_free("job"));
+    top("--allow-release", &refuse);
+    assert!(!harness.is_free("job"));
+    let confirm = [("import", "r"), (question, "y"), ("revoked", "q")];
+    top("--allow-release", &confirm);
+    holder.wait().expect_code(76);
+    assert!(harness.is_free("job"));
 }
 
 #[test]
-fn a_lock_is_waited_for_until_it_is_free() {
-    let stage = Stage::set();
-    stage.leasehold("wait job").play().with_code(0);
-    let holder = stage.leasehold("run job").hold(&stage);
-    let before = stage.waiting("job");
-    let impatient = stage.leasehold("wait -w 200ms job").play();
-    impatient.with_code(75).saying("held by process");
-    let waiter = stage.leasehold("wait job");
-    let waiter = waiter.start_until("it waits", || stage.waiting("job") == before + 1);
-    stage.go();
-    waiter.ends().with_code(0);
-    assert!(stage.is_free("job"));
-    holder.ends().with_code(0);
+fn wait_ends_when_the_lock_is_free() {
+    let harness = Harness::new();
+    harness.leasehold("wait job").run().expect_code(0);
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let before = harness.waiter_count("job");
+    let impatient = harness.leasehold("wait -w 200ms job").run();
+    impatient.expect_code(75).expect_stderr("held by process");
+    let waiter = harness.leasehold("wait job");
+    let waiter = waiter.start_until("it is queued", || harness.waiter_count("job") == before + 1);
+    harness.stop_scripts();
+    waiter.wait().expect_code(0);
+    assert!(harness.is_free("job"));
+    holder.wait().expect_code(0);
 }
 
 #[test]
-fn a_lock_can_be_stolen() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run job").hold(&stage);
-    let thief = stage
+fn steal_revokes_and_acquires() {
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let thief = harness
         .leasehold("steal -w 60s job")
-        .playing("echo mine")
-        .play()
-        .saying("took `job` away from process");
-    assert_eq!(thief.with_code(0).out, "mine\n");
-    holder.ends().with_code(76);
+        .script("echo mine")
+        .run()
+        .expect_stderr("revoked `job` from process");
+    assert_eq!(thief.expect_code(0).stdout, "mine\n");
+    holder.wait().expect_code(76);
 }
 
 #[test]
-fn semaphores_and_latches_are_managed() {
-    let stage = Stage::set();
-    stage.leasehold("semaphore set gate 1").play().with_code(0);
-    let show = || stage.leasehold("show gate").play().out;
-    let one = stage.leasehold("run --permits 5 gate").hold(&stage);
-    eventually("one is in", || show().contains("semaphore 1/1"));
-    stage
+fn semaphore_and_latch_subcommands_work() {
+    let harness = Harness::new();
+    harness
+        .leasehold("semaphore set gate 1")
+        .run()
+        .expect_code(0);
+    let show = || harness.leasehold("show gate").run().stdout;
+    let one = harness
+        .leasehold("run --permits 5 gate")
+        .start_holding(&harness);
+    eventually("a permit is acquired", || show().contains("semaphore 1/1"));
+    harness
         .leasehold("run -n --permits 5 gate")
-        .playing("true")
-        .play()
-        .with_code(75);
-    stage.leasehold("semaphore set gate 2").play().with_code(0);
-    stage
+        .script("true")
+        .run()
+        .expect_code(75);
+    harness
+        .leasehold("semaphore set gate 2")
+        .run()
+        .expect_code(0);
+    harness
         .leasehold("run -w 60s --permits 5 gate")
-        .playing("true")
-        .play()
-        .with_code(0);
-    stage.go();
-    one.ends().with_code(0);
+        .script("true")
+        .run()
+        .expect_code(0);
+    harness.stop_scripts();
+    one.wait().expect_code(0);
 
-    stage.leasehold("latch set ready 2").play().with_code(0);
-    stage.leasehold("latch set ready 2").play().with_code(1);
-    let waiter = stage.leasehold("latch wait ready").start();
-    stage
+    harness.leasehold("latch set ready 2").run().expect_code(0);
+    harness.leasehold("latch set ready 2").run().expect_code(1);
+    let waiter = harness.leasehold("latch wait ready").start();
+    harness
         .leasehold("latch wait -w 100ms ready")
-        .play()
-        .with_code(75);
+        .run()
+        .expect_code(75);
     for shard in ["one", "one", "two"] {
-        stage
+        harness
             .leasehold(&format!("latch count-down ready --by {shard}"))
-            .play()
-            .with_code(0);
+            .run()
+            .expect_code(0);
     }
-    waiter.ends().with_code(0);
-    stage.leasehold("latch delete ready").play().with_code(0);
-    stage
+    waiter.wait().expect_code(0);
+    harness.leasehold("latch delete ready").run().expect_code(0);
+    harness
         .leasehold("latch wait ready")
-        .play()
-        .with_code(1)
-        .saying("there is no latch `ready`");
+        .run()
+        .expect_code(1)
+        .expect_stderr("latch `ready` does not exist");
 }
 
 #[test]
-fn readers_share_and_a_writer_is_alone() {
-    let stage = Stage::set();
-    let reader = stage.leasehold("run -s data").hold(&stage);
-    stage
+fn readers_share_and_writer_excludes() {
+    let harness = Harness::new();
+    let reader = harness.leasehold("run -s data").start_holding(&harness);
+    harness
         .leasehold("run -w 60s -s data")
-        .playing("true")
-        .play()
-        .with_code(0);
-    stage
+        .script("true")
+        .run()
+        .expect_code(0);
+    harness
         .leasehold("run -n -x data")
-        .playing("true")
-        .play()
-        .with_code(75);
-    stage.go();
-    reader.ends().with_code(0);
-    stage
+        .script("true")
+        .run()
+        .expect_code(75);
+    harness.stop_scripts();
+    reader.wait().expect_code(0);
+    harness
         .leasehold("run -w 60s -x data")
-        .playing("true")
-        .play()
-        .with_code(0);
+        .script("true")
+        .run()
+        .expect_code(0);
 }
 
 #[test]
 fn ls_prints_a_line_for_each_lock() {
-    let stage = Stage::set();
-    fill(&stage, 1000);
-    let listed = stage.leasehold("ls").play().with_code(0).out;
+    let harness = Harness::new();
+    create_locks(&harness, 1000);
+    let listed = harness.leasehold("ls").run().expect_code(0).stdout;
     assert_eq!(listed.lines().count(), 1000 + 1);
 }
 
 #[test]
 #[ignore = "deep: measures the first line, memory and slow calls"]
-fn a_million_locks_are_listed_from_the_first_second_on() {
+fn ls_streams_many_locks_in_constant_memory() {
     let count = scaled(100_000);
     let setup = Setup::default().option("slowlog-log-slower-than", "5000");
-    let stage = Stage::at(setup.start(&Flavor::one()));
-    fill(&stage, count);
-    stage.server.tell(&["SLOWLOG", "RESET"]);
+    let harness = Harness::with_server(setup.start(&Flavor::one()));
+    create_locks(&harness, count);
+    harness.server.tell(&["SLOWLOG", "RESET"]);
     let start = Instant::now();
-    let mut list = stage.leasehold("ls").start();
-    let out = list.take_out();
+    let mut list = harness.leasehold("ls").start();
+    let out = list.take_stdout();
     let (mut lines, mut first, mut most) = (0, None, 0);
     for line in BufReader::new(out).lines() {
         line.unwrap();
@@ -227,8 +240,8 @@ fn a_million_locks_are_listed_from_the_first_second_on() {
         }
     }
     let took = start.elapsed();
-    list.ends().with_code(0);
-    let slow = stage.server.ask(&["SLOWLOG", "LEN"]).int();
+    list.wait().expect_code(0);
+    let slow = harness.server.ask(&["SLOWLOG", "LEN"]).int();
     let first = first.unwrap();
     println!(
         "{lines} lines in {took:?}, the first after {first:?}; {most} KiB at most, {slow} slow calls"
@@ -236,25 +249,25 @@ fn a_million_locks_are_listed_from_the_first_second_on() {
     assert_eq!(lines, count + 1);
     assert!(first < Duration::from_secs(1), "{first:?}");
     assert!(most < 40_000, "{most} KiB");
-    // A busy machine may take the processor away from the server in any call: one in ten thousand, not more.
-    let calls = stage.server.info("total_commands_processed");
+    // A busy machine can preempt the server in any call: at most one in 10,000.
+    let calls = harness.server.info("total_commands_processed");
     assert!(
         slow as f64 <= 1.0 + calls / 10_000.0,
         "{slow} of {calls}: {:?}",
-        stage.server.ask(&["SLOWLOG", "GET", "10"])
+        harness.server.ask(&["SLOWLOG", "GET", "10"])
     );
 }
 
-/// Locks as the library would have taken them.
-fn fill(stage: &Stage, count: u64) {
-    const MAKE: &str = "for n = ARGV[1], ARGV[2] do redis.call('SET', 'lock:job:' .. n, \
+/// Creates locks as the library writes them.
+fn create_locks(harness: &Harness, count: u64) {
+    const CREATE: &str = "for n = ARGV[1], ARGV[2] do redis.call('SET', 'lock:job:' .. n, \
                         string.format('lh1 %032x 1763000000000 %d web-%d nightly', n, n % 30000, n % 100), 'PX', 3600000) end";
     let mut from = 1;
     while from <= count {
         let to = (from + 9_999).min(count);
-        stage
+        harness
             .server
-            .tell(&["EVAL", MAKE, "0", &from.to_string(), &to.to_string()]);
+            .tell(&["EVAL", CREATE, "0", &from.to_string(), &to.to_string()]);
         from = to + 1;
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody presses Ctrl-C, or sends a signal.
+//! Ctrl-C and other signals.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -8,182 +8,184 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 
-use crate::harness::{LEASEHOLD, Stage, UNTIL_GO, eventually, lives};
+use crate::harness::{Harness, LEASEHOLD, UNTIL_STOPPED, eventually, is_running};
 
 const KINDS: [&str; 2] = ["", "--fair"];
 
 #[test]
-fn ctrl_c_while_waiting_leaves_the_line_and_ends_at_once() {
+fn interrupted_waiter_leaves_the_queue() {
     for kind in KINDS {
-        interrupt_a_waiter(kind);
+        interrupt_waiter(kind);
     }
 }
 
 #[test]
-#[ignore = "deep: measures how long a waiter takes to end"]
-fn interrupted_waiter_ends_within_a_second() {
+#[ignore = "deep: measures the exit of a waiter"]
+fn interrupted_waiter_exits_within_a_second() {
     for kind in KINDS {
-        let (took, left_at_once) = interrupt_a_waiter(kind);
+        let (took, left_at_once) = interrupt_waiter(kind);
         assert!(took < Duration::from_secs(1), "{took:?}");
         assert!(left_at_once);
     }
 }
 
-/// Interrupts a command that waits: how long it takes to end, and whether it has left the queue by then.
-fn interrupt_a_waiter(kind: &str) -> (Duration, bool) {
-    let stage = Stage::set();
-    let words = format!("run {kind} job");
-    let holder = stage.leasehold(&words).hold(&stage);
-    let waiting = || stage.waiting("job");
+/// Interrupts a waiter. Returns how long it takes to exit, and whether it has
+/// left the queue by then.
+fn interrupt_waiter(kind: &str) -> (Duration, bool) {
+    let harness = Harness::new();
+    let args = format!("run {kind} job");
+    let holder = harness.leasehold(&args).start_holding(&harness);
+    let waiting = || harness.waiter_count("job");
     let before = waiting();
-    let waiter = stage.leasehold(&words).playing("echo ran > ran");
-    let waiter = waiter.start_until("it waits", || waiting() == before + 1);
+    let waiter = harness.leasehold(&args).script("echo ran > ran");
+    let waiter = waiter.start_until("it is queued", || waiting() == before + 1);
     let start = Instant::now();
-    waiter.gets(Signal::SIGINT);
-    waiter.ends().with_code(130);
+    waiter.signal(Signal::SIGINT);
+    waiter.wait().expect_code(130);
     let took = start.elapsed();
     let left_at_once = waiting() == before;
     eventually("it has left the queue", || waiting() == before);
-    stage.go();
-    holder.ends().with_code(0).releasing(&stage, "job");
-    assert!(!stage.has("ran"));
+    harness.stop_scripts();
+    holder.wait().expect_code(0).expect_free(&harness, "job");
+    assert!(!harness.has_file("ran"));
     (took, left_at_once)
 }
 
 #[test]
-fn signal_reaches_the_group_after_its_leader_ended() {
-    let stage = Stage::set();
+fn signal_reaches_group_after_leader_exited() {
+    let harness = Harness::new();
     let script = "sleep 1000 & echo $! > child";
-    let run = stage.leasehold("run job").playing(script);
-    let run = run.leave(&stage, "child");
-    let child = stage.process("child");
-    run.until_said("the program has ended");
-    assert!(lives(child) && !stage.is_free("job"));
-    run.gets(Signal::SIGUSR1);
-    run.ends().with_code(0).releasing(&stage, "job");
+    let run = harness.leasehold("run job").script(script);
+    let run = run.start_until_file(&harness, "child");
+    let child = harness.wait_for_pid("child");
+    run.wait_for_stderr("the command has exited");
+    assert!(is_running(child) && !harness.is_free("job"));
+    run.signal(Signal::SIGUSR1);
+    run.wait().expect_code(0).expect_free(&harness, "job");
 }
 
-/// A program that has become another user cannot be signalled. It was not said.
 #[test]
 fn refused_signal_is_reported() {
     let user = std::fs::metadata("/proc/self").unwrap().uid();
     if user != 0 {
-        // Only root can make a program that becomes root.
+        // Only root can create a setuid program.
         return;
     }
-    let stage = Stage::set();
-    let sudo = stage.path("sudo");
+    let harness = Harness::new();
+    let sudo = harness.path("sudo");
     std::fs::copy("/usr/bin/setpriv", &sudo).unwrap();
     let mode = Permissions::from_mode(0o4755);
     std::fs::set_permissions(&sudo, mode).unwrap();
-    let script = "echo $$ > program; exec sleep 1000";
-    std::fs::write(stage.path("script"), script).unwrap();
-    let words = "run job -- ./sudo --reuid 0 sh script";
-    let run = stage.leasehold(words).with(|command| command.uid(65_534));
-    let run = run.leave(&stage, "program");
-    run.gets(Signal::SIGTERM);
-    run.until_said("cannot send SIGTERM");
-    assert!(!stage.is_free("job"), "released while the program runs");
-    kill(stage.process("program"), Signal::SIGKILL).unwrap();
-    run.ends().with_code(137).saying("another user");
+    let script = "echo $$ > pid; exec sleep 1000";
+    std::fs::write(harness.path("script"), script).unwrap();
+    let args = "run job -- ./sudo --reuid 0 sh script";
+    let run = harness
+        .leasehold(args)
+        .configure(|command| command.uid(65_534));
+    let run = run.start_until_file(&harness, "pid");
+    run.signal(Signal::SIGTERM);
+    run.wait_for_stderr("cannot send SIGTERM");
+    assert!(!harness.is_free("job"), "released while the command runs");
+    kill(harness.wait_for_pid("pid"), Signal::SIGKILL).unwrap();
+    run.wait().expect_code(137).expect_stderr("another user");
 }
 
 #[test]
-fn ctrl_c_while_running_reaches_the_program_and_the_lock_is_free_after_it() {
-    let stage = Stage::set();
+fn ctrl_c_reaches_the_command_before_the_release() {
+    let harness = Harness::new();
     let script = format!(
-        "trap 'echo int > int; {UNTIL_GO}; echo end > end; exit 3' INT; echo up > up; while :; do sleep 0.1; done"
+        "trap 'echo int > int; {UNTIL_STOPPED}; echo end > end; exit 3' INT; echo up > up; while :; do sleep 0.1; done"
     );
-    let run = stage.leasehold("run job").playing(&script);
-    let run = run.leave(&stage, "up");
-    run.gets(Signal::SIGINT);
-    stage.left("int");
-    assert!(!stage.is_free("job"), "released while the program runs");
-    stage.go();
-    let scene = run.ends().with_code(3);
-    assert!(stage.has("end"));
-    scene.releasing(&stage, "job");
+    let run = harness.leasehold("run job").script(&script);
+    let run = run.start_until_file(&harness, "up");
+    run.signal(Signal::SIGINT);
+    harness.wait_for_file("int");
+    assert!(!harness.is_free("job"), "released while the command runs");
+    harness.stop_scripts();
+    let finished = run.wait().expect_code(3);
+    assert!(harness.has_file("end"));
+    finished.expect_free(&harness, "job");
 }
 
 #[test]
-fn a_program_that_a_signal_ends_is_told_from_one_that_fails() {
-    let stage = Stage::set();
-    let run = stage.leasehold("run job").playing("kill -KILL $$").play();
-    run.with_code(137);
-    let run = stage
+fn exit_code_reports_the_terminating_signal() {
+    let harness = Harness::new();
+    let run = harness.leasehold("run job").script("kill -KILL $$").run();
+    run.expect_code(137);
+    let run = harness
         .leasehold("run job")
-        .playing("echo up > up; exec sleep 100")
-        .leave(&stage, "up");
-    run.gets(Signal::SIGTERM);
-    run.ends().with_code(143).releasing(&stage, "job");
+        .script("echo up > up; exec sleep 100")
+        .start_until_file(&harness, "up");
+    run.signal(Signal::SIGTERM);
+    run.wait().expect_code(143).expect_free(&harness, "job");
 }
 
 #[test]
-fn one_who_presses_ctrl_c_again_and_again_is_heard() {
-    let stage = Stage::set();
+fn repeated_ctrl_c_escalates_to_kill() {
+    let harness = Harness::new();
     let script = "trap 'echo int > int' INT; trap 'echo term > term' TERM; echo up > up; while :; do sleep 0.1; done";
-    let run = stage.leasehold("run job").playing(script);
-    let run = run.leave(&stage, "up");
-    for heard in ["int", "term"] {
-        run.gets(Signal::SIGINT);
-        stage.left(heard);
+    let run = harness.leasehold("run job").script(script);
+    let run = run.start_until_file(&harness, "up");
+    for file in ["int", "term"] {
+        run.signal(Signal::SIGINT);
+        harness.wait_for_file(file);
     }
-    run.gets(Signal::SIGINT);
-    run.ends().with_code(137).releasing(&stage, "job");
+    run.signal(Signal::SIGINT);
+    run.wait().expect_code(137).expect_free(&harness, "job");
 }
 
 #[test]
-fn on_a_terminal_ctrl_c_goes_to_the_program_and_what_is_typed_is_read_by_it() {
-    let stage = Stage::set();
-    let program = "trap 'echo interrupted > end; exit 5' INT; echo up > up; read line; echo \"$line\" > typed; while :; do sleep 0.1; done";
-    std::fs::write(stage.path("program.sh"), program).unwrap();
-    let words = format!("{LEASEHOLD} run job -- sh program.sh");
-    let mut typist = stage.on_a_terminal(&words).leave(&stage, "up");
-    let mut keys = typist.take_keys();
+fn command_on_terminal_gets_input_and_ctrl_c() {
+    let harness = Harness::new();
+    let script = "trap 'echo interrupted > end; exit 5' INT; echo up > up; read line; echo \"$line\" > typed; while :; do sleep 0.1; done";
+    std::fs::write(harness.path("script.sh"), script).unwrap();
+    let args = format!("{LEASEHOLD} run job -- sh script.sh");
+    let mut terminal = harness.on_terminal(&args).start_until_file(&harness, "up");
+    let mut keys = terminal.take_stdin();
     keys.write_all(b"hello\n").unwrap();
-    assert_eq!(stage.left("typed"), "hello");
+    assert_eq!(harness.wait_for_file("typed"), "hello");
     keys.write_all(b"\x03").unwrap();
-    assert_eq!(stage.left("end"), "interrupted");
-    typist.ends().with_code(5);
-    eventually("it is free", || stage.is_free("job"));
+    assert_eq!(harness.wait_for_file("end"), "interrupted");
+    terminal.wait().expect_code(5);
+    eventually("the lock is free", || harness.is_free("job"));
 }
 
 #[test]
-fn a_program_that_is_suspended_with_the_lock_is_made_to_go_on() {
-    let stage = Stage::set();
+fn suspended_command_is_continued() {
+    let harness = Harness::new();
     let script = "echo up > up; kill -TSTP $$; echo on > on";
-    let run = stage.leasehold("run job").playing(script).start();
-    run.ends().with_code(0);
-    assert_eq!(stage.left("on"), "on");
+    let run = harness.leasehold("run job").script(script).start();
+    run.wait().expect_code(0);
+    assert_eq!(harness.wait_for_file("on"), "on");
 }
 
 #[test]
 fn ignored_signals_stay_ignored() {
-    let stage = Stage::set();
+    let harness = Harness::new();
     let script = format!(
-        "trap 'echo usr1 > usr1' USR1; echo up > up; {UNTIL_GO}; kill -HUP $$; kill -INT $$; exit 7"
+        "trap 'echo usr1 > usr1' USR1; echo up > up; {UNTIL_STOPPED}; kill -HUP $$; kill -INT $$; exit 7"
     );
-    let run = stage.leasehold_ignoring("HUP INT", "run job");
-    let run = run.playing(&script).leave(&stage, "up");
+    let run = harness.leasehold_ignoring("HUP INT", "run job");
+    let run = run.script(&script).start_until_file(&harness, "up");
     for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGUSR1] {
-        run.gets(signal);
+        run.signal(signal);
     }
-    stage.left("usr1");
-    stage.go();
-    run.ends().with_code(7).releasing(&stage, "job");
+    harness.wait_for_file("usr1");
+    harness.stop_scripts();
+    run.wait().expect_code(7).expect_free(&harness, "job");
 }
 
 #[test]
 fn ignored_signals_do_not_end_a_wait() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run job").hold(&stage);
-    let before = stage.waiting("job");
-    let waiter = stage.leasehold_ignoring("HUP INT", "run job");
-    let waiter = waiter.playing("echo ran");
-    let waiter = waiter.start_until("it waits", || stage.waiting("job") == before + 1);
-    waiter.gets(Signal::SIGHUP);
-    waiter.gets(Signal::SIGINT);
-    stage.go();
-    holder.ends().with_code(0);
-    assert_eq!(waiter.ends().with_code(0).out, "ran\n");
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let before = harness.waiter_count("job");
+    let waiter = harness.leasehold_ignoring("HUP INT", "run job");
+    let waiter = waiter.script("echo ran");
+    let waiter = waiter.start_until("it is queued", || harness.waiter_count("job") == before + 1);
+    waiter.signal(Signal::SIGHUP);
+    waiter.signal(Signal::SIGINT);
+    harness.stop_scripts();
+    holder.wait().expect_code(0);
+    assert_eq!(waiter.wait().expect_code(0).stdout, "ran\n");
 }

@@ -1,166 +1,169 @@
-//! The lock is lost while the program runs.
+//! A lock that is lost while its command runs.
 
 use std::time::{Duration, Instant};
 
 use testkit::Proxy;
 
-use crate::harness::{Stage, UNTIL_GO, eventually, lives};
+use crate::harness::{Harness, UNTIL_STOPPED, eventually, is_running};
 
-/// A program that ignores TERM and has a child that does so too.
+/// Ignores SIGTERM, and starts a child that ignores it too.
 const STUBBORN: &str = "trap '' TERM; (trap '' TERM; echo $$ > parent; sh -c 'echo $$ > child; while :; do sleep 1; done') & \
                         while :; do sleep 1; done";
 
-/// A program that says that it got TERM, and ends well.
+/// Records SIGTERM, and exits with 0.
 const POLITE: &str =
-    "trap 'echo told > told; exit 0' TERM; echo up > up; while :; do sleep 0.1; done";
+    "trap 'echo term > term; exit 0' TERM; echo up > up; while :; do sleep 0.1; done";
 
 #[test]
-fn server_death_stops_all_of_the_program() {
-    kill_the_server("run --lease 8s --grace 2s job");
+fn server_death_stops_all_processes() {
+    kill_server("run --lease 8s --grace 2s job");
 }
 
 #[test]
-#[ignore = "deep: measures when the program is gone"]
-fn the_server_dies_and_all_of_the_program_is_gone_before_the_lease_ends() {
-    let gone = kill_the_server("run --lease 8s --grace 4s job");
-    // It was renewed before the server died, never after.
-    assert!(gone < Duration::from_secs(8), "gone {gone:?} after");
+#[ignore = "deep: measures the exit of the command"]
+fn server_death_stops_command_before_lease_ends() {
+    let stopped = kill_server("run --lease 8s --grace 4s job");
+    // The last renewal was before the death of the server.
+    assert!(stopped < Duration::from_secs(8), "{stopped:?}");
 }
 
-/// Kills the server under a command: how long its program runs from then on.
-fn kill_the_server(words: &str) -> Duration {
-    let mut stage = Stage::set();
-    let run = stage.leasehold(words).playing(STUBBORN);
-    let run = run.leave(&stage, "child");
-    let child = stage.process("child");
-    stage.server.kill();
+/// Kills the server, and returns how long the command runs from then.
+fn kill_server(args: &str) -> Duration {
+    let mut harness = Harness::new();
+    let run = harness.leasehold(args).script(STUBBORN);
+    let run = run.start_until_file(&harness, "child");
+    let child = harness.wait_for_pid("child");
+    harness.server.kill();
     let died = Instant::now();
-    eventually("all are gone", || !lives(child));
-    let gone = died.elapsed();
-    let said = run.ends().with_code(76).said;
+    eventually("all processes have exited", || !is_running(child));
+    let stopped = died.elapsed();
+    let stderr = run.wait().expect_code(76).stderr;
     let at = |text| {
-        said.find(text)
-            .unwrap_or_else(|| panic!("no {text} in\n{said}"))
+        stderr
+            .find(text)
+            .unwrap_or_else(|| panic!("no {text} in\n{stderr}"))
     };
-    assert!(at("lost `job`") < at("killing it"), "{said}");
-    gone
+    assert!(at("lost `job`") < at("killing it"), "{stderr}");
+    stopped
 }
 
 #[test]
-fn cut_off_holder_is_stopped_and_next_runs() {
-    cut_off_a_holder("run --lease 8s --grace 2s job");
+fn isolated_holder_is_stopped_and_waiter_runs() {
+    isolate_holder("run --lease 8s --grace 2s job");
 }
 
 #[test]
-#[ignore = "deep: KILL and the end of the lease are a second apart"]
-fn one_who_is_cut_off_has_stopped_before_the_next_one_starts() {
-    let met = cut_off_a_holder("run --lease 8s --grace 4s job");
-    assert_eq!(met, "alone");
+#[ignore = "deep: SIGKILL precedes the end of the lease by a second"]
+fn isolated_holder_stops_before_waiter_starts() {
+    let found = isolate_holder("run --lease 8s --grace 4s job");
+    assert_eq!(found, "alone");
 }
 
-/// Cuts a holder off while another command waits: whether that met the program of the holder.
-fn cut_off_a_holder(words: &str) -> String {
-    let stage = Stage::set();
-    let network = Proxy::start(stage.server.port());
-    let far = format!("redis://127.0.0.1:{}", network.port());
-    let cut_off = stage.leasehold_at(&far, words).playing(STUBBORN);
-    let cut_off = cut_off.leave(&stage, "child");
-    let child = stage.process("child");
+/// Isolates a holder from the server, and returns whether a waiter ran `alone`
+/// or beside the command of the holder.
+fn isolate_holder(args: &str) -> String {
+    let harness = Harness::new();
+    let proxy = Proxy::start(harness.server.port());
+    let proxied = format!("redis://127.0.0.1:{}", proxy.port());
+    let isolated = harness.leasehold_with_url(&proxied, args).script(STUBBORN);
+    let isolated = isolated.start_until_file(&harness, "child");
+    let child = harness.wait_for_pid("child");
     let script =
         format!("if kill -0 {child} 2>/dev/null; then echo two > next; else echo alone > next; fi");
-    let next = stage.leasehold("run job").playing(&script).start();
-    network.black_hole(true);
-    next.ends().with_code(0);
-    cut_off.ends().with_code(76);
-    assert!(!lives(child));
-    stage.left("next")
+    let next = harness.leasehold("run job").script(&script).start();
+    proxy.black_hole(true);
+    next.wait().expect_code(0);
+    isolated.wait().expect_code(76);
+    assert!(!is_running(child));
+    harness.wait_for_file("next")
 }
 
 #[test]
-fn a_program_that_ends_well_when_told_has_lost_the_lock_all_the_same() {
-    let mut stage = Stage::set();
-    let words = "run --lease 12s --grace 5s job";
-    let run = stage.leasehold(words).playing(POLITE);
-    let run = run.leave(&stage, "up");
-    stage.server.kill();
-    run.ends().with_code(76);
-    assert!(stage.has("told"));
+fn loss_overrides_the_exit_code_of_the_command() {
+    let mut harness = Harness::new();
+    let args = "run --lease 12s --grace 5s job";
+    let run = harness.leasehold(args).script(POLITE);
+    let run = run.start_until_file(&harness, "up");
+    harness.server.kill();
+    run.wait().expect_code(76);
+    assert!(harness.has_file("term"));
 }
 
 #[test]
-fn a_lock_taken_away_stops_the_program_at_once() {
-    take_away();
+fn revoked_lock_stops_the_command() {
+    revoke();
 }
 
 #[test]
-#[ignore = "deep: measures how soon the program is stopped"]
-fn lock_taken_away_stops_program_before_renewal() {
-    // Renewals come after ten seconds.
-    let took = take_away();
+#[ignore = "deep: measures the exit of the command"]
+fn revoked_lock_stops_command_before_renewal() {
+    // The next renewal is after ten seconds.
+    let took = revoke();
     assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
-/// Takes the lock away from a program: how long it runs from then on.
-fn take_away() -> Duration {
-    let stage = Stage::set();
-    let run = stage.leasehold("run job").playing(POLITE);
-    let run = run.leave(&stage, "up");
-    let taken = Instant::now();
-    stage.revoke("job");
-    run.ends()
-        .with_code(76)
-        .saying("the server no longer has it in our name");
-    assert!(stage.has("told"));
-    taken.elapsed()
+/// Revokes the lock, and returns how long the command runs from then.
+fn revoke() -> Duration {
+    let harness = Harness::new();
+    let run = harness.leasehold("run job").script(POLITE);
+    let run = run.start_until_file(&harness, "up");
+    let revoked_at = Instant::now();
+    harness.revoke("job");
+    run.wait().expect_code(76).expect_stderr("no longer");
+    assert!(harness.has_file("term"));
+    revoked_at.elapsed()
 }
 
 #[test]
-fn whoever_wants_can_go_on_without_the_lock() {
-    let stage = Stage::set();
-    let words = "run --on-lost ignore job";
-    let script = format!("echo up > up; {UNTIL_GO}; echo end > end");
-    let run = stage.leasehold(words).playing(&script);
-    let run = run.leave(&stage, "up");
-    stage.revoke("job");
-    run.until_said("the program goes on");
-    stage.go();
-    run.ends().with_code(76);
-    assert!(stage.has("end"));
+fn command_continues_with_on_lost_ignore() {
+    let harness = Harness::new();
+    let args = "run --on-lost ignore job";
+    let script = format!("echo up > up; {UNTIL_STOPPED}; echo end > end");
+    let run = harness.leasehold(args).script(&script);
+    let run = run.start_until_file(&harness, "up");
+    harness.revoke("job");
+    run.wait_for_stderr("the command continues");
+    harness.stop_scripts();
+    run.wait().expect_code(76);
+    assert!(harness.has_file("end"));
 }
 
 #[test]
-fn another_signal_can_be_sent_in_place_of_term() {
-    let stage = Stage::set();
-    let script = "trap 'echo usr1 > told; exit 0' USR1; echo up > up; while :; do sleep 0.1; done";
-    let run = stage.leasehold("run --on-lost USR1 job").playing(script);
-    let run = run.leave(&stage, "up");
-    stage.revoke("job");
-    run.ends().with_code(76);
-    assert_eq!(stage.left("told"), "usr1");
-    stage
+fn on_lost_sends_the_given_signal() {
+    let harness = Harness::new();
+    let script =
+        "trap 'echo usr1 > signal; exit 0' USR1; echo up > up; while :; do sleep 0.1; done";
+    let run = harness.leasehold("run --on-lost USR1 job").script(script);
+    let run = run.start_until_file(&harness, "up");
+    harness.revoke("job");
+    run.wait().expect_code(76);
+    assert_eq!(harness.wait_for_file("signal"), "usr1");
+    harness
         .leasehold("run --on-lost nonsense job")
-        .playing("true")
-        .play()
-        .with_code(64);
+        .script("true")
+        .run()
+        .expect_code(64);
 }
 
 #[test]
-fn an_outage_shorter_than_the_lease_harms_nobody() {
-    let stage = Stage::set();
-    let network = Proxy::start(stage.server.port());
-    let far = format!("redis://127.0.0.1:{}", network.port());
-    let words = "run --lease 12s --grace 1s --request-timeout 1s job";
-    let run = stage.leasehold_at(&far, words).hold(&stage);
-    network.black_hole(true);
-    // It is renewed after four seconds at the latest.
+fn outage_shorter_than_the_lease_is_harmless() {
+    let harness = Harness::new();
+    let proxy = Proxy::start(harness.server.port());
+    let proxied = format!("redis://127.0.0.1:{}", proxy.port());
+    let args = "run --lease 12s --grace 1s --request-timeout 1s job";
+    let run = harness
+        .leasehold_with_url(&proxied, args)
+        .start_holding(&harness);
+    proxy.black_hole(true);
+    // The lease is renewed after four seconds at the latest.
     eventually("a renewal is missed", || {
-        stage.lease_remaining("job") < 7000
+        harness.lease_remaining("job") < 7000
     });
-    let left = stage.lease_remaining("job");
-    network.black_hole(false);
+    let remaining = harness.lease_remaining("job");
+    proxy.black_hole(false);
     eventually("the lease is renewed", || {
-        stage.lease_remaining("job") > left
+        harness.lease_remaining("job") > remaining
     });
-    stage.go();
-    run.ends().with_code(0).releasing(&stage, "job");
+    harness.stop_scripts();
+    run.wait().expect_code(0).expect_free(&harness, "job");
 }

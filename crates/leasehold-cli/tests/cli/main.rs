@@ -1,24 +1,24 @@
-//! What people do with the command, with real processes and a real server. Each test is a story.
+//! Tests of the CLI with real processes and a real server.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod harness;
 
-/// A thousand at once.
+/// Many processes at once.
 mod concurrency;
-/// Jobs on many hosts.
+/// A cron job that is installed on several hosts.
 mod cron;
-/// Who holds what; and taking it away.
+/// `ls`, `show`, `queue`, `top`, `release` and the small subcommands.
 mod inspect;
-/// Ctrl-C and its like.
+/// Ctrl-C and other signals.
 mod interrupts;
-/// A lock that cannot be kept.
+/// The lock is lost while the command runs.
 mod loss;
-/// What is printed, whatever others have written.
+/// Hostile text, closed pipes and full disks.
 mod output;
-/// Programs of all sorts under a lock.
+/// Exit codes, background processes and output of commands.
 mod process_group;
-/// Programs that read the terminal.
+/// Commands that read from the terminal.
 mod terminal;
-/// Settings, exit codes, help.
+/// Settings, exit codes, help and `doctor`.
 mod usage;

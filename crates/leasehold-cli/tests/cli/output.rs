@@ -1,75 +1,93 @@
-//! What others have written is shown, and does nothing else; and nobody may be there to read it.
+//! Output with hostile text, to a closed pipe, and to a full disk.
 
 use std::fs::File;
 use std::process::Stdio;
 
 use testkit::{Flavor, Server};
 
-use crate::harness::{Cast, Stage};
+use crate::harness::{Cmd, Harness};
 
-/// A line that the command could have printed, a sequence that clears the screen, and one that turns text around.
+/// A forged message, a sequence that clears the screen, and a character that
+/// reverses text.
 const HOSTILE: &str = "a\nleasehold: lost `job`\r\x1b[2J\u{9b}2J\u{202e}b";
 
-/// Characters that none of the command's lines may have.
+/// Characters that no line of output may contain.
 const FORBIDDEN: [char; 4] = ['\r', '\x1b', '\u{9b}', '\u{202e}'];
 
 #[track_caller]
-fn is_harmless(text: &str) {
+fn assert_harmless(text: &str) {
     for line in text.lines() {
         assert!(!line.starts_with("leasehold: lost"), "{text:?}");
         assert!(!line.contains(FORBIDDEN), "{text:?}");
     }
 }
 
-fn noted(cast: Cast) -> Cast {
-    cast.with(|command| command.args(["--note", HOSTILE]))
+fn with_hostile_note(cmd: Cmd) -> Cmd {
+    cmd.configure(|command| command.args(["--note", HOSTILE]))
 }
 
 #[test]
-fn note_forges_no_line_and_moves_no_text() {
-    let stage = Stage::set();
-    let holder = noted(stage.leasehold("run --fair job")).hold(&stage);
-    let waiter = noted(stage.leasehold("run --fair job")).playing("true");
-    let waiter = waiter.start_until("it waits", || stage.waiting("job") == 1);
-    for words in [
+fn hostile_note_is_harmless() {
+    let harness = Harness::new();
+    let holder = with_hostile_note(harness.leasehold("run --fair job")).start_holding(&harness);
+    let waiter = with_hostile_note(harness.leasehold("run --fair job")).script("true");
+    let waiter = waiter.start_until("it is queued", || harness.waiter_count("job") == 1);
+    for args in [
         "show job",
         "show --json job",
         "queue job",
         "ls",
         "ls --json",
     ] {
-        let shown = stage.leasehold(words).play().with_code(0).out;
-        is_harmless(&shown);
+        let shown = harness.leasehold(args).run().expect_code(0).stdout;
+        assert_harmless(&shown);
         assert!(shown.contains("leasehold: lost"), "no note in {shown}");
     }
-    let busy = stage.leasehold("run -n --fair job").playing("true").play();
-    is_harmless(&busy.with_code(75).saying("leasehold: lost").said);
-    let curious = stage.leasehold("run -v -w 1s --fair job").playing("true");
-    is_harmless(&curious.play().with_code(75).said);
-    let taken = stage.leasehold("release --force job").play();
-    is_harmless(&taken.with_code(0).saying("leasehold: lost").said);
-    holder.ends().with_code(76);
-    waiter.ends().with_code(0);
+    let busy = harness.leasehold("run -n --fair job").script("true").run();
+    assert_harmless(&busy.expect_code(75).expect_stderr("leasehold: lost").stderr);
+    let verbose = harness.leasehold("run -v -w 1s --fair job").script("true");
+    assert_harmless(&verbose.run().expect_code(75).stderr);
+    let revoked = harness.leasehold("release --force job").run();
+    assert_harmless(
+        &revoked
+            .expect_code(0)
+            .expect_stderr("leasehold: lost")
+            .stderr,
+    );
+    holder.wait().expect_code(76);
+    waiter.wait().expect_code(0);
 }
 
 #[test]
-fn servers_text_reaches_no_terminal_raw() {
+fn hostile_server_error_is_harmless() {
     let user = "\x1b[2J\u{202e}poor";
     for flavor in Flavor::all() {
-        let stage = Stage::at(Server::start(&flavor));
+        let harness = Harness::with_server(Server::start(&flavor));
         let rules = "on nopass ~* &* +@all -eval -evalsha".split(' ');
         let rules: Vec<_> = ["ACL", "SETUSER", user].into_iter().chain(rules).collect();
-        stage.server.tell(&rules);
-        let port = stage.server.port();
+        harness.server.tell(&rules);
+        let port = harness.server.port();
         let url = format!("redis://%1b%5b2J%e2%80%aepoor:x@127.0.0.1:{port}");
-        // What it refuses is in the user's name, where the server is new enough.
-        for words in ["doctor", "doctor --json"] {
-            let found = stage.leasehold_at(&url, words).play().with_code(1).out;
+        // Recent servers repeat the name of the user in the error.
+        for args in ["doctor", "doctor --json"] {
+            let found = harness
+                .leasehold_with_url(&url, args)
+                .run()
+                .expect_code(1)
+                .stdout;
             assert!(found.contains("no permissions"), "{found}");
-            is_harmless(&found);
+            assert_harmless(&found);
         }
-        let denied = stage.leasehold_at(&url, "run --fair job").playing("true");
-        is_harmless(&denied.play().with_code(77).saying("no permissions").said);
+        let denied = harness
+            .leasehold_with_url(&url, "run --fair job")
+            .script("true");
+        assert_harmless(
+            &denied
+                .run()
+                .expect_code(77)
+                .expect_stderr("no permissions")
+                .stderr,
+        );
     }
 }
 
@@ -85,37 +103,43 @@ const PRINTING: [&str; 8] = [
 ];
 
 #[test]
-fn closed_output_is_no_error() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run job").hold(&stage);
-    for words in PRINTING {
+fn closed_stdout_is_not_an_error() {
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    for args in PRINTING {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let printing = stage.leasehold(words);
-        let printing = printing.with(|command| command.stdout(Stdio::from(writer)));
-        let scene = printing.play();
-        let code = if words.contains("free") { 1 } else { 0 };
-        let doctor = words.contains("doctor") && scene.status.code() == Some(1);
+        let printing = harness.leasehold(args);
+        let printing = printing.configure(|command| command.stdout(Stdio::from(writer)));
+        let finished = printing.run();
+        let code = if args.contains("free") { 1 } else { 0 };
+        let doctor = args.contains("doctor") && finished.status.code() == Some(1);
         assert!(
-            doctor || scene.status.code() == Some(code),
-            "{words}: {scene:?}"
+            doctor || finished.status.code() == Some(code),
+            "{args}: {finished:?}"
         );
-        assert!(!scene.said.contains("panicked"), "{words}: {scene:?}");
+        assert!(
+            !finished.stderr.contains("panicked"),
+            "{args}: {finished:?}"
+        );
     }
-    stage.go();
-    holder.ends().with_code(0);
+    harness.stop_scripts();
+    holder.wait().expect_code(0);
 }
 
 #[test]
 fn full_disk_is_reported() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run job").hold(&stage);
-    for words in PRINTING {
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    for args in PRINTING {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let printing = stage.leasehold(words);
-        let printing = printing.with(|command| command.stdout(Stdio::from(full)));
-        printing.play().with_code(74).saying("cannot print");
+        let printing = harness.leasehold(args);
+        let printing = printing.configure(|command| command.stdout(Stdio::from(full)));
+        printing
+            .run()
+            .expect_code(74)
+            .expect_stderr("cannot write to standard output");
     }
-    stage.go();
-    holder.ends().with_code(0);
+    harness.stop_scripts();
+    holder.wait().expect_code(0);
 }

@@ -1,141 +1,153 @@
-//! Settings, exit codes, help, and what a server is told by `doctor`.
+//! Settings, exit codes, help and `doctor`.
 
 use std::time::{Duration, Instant};
 
 use testkit::{Flavor, Proxy, Setup};
 
-use crate::harness::{Scene, Stage, eventually};
+use crate::harness::{Finished, Harness, eventually};
 
 #[test]
-fn without_a_server_nothing_is_run() {
-    let stage = Stage::set();
-    let nowhere = stage.leasehold_at("", "run job").playing("echo ran").play();
+fn run_without_a_server_starts_no_command() {
+    let harness = Harness::new();
+    let nowhere = harness
+        .leasehold_with_url("", "run job")
+        .script("echo ran")
+        .run();
     let nowhere = nowhere
-        .with_code(64)
-        .saying("no server is named")
-        .saying("hint: set LEASEHOLD_URL");
-    assert_eq!(nowhere.out, "");
-    let closed = stage
-        .leasehold_at("redis://127.0.0.1:1", "run job")
-        .playing("echo ran")
-        .play();
+        .expect_code(64)
+        .expect_stderr("no server is configured")
+        .expect_stderr("hint: set LEASEHOLD_URL");
+    assert_eq!(nowhere.stdout, "");
+    let closed = harness
+        .leasehold_with_url("redis://127.0.0.1:1", "run job")
+        .script("echo ran")
+        .run();
     let closed = closed
-        .with_code(69)
-        .saying("leasehold: the server cannot be reached");
-    assert_eq!(closed.out, "");
-    stage
+        .expect_code(69)
+        .expect_stderr("hint: check the address");
+    assert_eq!(closed.stdout, "");
+    harness
         .leasehold("run --nonsense job")
-        .playing("true")
-        .play()
-        .with_code(64)
-        .saying("leasehold: ");
-    stage.leasehold("run job").play().with_code(64);
-    stage
+        .script("true")
+        .run()
+        .expect_code(64)
+        .expect_stderr("leasehold: ");
+    harness.leasehold("run job").run().expect_code(64);
+    harness
         .leasehold("run --lease 3s --grace 2s job")
-        .playing("true")
-        .play()
-        .with_code(64);
-    stage
+        .script("true")
+        .run()
+        .expect_code(64);
+    harness
         .leasehold("run --wait nonsense job")
-        .playing("true")
-        .play()
-        .with_code(64);
+        .script("true")
+        .run()
+        .expect_code(64);
 }
 
 #[test]
-fn a_wrong_password_is_told_from_a_server_that_is_down() {
-    let stage = Stage::set();
-    let url = format!("redis://nobody:secret@127.0.0.1:{}", stage.server.port());
-    let denied = stage.leasehold_at(&url, "run job").playing("true").play();
-    let denied = denied.with_code(77);
-    assert!(!denied.said.contains("secret"), "{denied:?}");
+fn wrong_password_exits_with_denied() {
+    let harness = Harness::new();
+    let url = format!("redis://unknown:secret@127.0.0.1:{}", harness.server.port());
+    let denied = harness
+        .leasehold_with_url(&url, "run job")
+        .script("true")
+        .run();
+    let denied = denied.expect_code(77);
+    assert!(!denied.stderr.contains("secret"), "{denied:?}");
 }
 
 #[test]
-fn settings_come_from_the_command_line_the_environment_or_a_file() {
-    let stage = Stage::set();
+fn settings_come_from_arguments_environment_or_file() {
+    let harness = Harness::new();
     let file = format!(
         "url = \"{}\"\nprefix = \"batch:\"\nlease = \"20s\"\n",
-        stage.url()
+        harness.url()
     );
-    std::fs::write(stage.path("leasehold.toml"), file).unwrap();
-    let run = stage.leasehold_at("", "run job").hold(&stage);
-    let key = stage.server.ask(&["PTTL", "batch:job"]).int();
+    std::fs::write(harness.path("leasehold.toml"), file).unwrap();
+    let run = harness
+        .leasehold_with_url("", "run job")
+        .start_holding(&harness);
+    let key = harness.server.ask(&["PTTL", "batch:job"]).int();
     assert!((1..=20_000).contains(&key), "{key}");
-    stage
+    harness
         .leasehold("run -w 60s --prefix other: job")
-        .playing("true")
-        .play()
-        .with_code(0);
-    stage.go();
-    run.ends().with_code(0);
-    std::fs::write(stage.path("wrong.toml"), "adress = \"x\"\n").unwrap();
-    let wrong = stage.leasehold("--config wrong.toml ls").play();
-    wrong.with_code(64).saying("wrong.toml");
+        .script("true")
+        .run()
+        .expect_code(0);
+    harness.stop_scripts();
+    run.wait().expect_code(0);
+    std::fs::write(harness.path("wrong.toml"), "adress = \"x\"\n").unwrap();
+    let wrong = harness.leasehold("--config wrong.toml ls").run();
+    wrong.expect_code(64).expect_stderr("wrong.toml");
 }
 
 #[test]
-fn tls_name_is_expected_in_the_certificate() {
+fn tls_name_is_checked_in_the_certificate() {
     let setup = Setup::default().tls_named("redis.internal");
-    let stage = Stage::at(setup.start(&Flavor::one()));
-    std::fs::write(stage.path("ca.pem"), stage.server.authority()).unwrap();
+    let harness = Harness::with_server(setup.start(&Flavor::one()));
+    std::fs::write(harness.path("ca.pem"), harness.server.authority()).unwrap();
     let file = "root_certificate = \"ca.pem\"\ntls_name = \"redis.internal\"\n";
-    std::fs::write(stage.path("leasehold.toml"), file).unwrap();
-    let url = format!("rediss://127.0.0.1:{}", stage.server.tls_port());
-    let ls = |words: &str| stage.leasehold_at(&url, words).play();
-    ls("ls").with_code(0);
+    std::fs::write(harness.path("leasehold.toml"), file).unwrap();
+    let url = format!("rediss://127.0.0.1:{}", harness.server.tls_port());
+    let ls = |args: &str| harness.leasehold_with_url(&url, args).run();
+    ls("ls").expect_code(0);
     let wrong = ls("ls --tls-name other.internal");
-    wrong.with_code(69).saying("certificate");
+    wrong.expect_code(69).expect_stderr("certificate");
     std::fs::write(
-        stage.path("leasehold.toml"),
+        harness.path("leasehold.toml"),
         "root_certificate = \"ca.pem\"\n",
     )
     .unwrap();
-    ls("ls").with_code(69).saying("certificate");
-    ls("ls --tls-name redis.internal").with_code(0);
+    ls("ls").expect_code(69).expect_stderr("certificate");
+    ls("ls --tls-name redis.internal").expect_code(0);
 }
 
 #[test]
-fn a_busy_lock_has_the_code_that_was_asked_for() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run job").hold(&stage);
-    let busy = |words: &str| stage.leasehold(words).playing("true").play();
+fn busy_lock_exits_with_the_requested_code() {
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let busy = |args: &str| harness.leasehold(args).script("true").run();
     busy("run -n job")
-        .with_code(75)
-        .saying("`job`")
-        .saying(" is held by process");
-    busy("run -w 100ms job").with_code(75).saying("waited ");
-    busy("run -n -E 3 job").with_code(3);
-    busy("run -n --skip-ok job").with_code(0).saying_nothing();
-    stage.go();
-    holder.ends().with_code(0);
+        .expect_code(75)
+        .expect_stderr("`job`")
+        .expect_stderr(" is held by process");
+    busy("run -w 100ms job")
+        .expect_code(75)
+        .expect_stderr("timed out after ");
+    busy("run -n -E 3 job").expect_code(3);
+    busy("run -n --skip-ok job")
+        .expect_code(0)
+        .expect_no_stderr();
+    harness.stop_scripts();
+    holder.wait().expect_code(0);
 }
 
 #[test]
-#[ignore = "deep: measures how long a command waits"]
-fn command_waits_no_longer_than_its_limit() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run job").hold(&stage);
-    let busy = stage.leasehold("run -w 100ms job").playing("true").play();
-    busy.with_code(75).saying("waited 0.");
-    stage.go();
-    holder.ends().with_code(0);
+#[ignore = "deep: measures the time of a waiter"]
+fn waiter_times_out_at_its_limit() {
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let busy = harness.leasehold("run -w 100ms job").script("true").run();
+    busy.expect_code(75).expect_stderr("timed out after 0.");
+    harness.stop_scripts();
+    holder.wait().expect_code(0);
 }
 
 #[test]
-fn a_lock_of_another_kind_is_told_with_a_hint() {
-    let stage = Stage::set();
-    let holder = stage.leasehold("run job").hold(&stage);
-    let other = stage.leasehold("run -n --fair job").playing("true").play();
-    other.with_code(64).saying("hint:");
-    stage.go();
-    holder.ends().with_code(0);
+fn lock_of_another_kind_is_reported_with_a_hint() {
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let other = harness.leasehold("run -n --fair job").script("true").run();
+    other.expect_code(64).expect_stderr("hint:");
+    harness.stop_scripts();
+    holder.wait().expect_code(0);
 }
 
 #[test]
-fn help_names_every_exit_code_and_manuals_can_be_made() {
-    let stage = Stage::set();
-    let help = stage.leasehold("run --help").play().with_code(0).out;
+fn help_completions_and_man_pages_are_complete() {
+    let harness = Harness::new();
+    let help = harness.leasehold("run --help").run().expect_code(0).stdout;
     for text in [
         "75  busy",
         "76  the lock was lost",
@@ -145,106 +157,122 @@ fn help_names_every_exit_code_and_manuals_can_be_made() {
         assert!(help.contains(text), "no {text} in\n{help}");
     }
     for shell in ["bash", "zsh", "fish"] {
-        let script = stage.leasehold(&format!("completions {shell}")).play();
-        assert!(script.with_code(0).out.contains("leasehold"), "{shell}");
+        let script = harness.leasehold(&format!("completions {shell}")).run();
+        assert!(
+            script.expect_code(0).stdout.contains("leasehold"),
+            "{shell}"
+        );
     }
-    stage.leasehold("man pages").play().with_code(0);
-    assert!(stage.has("pages/leasehold.1") && stage.has("pages/leasehold-run.1"));
+    harness.leasehold("man pages").run().expect_code(0);
+    assert!(harness.has_file("pages/leasehold.1") && harness.has_file("pages/leasehold-run.1"));
 }
 
-/// What the doctor says of a healthy server; it takes a stall for a fault of the server.
-fn healthy(found: &Scene) -> bool {
+/// Returns whether `doctor` reports a healthy server. It reports a stall of the
+/// machine as a slow server.
+fn is_healthy(report: &Finished) -> bool {
     let text = [
-        "never thrown away",
-        "locks of all kinds",
-        "was told within",
+        "never evicted",
+        "all kinds of locks",
+        "was woken within",
         "round trip",
     ];
-    found.status.success() && text.iter().all(|text| found.out.contains(text))
+    report.status.success() && text.iter().all(|text| report.stdout.contains(text))
 }
 
 #[test]
-#[ignore = "deep: a stall is taken for a fault of the server"]
-fn doctor_finds_a_healthy_server_healthy() {
-    let found = Stage::set().leasehold("doctor").play();
-    assert!(healthy(&found), "{found:?}");
+#[ignore = "deep: reports a stall of the machine as a slow server"]
+fn doctor_accepts_a_healthy_server() {
+    let report = Harness::new().leasehold("doctor").run();
+    assert!(is_healthy(&report), "{report:?}");
 }
 
 #[test]
-fn a_doctor_finds_what_is_wrong_and_says_what_to_do() {
-    let stage = Stage::set();
-    let found = stage.leasehold("doctor").play();
-    assert!(!found.out.contains('\x1b'), "colours without a terminal");
-    assert!(found.out.contains("never thrown away"), "{found:?}");
+fn doctor_reports_problems_with_advice() {
+    let harness = Harness::new();
+    let report = harness.leasehold("doctor").run();
+    assert!(!report.stdout.contains('\x1b'), "colors without a terminal");
+    assert!(report.stdout.contains("never evicted"), "{report:?}");
 
     let evicting = Setup::default()
         .option("maxmemory", "100mb")
         .option("maxmemory-policy", "allkeys-lru")
-        .user("poor on nopass ~* &* +@all -eval -evalsha");
-    let ill = Stage::at(evicting.start(&Flavor::one()));
-    let found = ill.leasehold("doctor").play().with_code(1).out;
+        .user("limited on nopass ~* &* +@all -eval -evalsha");
+    let harness = Harness::with_server(evicting.start(&Flavor::one()));
+    let report = harness.leasehold("doctor").run().expect_code(1).stdout;
     for text in ["BAD", "allkeys-lru", "set maxmemory-policy noeviction"] {
-        assert!(found.contains(text), "no {text} in\n{found}");
+        assert!(report.contains(text), "no {text} in\n{report}");
     }
-    let poor = format!("redis://poor:x@127.0.0.1:{}", ill.server.port());
-    let found = ill
-        .leasehold_at(&poor, "doctor --json")
-        .play()
-        .with_code(1)
-        .out;
+    let limited = format!("redis://limited:x@127.0.0.1:{}", harness.server.port());
+    let report = harness
+        .leasehold_with_url(&limited, "doctor --json")
+        .run()
+        .expect_code(1)
+        .stdout;
     assert!(
-        found.contains(r#""what":"rights","verdict":"bad""#),
-        "{found}"
+        report.contains(r#""check":"permissions","verdict":"bad""#),
+        "{report}"
     );
 }
 
 #[test]
-fn a_quorum_is_founded_once_and_outlives_one_of_three() {
-    let mut stages = [(); 3].map(|()| Stage::set());
-    let urls = stages.each_ref().map(Stage::url);
+fn quorum_survives_the_loss_of_one_of_three() {
+    let mut harnesses = [(); 3].map(|()| Harness::new());
+    let urls = harnesses.each_ref().map(Harness::url);
     let quorum = format!("--quorum {} job", urls.join(","));
-    let early = stages[0]
-        .leasehold_at("", &format!("run -n {quorum}"))
-        .playing("true")
-        .play();
-    early.with_code(69).saying("hint: `leasehold quorum init`");
-    let found = format!("quorum init {}", urls.join(" "));
-    stages[0].leasehold_at("", &found).play().with_code(0);
-    stages[1].server.kill();
-    let held = stages[0]
-        .leasehold_at("", &format!("run {quorum}"))
-        .hold(&stages[0]);
-    stages[2]
-        .leasehold_at("", &format!("run -n {quorum}"))
-        .playing("true")
-        .play()
-        .with_code(75);
-    stages[0].go();
-    held.ends().with_code(0);
+    let early = harnesses[0]
+        .leasehold_with_url("", &format!("run -n {quorum}"))
+        .script("true")
+        .run();
+    early
+        .expect_code(69)
+        .expect_stderr("hint: run `leasehold quorum init`");
+    let init = format!("quorum init {}", urls.join(" "));
+    harnesses[0]
+        .leasehold_with_url("", &init)
+        .run()
+        .expect_code(0);
+    harnesses[1].server.kill();
+    let held = harnesses[0]
+        .leasehold_with_url("", &format!("run {quorum}"))
+        .start_holding(&harnesses[0]);
+    harnesses[2]
+        .leasehold_with_url("", &format!("run -n {quorum}"))
+        .script("true")
+        .run()
+        .expect_code(75);
+    harnesses[0].stop_scripts();
+    held.wait().expect_code(0);
 }
 
 #[test]
-fn quorum_may_have_addresses_with_commas() {
-    let stages = [(); 3].map(|()| Stage::set());
-    let [one, two, three] = stages.each_ref().map(Stage::url);
-    let found = format!("quorum init {one} {two} {three}");
-    stages[0].leasehold_at("", &found).play().with_code(0);
-    // Nobody answers there: the others are a majority of three, and none of four.
-    let nobody = "redis+sentinel://127.0.0.1:1,127.0.0.1:2/group";
-    let words = format!("run --quorum {one},{nobody} --quorum {two} job");
-    let run = stages[0].leasehold_at("", &words).playing("echo ran");
-    assert_eq!(run.play().with_code(0).out, "ran\n");
+fn quorum_accepts_urls_with_commas() {
+    let harnesses = [(); 3].map(|()| Harness::new());
+    let [one, two, three] = harnesses.each_ref().map(Harness::url);
+    let init = format!("quorum init {one} {two} {three}");
+    harnesses[0]
+        .leasehold_with_url("", &init)
+        .run()
+        .expect_code(0);
+    // Unreachable: two servers are a majority of three, but not of four.
+    let unreachable = "redis+sentinel://127.0.0.1:1,127.0.0.1:2/group";
+    let args = format!("run --quorum {one},{unreachable} --quorum {two} job");
+    let run = harnesses[0]
+        .leasehold_with_url("", &args)
+        .script("echo ran");
+    assert_eq!(run.run().expect_code(0).stdout, "ran\n");
 }
 
 #[test]
-fn a_lock_that_replicas_must_have_is_not_held_without_them() {
-    let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
-    let stage = Stage::at(at_once.start(&Flavor::one()));
+fn replicas_are_required_for_the_acquire() {
+    let setup = Setup::default().option("repl-diskless-sync-delay", "0");
+    let harness = Harness::with_server(setup.start(&Flavor::one()));
     let run = "run -n --replicas 1 job";
-    let alone = stage.leasehold(run).playing("echo ran").play();
-    let alone = alone.with_code(69).saying("hint: is a replica down?");
-    assert_eq!(alone.out, "");
-    let master = format!("127.0.0.1 {}", stage.server.port());
+    let alone = harness.leasehold(run).script("echo ran").run();
+    let alone = alone
+        .expect_code(69)
+        .expect_stderr("hint: check the replicas");
+    assert_eq!(alone.stdout, "");
+    let master = format!("127.0.0.1 {}", harness.server.port());
     let replica = Setup::default()
         .option("replicaof", &master)
         .start(&Flavor::one());
@@ -254,34 +282,34 @@ fn a_lock_that_replicas_must_have_is_not_held_without_them() {
             .text()
             .contains("master_link_status:up")
     };
-    eventually("the replica follows", up);
-    stage.leasehold(run).playing("true").play().with_code(0);
-    stage
+    eventually("the replica is synchronized", up);
+    harness.leasehold(run).script("true").run().expect_code(0);
+    harness
         .leasehold("run -n --replicas some job")
-        .playing("true")
-        .play()
-        .with_code(64);
+        .script("true")
+        .run()
+        .expect_code(64);
 }
 
 #[test]
-#[ignore = "deep: measures how soon a lock is held"]
-fn an_uncontended_lock_is_had_within_three_round_trips() {
+#[ignore = "deep: measures the time to acquire"]
+fn uncontended_acquire_takes_three_round_trips() {
     const DISTANCE: Duration = Duration::from_millis(200);
-    let stage = Stage::set();
-    let network = Proxy::start(stage.server.port());
-    let far = format!("redis://127.0.0.1:{}", network.port());
+    let harness = Harness::new();
+    let proxy = Proxy::start(harness.server.port());
+    let far = format!("redis://127.0.0.1:{}", proxy.port());
     let held_after = |url: &str| {
         let start = Instant::now();
-        let run = stage
-            .leasehold_at(url, "run job")
-            .playing("sleep 0.5")
-            .start_until("it is held", || !stage.is_free("job"));
+        let run = harness
+            .leasehold_with_url(url, "run job")
+            .script("sleep 0.5")
+            .start_until("the lock is held", || !harness.is_free("job"));
         let took = start.elapsed();
-        run.ends().with_code(0);
+        run.wait().expect_code(0);
         took
     };
-    let near = (0..5).map(|_| held_after(&stage.url())).min().unwrap();
-    network.distance(DISTANCE);
+    let near = (0..5).map(|_| held_after(&harness.url())).min().unwrap();
+    proxy.distance(DISTANCE);
     let far = (0..3).map(|_| held_after(&far)).min().unwrap();
     println!("held after {near:?}, and after {far:?} at {DISTANCE:?}");
     assert!(near < Duration::from_millis(30), "{near:?}");
