@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Run a command while holding a lock
     #[command(after_help = exit::TABLE, after_long_help = format!("{RUN_HELP}\n\n{}", exit::TABLE))]
     Run(RunArgs),
-    /// Revoke a lock from its holder, and run a command while holding it
+    /// Revoke a lock from its holder, then run a command while holding it
     #[command(after_help = exit::TABLE)]
     Steal(RunArgs),
     /// List locks
@@ -138,7 +138,7 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
 
-    /// Wait at most DUR for the lock, as in 10, 1.5s or 5m [default: no limit]
+    /// Wait at most DUR, as in 10, 1.5s or 5m [default: no limit]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 
@@ -178,7 +178,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
 
-    /// Set the lease; after a crash the lock stays held for DUR [default: 30s]
+    /// Set the lease to DUR; after a crash the lock stays held that long
+    /// [default: 30s]
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 

@@ -181,7 +181,7 @@ fn footer_line(state: &State) -> Line<'static> {
 
 fn styled_row(row: table::Row) -> Row<'static> {
     let cells = row.into_iter().map(|cell| {
-        let line = Line::styled(cell.text, style(cell.style));
+        let line = Line::from(Span::styled(cell.text, style(cell.style)));
         Cell::from(match cell.right {
             true => line.right_aligned(),
             false => line,
