@@ -19,7 +19,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 # Programs whose tests wait for servers more than they compute, with the number of tests at a time. Each runs beside
 # the others; the rest run one after the other.
-WAITING = {"it": 12, "stories": 6}
+WAITING = {"it": 12, "cli": 6}
 
 # Longer than a program takes on a slow machine that stalls.
 LIMIT = 1800

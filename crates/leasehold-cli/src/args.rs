@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{exit, span};
+use crate::{duration, exit};
 
-/// Locks around programs, on the Redis or Valkey you already run; and who holds what.
+/// Run commands under distributed locks on Redis or Valkey, and inspect locks
 #[derive(Parser, Debug)]
 #[command(name = "leasehold", version, max_term_width = 100, after_help = OVERVIEW)]
 pub(crate) struct Cli {
@@ -21,244 +21,261 @@ pub(crate) struct Cli {
 
 const OVERVIEW: &str = "\
 Examples:
-  leasehold run -n --skip-ok --at-least 1m nightly -- ./import.sh    a cron job on many hosts, run by one
-  leasehold show nightly                                             who holds it, since when, who waits
-  leasehold doctor                                                   is this server fit for locks?
+  Run a cron job that is installed on many hosts on one of them:
+    leasehold run -n --skip-ok --at-least 1m nightly -- ./import.sh
+  Show who holds a lock and who waits:
+    leasehold show nightly
+  Check whether a server is suitable for locks:
+    leasehold doctor
 
-Settings: LEASEHOLD_URL, or a file with `url = \"redis://user:password@host:6379/0\"`: $LEASEHOLD_CONFIG,
-$XDG_CONFIG_HOME/leasehold.toml, ~/.config/leasehold.toml or /etc/leasehold.toml, the first that is there.
-A password on the command line can be seen by all users of the machine.";
+Configuration:
+  Set LEASEHOLD_URL, or put `url = \"redis://user:password@host:6379/0\"` in a
+  file. --config or $LEASEHOLD_CONFIG names the file; the default is the first
+  that exists of $XDG_CONFIG_HOME/leasehold.toml (~/.config/leasehold.toml if
+  XDG_CONFIG_HOME is not set) and /etc/leasehold.toml.
+  A password on the command line is visible to all users of the machine.";
 
-/// Where the locks are.
+/// The connection to the server.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ServerArgs {
-    /// The server: redis://, rediss://, valkey://, redis+sentinel://, redis+cluster:// or unix://
+    /// Connect to URL: redis://, rediss://, valkey://, redis+sentinel://,
+    /// redis+cluster:// or unix://
     #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
     pub(crate) url: Option<String>,
 
-    /// What stands before every name to make its key [default: lock:]
+    /// Prepend TEXT to every name to form its key [default: lock:]
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Server")]
     pub(crate) prefix: Option<String>,
 
-    /// Wait at most this long for a reply, and twice as long for a connection [default: 1s]
-    #[arg(long, global = true, value_name = "DUR", value_parser = span::parse, help_heading = "Server")]
+    /// Wait at most DUR for a reply, and twice as long for a connection
+    /// [default: 1s]
+    #[arg(long, global = true, value_name = "DUR", value_parser = duration::parse, help_heading = "Server")]
     pub(crate) request_timeout: Option<Duration>,
 
-    /// Expect this name in TLS certificates, in place of the host dialled
+    /// Expect NAME in TLS certificates instead of the host of the URL
     #[arg(long, global = true, value_name = "NAME", help_heading = "Server")]
     pub(crate) tls_name: Option<String>,
 
-    /// Reads settings from this file
+    /// Read settings from FILE
     #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
     pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Runs a program while holding a lock
+    /// Run a command while holding a lock
     #[command(after_help = exit::TABLE, after_long_help = format!("{RUN_HELP}\n\n{}", exit::TABLE))]
     Run(RunArgs),
-    /// Takes a lock away from whoever holds it, and runs a program while holding it
+    /// Revoke a lock from its holder, then run a command while holding it
     #[command(after_help = exit::TABLE)]
     Steal(RunArgs),
-    /// Lists locks, as the server finds them
+    /// List locks
     Ls(LsArgs),
-    /// Shows one lock: holders and waiters
+    /// Show who holds a lock and who waits
     Show(NameArgs),
-    /// Shows who waits for a lock, in order
+    /// Show the waiters of a lock in queue order
     Queue(NameArgs),
-    /// Watches locks, full screen
+    /// Watch locks on a full screen
     Top(TopArgs),
-    /// Takes a lock away from whoever holds it, who is told at once
+    /// Revoke a lock from its holder, and notify the holder
     Release(ReleaseArgs),
-    /// Waits until nobody holds a lock
+    /// Wait until a lock is free
     Wait(WaitArgs),
-    /// Sets how many permits a semaphore has
+    /// Set the capacity of a semaphore
     Semaphore {
         #[command(subcommand)]
-        verb: SemaphoreVerb,
+        command: SemaphoreCommand,
     },
-    /// Sets, counts down, waits for or deletes a latch
+    /// Create, count down, wait for or delete a latch
     Latch {
         #[command(subcommand)]
-        verb: LatchVerb,
+        command: LatchCommand,
     },
-    /// Founds a quorum: once, before `run --quorum` is first used
+    /// Bootstrap a quorum before the first `run --quorum`
     Quorum {
         #[command(subcommand)]
-        verb: QuorumVerb,
+        command: QuorumCommand,
     },
-    /// Looks whether a server is fit for locks, and says what to do where it is not
-    Doctor(DataArgs),
-    /// Prints completions for a shell
+    /// Check whether a server is suitable for locks
+    Doctor(OutputArgs),
+    /// Print completions for a shell
     Completions {
-        /// Which shell
+        /// Shell to print completions for
         shell: clap_complete::Shell,
     },
-    /// Writes manual pages into a folder
+    /// Write man pages to a folder
     Man {
-        /// Where to
+        /// Folder to write to
         folder: PathBuf,
     },
 }
 
 const RUN_HELP: &str = "\
-The program is run in a process group of its own, with the terminal if there is one; beside
-others of a pipeline it gets the terminal when it reads it. It cannot be suspended. Signals are
-passed on to the group; those that were ignored at the start, as by nohup, stay ignored. The
-lock is given back when the program and everything it has started are gone, also what it left
-in the background.
+The command runs in its own process group. It gets the terminal, if any; in a
+pipeline it gets the terminal when it first reads from it. It cannot be
+suspended. Signals are forwarded to the process group. Signals that were ignored
+at start, as under nohup, stay ignored. The lock is released when the command
+and all processes that it started have exited, including background processes.
 
-When the lock cannot be kept because the server is out of reach, the program is told with TERM
-and, after --grace, with KILL: early enough that it is gone before the lock can be given to
-another. When it is gone already (taken away by force, or forgotten by the server), the same
-is done at once. Then the exit status is 76, whatever the program says.
+If the lease cannot be renewed because the server is unreachable, the command
+receives SIGTERM and, after --grace, SIGKILL: early enough to exit before the
+server can grant the lock to another client. If the lock is already lost
+(revoked, or missing on the server), the signals are sent at once. The exit
+status is then 76, regardless of the status of the command.
 
-The program finds in its environment:
-  LEASEHOLD_NAME      the lock
-  LEASEHOLD_TOKEN     the fencing token: larger than that of every earlier holder
-  LEASEHOLD_OWNER     who holds it for the program: HOST:PID
-  LEASEHOLD_DEADLINE  until when it is held if nothing more is heard, ms since 1970";
+Environment of the command:
+  LEASEHOLD_NAME      name of the lock
+  LEASEHOLD_TOKEN     fencing token, larger than that of every earlier holder
+  LEASEHOLD_OWNER     holder of the lock: HOST:PID
+  LEASEHOLD_DEADLINE  end of the lease unless it is renewed, in ms since 1970";
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
 
-    /// Fails at once when the lock is held by another
+    /// Fail immediately if the lock is held
     #[arg(short = 'n', long, conflicts_with = "wait")]
     pub(crate) nonblock: bool,
 
-    /// Waits so long for the lock, as in 10, 1.5s, 5m; for ever unless given
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = span::parse)]
+    /// Wait at most DUR, as in 10, 1.5s or 5m [default: no limit]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 
-    /// The exit status when the lock is busy [default: 75]
+    /// Exit with CODE if the lock is held [default: 75]
     #[arg(short = 'E', long, value_name = "CODE")]
     pub(crate) conflict_exit_code: Option<u8>,
 
-    /// Ends with success when the lock is busy
+    /// Exit with success if the lock is held
     #[arg(long, conflicts_with = "conflict_exit_code")]
     pub(crate) skip_ok: bool,
 
-    /// Shares the lock with others that use -s
+    /// Acquire a shared (read) lock
     #[arg(short = 's', long, conflicts_with_all = ["exclusive", "fair", "permits", "quorum"])]
     pub(crate) shared: bool,
 
-    /// Excludes those that use -s
+    /// Acquire an exclusive (write) lock, which excludes -s
     #[arg(short = 'x', long, conflicts_with_all = ["fair", "permits", "quorum"])]
     pub(crate) exclusive: bool,
 
-    /// Serves those who wait in the order in which they came
+    /// Acquire in FIFO order
     #[arg(long, conflicts_with_all = ["permits", "quorum"])]
     pub(crate) fair: bool,
 
-    /// Lets so many in at the same time
+    /// Acquire one of N permits of a semaphore
     #[arg(long, value_name = "N", conflicts_with = "quorum")]
     pub(crate) permits: Option<u32>,
 
-    /// Keeps others out for at least so long, even when the program ends earlier
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    /// Hold the lock for at least DUR, even if the command exits earlier
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) at_least: Option<Duration>,
 
-    /// Stops the program after so long
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    /// Stop the command after DUR
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) at_most: Option<Duration>,
 
-    /// What others see of us [default: the program's name]
+    /// Show TEXT to other clients [default: the name of the command]
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
 
-    /// How long a lease lasts; after a crash others wait so long [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    /// Set the lease to DUR; after a crash the lock stays held that long
+    /// [default: 30s]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
-    /// How long the program has from TERM to KILL [default: 5s, or a third of the lease]
-    #[arg(long, value_name = "DUR", value_parser = span::parse)]
+    /// Wait DUR between SIGTERM and SIGKILL [default: 5s, at most a third of
+    /// the lease]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
 
-    /// What the program gets when the lock is lost: term, kill, ignore, or a signal in place of TERM
-    #[arg(long, value_name = "WHAT", default_value = "term")]
+    /// Choose what to do if the lock is lost: term, kill, ignore, or a signal
+    /// to send instead of SIGTERM
+    #[arg(long, value_name = "ACTION", default_value = "term")]
     pub(crate) on_lost: String,
 
-    /// Counts the lock as held only when so many replicas have it, or `all`
+    /// Require N replicas, or `all`, to acknowledge the lock
     #[arg(long, value_name = "N|all", conflicts_with = "quorum")]
     pub(crate) replicas: Option<String>,
 
-    /// Holds the lock on a majority of independent servers: given once for each, or URL,URL,URL
+    /// Acquire on a majority of independent servers: repeat the option, or use
+    /// URL,URL,URL
     #[arg(long, value_name = "URL")]
     pub(crate) quorum: Vec<String>,
 
-    /// Says on standard error what is being waited for and what is done
+    /// Report waiting and skipped runs on standard error
     #[arg(short = 'v', long)]
     pub(crate) verbose: bool,
 
-    /// The program and its arguments
+    /// Command to run, and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
 impl RunArgs {
-    /// The servers of the quorum, each by itself.
+    /// Returns the URLs of the quorum.
     pub(crate) fn quorum_urls(&self) -> Vec<String> {
-        self.quorum.iter().flat_map(|list| urls(list)).collect()
+        self.quorum
+            .iter()
+            .flat_map(|list| split_urls(list))
+            .collect()
     }
 }
 
-/// Splits a list at commas before a scheme: other commas are part of a URL, as between sentinels.
-fn urls(list: &str) -> Vec<String> {
+/// Splits a list at the commas before a scheme. Other commas belong to a URL,
+/// as between sentinels.
+fn split_urls(list: &str) -> Vec<String> {
     let mut urls: Vec<String> = Vec::new();
-    for piece in list.split(',') {
-        let scheme = piece.split_once("://").map_or("", |(scheme, _)| scheme);
+    for part in list.split(',') {
+        let scheme = part.split_once("://").map_or("", |(scheme, _)| scheme);
         let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-        let begins = !scheme.is_empty() && scheme.chars().all(is_scheme);
+        let starts_url = !scheme.is_empty() && scheme.chars().all(is_scheme);
         match urls.last_mut() {
-            Some(url) if !begins => *url += &format!(",{piece}"),
-            _ => urls.push(piece.to_owned()),
+            Some(url) if !starts_url => *url += &format!(",{part}"),
+            _ => urls.push(part.to_owned()),
         }
     }
     urls
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct DataArgs {
-    /// Prints JSON
+pub(crate) struct OutputArgs {
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct NameArgs {
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// Which names: a glob of *, ? and [...]
+    /// Glob of the names to list, with *, ? and [...]
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// Only what somebody waits for
+    /// List only locks with waiters
     #[arg(long)]
     pub(crate) waited_for: bool,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
-    /// Which names: a glob of *, ? and [...]
+    /// Glob of the names to watch, with *, ? and [...]
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// How often to look
-    #[arg(long, value_name = "DUR", value_parser = span::parse, default_value = "2s")]
+    /// Refresh every DUR
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "2s")]
     pub(crate) interval: Duration,
-    /// What comes first
-    #[arg(long, value_enum, default_value_t = SortKey::Waiters)]
+    /// Sort by KEY
+    #[arg(long, value_name = "KEY", value_enum, default_value_t = SortKey::Waiters)]
     pub(crate) sort: SortKey,
-    /// Allows locks to be taken away, with the key r
+    /// Allow locks to be revoked with the key r
     #[arg(long)]
     pub(crate) allow_release: bool,
 }
@@ -272,70 +289,70 @@ pub(crate) enum SortKey {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseArgs {
-    /// The lock
+    /// Name of the lock
     pub(crate) name: String,
-    /// Says that you know that the holder may go on working until it has stopped
+    /// Accept that the holder may continue to work until it has stopped
     #[arg(long, required = true)]
     pub(crate) force: bool,
     #[command(flatten)]
-    pub(crate) data: DataArgs,
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct WaitArgs {
-    /// The lock
+    /// Name to wait for
     pub(crate) name: String,
-    /// Waits at most so long
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = span::parse)]
+    /// Wait at most DUR
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 }
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum SemaphoreVerb {
-    /// Sets how many permits there are, whatever those who ask for one say
+pub(crate) enum SemaphoreCommand {
+    /// Set the capacity, which overrides --permits of all clients
     Set {
-        /// The semaphore
+        /// Name of the semaphore
         name: String,
-        /// How many
+        /// Number of permits
         permits: u32,
     },
 }
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum QuorumVerb {
-    /// Lets servers vote that never have; all of them must be up
+pub(crate) enum QuorumCommand {
+    /// Bootstrap a quorum of servers that never voted; all must be reachable
     Init {
-        /// The servers: three or five that do not depend on each other
+        /// Three or five independent servers
         #[arg(required = true, value_name = "URL")]
         urls: Vec<String>,
     },
 }
 
 #[derive(Subcommand, Debug)]
-pub(crate) enum LatchVerb {
-    /// Makes a latch that opens after so many count-downs
+pub(crate) enum LatchCommand {
+    /// Create a latch that opens after COUNT count-downs
     Set {
-        /// The latch
+        /// Name of the latch
         name: String,
-        /// How many
+        /// Number of count-downs
         count: u32,
-        /// When it is forgotten
-        #[arg(long, value_name = "DUR", value_parser = span::parse, default_value = "1d")]
+        /// Delete the latch after DUR
+        #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "1d")]
         life: Duration,
     },
-    /// Counts down once for each caller
+    /// Count down, once per caller
     CountDown {
-        /// The latch
+        /// Name of the latch
         name: String,
-        /// In whose name [default: HOST:PID]
+        /// Count down as CALLER [default: HOST:PID]
         #[arg(long, value_name = "CALLER")]
         by: Option<String>,
     },
-    /// Waits until it is open
+    /// Wait until a latch is open
     Wait(WaitArgs),
-    /// Deletes it, and wakes all who wait
+    /// Delete a latch and wake its waiters
     Delete {
-        /// The latch
+        /// Name of the latch
         name: String,
     },
 }
@@ -365,12 +382,12 @@ mod tests {
             ("a,b", &["a,b"]),
             ("", &[""]),
         ] {
-            assert_eq!(urls(list), expected, "{list}");
+            assert_eq!(split_urls(list), expected, "{list}");
         }
     }
 
     #[test]
-    fn the_definition_is_sound() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 }

@@ -1,39 +1,39 @@
-//! How the command ends: every exit code there is, and which error leads to which.
+//! Exit codes, and the mapping from library errors to them.
 //!
-//! A program that ran ends with its own code, whatever it is; these are for everything else. They follow `sysexits.h`
-//! where it has a word for it.
+//! `leasehold run` passes on the exit code of its command. These codes are for
+//! all other cases and follow `sysexits.h` where it defines one.
 
 use leasehold::Error;
 
-/// All went well; or the lock was busy and `--skip-ok` was given.
+/// Success, including a held lock with `--skip-ok`.
 pub(crate) const OK: u8 = 0;
-/// Something was found to be wrong: by `doctor`, or a lock that is not there.
+/// `doctor` found a problem, or the named lock or latch does not exist.
 pub(crate) const NO: u8 = 1;
-/// The command line or the configuration makes no sense.
+/// Invalid command line or configuration.
 pub(crate) const USAGE: u8 = 64;
-/// The server cannot be reached, or does not answer as one should.
+/// The server is unreachable, or its reply is unusable.
 pub(crate) const UNREACHABLE: u8 = 69;
-/// What was asked for could not be printed.
+/// Writing to standard output failed.
 pub(crate) const NOT_PRINTED: u8 = 74;
-/// The lock is held by another, and the wait is over.
+/// Another client holds the lock, and the wait timed out.
 pub(crate) const BUSY: u8 = 75;
-/// The lock was lost while the program ran; whatever the program then said.
+/// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 76;
-/// The server denies access.
+/// The server denied permission.
 pub(crate) const DENIED: u8 = 77;
-/// The program ran longer than `--at-most`.
+/// The command ran longer than `--at-most`.
 pub(crate) const TOO_LONG: u8 = 124;
-/// The program was found and cannot be run.
+/// The command exists but cannot be executed.
 pub(crate) const NOT_RUNNABLE: u8 = 126;
-/// There is no such program.
+/// The command does not exist.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// The code of a program or a wait that a signal has ended.
+/// Returns the code of a command or a wait that a signal terminated.
 pub(crate) fn by_signal(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(255)
 }
 
-/// The code for an error of the library.
+/// Returns the code of a library error.
 pub(crate) fn of(error: &Error) -> u8 {
     match error {
         Error::Timeout { .. } => BUSY,
@@ -44,16 +44,16 @@ pub(crate) fn of(error: &Error) -> u8 {
     }
 }
 
-/// The table in `--help` and the manual page.
+/// The table in `--help` and the man pages.
 pub(crate) const TABLE: &str = "\
 Exit status:
-  the program's own code, or 128+N when signal N has ended it; otherwise
-    0  done; or busy, with --skip-ok
-   64  the command line or the configuration makes no sense
-   69  the server cannot be reached
-   75  busy: held by another for as long as we waited (-E sets another code)
-   76  the lock was lost while the program ran, and the program was stopped
-   77  the server denies access
-  124  the program ran longer than --at-most, and was stopped
-  126  the program cannot be run
-  127  there is no such program";
+  The command's own status, or 128+N if signal N terminated it. Otherwise:
+    0  success; or busy, with --skip-ok
+   64  invalid command line or configuration
+   69  the server is unreachable
+   75  busy: another client holds the lock (-E sets another status)
+   76  the lock was lost while the command ran, and the command was stopped
+   77  the server denied permission
+  124  the command ran longer than --at-most and was stopped
+  126  the command cannot be executed
+  127  the command was not found";

@@ -1,90 +1,86 @@
-//! The command `leasehold`: holds a lock around any program, and shows who holds what.
+//! The `leasehold` CLI: runs a command while holding a lock, and shows who
+//! holds which lock.
 //!
-//! Built on the library's public interface alone. [`args`] is the command line, [`exit`] every exit code; each verb has a
-//! file of its own. Standard output belongs to the program that is run or to the data asked for, everything else is
-//! said on standard error by [`say`].
+//! It uses only the public API of the library. [`args`] defines the command
+//! line and [`exit`] the exit codes. Standard output belongs to the command
+//! that `run` starts, or to the requested data; [`output`] writes messages to
+//! standard error.
 
 mod args;
-mod data;
+mod commands;
 mod doctor;
+mod duration;
 mod exit;
-mod look;
 #[cfg(test)]
-mod malformed;
+mod fuzz_inputs;
+mod identity;
+mod inspect;
+mod json;
 mod manual;
+mod output;
 mod run;
-mod say;
 mod settings;
 mod signals;
-mod span;
 mod table;
 mod top;
-mod verbs;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Cli, Command};
-use say::Trouble;
+use output::CliError;
 
 fn main() -> ExitCode {
-    if let Some(code) = run::become_program() {
+    if let Some(code) = run::exec_command() {
         return code.into();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return report_usage(&error),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     let code = match runtime {
-        Ok(runtime) => runtime.block_on(carry_out(cli)),
-        Err(error) => Err(Trouble::new(
+        Ok(runtime) => runtime.block_on(execute(cli)),
+        Err(error) => Err(CliError::new(
             exit::UNREACHABLE,
-            format!("cannot start: {error}"),
+            format!("cannot start the runtime: {error}"),
         )),
     };
-    code.unwrap_or_else(|trouble| trouble.tell()).into()
+    code.unwrap_or_else(|error| error.report()).into()
 }
 
-async fn carry_out(cli: Cli) -> Result<u8, Trouble> {
+async fn execute(cli: Cli) -> Result<u8, CliError> {
     let server = &cli.server;
     match cli.command {
         Command::Run(args) => run::run(server, args, false).await,
         Command::Steal(args) => run::run(server, args, true).await,
-        Command::Ls(args) => look::ls(server, &args).await,
-        Command::Show(args) => look::show(server, &args).await,
-        Command::Queue(args) => look::queue(server, &args).await,
+        Command::Ls(args) => inspect::ls(server, &args).await,
+        Command::Show(args) => inspect::show(server, &args).await,
+        Command::Queue(args) => inspect::queue(server, &args).await,
         Command::Top(args) => top::top(server, &args).await,
-        Command::Release(args) => verbs::release(server, &args).await,
-        Command::Wait(args) => verbs::wait(server, &args).await,
-        Command::Semaphore { verb } => verbs::semaphore(server, &verb).await,
-        Command::Latch { verb } => verbs::latch(server, &verb).await,
-        Command::Quorum { verb } => verbs::quorum(server, &verb).await,
+        Command::Release(args) => commands::release(server, &args).await,
+        Command::Wait(args) => commands::wait(server, &args).await,
+        Command::Semaphore { command } => commands::semaphore(server, &command).await,
+        Command::Latch { command } => commands::latch(server, &command).await,
+        Command::Quorum { command } => commands::quorum(server, &command).await,
         Command::Doctor(args) => doctor::doctor(server, &args).await,
-        Command::Completions { shell } => manual::completions(shell),
-        Command::Man { folder } => manual::pages(&folder),
+        Command::Completions { shell } => manual::print_completions(shell),
+        Command::Man { folder } => manual::write_man_pages(&folder),
     }
 }
 
-/// Help and version are what was asked for; anything else is a mistake, with the code for it.
-fn usage(error: &clap::Error) -> ExitCode {
+/// Prints help or the version if requested, otherwise the usage error.
+fn report_usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        let printed = say::is_read(error.print());
+        let printed = output::reader_remains(error.print());
         return printed
-            .map_or_else(|trouble| trouble.tell(), |_| exit::OK)
+            .map_or_else(|error| error.report(), |_| exit::OK)
             .into();
     }
     let text = error.render().to_string();
-    say::say_lines(text.trim_start_matches("error: ").trim_end());
+    output::message_lines(text.trim_start_matches("error: ").trim_end());
     exit::USAGE.into()
-}
-
-/// This process as others see it: HOST:PID.
-fn me() -> String {
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    let host = host.to_string_lossy().replace(char::is_whitespace, "_");
-    format!("{host}:{}", std::process::id())
 }

@@ -1,4 +1,4 @@
-//! Completions for shells, and manual pages: made from the command line's own definition.
+//! Shell completions and man pages, generated from the command line definition.
 
 use std::path::Path;
 
@@ -6,19 +6,18 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 use crate::exit;
-use crate::say::{Trouble, print};
+use crate::output::{CliError, print};
 
-pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Trouble> {
+pub(crate) fn print_completions(shell: clap_complete::Shell) -> Result<u8, CliError> {
     let mut out = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut out);
     print(&String::from_utf8_lossy(&out))?;
     Ok(exit::OK)
 }
 
-pub(crate) fn pages(folder: &Path) -> Result<u8, Trouble> {
+pub(crate) fn write_man_pages(folder: &Path) -> Result<u8, CliError> {
     let failed = |error: std::io::Error| {
-        let text = format!("cannot write to {}: {error}", folder.display());
-        Trouble::new(exit::USAGE, text)
+        CliError::usage(format!("cannot write to {}: {error}", folder.display()))
     };
     std::fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;

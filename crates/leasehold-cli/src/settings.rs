@@ -1,4 +1,5 @@
-//! Where the locks are: from the command line, the environment or a file, in this order; and connecting there.
+//! Settings from the command line, the environment and a file, in this order of
+//! precedence; and connections with these settings.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,36 +8,34 @@ use leasehold::{Client, Quorum, QuorumBuilder};
 use serde::Deserialize;
 
 use crate::args::ServerArgs;
-use crate::exit;
-use crate::say::Trouble;
-use crate::span;
+use crate::duration;
+use crate::output::CliError;
 
-/// What a file can say.
+/// The contents of a configuration file.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct File {
+pub(crate) struct ConfigFile {
     url: Option<String>,
     prefix: Option<String>,
-    /// As in `30s`.
+    /// A duration as in `30s`, like `request_timeout`.
     lease: Option<String>,
     request_timeout: Option<String>,
-    /// PEM files, for TLS.
+    /// The path of a PEM file, like the two below.
     root_certificate: Option<PathBuf>,
     client_certificate: Option<PathBuf>,
     client_key: Option<PathBuf>,
     tls_name: Option<String>,
 }
 
-impl File {
-    /// Understands what is in a file, or says why not.
-    pub(crate) fn read(text: &str) -> Result<Self, String> {
+impl ConfigFile {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| error.message().to_owned())
     }
 }
 
-/// What is in force.
+/// The effective settings.
 pub(crate) struct Settings {
-    /// Nothing where none is given: a lock on the wrong server is worse than none.
+    /// There is no default: a lock on the wrong server protects nothing.
     url: Option<String>,
     prefix: Option<String>,
     pub(crate) lease: Option<Duration>,
@@ -46,7 +45,8 @@ pub(crate) struct Settings {
     tls_name: Option<String>,
 }
 
-/// A builder with what was set; those of one server and of several have the same settings and are of different types.
+/// Applies the settings to a builder. `ClientBuilder` and `QuorumBuilder` have
+/// the same methods and no common trait.
 macro_rules! configured {
     ($settings:expr, $builder:expr, $lease:expr) => {{
         let settings = $settings;
@@ -76,60 +76,62 @@ macro_rules! configured {
 }
 
 impl Settings {
-    pub(crate) fn read(args: &ServerArgs) -> Result<Self, Trouble> {
-        let file = match file_named(args) {
-            Some(path) => parse(&path)?,
-            None => File::default(),
+    pub(crate) fn load(args: &ServerArgs) -> Result<Self, CliError> {
+        let file = match config_path(args) {
+            Some(path) => load_file(&path)?,
+            None => ConfigFile::default(),
         };
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let length = |name: &str, text: Option<String>| match text.as_deref().map(span::parse) {
-            None => Ok(None),
-            Some(Ok(length)) => Ok(Some(length)),
-            Some(Err(why)) => Err(Trouble::usage(format!("`{name}`: {why}"))),
-        };
         let timeout = variable("LEASEHOLD_REQUEST_TIMEOUT").or(file.request_timeout);
-        let timeout = length("request_timeout", timeout)?;
+        let timeout = parse_duration("request_timeout", timeout.as_deref())?;
         let identity = match (&file.client_certificate, &file.client_key) {
-            (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
+            (Some(certificate), Some(key)) => Some((read_pem(certificate)?, read_pem(key)?)),
             (None, None) => None,
             _ => {
-                let text = "`client_certificate` and `client_key` must be given together";
-                return Err(Trouble::usage(text));
+                let text = "`client_certificate` and `client_key` must be set together";
+                return Err(CliError::usage(text));
             }
         };
         Ok(Self {
             url: args.url.clone().or(variable("LEASEHOLD_URL")).or(file.url),
             prefix: args.prefix.clone().or(file.prefix),
-            lease: length("lease", file.lease)?,
+            lease: parse_duration("lease", file.lease.as_deref())?,
             request_timeout: args.request_timeout.or(timeout),
-            root_certificate: file.root_certificate.as_deref().map(pem).transpose()?,
+            root_certificate: file.root_certificate.as_deref().map(read_pem).transpose()?,
             client_certificate: identity,
             tls_name: args.tls_name.clone().or(file.tls_name),
         })
     }
 
-    /// Connects to the one server that is named.
-    pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, Trouble> {
+    /// Connects to the configured server. `lease` overrides the configured
+    /// lease.
+    pub(crate) async fn connect(&self, lease: Option<Duration>) -> Result<Client, CliError> {
         let url = self.url.as_ref().ok_or_else(|| {
-            Trouble::usage("no server is named")
-                .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or give --url")
+            CliError::usage("no server is configured")
+                .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or use --url")
         })?;
         let builder = configured!(self, Client::builder(url), lease);
         Ok(builder.connect().await?)
     }
 
-    /// Whether names are whole keys, so that what is found may be anything.
-    pub(crate) fn has_no_prefix(&self) -> bool {
+    /// Returns whether the prefix is empty, so that a scan finds every key of
+    /// the server.
+    pub(crate) fn has_empty_prefix(&self) -> bool {
         self.prefix.as_deref() == Some("")
     }
 
-    /// What was set, for several servers that are asked as one.
-    pub(crate) fn builder_of_all(&self, urls: &[String], lease: Option<Duration>) -> QuorumBuilder {
+    /// Returns a builder for a quorum of these servers.
+    pub(crate) fn quorum_builder(&self, urls: &[String], lease: Option<Duration>) -> QuorumBuilder {
         configured!(self, Quorum::builder(urls.iter().cloned()), lease)
     }
 }
 
-fn file_named(args: &ServerArgs) -> Option<PathBuf> {
+fn parse_duration(name: &str, text: Option<&str>) -> Result<Option<Duration>, CliError> {
+    let parsed = text.map(duration::parse).transpose();
+    parsed.map_err(|why| CliError::usage(format!("invalid `{name}`: {why}")))
+}
+
+fn config_path(args: &ServerArgs) -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(path) = &args.config {
         return Some(path.clone());
@@ -137,33 +139,30 @@ fn file_named(args: &ServerArgs) -> Option<PathBuf> {
     if let Some(path) = variable("LEASEHOLD_CONFIG") {
         return Some(path.into());
     }
-    let own = match variable("XDG_CONFIG_HOME") {
+    let user_folder = match variable("XDG_CONFIG_HOME") {
         Some(folder) => Some(PathBuf::from(folder)),
         None => variable("HOME").map(|home| Path::new(&home).join(".config")),
     };
-    let own = own.map(|folder| folder.join("leasehold.toml"));
-    let places = own
+    let user_file = user_folder.map(|folder| folder.join("leasehold.toml"));
+    let mut candidates = user_file
         .into_iter()
         .chain([PathBuf::from("/etc/leasehold.toml")]);
-    places.into_iter().find(|path| path.exists())
+    candidates.find(|path| path.exists())
 }
 
-fn parse(path: &Path) -> Result<File, Trouble> {
+fn load_file(path: &Path) -> Result<ConfigFile, CliError> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-    File::read(&text).map_err(|why| {
-        Trouble::usage(format!("{}: {why}", path.display())).with_hint(
-            "it may have url, prefix, lease, request_timeout, root_certificate, client_certificate, client_key and tls_name",
+    ConfigFile::parse(&text).map_err(|why| {
+        CliError::usage(format!("{}: {why}", path.display())).with_hint(
+            "valid keys are url, prefix, lease, request_timeout, root_certificate, client_certificate, client_key and tls_name",
         )
     })
 }
 
-fn pem(path: &Path) -> Result<Vec<u8>, Trouble> {
+fn read_pem(path: &Path) -> Result<Vec<u8>, CliError> {
     std::fs::read(path).map_err(|error| unreadable(path, &error))
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> Trouble {
-    Trouble::new(
-        exit::USAGE,
-        format!("cannot read {}: {error}", path.display()),
-    )
+fn unreadable(path: &Path, error: &std::io::Error) -> CliError {
+    CliError::usage(format!("cannot read {}: {error}", path.display()))
 }

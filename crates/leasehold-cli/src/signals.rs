@@ -1,46 +1,47 @@
-//! Signals that are sent to this process: they end a wait or a screen, or are passed on to the program.
+//! Signals sent to this process. They end a wait or `top`, or are forwarded to
+//! the command.
 //!
-//! What was ignored when this process was started stays ignored, here and in the program: by `nohup`, and by shells
-//! for what they start in the background.
+//! A signal that was ignored at start stays ignored, here and in the command.
+//! `nohup` ignores signals, and shells do so for background jobs.
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::exit;
-use crate::say::Trouble;
+use crate::output::CliError;
 
-/// Those that end a wait.
-pub(crate) const ENDING: [Signal; 4] = [
+/// The signals that end a wait.
+pub(crate) const TERMINATION: [Signal; 4] = [
     Signal::SIGHUP,
     Signal::SIGINT,
     Signal::SIGQUIT,
     Signal::SIGTERM,
 ];
 
-/// All signals that were caught, in the order in which they came.
+/// A queue of caught signals.
 pub(crate) struct Signals {
     received: mpsc::UnboundedReceiver<Signal>,
     sender: mpsc::UnboundedSender<Signal>,
 }
 
 impl Signals {
-    /// Catches what ends a wait.
-    pub(crate) fn catch() -> Result<Self, Trouble> {
+    /// Starts to catch the [`TERMINATION`] signals.
+    pub(crate) fn new() -> Result<Self, CliError> {
         let (sender, received) = mpsc::unbounded_channel();
         let mut signals = Self { received, sender };
-        signals.also(&ENDING)?;
+        signals.catch(&TERMINATION)?;
         Ok(signals)
     }
 
-    /// Catches more, from now on.
-    pub(crate) fn also(&mut self, more: &[Signal]) -> Result<(), Trouble> {
+    /// Starts to catch `more` signals, except those ignored at start.
+    pub(crate) fn catch(&mut self, more: &[Signal]) -> Result<(), CliError> {
         let ignored = ignored();
         let wanted = more.iter().filter(|signal| !ignores(ignored, **signal));
         for &caught in wanted {
             let stream = signal(SignalKind::from_raw(caught as i32));
             let mut stream = stream.map_err(|error| {
-                Trouble::new(exit::UNREACHABLE, format!("cannot catch {caught}: {error}"))
+                CliError::new(exit::UNREACHABLE, format!("cannot catch {caught}: {error}"))
             })?;
             let sender = self.sender.clone();
             tokio::spawn(async move {
@@ -50,7 +51,7 @@ impl Signals {
         Ok(())
     }
 
-    /// The next one.
+    /// Returns the next signal.
     pub(crate) async fn next(&mut self) -> Signal {
         match self.received.recv().await {
             Some(signal) => signal,
@@ -58,18 +59,18 @@ impl Signals {
         }
     }
 
-    /// The next one that ends a wait.
-    pub(crate) async fn end(&mut self) -> Signal {
+    /// Returns the next [`TERMINATION`] signal.
+    pub(crate) async fn termination(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if ENDING.contains(&signal) {
+            if TERMINATION.contains(&signal) {
                 return signal;
             }
         }
     }
 }
 
-/// What is ignored now, a bit for each signal; nothing where the system does not say.
+/// Returns the ignored signals as a bit set, or 0 on a system without `/proc`.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
@@ -87,10 +88,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_are_read_from_their_bits() {
-        // SIGHUP is the first, SIGQUIT the third.
+    fn ignored_signals_are_read_from_bits() {
+        // SIGHUP is signal 1, SIGQUIT signal 3.
         let bits = 0b101;
-        let ignored = ENDING.map(|signal| ignores(bits, signal));
+        let ignored = TERMINATION.map(|signal| ignores(bits, signal));
         assert_eq!(ignored, [true, false, true, false]);
     }
 }

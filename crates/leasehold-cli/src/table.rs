@@ -1,22 +1,22 @@
-//! Tables of text: columns that fit what is in them, and colours where they can be seen.
+//! Text tables with aligned columns and optional colors.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// A line of a table.
+/// A table row.
 pub(crate) type Row = Vec<Cell>;
 
-/// One piece of text in a table, and how it looks.
+/// A table cell: text and its style.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     pub(crate) text: String,
     pub(crate) right: bool,
-    pub(crate) look: Look,
+    pub(crate) style: Style,
 }
 
-/// How a cell looks on a terminal.
+/// The style of a cell on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum Style {
     Plain,
     Bold,
     Dim,
@@ -24,8 +24,8 @@ pub(crate) enum Look {
     Red,
 }
 
-impl Look {
-    fn code(self) -> &'static str {
+impl Style {
+    fn escape_sequence(self) -> &'static str {
         match self {
             Self::Plain => "",
             Self::Bold => "\x1b[1m",
@@ -41,18 +41,18 @@ impl Cell {
         Self {
             text: text.to_string(),
             right: false,
-            look: Look::Plain,
+            style: Style::Plain,
         }
     }
 
     pub(crate) fn bold(text: impl Display) -> Self {
         Self {
-            look: Look::Bold,
+            style: Style::Bold,
             ..Self::plain(text)
         }
     }
 
-    /// A number, which ends where its column ends.
+    /// Creates a right-aligned cell.
     pub(crate) fn right(text: impl Display) -> Self {
         Self {
             right: true,
@@ -62,51 +62,53 @@ impl Cell {
 
     pub(crate) fn dim(self) -> Self {
         Self {
-            look: Look::Dim,
+            style: Style::Dim,
             ..self
         }
     }
 
     pub(crate) fn green(self) -> Self {
         Self {
-            look: Look::Green,
+            style: Style::Green,
             ..self
         }
     }
 
     pub(crate) fn red(self) -> Self {
         Self {
-            look: Look::Red,
+            style: Style::Red,
             ..self
         }
     }
 }
 
-/// Writes rows under a head; the first rows say how wide the columns are.
+/// A table that is written page by page.
+///
+/// A column fits the widest cell written so far.
 pub(crate) struct Table {
-    head: Row,
+    header: Row,
     widths: Vec<usize>,
-    begun: bool,
-    colours: bool,
+    header_written: bool,
+    colors: bool,
 }
 
 impl Table {
-    pub(crate) fn new(columns: &[&str], colours: bool) -> Self {
-        let head: Row = columns.iter().map(|name| Cell::plain(name).dim()).collect();
+    pub(crate) fn new(columns: &[&str], colors: bool) -> Self {
+        let header: Row = columns.iter().map(|name| Cell::plain(name).dim()).collect();
         Self {
-            widths: head.iter().map(width).collect(),
-            head,
-            begun: false,
-            colours,
+            widths: header.iter().map(width).collect(),
+            header,
+            header_written: false,
+            colors,
         }
     }
 
-    /// Whether nothing was written yet.
+    /// Returns whether no row was written yet.
     pub(crate) fn is_empty(&self) -> bool {
-        !self.begun
+        !self.header_written
     }
 
-    /// Writes more rows. Columns only ever grow: what is long does not cut off what comes after it.
+    /// Writes rows, after the header on the first call.
     pub(crate) fn write(&mut self, mut rows: Vec<Row>, out: &mut impl Write) -> io::Result<()> {
         if rows.is_empty() {
             return Ok(());
@@ -116,39 +118,39 @@ impl Table {
                 *column = (*column).max(width(cell));
             }
         }
-        if !self.begun {
-            self.begun = true;
-            let mut head = self.head.clone();
-            for (title, cell) in head.iter_mut().zip(&rows[0]) {
+        if !self.header_written {
+            self.header_written = true;
+            let mut header = self.header.clone();
+            for (title, cell) in header.iter_mut().zip(&rows[0]) {
                 title.right = cell.right;
             }
-            rows.insert(0, head);
+            rows.insert(0, header);
         }
         rows.iter().try_for_each(|row| self.line(row, out))
     }
 
-    /// All of it as text.
-    pub(crate) fn text(mut self, rows: Vec<Row>) -> String {
+    /// Returns the table with these rows as text.
+    pub(crate) fn into_text(mut self, rows: Vec<Row>) -> String {
         let mut out = Vec::new();
-        // Writing to memory does not fail.
+        // Writing to a vector does not fail.
         let _ = self.write(rows, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 
     fn line(&self, row: &Row, out: &mut impl Write) -> io::Result<()> {
         let mut line = String::new();
-        for (at, (cell, column)) in row.iter().zip(&self.widths).enumerate() {
-            let space = " ".repeat(column.saturating_sub(width(cell)));
-            let painted = match self.colours && cell.look != Look::Plain {
-                true => format!("{}{}\x1b[0m", cell.look.code(), cell.text),
+        for (index, (cell, column)) in row.iter().zip(&self.widths).enumerate() {
+            let padding = " ".repeat(column.saturating_sub(width(cell)));
+            let styled = match self.colors && cell.style != Style::Plain {
+                true => format!("{}{}\x1b[0m", cell.style.escape_sequence(), cell.text),
                 false => cell.text.clone(),
             };
-            if at > 0 {
+            if index > 0 {
                 line += "  ";
             }
             line += &match cell.right {
-                true => space + &painted,
-                false => painted + &space,
+                true => padding + &styled,
+                false => styled + &padding,
             };
         }
         writeln!(out, "{}", line.trim_end())
@@ -164,12 +166,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_fit_and_numbers_end_together() {
+    fn columns_are_aligned() {
         let rows = vec![
             vec![Cell::bold("a"), Cell::right(7), Cell::plain("x")],
             vec![Cell::plain("longer"), Cell::right(12), Cell::plain("")],
         ];
-        let text = Table::new(&["NAME", "N", "NOTE"], false).text(rows);
+        let text = Table::new(&["NAME", "N", "NOTE"], false).into_text(rows);
         assert_eq!(text, "NAME     N  NOTE\na        7  x\nlonger  12\n");
     }
 }

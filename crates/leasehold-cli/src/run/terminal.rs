@@ -1,8 +1,10 @@
-//! The terminal of the session, which the program has while it reads it: what is typed goes to it, Ctrl-C included.
+//! The controlling terminal, which the command gets while it reads from it.
 //!
-//! It is `/dev/tty`, whatever standard input is: programs ask for passwords there. A program that the command alone
-//! connects to the terminal has it from the start. Others of a pipeline may read it as well, and would be stopped:
-//! beside them the program gets it when it asks, and the system asks by stopping the program.
+//! The terminal is `/dev/tty`, independent of standard input: programs read
+//! passwords there. If only `leasehold run` connects the command to the
+//! terminal, the command gets it at start. In a pipeline, other processes may
+//! read from it too, and the system would stop them. There the command gets the
+//! terminal on demand: when the system stops it for reading.
 
 use std::fs::File;
 use std::io::{IsTerminal, stdin, stdout};
@@ -12,71 +14,75 @@ use std::os::unix::fs::FileTypeExt;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-/// The session's terminal; taken back when dropped, if it was given away.
+/// The controlling terminal. Dropping it takes the terminal back.
 pub(super) struct Terminal {
     device: File,
-    ours: Pid,
-    given: Given,
+    own_group: Pid,
+    lent: Lent,
 }
 
+/// Whether and when the command got the terminal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Given {
-    Not,
+enum Lent {
+    No,
     AtStart,
-    /// Others may have been stopped for reading it since.
+    /// The system may since have stopped other processes for reading.
     OnDemand,
 }
 
-/// Keeps this process running beside others that use the terminal from the background.
+/// Blocks the signals that stop a background process for terminal access.
 ///
-/// The system stops the whole process group for one of them, and a command that stands still renews nothing. Blocked,
-/// `SIGTTOU` also lets this process take the terminal back. What is started later inherits it: threads are to, and
-/// programs must [undo](be_stopped) it.
-pub(super) fn stay_awake() {
-    // Where it fails, the command may be stopped and loses its lock.
-    let _ = stops().thread_block();
+/// The system stops the whole process group for the access of one member, and a
+/// stopped process cannot renew its lease. Blocking `SIGTTOU` also lets this
+/// process take the terminal back. Threads and children inherit the mask;
+/// commands must [undo](unblock_stops) it.
+pub(super) fn block_stops() {
+    // On failure, this process can be stopped and then loses its lock.
+    let _ = stop_signals().thread_block();
 }
 
-/// Has the system stop this process again for what it does from the background.
-pub(super) fn be_stopped() {
-    let _ = stops().thread_unblock();
+/// Undoes [`block_stops`].
+pub(super) fn unblock_stops() {
+    let _ = stop_signals().thread_unblock();
 }
 
-fn stops() -> SigSet {
+fn stop_signals() -> SigSet {
     SigSet::from_iter([Signal::SIGTTIN, Signal::SIGTTOU])
 }
 
 impl Terminal {
-    /// Opens it; `None` in a session without one.
+    /// Opens the terminal. Returns `None` in a session without one.
     pub(super) fn open() -> Option<Self> {
         let device = File::options().read(true).write(true).open("/dev/tty");
         Some(Self {
             device: device.ok()?,
-            ours: getpgrp(),
-            given: Given::Not,
+            own_group: getpgrp(),
+            lent: Lent::No,
         })
     }
 
-    /// Gives it to a program that has just been started, unless others of a pipeline may read it too.
-    pub(super) fn give_at_start(&mut self, group: Pid) -> bool {
+    /// Lends the terminal to a new command, unless other processes of a
+    /// pipeline may read from it.
+    pub(super) fn lend_at_start(&mut self, group: Pid) -> bool {
         let alone = stdin().is_terminal() && !is_pipe(&stdout());
-        alone && self.give(group, Given::AtStart)
+        alone && self.lend(group, Lent::AtStart)
     }
 
-    /// Gives it to a program that was stopped for want of it; false while this job is in the background.
-    pub(super) fn give_on_demand(&mut self, group: Pid) -> bool {
-        tcgetpgrp(&self.device) == Ok(group) || self.give(group, Given::OnDemand)
+    /// Lends the terminal to a command that was stopped for access to it.
+    /// Returns false while this job is in the background.
+    pub(super) fn lend_on_demand(&mut self, group: Pid) -> bool {
+        tcgetpgrp(&self.device) == Ok(group) || self.lend(group, Lent::OnDemand)
     }
 
-    pub(super) fn is_given(&self) -> bool {
-        self.given != Given::Not
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent != Lent::No
     }
 
-    fn give(&mut self, group: Pid, given: Given) -> bool {
-        let in_foreground = tcgetpgrp(&self.device) == Ok(self.ours);
+    fn lend(&mut self, group: Pid, lent: Lent) -> bool {
+        let in_foreground = tcgetpgrp(&self.device) == Ok(self.own_group);
         let done = in_foreground && tcsetpgrp(&self.device, group).is_ok();
         if done {
-            self.given = given;
+            self.lent = lent;
         }
         done
     }
@@ -84,17 +90,18 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if self.is_given() {
-            let _ = tcsetpgrp(&self.device, self.ours);
+        if self.is_lent() {
+            let _ = tcsetpgrp(&self.device, self.own_group);
         }
-        if self.given == Given::OnDemand {
-            // The own group, where those are that were stopped.
+        if self.lent == Lent::OnDemand {
+            // Continues the stopped members of this process's group.
             let _ = kill(Pid::from_raw(0), Signal::SIGCONT);
         }
     }
 }
 
-/// Whether something else reads what is written there. Some shells make pipes of sockets.
+/// Returns whether another process reads this stream. Some shells build
+/// pipelines from sockets.
 fn is_pipe(stream: &impl AsFd) -> bool {
     let file = stream.as_fd().try_clone_to_owned().map(File::from);
     let kind = file.and_then(|file| Ok(file.metadata()?.file_type()));

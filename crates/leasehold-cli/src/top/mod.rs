@@ -1,79 +1,82 @@
-//! `leasehold top`: the locks that matter now, full screen. Only looks, unless it is allowed to do more.
+//! `leasehold top`: a full-screen view of locks. It is read-only unless
+//! `--allow-release` is set.
 
 mod state;
 mod view;
 
 use std::time::Instant;
 
-use leasehold::Client;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use leasehold::{Client, Error};
+use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::sync::{mpsc, watch};
 
 use crate::args::{ServerArgs, TopArgs};
 use crate::exit;
-use crate::say::Trouble;
+use crate::output::CliError;
 use crate::settings::Settings;
 use crate::signals::Signals;
-use state::{Found, Mode, State};
+use state::{Mode, Query, Snapshot, State};
 
-pub(crate) async fn top(server: &ServerArgs, args: &TopArgs) -> Result<u8, Trouble> {
-    let settings = Settings::read(server)?;
+pub(crate) async fn top(server: &ServerArgs, args: &TopArgs) -> Result<u8, CliError> {
+    let settings = Settings::load(server)?;
     let client = settings.connect(None).await?;
-    let state = State::new(args, settings.has_no_prefix());
-    // Caught before the terminal is changed: a signal would end the command and leave it so.
-    let mut signals = Signals::catch()?;
+    let state = State::new(args, settings.has_empty_prefix());
+    // Signals are caught first: one that ends the process after the terminal
+    // is set up would not restore it.
+    let mut signals = Signals::new()?;
     let mut terminal = ratatui::try_init().map_err(|error| {
-        Trouble::usage(format!("no terminal: {error}")).with_hint("`leasehold ls` needs none")
+        CliError::usage(format!("cannot set up the terminal: {error}"))
+            .with_hint("`leasehold ls` needs no terminal")
     })?;
     let outcome = tokio::select! {
-        outcome = watch_locks(&mut terminal, &client, args, state) => outcome.map(|()| exit::OK),
-        signal = signals.end() => Ok(exit::by_signal(signal as i32)),
+        outcome = show_locks(&mut terminal, &client, args, state) => outcome.map(|()| exit::OK),
+        signal = signals.termination() => Ok(exit::by_signal(signal as i32)),
     };
-    // A terminal that hung up cannot be restored, and nobody sees it.
+    // Fails only for a terminal that hung up.
     let _ = ratatui::try_restore();
     outcome
 }
 
-/// What comes from the terminal and from the server.
-enum News {
+/// An event from the terminal or the server.
+enum Event {
     Key(KeyEvent),
-    Resized,
-    Found(Found),
-    Failed(leasehold::Error),
+    Resize,
+    Refreshed(Snapshot),
+    Failed(Error),
 }
 
-async fn watch_locks(
+async fn show_locks(
     terminal: &mut ratatui::DefaultTerminal,
     client: &Client,
     args: &TopArgs,
     mut state: State,
-) -> Result<(), Trouble> {
-    let failed = |error: std::io::Error| Trouble::new(exit::UNREACHABLE, error);
-    let (sender, mut news) = mpsc::unbounded_channel();
-    let (order, orders) = watch::channel(state.order());
-    listen_to_keys(sender.clone());
-    let looking = look_again_and_again(client.clone(), args.pattern.clone(), orders, sender);
-    let mut looking = std::pin::pin!(looking);
+) -> Result<(), CliError> {
+    let failed = |error: std::io::Error| CliError::new(exit::UNREACHABLE, error);
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let (query, queries) = watch::channel(state.query());
+    read_keys(sender.clone());
+    let refreshing = refresh(client.clone(), args.pattern.clone(), queries, sender);
+    let mut refreshing = std::pin::pin!(refreshing);
     loop {
         terminal
-            .draw(|frame| view::draw(frame, &mut state))
+            .draw(|frame| view::draw(frame, &state))
             .map_err(failed)?;
-        let news = tokio::select! {
-            news = news.recv() => news,
-            () = &mut looking => None,
+        let event = tokio::select! {
+            event = events.recv() => event,
+            () = &mut refreshing => None,
         };
-        match news {
+        match event {
             None => return Ok(()),
-            Some(News::Resized) => {}
-            Some(News::Found(found)) => state.found(found),
-            Some(News::Failed(error)) => state.failed(&error),
-            Some(News::Key(key)) => {
-                if !pressed(&mut state, client, key).await {
+            Some(Event::Resize) => {}
+            Some(Event::Refreshed(snapshot)) => state.on_refresh(snapshot),
+            Some(Event::Failed(error)) => state.on_failure(&error),
+            Some(Event::Key(key)) => {
+                if !on_key(&mut state, client, key).await {
                     return Ok(());
                 }
-                order.send_if_modified(|order| {
-                    let changed = *order != state.order();
-                    *order = state.order();
+                query.send_if_modified(|query| {
+                    let changed = *query != state.query();
+                    *query = state.query();
                     changed
                 });
             }
@@ -81,13 +84,15 @@ async fn watch_locks(
     }
 }
 
-/// Keys are read by a thread of their own, which ends with the process.
-fn listen_to_keys(news: mpsc::UnboundedSender<News>) {
+/// Reads the terminal on a thread, which ends with the process.
+fn read_keys(events: mpsc::UnboundedSender<Event>) {
     std::thread::spawn(move || {
         while let Ok(event) = event::read() {
             let sent = match event {
-                Event::Key(key) if key.kind == KeyEventKind::Press => news.send(News::Key(key)),
-                Event::Resize(..) => news.send(News::Resized),
+                event::Event::Key(key) if key.kind == KeyEventKind::Press => {
+                    events.send(Event::Key(key))
+                }
+                event::Event::Resize(..) => events.send(Event::Resize),
                 _ => continue,
             };
             if sent.is_err() {
@@ -97,38 +102,37 @@ fn listen_to_keys(news: mpsc::UnboundedSender<News>) {
     });
 }
 
-/// Walks through all locks, again and again; sooner when something else is wanted.
-async fn look_again_and_again(
+/// Scans all locks at every interval, and immediately when the query changes.
+async fn refresh(
     client: Client,
     pattern: String,
-    mut orders: watch::Receiver<state::Order>,
-    news: mpsc::UnboundedSender<News>,
+    mut queries: watch::Receiver<Query>,
+    events: mpsc::UnboundedSender<Event>,
 ) {
     loop {
-        let order = orders.borrow_and_update().clone();
+        let query = queries.borrow_and_update().clone();
         let start = Instant::now();
-        let found = Found::look(&client, &pattern, &order).await;
-        let told = match found {
-            Ok(found) => news.send(News::Found(found)),
-            Err(error) => news.send(News::Failed(error)),
+        let event = match Snapshot::take(&client, &pattern, &query).await {
+            Ok(snapshot) => Event::Refreshed(snapshot),
+            Err(error) => Event::Failed(error),
         };
-        if told.is_err() {
+        if events.send(event).is_err() {
             return;
         }
-        // A large server is not looked at without pause.
-        let pause = order.interval.max(start.elapsed());
-        let _ = tokio::time::timeout(pause, orders.changed()).await;
+        // A pause as long as the scan bounds the load on a large server.
+        let pause = query.interval.max(start.elapsed());
+        let _ = tokio::time::timeout(pause, queries.changed()).await;
     }
 }
 
-/// Does what a key says; false when it says to end.
-async fn pressed(state: &mut State, client: &Client, key: KeyEvent) -> bool {
+/// Handles a key. Returns false if it quits.
+async fn on_key(state: &mut State, client: &Client, key: KeyEvent) -> bool {
     if key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL) {
         return false;
     }
     match (&state.mode, key.code) {
         (Mode::Filter, KeyCode::Enter) => state.mode = Mode::List,
-        (Mode::Filter, KeyCode::Esc) => state.drop_filter(),
+        (Mode::Filter, KeyCode::Esc) => state.clear_filter(),
         (Mode::Filter, KeyCode::Backspace) => {
             state.filter.pop();
         }
@@ -136,20 +140,20 @@ async fn pressed(state: &mut State, client: &Client, key: KeyEvent) -> bool {
         (Mode::Confirm(name), KeyCode::Char('y')) => {
             let name = name.clone();
             state.mode = Mode::List;
-            state.released(&name, client.force_release(&name).await);
+            state.on_release(&name, client.force_release(&name).await);
         }
         (Mode::Confirm(_), _) => state.mode = Mode::List,
         (_, KeyCode::Char('q')) => return false,
         (Mode::Detail, KeyCode::Esc | KeyCode::Enter) => state.mode = Mode::List,
         (_, KeyCode::Enter) => state.mode = Mode::Detail,
-        (_, KeyCode::Esc) => state.drop_filter(),
+        (_, KeyCode::Esc) => state.clear_filter(),
         (_, KeyCode::Char('/')) => state.mode = Mode::Filter,
-        (_, KeyCode::Char('s')) => state.sort_otherwise(),
-        (_, KeyCode::Char('r')) => state.ask_to_release(),
-        (_, KeyCode::Down | KeyCode::Char('j')) => state.select(1),
-        (_, KeyCode::Up | KeyCode::Char('k')) => state.select(-1),
-        (_, KeyCode::PageDown) => state.select(20),
-        (_, KeyCode::PageUp) => state.select(-20),
+        (_, KeyCode::Char('s')) => state.next_sort(),
+        (_, KeyCode::Char('r')) => state.confirm_release(),
+        (_, KeyCode::Down | KeyCode::Char('j')) => state.move_selection(1),
+        (_, KeyCode::Up | KeyCode::Char('k')) => state.move_selection(-1),
+        (_, KeyCode::PageDown) => state.move_selection(20),
+        (_, KeyCode::PageUp) => state.move_selection(-20),
         _ => {}
     }
     true

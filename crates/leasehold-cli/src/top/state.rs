@@ -1,188 +1,194 @@
-//! What `top` knows and shows: the first locks in some order, which one is chosen, what is being asked.
+//! The state of `top`: the first locks in the sort order, the selection, and
+//! the meaning of the keys.
 
+use std::cmp::Reverse;
 use std::time::{Duration, Instant, SystemTime};
 
 use leasehold::{Client, Error, Holder, LockInfo, LockKind};
 
 use crate::args::{SortKey, TopArgs};
-use crate::say::{Trouble, revoked};
+use crate::output::{CliError, revoked};
 
-/// How many locks are kept; the others are only counted.
-const KEPT: usize = 500;
+/// The number of locks in the list. All others are only counted.
+const MAX_LOCKS: usize = 500;
 
 pub(super) struct State {
     pub(super) mode: Mode,
     pub(super) filter: String,
     pub(super) sort: SortKey,
-    pub(super) chosen: usize,
-    pub(super) found: Found,
-    /// What is said in place of the keys, until the next look.
+    /// The index of the selected lock.
+    pub(super) selection: usize,
+    pub(super) snapshot: Snapshot,
+    /// Shown instead of the keys until the next refresh.
     pub(super) message: Option<String>,
     pub(super) allow_release: bool,
     interval: Duration,
-    only_locks: bool,
+    skip_foreign: bool,
 }
 
-/// What the keys are for.
+/// The meaning of the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     List,
     Detail,
     Filter,
+    /// Asks whether to revoke the lock of this name.
     Confirm(String),
 }
 
-/// What is to be looked for.
+/// What a scan selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct Query {
     sort: SortKey,
     filter: String,
-    only_locks: bool,
-    /// Of which lock everything is wanted.
+    skip_foreign: bool,
+    /// The lock to inspect in full.
     detail: Option<String>,
     pub(super) interval: Duration,
 }
 
-/// What one walk through all locks has found.
+/// The result of one scan.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Snapshot {
     pub(super) locks: Vec<LockInfo>,
     pub(super) held: u64,
-    pub(super) waiting: u64,
-    pub(super) gone: u64,
-    pub(super) took: Duration,
+    pub(super) waiters: u64,
+    /// The number of locks with a disconnected holder.
+    pub(super) disconnected: u64,
+    pub(super) scan_time: Duration,
     pub(super) detail: Option<LockInfo>,
 }
 
-impl Found {
-    pub(super) async fn look(client: &Client, pattern: &str, order: &Order) -> Result<Self, Error> {
+impl Snapshot {
+    pub(super) async fn take(client: &Client, pattern: &str, query: &Query) -> Result<Self, Error> {
         let start = Instant::now();
-        let mut found = Self::default();
+        let mut snapshot = Self::default();
         let mut scan = client.scan(pattern);
         while let Some(page) = scan.next().await? {
-            for seen in page {
-                found.take_in(seen, order);
+            for lock in page {
+                snapshot.add(lock, query);
             }
-            found.keep_first(order.sort, KEPT * 4);
+            snapshot.keep_first(query.sort, MAX_LOCKS * 4);
         }
-        found.keep_first(order.sort, KEPT);
-        if let Some(name) = &order.detail {
-            found.detail = client.inspect(name).await?;
+        snapshot.keep_first(query.sort, MAX_LOCKS);
+        if let Some(name) = &query.detail {
+            snapshot.detail = client.inspect(name).await?;
         }
-        found.took = start.elapsed();
-        Ok(found)
+        snapshot.scan_time = start.elapsed();
+        Ok(snapshot)
     }
 
-    fn take_in(&mut self, seen: LockInfo, order: &Order) {
-        let no_lock = order.only_locks && seen.kind == LockKind::Foreign;
-        if no_lock || !seen.name.contains(&order.filter) {
+    fn add(&mut self, lock: LockInfo, query: &Query) {
+        let skipped = query.skip_foreign && lock.kind == LockKind::Foreign;
+        if skipped || !lock.name.contains(&query.filter) {
             return;
         }
-        self.held += u64::from(seen.holder_count > 0);
-        self.waiting += seen.waiter_count.unwrap_or_default();
-        let gone = |holder: &Holder| holder.connected == Some(false);
-        self.gone += u64::from(seen.holders.iter().any(gone));
-        self.locks.push(seen);
+        self.held += u64::from(lock.holder_count > 0);
+        self.waiters += lock.waiter_count.unwrap_or_default();
+        let disconnected = |holder: &Holder| holder.connected == Some(false);
+        self.disconnected += u64::from(lock.holders.iter().any(disconnected));
+        self.locks.push(lock);
     }
 
     fn keep_first(&mut self, sort: SortKey, count: usize) {
-        let since = |seen: &LockInfo| {
-            let holder = seen.holders.first().and_then(|holder| holder.since);
+        let since = |lock: &LockInfo| {
+            let holder = lock.holders.first().and_then(|holder| holder.since);
             holder.unwrap_or_else(SystemTime::now)
         };
-        let waiting = |seen: &LockInfo| std::cmp::Reverse(seen.waiter_count.unwrap_or_default());
+        let waiters = |lock: &LockInfo| Reverse(lock.waiter_count.unwrap_or_default());
         match sort {
             SortKey::Waiters => self
                 .locks
-                .sort_by_cached_key(|seen| (waiting(seen), since(seen))),
+                .sort_by_cached_key(|lock| (waiters(lock), since(lock))),
             SortKey::Held => self.locks.sort_by_cached_key(since),
             SortKey::Name => self.locks.sort_by(|a, b| a.name.cmp(&b.name)),
         }
-        // A walk may come across the same lock twice.
+        // A scan may return the same lock twice.
         self.locks.dedup_by(|a, b| a.name == b.name);
         self.locks.truncate(count);
     }
 }
 
 impl State {
-    pub(super) fn new(args: &TopArgs, only_locks: bool) -> Self {
+    pub(super) fn new(args: &TopArgs, skip_foreign: bool) -> Self {
         Self {
             mode: Mode::List,
             filter: String::new(),
             sort: args.sort,
-            chosen: 0,
-            found: Found::default(),
-            message: Some("looking …".to_owned()),
+            selection: 0,
+            snapshot: Snapshot::default(),
+            message: Some("scanning …".to_owned()),
             allow_release: args.allow_release,
             interval: args.interval,
-            only_locks,
+            skip_foreign,
         }
     }
 
-    pub(super) fn order(&self) -> Order {
-        Order {
+    pub(super) fn query(&self) -> Query {
+        Query {
             sort: self.sort,
             filter: self.filter.clone(),
-            only_locks: self.only_locks,
+            skip_foreign: self.skip_foreign,
             detail: match self.mode {
-                Mode::Detail => self.chosen().map(|seen| seen.name.clone()),
+                Mode::Detail => self.selected().map(|lock| lock.name.clone()),
                 _ => None,
             },
             interval: self.interval,
         }
     }
 
-    /// The lock that is chosen.
-    pub(super) fn chosen(&self) -> Option<&LockInfo> {
-        self.found.locks.get(self.chosen)
+    /// Returns the selected lock.
+    pub(super) fn selected(&self) -> Option<&LockInfo> {
+        self.snapshot.locks.get(self.selection)
     }
 
-    /// Stays with the lock that is chosen, wherever it has moved to.
-    pub(super) fn found(&mut self, found: Found) {
-        let name = self.chosen().map(|seen| seen.name.clone());
-        self.found = found;
-        let locks = &self.found.locks;
-        let at = name.and_then(|name| locks.iter().position(|seen| seen.name == name));
-        self.chosen = at.unwrap_or(self.chosen).min(locks.len().saturating_sub(1));
+    /// Replaces the snapshot. The selection follows its lock to a new row.
+    pub(super) fn on_refresh(&mut self, snapshot: Snapshot) {
+        let name = self.selected().map(|lock| lock.name.clone());
+        self.snapshot = snapshot;
+        let locks = &self.snapshot.locks;
+        let index = name.and_then(|name| locks.iter().position(|lock| lock.name == name));
+        let last = locks.len().saturating_sub(1);
+        self.selection = index.unwrap_or(self.selection).min(last);
         self.message = None;
     }
 
-    pub(super) fn failed(&mut self, error: &Error) {
-        self.message = Some(format!("what is shown is old: {error}"));
+    pub(super) fn on_failure(&mut self, error: &Error) {
+        self.message = Some(format!("refresh failed, locks are outdated: {error}"));
     }
 
-    pub(super) fn select(&mut self, by: isize) {
-        let last = self.found.locks.len().saturating_sub(1);
-        self.chosen = self.chosen.saturating_add_signed(by).min(last);
+    pub(super) fn move_selection(&mut self, by: isize) {
+        let last = self.snapshot.locks.len().saturating_sub(1);
+        self.selection = self.selection.saturating_add_signed(by).min(last);
     }
 
-    pub(super) fn sort_otherwise(&mut self) {
+    pub(super) fn next_sort(&mut self) {
         self.sort = match self.sort {
             SortKey::Waiters => SortKey::Held,
             SortKey::Held => SortKey::Name,
             SortKey::Name => SortKey::Waiters,
         };
-        self.found.keep_first(self.sort, KEPT);
+        self.snapshot.keep_first(self.sort, MAX_LOCKS);
     }
 
-    pub(super) fn drop_filter(&mut self) {
+    pub(super) fn clear_filter(&mut self) {
         self.filter.clear();
         self.mode = Mode::List;
     }
 
-    pub(super) fn ask_to_release(&mut self) {
+    pub(super) fn confirm_release(&mut self) {
         if !self.allow_release {
-            self.message = Some("only looking: start with --allow-release".to_owned());
-        } else if let Some(seen) = self.chosen() {
-            self.mode = Mode::Confirm(seen.name.clone());
+            self.message = Some("read-only: restart with --allow-release".to_owned());
+        } else if let Some(lock) = self.selected() {
+            self.mode = Mode::Confirm(lock.name.clone());
         }
     }
 
-    pub(super) fn released(&mut self, name: &str, outcome: Result<Vec<Holder>, Error>) {
+    pub(super) fn on_release(&mut self, name: &str, outcome: Result<Vec<Holder>, Error>) {
         self.message = Some(match outcome {
-            Ok(holders) if holders.is_empty() => format!("nobody held `{name}` any more"),
+            Ok(holders) if holders.is_empty() => format!("`{name}` is not held"),
             Ok(holders) => revoked(name, &holders[0]),
-            Err(error) => Trouble::from(error).to_string(),
+            Err(error) => CliError::from(error).to_string(),
         });
     }
 }

@@ -1,5 +1,6 @@
-//! How `top` looks.
+//! The drawing of `top`.
 
+use leasehold::{Holder, LockInfo};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -8,110 +9,134 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
 use super::state::{Mode, State};
 use crate::args::SortKey;
-use crate::look::{row, waiter_rows};
-use crate::say::printable;
-use crate::table::{Cell as Piece, Look};
+use crate::inspect::{held_until, holder_name, lock_row, unlisted_waiters, waiter_rows};
+use crate::output::printable;
+use crate::table;
 
 const COLUMNS: [(&str, Constraint); 8] = [
     ("NAME", Constraint::Fill(3)),
     ("KIND", Constraint::Length(14)),
     ("HOLDER", Constraint::Fill(2)),
-    ("FOR", Constraint::Length(7)),
+    ("HELD", Constraint::Length(7)),
     ("LEASE", Constraint::Length(6)),
-    ("THERE", Constraint::Length(5)),
-    ("WAIT", Constraint::Length(5)),
+    (CONNECTED, Constraint::Length(9)),
+    ("WAITERS", Constraint::Length(7)),
     ("NOTE", Constraint::Fill(2)),
 ];
 
-pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
-    let detail = match state.mode {
+/// The title of the column that also shows `held until …`.
+const CONNECTED: &str = "CONNECTED";
+
+/// The width of `held until 14:03:20Z`.
+const HELD_UNTIL: Constraint = Constraint::Length(20);
+
+pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
+    let detail_height = match state.mode {
         Mode::Detail => Constraint::Percentage(45),
         _ => Constraint::Length(0),
     };
     let areas = Layout::vertical([
         Constraint::Length(1),
         Constraint::Fill(1),
-        detail,
+        detail_height,
         Constraint::Length(1),
     ]);
-    let [head, list, below, foot] = areas.areas(frame.area());
-    frame.render_widget(summary(state), head);
+    let [header, list, detail, footer] = areas.areas(frame.area());
+    frame.render_widget(summary(state), header);
     draw_list(frame, state, list);
     if state.mode == Mode::Detail {
-        draw_detail(frame, state, below);
+        draw_detail(frame, state, detail);
     }
-    frame.render_widget(footer(state), foot);
+    frame.render_widget(footer_line(state), footer);
     if let Mode::Confirm(name) = &state.mode {
-        draw_question(frame, name);
+        draw_confirmation(frame, name);
     }
 }
 
 fn summary(state: &State) -> Line<'static> {
-    let found = &state.found;
+    let snapshot = &state.snapshot;
+    let waiters = match snapshot.waiters {
+        1 => "  1 waiter".to_owned(),
+        count => format!("  {count} waiters"),
+    };
     let mut parts = vec![
         Span::from(" leasehold ").bold().reversed(),
-        Span::from(format!("  {} held", found.held)).bold(),
-        Span::from(format!("  {} waiting", found.waiting)),
+        Span::from(format!("  {} held", snapshot.held)).bold(),
+        Span::from(waiters),
     ];
-    if found.gone > 0 {
-        let holders = if found.gone == 1 { "holder" } else { "holders" };
-        let gone = format!("  {} {holders} gone", found.gone);
-        parts.push(Span::from(gone).bold().red());
+    if snapshot.disconnected > 0 {
+        let text = match snapshot.disconnected {
+            1 => "  1 disconnected holder".to_owned(),
+            count => format!("  {count} disconnected holders"),
+        };
+        parts.push(Span::from(text).bold().red());
     }
-    let sorted = match state.sort {
-        SortKey::Waiters => "most waited for first",
-        SortKey::Held => "longest held first",
+    let order = match state.sort {
+        SortKey::Waiters => "by waiters",
+        SortKey::Held => "by time held",
         SortKey::Name => "by name",
     };
-    let took = format!("  · {sorted} · seen in {} ms", found.took.as_millis());
-    parts.push(Span::from(took).dim());
+    let scan_millis = snapshot.scan_time.as_millis();
+    let scan = format!("  · sorted {order} · scanned in {scan_millis} ms");
+    parts.push(Span::from(scan).dim());
     Line::from(parts)
 }
 
 fn draw_list(frame: &mut Frame<'_>, state: &State, area: Rect) {
-    let rows = state.found.locks.iter().map(|seen| painted(row(seen)));
-    let head = COLUMNS.map(|(title, _)| match title {
-        "FOR" | "LEASE" | "WAIT" => Line::from(title).right_aligned(),
+    let locks = &state.snapshot.locks;
+    let released = |lock: &LockInfo| lock.holders.iter().any(|holder| holder.released);
+    let any_released = locks.iter().any(released);
+    let widths = COLUMNS.map(|(title, width)| match title {
+        CONNECTED if any_released => HELD_UNTIL,
+        _ => width,
+    });
+    let titles = COLUMNS.map(|(title, _)| match title {
+        "HELD" | "LEASE" | "WAITERS" => Line::from(title).right_aligned(),
         _ => Line::from(title),
     });
-    let head = Row::new(head).style(Style::new().dim());
-    let table = Table::new(rows, COLUMNS.map(|(_, width)| width))
-        .header(head)
+    let table = Table::new(locks.iter().map(|lock| styled_row(lock_row(lock))), widths)
+        .header(Row::new(titles).style(Style::new().dim()))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    let mut at = TableState::new();
-    if !state.found.locks.is_empty() {
-        at.select(Some(state.chosen));
+    let mut selection = TableState::new();
+    if !locks.is_empty() {
+        selection.select(Some(state.selection));
     }
-    frame.render_stateful_widget(table, area, &mut at);
+    frame.render_stateful_widget(table, area, &mut selection);
 }
 
 fn draw_detail(frame: &mut Frame<'_>, state: &State, area: Rect) {
-    let Some(seen) = state.found.detail.as_ref().or(state.chosen()) else {
+    let Some(lock) = state.snapshot.detail.as_ref().or(state.selected()) else {
         return;
     };
-    let block = Block::bordered().title(format!(" {} · {} ", printable(&seen.name), seen.kind));
-    let mut lines: Vec<Line<'_>> = seen
+    let title = format!(" {} · {} ", printable(&lock.name), lock.kind);
+    let mut lines: Vec<Line<'_>> = lock
         .holders
         .iter()
-        .map(|holder| Line::from(format!("held by {holder}")))
+        .map(|holder| Line::from(describe(holder)))
         .collect();
-    match (seen.waiters.is_empty(), seen.waiter_count) {
-        (false, _) => lines.push(Line::from("in line:").dim()),
-        (true, Some(0)) => lines.push(Line::from("nobody waits").dim()),
-        (true, Some(count)) => lines.push(Line::from(format!("{count} wait, in no order"))),
-        (true, None) => lines.push(Line::from("who waits cannot be seen").dim()),
+    match lock.waiters.is_empty() {
+        true => lines.push(Line::from(unlisted_waiters(lock)).dim()),
+        false => lines.push(Line::from("queue:").dim()),
     }
-    for waiter in waiter_rows(&seen.waiters) {
-        let pieces = waiter.into_iter().map(|piece| {
-            let text = format!("{:<6}", piece.text);
-            Span::styled(text + " ", style(piece.look))
+    for row in waiter_rows(&lock.waiters) {
+        let spans = row.into_iter().map(|cell| {
+            let text = format!("{:<6} ", cell.text);
+            Span::styled(text, style(cell.style))
         });
-        lines.push(Line::from_iter(pieces));
+        lines.push(Line::from_iter(spans));
     }
+    let block = Block::bordered().title(title);
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
-fn draw_question(frame: &mut Frame<'_>, name: &str) {
+fn describe(holder: &Holder) -> String {
+    match held_until(holder) {
+        Some(until) => format!("{until}, last by {}", holder_name(holder)),
+        None => format!("held by {holder}"),
+    }
+}
+
+fn draw_confirmation(frame: &mut Frame<'_>, name: &str) {
     let screen = frame.area();
     let width = screen.width.min(76);
     let area = Rect {
@@ -120,43 +145,44 @@ fn draw_question(frame: &mut Frame<'_>, name: &str) {
         width,
         height: 6.min(screen.height),
     };
+    let question = format!("Revoke `{}` from its holder?", printable(name));
     let text = vec![
-        Line::from(format!("Take `{}` away from its holder?", printable(name))).bold(),
-        Line::from("It is told, and may go on until it has stopped: two may work at once."),
+        Line::from(question).bold(),
+        Line::from("The holder is notified. It may continue to work until it has stopped."),
         Line::default(),
-        Line::from("y  take it away      any other key  leave it").dim(),
+        Line::from("y  revoke      any other key  cancel").dim(),
     ];
     frame.render_widget(Clear, area);
     let block = Block::bordered().border_style(Style::new().fg(Color::Red));
     frame.render_widget(Paragraph::new(text).block(block), area);
 }
 
-fn footer(state: &State) -> Line<'static> {
+fn footer_line(state: &State) -> Line<'static> {
     if state.mode == Mode::Filter {
         return Line::from(vec![
-            Span::from("names with: ").bold(),
+            Span::from("filter names: ").bold(),
             Span::from(state.filter.clone()),
             Span::from("▏"),
-            Span::from("  Enter keep  Esc all").dim(),
+            Span::from("  Enter apply  Esc clear").dim(),
         ]);
     }
     if let Some(message) = &state.message {
         return Line::from(printable(message)).yellow();
     }
-    let mut keys = "q quit  ↑↓ choose  Enter details  s sort  / filter".to_owned();
+    let mut keys = "q quit  ↑↓ select  Enter details  s sort  / filter".to_owned();
     if state.allow_release {
-        keys += "  r take away";
+        keys += "  r revoke";
     }
     if !state.filter.is_empty() {
-        keys += &format!("  · only names with `{}`, Esc for all", state.filter);
+        keys += &format!("  · names with `{}`, Esc to clear", state.filter);
     }
     Line::from(keys).dim()
 }
 
-fn painted(row: Vec<Piece>) -> Row<'static> {
-    let cells = row.into_iter().map(|piece| {
-        let line = Line::styled(piece.text, style(piece.look));
-        Cell::from(match piece.right {
+fn styled_row(row: table::Row) -> Row<'static> {
+    let cells = row.into_iter().map(|cell| {
+        let line = Line::from(Span::styled(cell.text, style(cell.style)));
+        Cell::from(match cell.right {
             true => line.right_aligned(),
             false => line,
         })
@@ -164,12 +190,12 @@ fn painted(row: Vec<Piece>) -> Row<'static> {
     Row::new(cells.collect::<Vec<_>>())
 }
 
-fn style(look: Look) -> Style {
-    match look {
-        Look::Plain => Style::new(),
-        Look::Bold => Style::new().bold(),
-        Look::Dim => Style::new().dim(),
-        Look::Green => Style::new().green(),
-        Look::Red => Style::new().red().bold(),
+fn style(style: table::Style) -> Style {
+    match style {
+        table::Style::Plain => Style::new(),
+        table::Style::Bold => Style::new().bold(),
+        table::Style::Dim => Style::new().dim(),
+        table::Style::Green => Style::new().green(),
+        table::Style::Red => Style::new().red().bold(),
     }
 }

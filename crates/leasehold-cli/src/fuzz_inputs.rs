@@ -1,7 +1,7 @@
-//! What people, cron and files say that is not what it should be: arguments, settings and spans of time. Whatever it is, it is refused or
-//! understood, and nothing panics.
+//! Malformed arguments, configuration files and durations are rejected without
+//! a panic.
 //!
-//! `scripts/deep models malformed` tries a hundred times as many.
+//! `scripts/deep models fuzz_inputs` tries a hundred times as many.
 
 use clap::Parser;
 use proptest::collection::vec;
@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use testkit::hold_for_all;
 
 use crate::args::Cli;
-use crate::{settings, span};
+use crate::{duration, settings};
 
 #[test]
-fn arguments() {
+fn malformed_arguments_do_not_panic() {
     let known = [
         "run",
         "ls",
@@ -58,37 +58,37 @@ fn arguments() {
         "-c",
         "true",
     ];
-    let word = prop_oneof![
+    let arg = prop_oneof![
         6 => prop::sample::select(known.to_vec()).prop_map(str::to_owned),
         1 => "-{0,2}[a-z]{0,8}=?.{0,8}",
         1 => ".{0,12}",
     ];
-    hold_for_all(2_000, &vec(word, 0..9), |words| {
-        let words = ["leasehold".to_owned()].into_iter().chain(words);
-        if let Err(error) = Cli::try_parse_from(words) {
+    hold_for_all(2_000, &vec(arg, 0..9), |args| {
+        let args = ["leasehold".to_owned()].into_iter().chain(args);
+        if let Err(error) = Cli::try_parse_from(args) {
             let _ = error.to_string();
         }
     });
 }
 
 #[test]
-fn files() {
+fn malformed_files_do_not_panic() {
     let line = prop_oneof![
         "(url|prefix|lease|root_certificate|client_key|tls_name|other) ?= ?(\"[^\"]{0,20}\"|[0-9]{1,20}|true|\\[\\]|\\{\\})",
         "\\[{1,2}[a-z]{0,5}\\]{1,2}",
         ".{0,30}",
     ];
     hold_for_all(2_000, &vec(line, 0..6), |lines| {
-        let _ = settings::File::read(&lines.join("\n"));
+        let _ = settings::ConfigFile::parse(&lines.join("\n"));
     });
 }
 
 #[test]
-fn spans() {
+fn malformed_durations_do_not_panic() {
     let text = prop_oneof!["-?[0-9]{0,25}(\\.[0-9]{0,20})?(ms|s|m|h|d|w)?", ".{0,12}"];
     hold_for_all(5_000, &text, |text: String| {
-        if let Ok(span) = span::parse(&text) {
-            let _ = span::show(span);
+        if let Ok(parsed) = duration::parse(&text) {
+            let _ = duration::format(parsed);
         }
     });
 }

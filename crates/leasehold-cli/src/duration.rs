@@ -1,27 +1,29 @@
-//! Durations as people write and read them: `90`, `1.5s`, `200ms`, `5m`, `2h`, `1d`.
+//! Parsing and formatting of durations: `90`, `1.5s`, `200ms`, `5m`, `2h`,
+//! `1d`; and of the time of day.
 
 use std::time::{Duration, SystemTime};
 
-/// Reads what a person wrote; a number alone is seconds.
+/// Parses a duration. A number without a unit is in seconds.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let seconds_each = match unit {
+    let seconds_per_unit = match unit {
         "ms" => 0.001,
         "" | "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
         "d" => 86_400.0,
-        _ => return Err(format!("`{unit}` is none of ms, s, m, h, d")),
+        _ => return Err(format!("unknown unit `{unit}`; expected ms, s, m, h or d")),
     };
     let number: f64 = number
         .parse()
-        .map_err(|_| "write it as 10, 1.5s, 200ms, 5m, 2h or 1d".to_owned())?;
-    Duration::try_from_secs_f64(number * seconds_each).map_err(|_| "that is too long".to_owned())
+        .map_err(|_| "expected a duration as in 10, 1.5s, 200ms, 5m, 2h or 1d".to_owned())?;
+    Duration::try_from_secs_f64(number * seconds_per_unit)
+        .map_err(|_| "the duration is too long".to_owned())
 }
 
-/// Writes it in at most two units, as in `3m20s`.
-pub(crate) fn show(duration: Duration) -> String {
+/// Formats a duration in at most two units, as in `3m20s`.
+pub(crate) fn format(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0..10 => format!("{:.1}s", duration.as_secs_f64()),
@@ -32,9 +34,18 @@ pub(crate) fn show(duration: Duration) -> String {
     }
 }
 
-/// How long ago, by our own clock; nothing when it is said to be in the future.
-pub(crate) fn ago(moment: SystemTime) -> Duration {
-    moment.elapsed().unwrap_or_default()
+/// Returns the time since `time` by the local clock, or zero for a time in the
+/// future.
+pub(crate) fn since(time: SystemTime) -> Duration {
+    time.elapsed().unwrap_or_default()
+}
+
+/// Formats the time of day in UTC, as in `14:03:20Z`.
+pub(crate) fn time_of_day(time: SystemTime) -> String {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
+    let seconds = since_epoch.unwrap_or_default().as_secs() % 86_400;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}Z", seconds % 60)
 }
 
 #[cfg(test)]
@@ -42,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_understood() {
+    fn parse_accepts_all_units() {
         for (text, millis) in [
             ("10", 10_000),
             ("1.5s", 1500),
@@ -60,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_short() {
+    fn format_uses_at_most_two_units() {
         for (millis, text) in [
             (1234, "1.2s"),
             (59_000, "59s"),
@@ -68,7 +79,13 @@ mod tests {
             (7_260_000, "2h01m"),
             (90_000_000, "1d01h"),
         ] {
-            assert_eq!(show(Duration::from_millis(millis)), text);
+            assert_eq!(format(Duration::from_millis(millis)), text);
         }
+    }
+
+    #[test]
+    fn time_of_day_is_in_utc() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_763_042_600);
+        assert_eq!(time_of_day(time), "14:03:20Z");
     }
 }

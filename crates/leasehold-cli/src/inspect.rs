@@ -1,0 +1,228 @@
+//! `ls`, `show` and `queue`: the holders and waiters of locks.
+
+use std::io::{BufWriter, IsTerminal, Write, stdout};
+use std::time::SystemTime;
+
+use leasehold::{Holder, LockInfo, LockKind, Waiter};
+
+use crate::args::{LsArgs, NameArgs, ServerArgs};
+use crate::output::{CliError, message, print, printable, reader_remains, use_colors};
+use crate::settings::Settings;
+use crate::table::{Cell, Row, Table};
+use crate::{duration, exit, json};
+
+const COLUMNS: [&str; 8] = [
+    "NAME",
+    "KIND",
+    "HOLDER",
+    "HELD",
+    "LEASE",
+    "CONNECTED",
+    "WAITERS",
+    "NOTE",
+];
+
+/// Lists locks page by page, so that memory does not grow with their number.
+pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, CliError> {
+    let settings = Settings::load(server)?;
+    let client = settings.connect(None).await?;
+    let skip_foreign = settings.has_empty_prefix();
+    let mut out = BufWriter::new(stdout());
+    let mut table = Table::new(&COLUMNS, use_colors(&stdout()));
+    let mut scan = client.scan(&args.pattern);
+    while let Some(page) = scan.next().await? {
+        let listed = page.iter().filter(|lock| {
+            let is_lock = !skip_foreign || lock.kind != LockKind::Foreign;
+            let has_waiters = lock.waiter_count.is_some_and(|count| count > 0);
+            is_lock && (has_waiters || !args.waited_for)
+        });
+        let written = match args.output.json {
+            true => listed
+                .map(json::line)
+                .try_for_each(|line| out.write_all(line.as_bytes())),
+            false => table.write(listed.map(lock_row).collect(), &mut out),
+        };
+        if !reader_remains(written.and_then(|()| out.flush()))? {
+            return Ok(exit::OK);
+        }
+    }
+    if table.is_empty() && stdout().is_terminal() {
+        message("no locks are held");
+    }
+    Ok(exit::OK)
+}
+
+/// Shows all holders and waiters of one lock.
+pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
+    let Some(lock) = find(server, args).await? else {
+        return report_free(args);
+    };
+    print(&match args.output.json {
+        true => json::line(&lock),
+        false => details(&lock, use_colors(&stdout())),
+    })?;
+    Ok(exit::OK)
+}
+
+/// Shows the waiters of one lock.
+pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
+    let Some(lock) = find(server, args).await? else {
+        return report_free(args);
+    };
+    if args.output.json {
+        print(&json::line(&lock.waiters))?;
+    } else if lock.waiters.is_empty() {
+        message(format!("`{}`: {}", args.name, unlisted_waiters(&lock)));
+    } else {
+        print(&waiter_table(&lock, use_colors(&stdout())))?;
+    }
+    Ok(exit::OK)
+}
+
+async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<LockInfo>, CliError> {
+    let client = Settings::load(server)?.connect(None).await?;
+    Ok(client.inspect(&args.name).await?)
+}
+
+fn report_free(args: &NameArgs) -> Result<u8, CliError> {
+    match args.output.json {
+        true => print("null\n")?,
+        false => message(format!("`{}` is not held", args.name)),
+    }
+    Ok(exit::NO)
+}
+
+/// Returns the row of a lock in `ls` and `top`.
+pub(crate) fn lock_row(lock: &LockInfo) -> Row {
+    let holder = lock.holders.first();
+    let others = match lock.holder_count {
+        2.. => format!(" +{}", lock.holder_count - 1),
+        _ => String::new(),
+    };
+    let owner = holder.map_or_else(String::new, |holder| holder_name(holder) + &others);
+    vec![
+        Cell::bold(printable(&lock.name)),
+        Cell::plain(lock.kind),
+        Cell::plain(owner),
+        Cell::right(age(holder.and_then(|holder| holder.since))),
+        Cell::right(holder.map_or_else(String::new, lease)),
+        holder.map_or_else(|| connected(None), holder_state),
+        match lock.waiter_count {
+            None => Cell::right("?").dim(),
+            Some(0) => Cell::right("0").dim(),
+            Some(count) => Cell::right(count),
+        },
+        note(holder.and_then(|holder| holder.note.as_deref())),
+    ]
+}
+
+fn details(lock: &LockInfo, colors: bool) -> String {
+    let mut text = format!("{}  {}", printable(&lock.name), lock.kind);
+    match (lock.kind, lock.holder_count) {
+        (LockKind::Latch { .. }, _) => text.push('\n'),
+        (_, 1) => text += ", 1 holder\n",
+        (_, count) => text += &format!(", {count} holders\n"),
+    }
+    let holders = lock.holders.iter().map(|holder| {
+        vec![
+            Cell::bold(holder_name(holder)),
+            Cell::right(age(holder.since)),
+            Cell::right(lease(holder)),
+            holder_state(holder),
+            note(holder.note.as_deref()),
+        ]
+    });
+    let columns = ["HOLDER", "HELD", "LEASE", "CONNECTED", "NOTE"];
+    text += &Table::new(&columns, colors).into_text(holders.collect());
+    match lock.waiters.is_empty() {
+        true => text += &format!("{}\n", unlisted_waiters(lock)),
+        false => text += &format!("\n{}", waiter_table(lock, colors)),
+    }
+    text
+}
+
+/// Describes the waiters of a lock that does not list them.
+pub(crate) fn unlisted_waiters(lock: &LockInfo) -> String {
+    match lock.waiter_count {
+        None => "waiters unknown".to_owned(),
+        Some(0) => "no waiters".to_owned(),
+        Some(1) => "1 waiting process".to_owned(),
+        Some(count) => format!("{count} waiting processes, in no order"),
+    }
+}
+
+fn waiter_table(lock: &LockInfo, colors: bool) -> String {
+    let columns = ["", "WAITER", "WAITED", "CONNECTED", "NOTE"];
+    let mut text = Table::new(&columns, colors).into_text(waiter_rows(&lock.waiters));
+    let listed = lock.waiters.len() as u64;
+    if let Some(count) = lock.waiter_count.filter(|count| *count > listed) {
+        text += &format!("and {} more\n", count - listed);
+    }
+    text
+}
+
+pub(crate) fn waiter_rows(waiters: &[Waiter]) -> Vec<Row> {
+    let row = |(index, waiter): (usize, &Waiter)| {
+        vec![
+            Cell::right(index + 1).dim(),
+            Cell::bold(client_name(&waiter.host, waiter.pid, &waiter.redisson)),
+            Cell::right(age(waiter.since)),
+            connected(waiter.connected),
+            note(waiter.note.as_deref()),
+        ]
+    };
+    waiters.iter().enumerate().map(row).collect()
+}
+
+/// Returns the short name of a holder.
+pub(crate) fn holder_name(holder: &Holder) -> String {
+    client_name(&holder.host, holder.pid, &holder.redisson)
+}
+
+fn client_name(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
+    match (host, pid, redisson) {
+        (Some(host), Some(pid), _) => format!("{}:{pid}", printable(host)),
+        (_, _, Some(owner)) => printable(owner),
+        _ => "another library".to_owned(),
+    }
+}
+
+fn age(since: Option<SystemTime>) -> String {
+    since.map_or_else(
+        || "?".to_owned(),
+        |since| duration::format(duration::since(since)),
+    )
+}
+
+/// Formats the remaining lease. `none` is a lock that never expires.
+fn lease(holder: &Holder) -> String {
+    holder
+        .lease_remaining
+        .map_or_else(|| "none".to_owned(), duration::format)
+}
+
+fn note(note: Option<&str>) -> Cell {
+    Cell::plain(note.map_or_else(String::new, printable))
+}
+
+fn holder_state(holder: &Holder) -> Cell {
+    match held_until(holder) {
+        Some(text) => Cell::plain(text),
+        None => connected(holder.connected),
+    }
+}
+
+/// Returns until when `--at-least` holds a lock that its holder released.
+pub(crate) fn held_until(holder: &Holder) -> Option<String> {
+    let end = SystemTime::now().checked_add(holder.lease_remaining?)?;
+    let until = || format!("held until {}", duration::time_of_day(end));
+    holder.released.then(until)
+}
+
+fn connected(connected: Option<bool>) -> Cell {
+    match connected {
+        Some(true) => Cell::plain("yes").green(),
+        Some(false) => Cell::plain("NO").red(),
+        None => Cell::plain("?").dim(),
+    }
+}

@@ -1,0 +1,214 @@
+//! Messages on standard error, output on standard output, and [`CliError`].
+//!
+//! Messages begin with `leasehold:`, and a hint may follow. Standard output
+//! belongs to the command that `run` starts, or to the requested data. Names,
+//! notes and server errors are written by others: no such text may begin a
+//! line or affect the terminal.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::time::Duration;
+
+use leasehold::{Error, Holder};
+
+use crate::{duration, exit};
+
+/// A shorter wait is not mentioned in a message.
+const MIN_REPORTED_WAIT: Duration = Duration::from_millis(50);
+
+/// Writes a message of one line.
+pub(crate) fn message(text: impl Display) {
+    let text = printable(&text.to_string());
+    // A closed standard error leaves no place to report the failure.
+    let _ = writeln!(io::stderr(), "leasehold: {text}");
+}
+
+/// Writes a message of several lines. The line breaks must not come from
+/// others.
+pub(crate) fn message_lines(text: &str) {
+    let lines: Vec<_> = text.lines().map(printable).collect();
+    let _ = writeln!(io::stderr(), "leasehold: {}", lines.join("\n"));
+}
+
+/// Writes advice on the previous message.
+pub(crate) fn hint(text: impl Display) {
+    let text = printable(&text.to_string());
+    let _ = writeln!(io::stderr(), "  hint: {text}");
+}
+
+/// Describes the effect of a forced release of `name` on `holder`.
+pub(crate) fn revoked(name: &str, holder: &Holder) -> String {
+    match holder.released {
+        true => format!("freed `{name}`, last held by {holder}"),
+        false => format!("revoked `{name}` from {holder}"),
+    }
+}
+
+/// Writes to standard output.
+pub(crate) fn print(text: &str) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    let outcome = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    reader_remains(outcome).map(drop)
+}
+
+/// Returns whether more output can be written after `outcome`.
+///
+/// A reader that closes the pipe early, as `head` does, is not an error.
+pub(crate) fn reader_remains(outcome: io::Result<()>) -> Result<bool, CliError> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            let text = format!("cannot write to standard output: {error}");
+            Err(CliError::new(exit::NOT_PRINTED, text))
+        }
+    }
+}
+
+/// An error that ends the CLI: a message, an optional hint, and an exit code.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    pub(crate) code: u8,
+    text: String,
+    hint: Option<String>,
+}
+
+impl CliError {
+    pub(crate) fn new(code: u8, text: impl Display) -> Self {
+        Self {
+            code,
+            text: text.to_string(),
+            hint: None,
+        }
+    }
+
+    pub(crate) fn with_hint(mut self, hint: impl Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    pub(crate) fn usage(text: impl Display) -> Self {
+        Self::new(exit::USAGE, text)
+    }
+
+    /// Returns the error for a lock that another client holds.
+    pub(crate) fn busy(error: &Error) -> Self {
+        let Error::Timeout {
+            name,
+            waited,
+            holder,
+            position,
+        } = error
+        else {
+            return Self::new(exit::of(error), error);
+        };
+        let mut text = match (*waited < MIN_REPORTED_WAIT, holder) {
+            (true, Some(holder)) => format!("`{name}` is held by {holder}"),
+            (true, None) => format!("`{name}` is held"),
+            (false, holder) => {
+                let waited = duration::format(*waited);
+                let mut text = format!("timed out after {waited} waiting for `{name}`");
+                if let Some(holder) = holder {
+                    text += &format!(", held by {holder}");
+                }
+                text
+            }
+        };
+        if let Some(position) = position {
+            text += &format!(" (queue position {position})");
+        }
+        Self::new(exit::BUSY, text)
+    }
+
+    /// Writes the message and the hint, and returns the exit code.
+    pub(crate) fn report(&self) -> u8 {
+        message(&self.text);
+        if let Some(text) = &self.hint {
+            hint(text);
+        }
+        self.code
+    }
+}
+
+impl Display for CliError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Error> for CliError {
+    fn from(error: Error) -> Self {
+        let cli_error = match &error {
+            Error::Timeout { .. } => Self::busy(&error),
+            _ => Self::new(exit::of(&error), chain(&error)),
+        };
+        match hint_for(&error) {
+            Some(hint) => cli_error.with_hint(hint),
+            None => cli_error,
+        }
+    }
+}
+
+/// Joins the messages of an error and its sources.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+fn hint_for(error: &Error) -> Option<&'static str> {
+    Some(match error {
+        Error::Unavailable(_) => {
+            "check the address in --url, LEASEHOLD_URL or the configuration file"
+        }
+        Error::Denied(_) => "run `leasehold doctor` to find the missing permission",
+        Error::NoQuorum(_) => {
+            "run `leasehold quorum init` once; restarted nodes rejoin after the longest lease"
+        }
+        Error::NotReplicated { .. } => "check the replicas, or require fewer with --replicas",
+        Error::OutOfMemory(_) => "free memory on the server; held locks stay held",
+        Error::WrongType { .. } => {
+            "use the same kind of lock for a name everywhere: -s and -x, --fair, --permits, or none of these"
+        }
+        _ => return None,
+    })
+}
+
+/// Replaces characters that affect the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let replace = |c: char| if affects_terminal(c) { '\u{fffd}' } else { c };
+    text.chars().map(replace).collect()
+}
+
+/// Returns whether a character is a control, a line separator, or sets the
+/// direction of text.
+pub(crate) fn affects_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns whether to use colors on this stream.
+pub(crate) fn use_colors(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_replaces_only_hostile_characters() {
+        let hostile = "a\n\x1b\u{9b}\u{202e}\u{2066}\u{2029}\u{200f}b";
+        assert_eq!(printable(hostile), format!("a{}b", "\u{fffd}".repeat(7)));
+        let harmless = "état 夜間 שלום e\u{301} 👩\u{200d}👧";
+        assert_eq!(printable(harmless), harmless);
+    }
+}

@@ -1,0 +1,102 @@
+//! The status line of a wait: the holder, how long it holds the lock, and the
+//! queue position.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+use leasehold::{Holder, LockInfo, Waiter};
+
+use super::servers::Servers;
+use crate::args::RunArgs;
+use crate::duration;
+use crate::identity::host_and_pid;
+use crate::inspect::{held_until, holder_name};
+use crate::output::{message, printable};
+
+/// A shorter wait shows no status.
+const DELAY: Duration = Duration::from_millis(300);
+
+/// The interval at which the lock is inspected and the line is redrawn.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Shows the status until dropped: live on a terminal, otherwise once and only
+/// with `--verbose`.
+pub(super) async fn show(servers: &Servers, args: &RunArgs) {
+    let start = Instant::now();
+    tokio::time::sleep(DELAY).await;
+    if !stderr().is_terminal() {
+        if args.verbose {
+            let lock = servers.inspect(&args.name).await;
+            message(status(args, start.elapsed(), lock.as_ref()));
+        }
+        return std::future::pending().await;
+    }
+    loop {
+        let lock = servers.inspect(&args.name).await;
+        let text = printable(&status(args, start.elapsed(), lock.as_ref()));
+        // Disables wrapping: a line that wraps cannot be redrawn.
+        let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
+        let _ = stderr().flush();
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Erases the status line.
+pub(super) fn clear() {
+    if stderr().is_terminal() {
+        let _ = write!(stderr(), "\r\x1b[K");
+    }
+}
+
+fn status(args: &RunArgs, waited: Duration, lock: Option<&LockInfo>) -> String {
+    let waited = duration::format(waited);
+    let mut text = format!("waiting for `{}` for {waited}", args.name);
+    let Some(lock) = lock else {
+        return text;
+    };
+    if let Some(holder) = lock.holders.first() {
+        text += &format!(" · {}", describe(holder));
+        if lock.holder_count > 1 {
+            text += &format!(" and {} more", lock.holder_count - 1);
+        }
+    }
+    match (queue_position(lock), lock.waiter_count) {
+        (Some(position), Some(count)) => {
+            text += &format!(" · queue position {position} of {count}");
+        }
+        (None, Some(count)) if count > 1 => text += &format!(" · {count} waiters"),
+        _ => {}
+    }
+    text
+}
+
+fn describe(holder: &Holder) -> String {
+    let mut name = holder_name(holder);
+    if let Some(note) = &holder.note {
+        name += &format!(" ({})", printable(note));
+    }
+    if let Some(until) = held_until(holder) {
+        return format!("{until}, last by {name}");
+    }
+    let mut text = format!("held by {name}");
+    if let Some(since) = holder.since {
+        text += &format!(" for {}", duration::format(duration::since(since)));
+    }
+    if holder.connected == Some(false) {
+        text += ", disconnected";
+        if let Some(remaining) = holder.lease_remaining {
+            text += &format!(", expires in {}", duration::format(remaining));
+        }
+    }
+    text
+}
+
+/// Returns the queue position of this process, starting at 1.
+fn queue_position(lock: &LockInfo) -> Option<usize> {
+    let own = host_and_pid();
+    let is_own = |waiter: &Waiter| match (&waiter.host, waiter.pid) {
+        (Some(host), Some(pid)) => format!("{host}:{pid}") == own,
+        _ => false,
+    };
+    lock.waiters.iter().position(is_own).map(|index| index + 1)
+}

@@ -1,0 +1,126 @@
+//! The connection of `run`: one server or cluster, or a quorum of servers.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{Acquire, Client, LockInfo, Quorum, Replicas};
+
+use crate::args::RunArgs;
+use crate::output::{CliError, hint, message, revoked};
+use crate::settings::Settings;
+
+/// The default time for a reply, and for acknowledgements of replicas.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The minimum time for the final release.
+const MIN_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(super) struct Servers {
+    connection: Connection,
+    request_timeout: Duration,
+}
+
+enum Connection {
+    Single(Client),
+    Quorum(Quorum),
+}
+
+impl Servers {
+    pub(super) async fn connect(settings: &Settings, args: &RunArgs) -> Result<Self, CliError> {
+        let connection = match args.quorum_urls().as_slice() {
+            [] => settings.connect(args.lease).await.map(Connection::Single)?,
+            urls => {
+                let builder = settings.quorum_builder(urls, args.lease);
+                Connection::Quorum(builder.connect().await?)
+            }
+        };
+        Ok(Self {
+            connection,
+            request_timeout: settings.request_timeout.unwrap_or(REQUEST_TIMEOUT),
+        })
+    }
+
+    /// Returns the acquisition that the arguments describe.
+    pub(super) fn acquire(&self, args: &RunArgs) -> Result<Acquire, CliError> {
+        let name = &args.name;
+        let mut acquire = match &self.connection {
+            Connection::Quorum(quorum) => quorum.mutex(name).lock(),
+            Connection::Single(client) if args.shared => client.rw_lock(name).read(),
+            Connection::Single(client) if args.exclusive => client.rw_lock(name).write().into(),
+            Connection::Single(client) if args.fair => client.fair_mutex(name).lock(),
+            Connection::Single(client) => match args.permits {
+                Some(permits) => client.semaphore(name, permits).acquire(),
+                None => client.mutex(name).lock(),
+            },
+        };
+        let timeout = args.wait.or(args.nonblock.then_some(Duration::ZERO));
+        if let Some(timeout) = timeout {
+            acquire = acquire.timeout(timeout);
+        }
+        if let Some(length) = args.at_least {
+            acquire = acquire.at_least(length);
+        }
+        if let Some(replicas) = &args.replicas {
+            acquire = acquire.replicas(parse_replicas(replicas)?, self.request_timeout);
+        }
+        Ok(acquire.note(note(args)))
+    }
+
+    /// Revokes the lock from its holders.
+    pub(super) async fn revoke(&self, name: &str) -> Result<(), CliError> {
+        let Connection::Single(client) = &self.connection else {
+            return Err(CliError::usage("a quorum lock cannot be revoked")
+                .with_hint("it is free when its lease ends"));
+        };
+        for holder in client.force_release(name).await? {
+            message(revoked(name, &holder));
+            if !holder.released {
+                hint("the holder was notified and may continue to work until it has stopped");
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the state of the lock, or `None` for a quorum: its servers may
+    /// disagree.
+    pub(super) async fn inspect(&self, name: &str) -> Option<LockInfo> {
+        match &self.connection {
+            Connection::Single(client) => client.inspect(name).await.ok().flatten(),
+            Connection::Quorum(_) => None,
+        }
+    }
+
+    /// Returns the time limit of the final release.
+    pub(super) fn release_timeout(&self) -> Duration {
+        MIN_RELEASE_TIMEOUT.max(self.request_timeout * 2)
+    }
+
+    pub(super) async fn shutdown(&self, timeout: Duration) {
+        // A lock that is not released in time is free when its lease ends.
+        let _ = match &self.connection {
+            Connection::Single(client) => client.shutdown(timeout).await,
+            Connection::Quorum(quorum) => quorum.shutdown(timeout).await,
+        };
+    }
+}
+
+fn parse_replicas(text: &str) -> Result<Replicas, CliError> {
+    let invalid = |_| {
+        CliError::usage(format!(
+            "invalid --replicas {text}: expected a number or `all`"
+        ))
+    };
+    match text {
+        "all" => Ok(Replicas::All),
+        number => number.parse().map(Replicas::AtLeast).map_err(invalid),
+    }
+}
+
+/// Returns the note. The default omits the arguments of the command, which may
+/// contain secrets.
+fn note(args: &RunArgs) -> String {
+    let command = args.command.first().map(Path::new);
+    let name = command.and_then(Path::file_name);
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    args.note.clone().or(name).unwrap_or_default()
+}

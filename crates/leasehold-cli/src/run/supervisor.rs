@@ -1,0 +1,204 @@
+//! Supervision of a running command: waits for its exit, forwards signals, and
+//! stops it when its lock is lost or its time is over.
+
+use std::time::Duration;
+
+use leasehold::{Guard, Lease, Loss};
+use nix::sys::signal::Signal;
+use tokio::time::Instant;
+
+use super::process_group::{GroupState, ProcessGroup};
+use super::sleep::sleep_until;
+use crate::exit;
+use crate::output::{CliError, hint, message};
+use crate::signals::Signals;
+
+/// SIGKILL is sent this long before the lease ends, or later if the grace is
+/// short. A machine can stall for half a second.
+const KILL_MARGIN: Duration = Duration::from_secs(1);
+
+/// The interval at which SIGKILL is repeated.
+const KILL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The time from the exit of the command until its remaining processes are
+/// reported.
+const REPORT_DELAY: Duration = Duration::from_secs(1);
+
+/// What happens to the command when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnLost {
+    Stop(Signal),
+    Ignore,
+}
+
+impl OnLost {
+    pub(super) fn parse(text: &str) -> Result<Self, CliError> {
+        let name = text.trim_start_matches("signal:").to_ascii_uppercase();
+        let full = match name.strip_prefix("SIG") {
+            Some(_) => name.clone(),
+            None => format!("SIG{name}"),
+        };
+        match (name.as_str(), full.parse()) {
+            ("IGNORE", _) => Ok(Self::Ignore),
+            (_, Ok(signal)) => Ok(Self::Stop(signal)),
+            _ => Err(
+                CliError::usage(format!("invalid --on-lost {text}: no such signal"))
+                    .with_hint("use term, kill, ignore, or a signal as in USR1"),
+            ),
+        }
+    }
+}
+
+/// Supervises a command that runs under a lease.
+pub(super) struct Supervisor {
+    lease: Lease,
+    on_lost: OnLost,
+    grace: Duration,
+    /// The end of `--at-most`.
+    limit: Option<Instant>,
+    /// The last deadline of the lease that was read before a loss.
+    deadline: Instant,
+    stopping: Option<Stopping>,
+    lost: bool,
+}
+
+/// The progress of stopping a command.
+struct Stopping {
+    /// When SIGKILL is sent, or repeated.
+    kill_at: Instant,
+    killed: bool,
+}
+
+impl Supervisor {
+    pub(super) fn new(
+        guard: &Guard,
+        on_lost: OnLost,
+        grace: Duration,
+        limit: Option<Instant>,
+    ) -> Self {
+        Self {
+            lease: guard.lease().clone(),
+            on_lost,
+            grace,
+            limit,
+            deadline: guard.deadline().into(),
+            stopping: None,
+            lost: false,
+        }
+    }
+
+    /// Waits until all processes of the command have exited.
+    pub(super) async fn wait_for_exit(&mut self, group: &mut ProcessGroup, signals: &mut Signals) {
+        let lease = self.lease.clone();
+        let mut lost = std::pin::pin!(lease.lost());
+        let (mut report_at, mut reported) = (None, false);
+        loop {
+            match (group.state(), report_at) {
+                (GroupState::Exited, _) => return,
+                (GroupState::Remaining, None) => report_at = Some(Instant::now() + REPORT_DELAY),
+                _ => {}
+            }
+            if !self.lost {
+                self.deadline = self.deadline.max(lease.deadline().into());
+            }
+            tokio::select! {
+                () = group.changed() => {}
+                signal = signals.next() => group.forward(signal),
+                loss = &mut lost, if !self.lost => {
+                    self.on_loss(group, loss.unwrap_or(Loss::ShutDown));
+                }
+                () = sleep_until(self.stop_at()), if !self.lost => self.check_renewal(group),
+                () = sleep_until(self.limit), if self.stopping.is_none() && self.limit.is_some() => {
+                    self.on_limit(group);
+                }
+                () = sleep_until(self.kill_at()), if self.kill_at().is_some() => self.kill(group),
+                () = sleep_until(report_at), if !reported && report_at.is_some() => {
+                    reported = true;
+                    message(group.describe_remaining());
+                    hint("the lock is released when they have exited");
+                }
+            }
+        }
+    }
+
+    /// Returns when the command must be stopped unless the lease is renewed.
+    fn stop_at(&self) -> Option<Instant> {
+        self.deadline.checked_sub(self.grace + self.kill_margin())
+    }
+
+    fn kill_margin(&self) -> Duration {
+        KILL_MARGIN.min(self.grace / 4)
+    }
+
+    fn kill_at(&self) -> Option<Instant> {
+        let stopping = self.stopping.as_ref()?;
+        let latest = self.deadline.checked_sub(self.kill_margin());
+        match stopping.killed {
+            true => Some(stopping.kill_at),
+            false => Some(latest?.min(stopping.kill_at)),
+        }
+    }
+
+    /// Stops the command unless the lease was renewed since the last check.
+    fn check_renewal(&mut self, group: &ProcessGroup) {
+        self.deadline = self.deadline.max(self.lease.deadline().into());
+        if self.stop_at().is_some_and(|at| at <= Instant::now()) {
+            self.on_loss(group, Loss::Expired);
+        }
+    }
+
+    fn on_loss(&mut self, group: &ProcessGroup, loss: Loss) {
+        self.lost = true;
+        let name = self.lease.name();
+        if loss == Loss::Expired && self.lease.check().is_err() {
+            // The lease is already over, as after a suspend of the machine:
+            // SIGKILL follows without grace.
+            self.deadline = Instant::now();
+        }
+        match self.on_lost {
+            OnLost::Ignore => message(format!("lost `{name}`: {loss}; the command continues")),
+            OnLost::Stop(signal) => {
+                let signal_name = signal.as_str();
+                message(format!(
+                    "lost `{name}`: {loss}; stopping the command with {signal_name}"
+                ));
+                self.stop(group, signal);
+            }
+        }
+    }
+
+    fn on_limit(&mut self, group: &ProcessGroup) {
+        message("the command reached --at-most; stopping it with SIGTERM");
+        self.stop(group, Signal::SIGTERM);
+    }
+
+    fn stop(&mut self, group: &ProcessGroup, signal: Signal) {
+        let killed = signal == Signal::SIGKILL;
+        let delay = if killed { KILL_INTERVAL } else { self.grace };
+        group.stop(signal);
+        self.stopping.get_or_insert(Stopping {
+            kill_at: Instant::now() + delay,
+            killed,
+        });
+    }
+
+    /// Sends SIGKILL and schedules the next one, for processes that were being
+    /// started.
+    fn kill(&mut self, group: &ProcessGroup) {
+        group.stop(Signal::SIGKILL);
+        if let Some(stopping) = &mut self.stopping {
+            if !std::mem::replace(&mut stopping.killed, true) {
+                message("the command has not exited; killing it");
+            }
+            stopping.kill_at = Instant::now() + KILL_INTERVAL;
+        }
+    }
+
+    pub(super) fn code(&self, group: &ProcessGroup) -> u8 {
+        match (self.lost, &self.stopping) {
+            (true, _) => exit::LOST,
+            (false, Some(_)) => exit::TOO_LONG,
+            (false, None) => group.code(),
+        }
+    }
+}

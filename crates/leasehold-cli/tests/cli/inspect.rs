@@ -1,0 +1,273 @@
+//! Inspection and management of locks.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use testkit::{Flavor, Setup, scaled};
+
+use crate::harness::{Harness, LEASEHOLD, eventually};
+
+#[test]
+fn show_reports_holder_waiters_and_connection() {
+    let harness = Harness::new();
+    let holder = harness
+        .leasehold("run --lease 120s --fair --note import job")
+        .start_holding(&harness);
+    let queue = || harness.leasehold("queue job").run().stdout;
+    let waiter = harness
+        .leasehold("run --fair --note second job")
+        .script("true")
+        .start_until("it is queued", || queue().contains("second"));
+    let show = || harness.leasehold("show job").run().expect_code(0).stdout;
+    let pid = holder.pid().to_string();
+    for text in ["fair, 1 holder", "import", "yes", &pid, "second"] {
+        eventually(text, || show().contains(text));
+    }
+    holder.signal(Signal::SIGKILL);
+    eventually("the holder is disconnected", || show().contains("NO"));
+    let listed = harness.leasehold("ls j*").run().expect_code(0).stdout;
+    assert!(listed.contains(" NO "), "{listed}");
+    // A forced release grants the lock without waiting for the lease.
+    harness
+        .leasehold("release --force job")
+        .run()
+        .expect_code(0);
+    waiter.wait().expect_code(0);
+    eventually("the lock is free", || harness.is_free("job"));
+    harness
+        .leasehold("show job")
+        .run()
+        .expect_code(1)
+        .expect_stderr("`job` is not held");
+    assert_eq!(harness.leasehold("show --json job").run().stdout, "null\n");
+    assert_eq!(harness.leasehold("ls").run().expect_code(0).stdout, "");
+}
+
+#[test]
+fn released_lock_shows_held_until_and_can_be_freed() {
+    let harness = Harness::new();
+    for kind in ["", "--fair"] {
+        let job = format!("run -n --at-least 1h {kind} job");
+        let job = || harness.leasehold(&job).script("true").run();
+        job().expect_code(0);
+        for args in ["ls", "show job"] {
+            let shown = harness.leasehold(args).run().expect_code(0).stdout;
+            assert!(shown.contains("held until "), "{shown}");
+            assert!(shown.contains("59m") || shown.contains("1h"), "{shown}");
+            assert!(!shown.contains("NO "), "{shown}");
+        }
+        let json = harness.leasehold("show --json job").run().stdout;
+        assert!(json.contains(r#""released":true"#), "{json}");
+        job()
+            .expect_code(75)
+            .expect_stderr("`job` is held by process");
+        let freed = harness.leasehold("release --force job").run();
+        freed
+            .expect_code(0)
+            .expect_stderr("freed `job`, last held by process");
+        assert!(harness.is_free("job"));
+    }
+}
+
+#[test]
+fn top_revokes_only_if_allowed_and_confirmed() {
+    let harness = Harness::new();
+    let holder = harness
+        .leasehold("run --note import job")
+        .start_holding(&harness);
+    let top = |args: &str, keys: &[(&str, &str)]| {
+        let script =
+            format!("stty rows 20 cols 100; timeout --foreground 60 {LEASEHOLD} top {args}");
+        let mut watching = harness.on_terminal(&script).start();
+        let mut typing = watching.take_stdin();
+        let (mut output, mut shown) = (watching.take_stdout(), String::new());
+        let mut read = |shown: &mut String| {
+            let mut piece = [0; 4096];
+            let length = output.read(&mut piece).unwrap();
+            shown.push_str(&String::from_utf8_lossy(&piece[..length]));
+            length > 0
+        };
+        for (text, key) in keys {
+            while !shown.contains(text) {
+                assert!(read(&mut shown), "no {text} in {shown}");
+            }
+            typing.write_all(key.as_bytes()).unwrap();
+        }
+        while read(&mut shown) {}
+        watching.wait().expect_code(0);
+    };
+    top("", &[("import", "r"), ("--allow-release", "y"), ("", "q")]);
+    let question = "Revoke";
+    let refuse = [("import", "r"), (question, "n"), ("", "q")];
+    top("--allow-release", &refuse);
+    assert!(!harness.is_free("job"));
+    let confirm = [("import", "r"), (question, "y"), ("revoked", "q")];
+    top("--allow-release", &confirm);
+    holder.wait().expect_code(76);
+    assert!(harness.is_free("job"));
+}
+
+#[test]
+fn wait_ends_when_the_lock_is_free() {
+    let harness = Harness::new();
+    harness.leasehold("wait job").run().expect_code(0);
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let before = harness.waiter_count("job");
+    let impatient = harness.leasehold("wait -w 200ms job").run();
+    impatient.expect_code(75).expect_stderr("held by process");
+    let waiter = harness.leasehold("wait job");
+    let waiter = waiter.start_until("it is queued", || harness.waiter_count("job") == before + 1);
+    harness.stop_scripts();
+    waiter.wait().expect_code(0);
+    assert!(harness.is_free("job"));
+    holder.wait().expect_code(0);
+}
+
+#[test]
+fn steal_revokes_and_acquires() {
+    let harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let thief = harness
+        .leasehold("steal -w 60s job")
+        .script("echo mine")
+        .run()
+        .expect_stderr("revoked `job` from process");
+    assert_eq!(thief.expect_code(0).stdout, "mine\n");
+    holder.wait().expect_code(76);
+}
+
+#[test]
+fn semaphore_and_latch_subcommands_work() {
+    let harness = Harness::new();
+    harness
+        .leasehold("semaphore set gate 1")
+        .run()
+        .expect_code(0);
+    let show = || harness.leasehold("show gate").run().stdout;
+    let one = harness
+        .leasehold("run --permits 5 gate")
+        .start_holding(&harness);
+    eventually("a permit is acquired", || show().contains("semaphore 1/1"));
+    harness
+        .leasehold("run -n --permits 5 gate")
+        .script("true")
+        .run()
+        .expect_code(75);
+    harness
+        .leasehold("semaphore set gate 2")
+        .run()
+        .expect_code(0);
+    harness
+        .leasehold("run -w 60s --permits 5 gate")
+        .script("true")
+        .run()
+        .expect_code(0);
+    harness.stop_scripts();
+    one.wait().expect_code(0);
+
+    harness.leasehold("latch set ready 2").run().expect_code(0);
+    harness.leasehold("latch set ready 2").run().expect_code(1);
+    let waiter = harness.leasehold("latch wait ready").start();
+    harness
+        .leasehold("latch wait -w 100ms ready")
+        .run()
+        .expect_code(75);
+    for shard in ["one", "one", "two"] {
+        harness
+            .leasehold(&format!("latch count-down ready --by {shard}"))
+            .run()
+            .expect_code(0);
+    }
+    waiter.wait().expect_code(0);
+    harness.leasehold("latch delete ready").run().expect_code(0);
+    harness
+        .leasehold("latch wait ready")
+        .run()
+        .expect_code(1)
+        .expect_stderr("latch `ready` does not exist");
+}
+
+#[test]
+fn readers_share_and_writer_excludes() {
+    let harness = Harness::new();
+    let reader = harness.leasehold("run -s data").start_holding(&harness);
+    harness
+        .leasehold("run -w 60s -s data")
+        .script("true")
+        .run()
+        .expect_code(0);
+    harness
+        .leasehold("run -n -x data")
+        .script("true")
+        .run()
+        .expect_code(75);
+    harness.stop_scripts();
+    reader.wait().expect_code(0);
+    harness
+        .leasehold("run -w 60s -x data")
+        .script("true")
+        .run()
+        .expect_code(0);
+}
+
+#[test]
+fn ls_prints_a_line_for_each_lock() {
+    let harness = Harness::new();
+    create_locks(&harness, 1000);
+    let listed = harness.leasehold("ls").run().expect_code(0).stdout;
+    assert_eq!(listed.lines().count(), 1000 + 1);
+}
+
+#[test]
+#[ignore = "deep: measures the first line, memory and slow calls"]
+fn ls_streams_many_locks_in_constant_memory() {
+    let count = scaled(100_000);
+    let setup = Setup::default().option("slowlog-log-slower-than", "5000");
+    let harness = Harness::with_server(setup.start(&Flavor::one()));
+    create_locks(&harness, count);
+    harness.server.tell(&["SLOWLOG", "RESET"]);
+    let start = Instant::now();
+    let mut list = harness.leasehold("ls").start();
+    let out = list.take_stdout();
+    let (mut lines, mut first, mut most) = (0, None, 0);
+    for line in BufReader::new(out).lines() {
+        line.unwrap();
+        first.get_or_insert_with(|| start.elapsed());
+        lines += 1;
+        if lines % 10_000 == 0 {
+            most = most.max(list.memory());
+        }
+    }
+    let took = start.elapsed();
+    list.wait().expect_code(0);
+    let slow = harness.server.ask(&["SLOWLOG", "LEN"]).int();
+    let first = first.unwrap();
+    println!(
+        "{lines} lines in {took:?}, the first after {first:?}; {most} KiB at most, {slow} slow calls"
+    );
+    assert_eq!(lines, count + 1);
+    assert!(first < Duration::from_secs(1), "{first:?}");
+    assert!(most < 40_000, "{most} KiB");
+    // A busy machine can preempt the server in any call: at most one in 10,000.
+    let calls = harness.server.info("total_commands_processed");
+    assert!(
+        slow as f64 <= 1.0 + calls / 10_000.0,
+        "{slow} of {calls}: {:?}",
+        harness.server.ask(&["SLOWLOG", "GET", "10"])
+    );
+}
+
+/// Creates locks as the library writes them.
+fn create_locks(harness: &Harness, count: u64) {
+    const CREATE: &str = "for n = ARGV[1], ARGV[2] do redis.call('SET', 'lock:job:' .. n, \
+                        string.format('lh1 %032x 1763000000000 %d web-%d nightly', n, n % 30000, n % 100), 'PX', 3600000) end";
+    let mut from = 1;
+    while from <= count {
+        let to = (from + 9_999).min(count);
+        harness
+            .server
+            .tell(&["EVAL", CREATE, "0", &from.to_string(), &to.to_string()]);
+        from = to + 1;
+    }
+}

@@ -1,0 +1,24 @@
+//! Tests of the CLI with real processes and a real server.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod harness;
+
+/// Many processes at once.
+mod concurrency;
+/// A cron job that is installed on several hosts.
+mod cron;
+/// `ls`, `show`, `queue`, `top`, `release` and the small subcommands.
+mod inspect;
+/// Ctrl-C and other signals.
+mod interrupts;
+/// The lock is lost while the command runs.
+mod loss;
+/// Hostile text, closed pipes and full disks.
+mod output;
+/// Exit codes, background processes and output of commands.
+mod process_group;
+/// Commands that read from the terminal.
+mod terminal;
+/// Settings, exit codes, help and `doctor`.
+mod usage;
