@@ -44,10 +44,13 @@ pub(crate) const KINDS: [Contestant; 6] = [
     contestant("Redisson fair lock (Java)", "java", "fair"),
 ];
 /// The same with hand-on turned off.
-pub(crate) const OURS_ALONE: Contestant =
-    contestant("leasehold Mutex, no hand-on", "rust", "leasehold-off");
+pub(crate) const OURS_ALONE: Contestant = contestant(
+    "leasehold Mutex, no local hand-off",
+    "rust",
+    "leasehold-off",
+);
 pub(crate) const FAIR_ALONE: Contestant =
-    contestant("leasehold FairMutex, no hand-on", "rust", "fair-off");
+    contestant("leasehold FairMutex, no local hand-off", "rust", "fair-off");
 pub(crate) const ENGINE: Contestant = Contestant {
     bare: true,
     ..contestant("bare engine", "rust", "engine")

@@ -71,17 +71,17 @@ impl Table {
     }
 
     pub(crate) fn markdown(&self) -> String {
-        let mut lines = vec![format!("## {}\n", self.title)];
+        let mut lines = vec![format!("### {}\n", self.title)];
         match self.baseline {
             Some(at) => {
                 lines.push(format!(
-                    "| | median | divided by {} | least to most |",
+                    "| | median | relative to {} | range |",
                     self.rows[at].name
                 ));
                 lines.push("|---|---|---|---|".to_owned());
             }
             None => {
-                lines.push("| | median | least to most |".to_owned());
+                lines.push("| | median | range |".to_owned());
                 lines.push("|---|---|---|".to_owned());
             }
         }
@@ -143,7 +143,7 @@ impl Table {
             .y_label_area_size(230)
             .build_cartesian_2d((least..most).log_scale(), (0..rows - 1).into_segmented())?;
         let axis = match self.baseline {
-            Some(at) => format!("divided by {}", self.rows[at].name),
+            Some(at) => format!("relative to {}", self.rows[at].name),
             None => "as measured".to_owned(),
         };
         chart

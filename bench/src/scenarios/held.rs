@@ -49,16 +49,13 @@ fn keep(server: &Server, kind: Contestant, count: u32, seconds: u32) -> Table {
     let lost = f64::from(count) - peer.numbers("valid")[0];
     let figures = [
         ("lost", lost),
-        ("client's processor, % of a core", cpu * 100.0),
-        (
-            "server's processor, % of a core",
-            (busy_cpu - quiet_cpu) * 100.0,
-        ),
-        ("server's memory, bytes a lock", per_lock),
-        ("the same, of a bare key", bare),
-        ("client's memory, bytes a lock", in_client),
-        ("another's pair, p99, µs", busy / 1000.0),
-        ("the same without them", quiet / 1000.0),
+        ("client CPU, % of a core", cpu * 100.0),
+        ("server CPU, % of a core", (busy_cpu - quiet_cpu) * 100.0),
+        ("server memory, bytes per lock", per_lock),
+        ("the same for a bare key", bare),
+        ("client memory, bytes per lock", in_client),
+        ("pair of another client, p99, µs", busy / 1000.0),
+        ("the same without the leases", quiet / 1000.0),
     ];
     let rows = figures.into_iter().map(|(name, figure)| Row {
         rounds: vec![figure],
@@ -67,7 +64,7 @@ fn keep(server: &Server, kind: Contestant, count: u32, seconds: u32) -> Table {
     Table {
         name: format!("held-{count}"),
         title: format!(
-            "{}: {count} leases of 30 s kept by one client for {seconds} s",
+            "{}: {count} leases of 30 s held by one client for {seconds} s",
             kind.name
         ),
         baseline: None,

@@ -34,17 +34,17 @@ fn hot_of(server: &Server, short: bool, word: &str, kinds: [Contestant; 2]) -> V
     vec![
         table(
             "1x256",
-            "One lock, 256 tasks of one process: holdings a second",
+            "One lock, 256 tasks of one process: acquisitions per second",
             one,
         ),
         table(
             "8x32",
-            "One lock, 8 processes of 32 tasks: holdings a second",
+            "One lock, 8 processes of 32 tasks: acquisitions per second",
             eight,
         ),
         table(
             "share",
-            "One lock, 8 processes of 32 tasks: share of the least served, 1 being even",
+            "One lock, 8 processes of 32 tasks: share of the least served process (1 is even)",
             least,
         ),
     ]

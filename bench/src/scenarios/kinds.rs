@@ -28,13 +28,13 @@ pub(super) fn kinds(server: &Server, short: bool) -> Vec<Table> {
         }
         tables.push(Table::new(
             format!("kinds-{tasks}"),
-            format!("Every kind, {tasks} in flight: the server's processor time a pair, µs"),
+            format!("Every kind, {tasks} in flight: server CPU time per pair, µs"),
             ours,
             cost,
         ));
         tables.push(Table::new(
             format!("kinds-{tasks}-commands"),
-            format!("Every kind, {tasks} in flight: commands a pair"),
+            format!("Every kind, {tasks} in flight: commands per pair"),
             ours,
             commands,
         ));

@@ -48,19 +48,22 @@ pub(super) fn many_at_a_time(
         }
         tables.push(Table::new(
             format!("many-{tasks}"),
-            format!("Different locks, {tasks} at a time: pairs a second"),
+            format!("Different locks, {tasks} at a time: pairs per second"),
             engine,
             speed,
         ));
         tables.push(Table::new(
             format!("many-{tasks}-server"),
-            format!("Different locks, {tasks} at a time: the server's processor time a pair, µs"),
+            format!("Different locks, {tasks} at a time: server CPU time per pair, µs"),
             ours,
             cost,
         ));
-        tables.push(Table::new(format!("many-{tasks}-together"), format!(
-                "Different locks, {tasks} at a time: commands that the server executes after reading once"
-            ), None, together));
+        tables.push(Table::new(
+            format!("many-{tasks}-together"),
+            format!("Different locks, {tasks} at a time: commands executed per read of the socket"),
+            None,
+            together,
+        ));
     }
     tables
 }

@@ -15,18 +15,9 @@ pub(super) fn pair(server: &Server, short: bool) -> Vec<Table> {
     let baseline = position(&contestants, OURS);
     let table = |name: &str, title: &str| Table::new(name, title, baseline, rows(&contestants));
     let mut tables = [
-        table(
-            "pair-server",
-            "Uncontended pair: the server's processor time, µs",
-        ),
-        table(
-            "pair-commands",
-            "Uncontended pair: commands that the server executes",
-        ),
-        table(
-            "pair-latency",
-            "Uncontended pair: time until it is released, µs",
-        ),
+        table("pair-server", "Uncontended pair: server CPU time, µs"),
+        table("pair-commands", "Uncontended pair: commands executed"),
+        table("pair-latency", "Uncontended pair: latency, µs"),
     ];
     for _ in 0..rounds {
         for (at, (_, peer)) in contestants.iter_mut().enumerate() {

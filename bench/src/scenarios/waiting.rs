@@ -48,12 +48,12 @@ pub(super) fn waiting(server: &Server, short: bool) -> Vec<Table> {
     vec![
         table(
             "waiting-requests",
-            "A FairMutex that many processes wait for: requests for each hand-over, heartbeats included",
+            "FairMutex with many waiting processes: requests per hand-over, heartbeats included",
             requests,
         ),
         table(
             "waiting-time",
-            "The same: time from one holder to the next, µs",
+            "FairMutex with many waiting processes: hand-over latency, µs",
             times,
         ),
         table(
@@ -83,12 +83,12 @@ fn burden(server: &Server, processes: usize, seconds: u32) -> Vec<Row> {
         let figures = [
             ("bytes", each(waiting - memory)),
             (
-                "µs of its processor each second",
+                "CPU per second, µs",
                 each(after.0 - before.0) / f64::from(seconds),
             ),
         ];
         for (what, figure) in figures {
-            let mut row = row(format!("{}, a process: {what}", kind.name));
+            let mut row = row(format!("{}, per process: {what}", kind.name));
             row.rounds.push(figure);
             all.push(row);
         }
