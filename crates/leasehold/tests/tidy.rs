@@ -19,9 +19,9 @@ const AT_HOME: [(&str, &[&str]); 3] = [
     (
         "tokio::spawn",
         &[
-            "backend/acknowledged.rs",
+            "backend/connection/replicated.rs",
+            "backend/connection/shared.rs",
             "backend/connection/wire.rs",
-            "backend/requests.rs",
         ],
     ),
     (
@@ -29,13 +29,8 @@ const AT_HOME: [(&str, &[&str]); 3] = [
         &[
             "client.rs",
             "quorum.rs",
-            "backend/assembly.rs",
-            "backend/cluster.rs",
-            "backend/homes.rs",
-            "backend/sentinel.rs",
-            "backend/sentries.rs",
-            "backend/standalone.rs",
-            "backend/subscriptions.rs",
+            "backend/connection/pubsub.rs",
+            "backend/topology/",
             "lease/keeper.rs",
         ],
     ),

@@ -14,30 +14,14 @@
 //!    anew; after each new connection every listener is told to look for itself.
 //! 4. Reconnection never ends and never runs without a pause that grows and is jittered.
 
-mod acknowledged;
-mod address;
-mod assembly;
 mod backoff;
-mod cluster;
 mod command;
 mod connection;
-mod gathering;
-mod homes;
-mod lanes;
-mod origin;
-mod pauses;
+mod error;
 mod reply;
-mod requests;
-mod route;
 #[cfg(test)]
-pub(crate) mod scripted;
-mod sentinel;
-mod sentries;
-#[cfg(test)]
-pub(crate) mod simulated;
-mod slots;
-mod standalone;
-mod subscriptions;
+mod testing;
+mod topology;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -49,62 +33,14 @@ use tokio::sync::Notify;
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
 pub(crate) use connection::Tls;
-pub(crate) use gathering::majority;
-pub(crate) use reply::{Reply, RequestError, ServerError, ServerErrorKind};
-pub(crate) use subscriptions::Subscription;
+pub(crate) use error::{RequestError, ServerError, ServerErrorKind};
+pub(crate) use reply::Reply;
+#[cfg(test)]
+pub(crate) use testing::{scripted, simulated};
+pub(crate) use topology::{Target, majority};
 
-use crate::error::BoxError;
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
-use assembly::Assembly;
-use cluster::{Cluster, Seeds};
-use origin::Origin;
-use standalone::Standalone;
-
-/// What a URL names, not yet connected to.
-pub(crate) enum Target {
-    One(Origin),
-    Cluster(Seeds),
-}
-
-impl Target {
-    /// Understands `url`.
-    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
-        match Seeds::new(url, tls, connect_timeout) {
-            Some(seeds) => seeds.map(Self::Cluster),
-            None => Origin::new(url, tls, connect_timeout).map(Self::One),
-        }
-    }
-
-    /// Whether slots belong to different nodes, so that what is used together must lie in one.
-    pub(crate) fn divides_slots(&self) -> bool {
-        matches!(self, Self::Cluster(_))
-    }
-
-    /// Begins to connect to several that are asked as one. Clusters, whose nodes are not independent, are
-    /// left out.
-    pub(crate) fn open_all(
-        targets: Vec<Self>,
-        first_timeout: Duration,
-        timeout: Duration,
-        keeper: &tokio::runtime::Handle,
-    ) -> Arc<dyn Backend> {
-        let origin = |target| match target {
-            Self::One(origin) => Some(origin.of_several()),
-            Self::Cluster(_) => None,
-        };
-        let origins = targets.into_iter().filter_map(origin).collect();
-        Arc::new(Assembly::new(origins, first_timeout, timeout, keeper))
-    }
-
-    /// Begins to connect; the keeper's connections live on `keeper`.
-    pub(crate) fn open(self, keeper: &tokio::runtime::Handle) -> Arc<dyn Backend> {
-        match self {
-            Self::One(origin) => Arc::new(Standalone::new(origin, keeper)),
-            Self::Cluster(seeds) => Arc::new(Cluster::new(seeds, keeper)),
-        }
-    }
-}
 
 /// A future that can be stored and sent; boxed so that [`Backend`] and [`Connection`] stay `dyn`.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -209,6 +145,22 @@ pub(crate) enum PubSubEvent<'a> {
     Resubscribed,
     /// The server has ended the subscription: the channel's slot is another's now.
     Ended,
+}
+
+/// A subscription in force; dropping it ends it.
+pub(crate) struct Subscription {
+    _ends_on_drop: Box<dyn Unsubscribe>,
+}
+
+/// What a backend does when a [`Subscription`] is dropped, in its own `Drop`.
+pub(crate) trait Unsubscribe: Send + Sync {}
+
+impl Subscription {
+    pub(crate) fn new(ends_on_drop: Box<dyn Unsubscribe>) -> Self {
+        Self {
+            _ends_on_drop: ends_on_drop,
+        }
+    }
 }
 
 /// The purposes that have a connection of their own.

@@ -9,8 +9,8 @@ use tokio::net::TcpStream;
 use super::tls::{self, Connector, Tls};
 use super::url::{Address, Credentials, Url};
 use super::wire::{Closed, OnEvent, Reader, Wire, Writer};
-use crate::backend::reply::{Reply, RequestError, ServerError, ServerErrorKind};
 use crate::backend::{Capabilities, Command, ServerFacts};
+use crate::backend::{Reply, RequestError, ServerError, ServerErrorKind};
 use crate::error::BoxError;
 use crate::time::BootInstant;
 

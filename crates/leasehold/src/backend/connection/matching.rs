@@ -22,8 +22,8 @@ use std::task::{Context, Poll, Waker};
 
 use super::resp::{Frame, SEAL};
 use crate::backend::Channel;
+use crate::backend::Reply;
 use crate::backend::command::{Digits, write_length};
-use crate::backend::reply::Reply;
 
 /// A frame that the protocol does not allow at its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,7 @@ use testkit::hold_for_all;
 use super::matching::*;
 use super::resp::Frame;
 use crate::backend::Channel;
-use crate::backend::reply::{Reply, ServerError};
+use crate::backend::{Reply, ServerError};
 
 #[derive(Default)]
 struct Count(AtomicUsize);

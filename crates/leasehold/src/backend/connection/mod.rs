@@ -7,7 +7,12 @@ mod endpoint;
 mod matching;
 #[cfg(test)]
 mod matching_tests;
+mod node;
+mod pubsub;
+mod reconnect;
+mod replicated;
 mod resp;
+mod shared;
 mod tls;
 mod url;
 mod wire;
@@ -18,10 +23,14 @@ use std::time::Duration;
 
 pub(crate) use endpoint::{Endpoint, Role};
 pub(crate) use matching::{Change, Event};
+pub(crate) use node::NodeConnections;
+pub(crate) use pubsub::OnLine;
 pub(crate) use tls::Tls;
 
-use super::reply::{Reply, RequestError, ServerError, ServerErrorKind};
-use super::{Batch, BoxFuture, Channel, Command, Connection, ServerFacts};
+use super::{
+    Batch, BoxFuture, Channel, Command, Connection, Reply, RequestError, ServerError,
+    ServerErrorKind, ServerFacts,
+};
 use wire::{Closed, Wire};
 
 /// A connection that was logged in.

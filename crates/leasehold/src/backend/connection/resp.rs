@@ -9,7 +9,7 @@
 //! 4. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after it on the same connection is decoded.
 
 use crate::backend::command::Digits;
-use crate::backend::reply::{Reply, ServerError};
+use crate::backend::{Reply, ServerError};
 
 /// The largest frame: more than a page of the longest inspection.
 pub(super) const MAX_FRAME: usize = 64 * 1024 * 1024;

@@ -27,8 +27,8 @@ use tokio::sync::Notify;
 use super::matching::{Broken, Change, Event, Matcher, Ticket, write_seal};
 use super::resp::{Decoder, Frame, Malformed};
 use crate::backend::Channel;
+use crate::backend::Reply;
 use crate::backend::command::{Batch, Command};
-use crate::backend::reply::Reply;
 
 /// How much is read at once; the buffer grows with the largest frame.
 const READ: usize = 16 * 1024;

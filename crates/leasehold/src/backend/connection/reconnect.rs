@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::backoff::Backoff;
+use crate::backend::Backoff;
 
 /// How long the line stays down before the next attempt.
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     /// Without demand: clients that lost the same server at the same moment return at different ones.
     idle: Backoff,
     /// From the moment at which the line is wanted. Demand comes at random moments itself: renewals and heartbeats have
@@ -25,7 +25,7 @@ impl Default for Pauses {
 }
 
 impl Pauses {
-    pub(super) async fn next(&mut self, demand: &Demand) {
+    pub(crate) async fn next(&mut self, demand: &Demand) {
         let wanted = async {
             demand.begun().await;
             tokio::time::sleep(self.wanted.pause()).await;
@@ -39,13 +39,13 @@ impl Pauses {
 
 /// How many requests and subscriptions wait for the line.
 #[derive(Default)]
-pub(super) struct Demand(watch::Sender<usize>);
+pub(crate) struct Demand(watch::Sender<usize>);
 
 /// One of them, until it is dropped.
-pub(super) struct Wanted<'a>(&'a Demand);
+pub(crate) struct Wanted<'a>(&'a Demand);
 
 impl Demand {
-    pub(super) fn begin(&self) -> Wanted<'_> {
+    pub(crate) fn begin(&self) -> Wanted<'_> {
         self.0.send_modify(|count| *count += 1);
         Wanted(self)
     }

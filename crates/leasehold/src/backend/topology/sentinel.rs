@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::address::Hosts;
-use super::connection::{Endpoint, RedisConnection, Role, Tls};
-use super::reply::{Reply, RequestError};
+use super::url::Hosts;
+use crate::backend::connection::{Endpoint, RedisConnection, Role, Tls};
+use crate::backend::{Reply, RequestError};
 use crate::error::BoxError;
 use crate::rng;
 
@@ -45,7 +45,7 @@ struct Named {
 }
 
 /// The servers that the sentinels name, the most credible first.
-pub(super) struct Election {
+pub(crate) struct Election {
     candidates: Vec<(Endpoint, Rank)>,
 }
 
@@ -55,7 +55,7 @@ type Rank = (u64, usize);
 impl Election {
     /// The servers to try when `tried` does not accept. A server that is certainly no longer the master may
     /// still believe to be it, and is not among them.
-    pub(super) fn besides(&self, tried: &str) -> impl Iterator<Item = &Endpoint> {
+    pub(crate) fn besides(&self, tried: &str) -> impl Iterator<Item = &Endpoint> {
         let servers = self.candidates.iter().map(|(server, _)| server);
         servers.filter(move |server| {
             let server = format!("{server:?}");
@@ -64,7 +64,7 @@ impl Election {
     }
 
     /// Whether another server is certainly more credible than `server`.
-    pub(super) fn is_over_for(&self, server: &str) -> bool {
+    pub(crate) fn is_over_for(&self, server: &str) -> bool {
         let first = self.candidates.first().map(|(_, rank)| *rank);
         let its = self.candidates.iter();
         let its = its.filter(|(at, _)| format!("{at:?}") == server);
@@ -77,7 +77,7 @@ impl Sentinels {
     /// Understands `redis+sentinel://user:password@host:port,host:port/GROUP/DATABASE`, with the
     /// sentinels' own credentials as `?sentinel_username=…&sentinel_password=…`. `None` when `url` is
     /// of another scheme.
-    pub(super) fn new(
+    pub(crate) fn new(
         url: &str,
         tls: &Tls,
         connect_timeout: Duration,
@@ -107,12 +107,12 @@ impl Sentinels {
         Some(sentinels)
     }
 
-    pub(super) fn connect_timeout(&self) -> Duration {
+    pub(crate) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }
 
     /// The server that a sentinel says is the master: the first one that replies and knows the group.
-    pub(super) async fn master(&self) -> Result<Endpoint, RequestError> {
+    pub(crate) async fn master(&self) -> Result<Endpoint, RequestError> {
         let question = ["GET-MASTER-ADDR-BY-NAME", &*self.group];
         let read = |reply: Reply| match (&reply, address(&reply)) {
             (_, Some((host, port))) => Ok(self.member.at(host, port)),
@@ -123,7 +123,7 @@ impl Sentinels {
     }
 
     /// How many replicas they know of, up or down.
-    pub(super) async fn replicas(&self) -> Result<u32, RequestError> {
+    pub(crate) async fn replicas(&self) -> Result<u32, RequestError> {
         let read = |reply: Reply| {
             let count = reply.field("num-slaves").and_then(Reply::int);
             let count = count.and_then(|count| u32::try_from(count).ok());
@@ -161,7 +161,7 @@ impl Sentinels {
     }
 
     /// Asks all sentinels at the same time. The one that names the most credible server is asked first from then on.
-    pub(super) async fn elect(&self) -> Election {
+    pub(crate) async fn elect(&self) -> Election {
         let mut sentinels = self.sentinels.lock().await;
         let mut asking = JoinSet::new();
         for (at, sentinel) in sentinels.iter_mut().enumerate() {

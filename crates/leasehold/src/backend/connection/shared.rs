@@ -10,13 +10,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::backoff::Backoff;
-use super::connection::RedisConnection;
-use super::origin::Origin;
-use super::reply::RequestError;
+use super::RedisConnection;
+use crate::backend::topology::Origin;
+use crate::backend::{Backoff, RequestError};
 use crate::time::BootInstant;
 
-pub(super) struct Requests {
+pub(crate) struct Requests {
     shared: Arc<Shared>,
 }
 
@@ -39,7 +38,7 @@ struct State {
 type Outcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
 
 impl Requests {
-    pub(super) fn new(origin: Origin) -> Self {
+    pub(crate) fn new(origin: Origin) -> Self {
         let state = State {
             current: None,
             dial: None,
@@ -55,11 +54,11 @@ impl Requests {
         }
     }
 
-    pub(super) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
+    pub(crate) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
         self.shared.state.lock().open()
     }
 
-    pub(super) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
+    pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
         loop {
             let mut dial = match self.shared.open_or_dial() {
                 Step::Open(connection) => return Ok(connection),
@@ -218,7 +217,7 @@ mod tests {
                 continue;
             };
             let is_own =
-                |(reply, text): (&super::super::Reply, &String)| reply.text() == Some(text);
+                |(reply, text): (&crate::backend::Reply, &String)| reply.text() == Some(text);
             let is_right = replies.len() == asked.len() && replies.iter().zip(&asked).all(is_own);
             believed += 1;
             wrong += u64::from(!is_right);

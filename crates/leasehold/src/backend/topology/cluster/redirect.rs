@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::backoff::Backoff;
-use super::cluster::{Node, Nodes};
-use super::connection::RedisConnection;
-use super::reply::{Reply, RequestError};
-use super::slots::{Address, Redirect};
-use super::{Batch, BoxFuture, Command, Connection, Purpose, ServerFacts};
+use super::slot_map::{Address, Redirect};
+use super::{Node, Nodes};
+use crate::backend::connection::RedisConnection;
+use crate::backend::{
+    Backoff, Batch, BoxFuture, Command, Connection, Purpose, Reply, RequestError, ServerFacts,
+};
 use crate::time::BootInstant;
 
 /// See the module's documentation.
-pub(super) struct Route {
+pub(crate) struct Route {
     nodes: Arc<Nodes>,
     purpose: Purpose,
     current: Mutex<Arc<RedisConnection>>,
 }
 
 impl Route {
-    pub(super) fn new(
+    pub(crate) fn new(
         nodes: Arc<Nodes>,
         purpose: Purpose,
         connection: Arc<RedisConnection>,
@@ -138,14 +138,14 @@ impl Route {
 }
 
 /// A connection that follows no redirections, and sees to it that the next request goes elsewhere.
-pub(super) struct Noticed {
+pub(crate) struct Noticed {
     nodes: Arc<Nodes>,
     node: Arc<Node>,
     connection: Arc<dyn Connection>,
 }
 
 impl Noticed {
-    pub(super) fn new(nodes: Arc<Nodes>, node: Arc<Node>, connection: Arc<dyn Connection>) -> Self {
+    pub(crate) fn new(nodes: Arc<Nodes>, node: Arc<Node>, connection: Arc<dyn Connection>) -> Self {
         Self {
             nodes,
             node,

@@ -10,10 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::connection::{RedisConnection, Role};
-use super::origin::Origin;
-use super::reply::{Reply, RequestError};
-use super::{Batch, BoxFuture, Command, Connection, ServerFacts};
+use super::{RedisConnection, Role};
+use crate::backend::topology::Origin;
+use crate::backend::{Batch, BoxFuture, Command, Connection, Reply, RequestError, ServerFacts};
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
 
@@ -24,7 +23,7 @@ const MOST: usize = 16;
 const BELIEVED: Duration = Duration::from_secs(1);
 
 /// Idle connections to one node, and how many replicas it has.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     origin: Origin,
     idle: Mutex<Vec<Arc<RedisConnection>>>,
     turns: Arc<Semaphore>,
@@ -34,7 +33,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(origin: Origin) -> Arc<Self> {
+    pub(crate) fn new(origin: Origin) -> Arc<Self> {
         Arc::new(Self {
             origin,
             idle: Mutex::default(),
@@ -46,7 +45,7 @@ impl Pool {
 
     /// Waits for a connection that the caller has to itself until it drops it.
     /// Other requests may have all of them for `timeout`, not longer.
-    pub(super) async fn connection(
+    pub(crate) async fn connection(
         self: &Arc<Self>,
         wanted: ReplicaAck,
         timeout: Duration,
@@ -107,7 +106,7 @@ impl Pool {
     }
 
     /// The connections that are there now, idle or in use.
-    pub(super) fn connections(&self) -> Vec<Arc<RedisConnection>> {
+    pub(crate) fn connections(&self) -> Vec<Arc<RedisConnection>> {
         let made = self.made.lock();
         let connections = made.iter().filter_map(Weak::upgrade);
         connections

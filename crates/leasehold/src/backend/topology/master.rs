@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::{Endpoint, Event, RedisConnection, Role, Tls};
-use super::reply::RequestError;
 use super::sentinel::Sentinels;
+use crate::backend::RequestError;
+use crate::backend::connection::{Endpoint, Event, RedisConnection, Role, Tls};
 use crate::error::BoxError;
 
 /// See the module's documentation.
@@ -17,7 +17,7 @@ pub(crate) enum Origin {
 
 impl Origin {
     /// Understands `url`.
-    pub(super) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
+    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Sentinels::new(url, tls, connect_timeout) {
             Some(sentinels) => sentinels.map(|sentinels| Self::Elected(sentinels, Role::Master)),
             None => {
@@ -28,14 +28,14 @@ impl Origin {
     }
 
     /// The same server, as one of several that are asked as one.
-    pub(super) fn of_several(self) -> Self {
+    pub(crate) fn of_several(self) -> Self {
         match self {
             Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::Voter),
             Self::Elected(sentinels, _) => Self::Elected(sentinels, Role::Voter),
         }
     }
 
-    pub(super) fn connect_timeout(&self) -> Duration {
+    pub(crate) fn connect_timeout(&self) -> Duration {
         match self {
             Self::Fixed(endpoint, _) => endpoint.connect_timeout(),
             // The sentinels are asked first.
@@ -44,7 +44,7 @@ impl Origin {
     }
 
     /// Connects to the server that it is now.
-    pub(super) async fn connect(
+    pub(crate) async fn connect(
         &self,
         name: &'static str,
         on_event: impl Fn(Event, u64) + Send + Sync + 'static,

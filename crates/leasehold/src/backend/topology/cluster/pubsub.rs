@@ -12,11 +12,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::backoff::Backoff;
-use super::cluster::{Node, Nodes};
-use super::reply::RequestError;
-use super::subscriptions::Unsubscribe;
-use super::{Channel, Listener, PubSubEvent, Slot, Subscription};
+use super::{Node, Nodes};
+use crate::backend::{
+    Backoff, Channel, Listener, PubSubEvent, RequestError, Slot, Subscription, Unsubscribe,
+};
 use crate::time::BootInstant;
 
 /// How long a node may take to confirm before the next look.
@@ -27,7 +26,7 @@ const TRIES: usize = 4;
 
 /// Every subscription of the cluster's client.
 #[derive(Default)]
-pub(super) struct Homes {
+pub(crate) struct Homes {
     seats: Mutex<HashMap<u64, Arc<Seat>>>,
     last_id: AtomicU64,
 }
@@ -75,7 +74,7 @@ impl Listener for Ear {
 }
 
 impl Homes {
-    pub(super) async fn subscribe(
+    pub(crate) async fn subscribe(
         nodes: &Arc<Nodes>,
         channel: Channel,
         slot: Slot,
@@ -108,7 +107,7 @@ impl Homes {
 
     /// Makes every subscription anew that is not where its slot is, and is due or `all` are. Each by itself: a node that
     /// is down delays only its own.
-    pub(super) async fn settle(nodes: &Arc<Nodes>, all: bool) {
+    pub(crate) async fn settle(nodes: &Arc<Nodes>, all: bool) {
         let mut moving = JoinSet::new();
         for seat in nodes.homes.astray(nodes) {
             if !all && seat.retry.lock().due > BootInstant::now() {
@@ -126,7 +125,7 @@ impl Homes {
     }
 
     /// When the next subscription is to be tried again; never where all are where they belong.
-    pub(super) fn due(&self, nodes: &Nodes) -> BootInstant {
+    pub(crate) fn due(&self, nodes: &Nodes) -> BootInstant {
         let astray = self.astray(nodes).into_iter();
         let due = astray.map(|seat| seat.retry.lock().due).min();
         due.unwrap_or(BootInstant::NEVER)

@@ -11,35 +11,21 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::backoff::Backoff;
-use super::connection::{Change, Event, RedisConnection};
-use super::origin::Origin;
-use super::pauses::{Demand, Pauses};
-use super::reply::{RequestError, ServerError};
-use super::{Channel, Connection, Listener, PubSubEvent};
+use super::RedisConnection;
+use super::matching::{Change, Event};
+use super::reconnect::{Demand, Pauses};
+use crate::backend::topology::Origin;
+use crate::backend::{
+    Backoff, Channel, Connection, Listener, PubSubEvent, RequestError, ServerError, Subscription,
+    Unsubscribe,
+};
 use crate::time::BootInstant;
 
 /// How many channels are entered at once, and how many orders are taken at once.
 const BATCH: usize = 500;
 
-/// A subscription in force; dropping it ends it.
-pub(crate) struct Subscription {
-    _ends_on_drop: Box<dyn Unsubscribe>,
-}
-
-/// What a backend does when a [`Subscription`] is dropped, in its own `Drop`.
-pub(crate) trait Unsubscribe: Send + Sync {}
-
-impl Subscription {
-    pub(crate) fn new(ends_on_drop: Box<dyn Unsubscribe>) -> Self {
-        Self {
-            _ends_on_drop: ends_on_drop,
-        }
-    }
-}
-
 /// The connection that is always being kept up, and the channels it listens to.
-pub(super) struct Supervised {
+pub(crate) struct Supervised {
     orders: mpsc::UnboundedSender<Order>,
     connection: watch::Receiver<Line>,
     channels: Arc<Channels>,
@@ -48,7 +34,7 @@ pub(super) struct Supervised {
 }
 
 /// Called when the connection was made, and with `false` when it has broken or could not be made.
-pub(super) type OnLine = Arc<dyn Fn(bool) + Send + Sync>;
+pub(crate) type OnLine = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// The state of the line as the supervisor sees it.
 #[derive(Clone)]
@@ -74,7 +60,7 @@ impl Order {
 }
 
 impl Supervised {
-    pub(super) fn start(origin: Origin, runtime: &tokio::runtime::Handle, on_line: OnLine) -> Self {
+    pub(crate) fn start(origin: Origin, runtime: &tokio::runtime::Handle, on_line: OnLine) -> Self {
         let (orders, inbox) = mpsc::unbounded_channel();
         let (sender, connection) = watch::channel(Line::Down("not yet connected".into()));
         let line = Reported { sender, on_line };
@@ -97,7 +83,7 @@ impl Supervised {
         }
     }
 
-    pub(super) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
+    pub(crate) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
         match &*self.connection.borrow() {
             Line::Up(connection) if connection.is_open() => Some(connection.clone()),
             _ => None,
@@ -105,7 +91,7 @@ impl Supervised {
     }
 
     /// The connection, waited for at most as long as connecting may take.
-    pub(super) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
+    pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
         if let Some(connection) = self.open_connection() {
             return Ok(connection);
         }
@@ -128,7 +114,7 @@ impl Supervised {
         }
     }
 
-    pub(super) async fn subscribe(
+    pub(crate) async fn subscribe(
         &self,
         channel: Channel,
         listener: Arc<dyn Listener>,

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acknowledged::Pool;
-use super::connection::RedisConnection;
-use super::origin::Origin;
-use super::reply::RequestError;
-use super::requests::Requests;
-use super::subscriptions::{OnLine, Supervised};
-use super::{Channel, Connection, Listener, Purpose, Subscription};
+use super::RedisConnection;
+use super::pubsub::{OnLine, Supervised};
+use super::replicated::Pool;
+use super::shared::Requests;
+use crate::backend::topology::Origin;
+use crate::backend::{Channel, Connection, Listener, Purpose, RequestError, Subscription};
 use crate::options::ReplicaAck;
 
 /// See the module's documentation.
-pub(super) struct NodeConnections {
+pub(crate) struct NodeConnections {
     requests: Requests,
     keeper: Supervised,
     /// One per purpose: a connection lives on the runtime that made it.
@@ -23,7 +22,7 @@ pub(super) struct NodeConnections {
 impl NodeConnections {
     /// Connects the keeper's purpose in the background, on `keeper`, and says by `on_line` how it is; callers connect when
     /// they ask.
-    pub(super) fn start(origin: Origin, keeper: &tokio::runtime::Handle, on_line: OnLine) -> Self {
+    pub(crate) fn start(origin: Origin, keeper: &tokio::runtime::Handle, on_line: OnLine) -> Self {
         Self {
             keeper: Supervised::start(origin.clone(), keeper, on_line),
             requests: Requests::new(origin.clone()),
@@ -31,14 +30,14 @@ impl NodeConnections {
         }
     }
 
-    pub(super) fn open_connection(&self, purpose: Purpose) -> Option<Arc<RedisConnection>> {
+    pub(crate) fn open_connection(&self, purpose: Purpose) -> Option<Arc<RedisConnection>> {
         match purpose {
             Purpose::Requests => self.requests.open_connection(),
             Purpose::Keeper => self.keeper.open_connection(),
         }
     }
 
-    pub(super) async fn connection(
+    pub(crate) async fn connection(
         &self,
         purpose: Purpose,
     ) -> Result<Arc<RedisConnection>, RequestError> {
@@ -49,7 +48,7 @@ impl NodeConnections {
     }
 
     /// A connection of its own, whose answers count when replicas have acknowledged.
-    pub(super) async fn acknowledged(
+    pub(crate) async fn acknowledged(
         &self,
         purpose: Purpose,
         wanted: ReplicaAck,
@@ -62,7 +61,7 @@ impl NodeConnections {
         }
     }
 
-    pub(super) async fn subscribe(
+    pub(crate) async fn subscribe(
         &self,
         channel: Channel,
         listener: Arc<dyn Listener>,
@@ -72,7 +71,7 @@ impl NodeConnections {
 
     /// Returns the connections that are there now. Those of callers come last: a caller whose connection to a former master
     /// was closed finds no other to it.
-    pub(super) fn connections(&self) -> impl Iterator<Item = Arc<RedisConnection>> {
+    pub(crate) fn connections(&self) -> impl Iterator<Item = Arc<RedisConnection>> {
         let pools = self.acknowledged.iter().flat_map(|pool| pool.connections());
         let lanes = [Purpose::Keeper, Purpose::Requests];
         pools.chain(

@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::subscriptions::{Subscription, Unsubscribe};
-use super::{
+use crate::backend::{
     Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, PubSubEvent, Purpose,
-    Reply, RequestError, ServerFacts, Slot,
+    Reply, RequestError, ServerFacts, Slot, Subscription, Unsubscribe,
 };
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;

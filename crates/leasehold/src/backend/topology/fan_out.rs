@@ -9,11 +9,10 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::backoff::Backoff;
-use super::lanes::NodeConnections;
-use super::reply::RequestError;
-use super::subscriptions::Unsubscribe;
-use super::{Channel, Listener, PubSubEvent, Subscription};
+use crate::backend::connection::NodeConnections;
+use crate::backend::{
+    Backoff, Channel, Listener, PubSubEvent, RequestError, Subscription, Unsubscribe,
+};
 
 /// How many announcements are remembered until a majority has made them.
 const REMEMBERED: usize = 16;
@@ -24,7 +23,7 @@ pub(crate) fn majority(nodes: usize) -> usize {
 }
 
 /// Returns when a majority of `members` has confirmed; the others are heard when they do.
-pub(super) async fn subscribe(
+pub(crate) async fn subscribe(
     members: Vec<Arc<NodeConnections>>,
     channel: Channel,
     listener: Arc<dyn Listener>,

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::cluster::{Node, Nodes};
-use super::{Channel, Listener, PubSubEvent, Purpose, Slot, Subscription};
+use super::{Node, Nodes};
+use crate::backend::{Channel, Listener, PubSubEvent, Purpose, Slot, Subscription};
 
 /// How long a node may take to confirm.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ const NUMBERS: u32 = 1 << 18;
 
 /// The subscription by which one node is heard.
 #[derive(Default)]
-pub(super) struct Sentry(Mutex<Option<Posted>>);
+pub(crate) struct Sentry(Mutex<Option<Posted>>);
 
 struct Posted {
     slot: Slot,
@@ -50,7 +50,7 @@ impl Listener for Ear {
 }
 
 /// Makes sure that every node that has slots is heard; whether all of them are.
-pub(super) async fn post(nodes: &Arc<Nodes>) -> bool {
+pub(crate) async fn post(nodes: &Arc<Nodes>) -> bool {
     let mut posting = JoinSet::new();
     for node in nodes.masters() {
         let nodes = nodes.clone();

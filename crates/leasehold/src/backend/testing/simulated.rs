@@ -14,10 +14,9 @@ use parking_lot::Mutex;
 use testkit::Dice;
 use tokio::sync::oneshot;
 
-use super::subscriptions::{Subscription, Unsubscribe};
-use super::{
+use crate::backend::{
     Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, PubSubEvent, Purpose,
-    Reply, RequestError, ServerError, ServerFacts, Slot,
+    Reply, RequestError, ServerError, ServerFacts, Slot, Subscription, Unsubscribe,
 };
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;

@@ -1,22 +1,21 @@
 //! Which node of a cluster has which slot, as the nodes tell it.
 
-use super::reply::{Reply, RequestError};
-use super::{ServerErrorKind, Slot};
+use crate::backend::{Reply, RequestError, ServerErrorKind, Slot};
 
 /// The nodes that take writes, each with the slots that it has.
-pub(super) type Layout = Vec<(Address, Vec<std::ops::RangeInclusive<Slot>>)>;
+pub(crate) type Layout = Vec<(Address, Vec<std::ops::RangeInclusive<Slot>>)>;
 
 /// Where a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Address {
+pub(crate) struct Address {
     /// Empty for the host that was asked.
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
 }
 
 impl Address {
     /// The same address, as `host` gave it; `None` where that node does not know the host itself.
-    pub(super) fn given_by(self, host: &str) -> Option<Self> {
+    pub(crate) fn given_by(self, host: &str) -> Option<Self> {
         let port = self.port;
         match self.host.as_str() {
             "?" => None,
@@ -30,7 +29,7 @@ impl Address {
 }
 
 /// Reads the reply of `host` to `CLUSTER SLOTS`. A node whose address is not known is left out.
-pub(super) fn layout(reply: &Reply, host: &str) -> Result<Layout, RequestError> {
+pub(crate) fn layout(reply: &Reply, host: &str) -> Result<Layout, RequestError> {
     let mut layout = Layout::new();
     for range in reply.list().unwrap_or_default() {
         let read = || {
@@ -63,7 +62,7 @@ pub(super) fn layout(reply: &Reply, host: &str) -> Result<Layout, RequestError> 
 
 /// Why a node refused a command that another one, or the same a little later, will take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Redirect {
+pub(crate) enum Redirect {
     /// The slot is that node's.
     Moved(Slot, Address),
     /// The slot is on its way to that node, and what is asked for is there already, or is new.
@@ -73,7 +72,7 @@ pub(super) enum Redirect {
 }
 
 impl Redirect {
-    pub(super) fn of(reply: &Reply) -> Option<Self> {
+    pub(crate) fn of(reply: &Reply) -> Option<Self> {
         let Reply::Refused(refusal) = reply else {
             return None;
         };

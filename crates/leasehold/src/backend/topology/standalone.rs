@@ -3,12 +3,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::connection::RedisConnection;
-use super::lanes::NodeConnections;
-use super::origin::Origin;
-use super::reply::RequestError;
+use super::master::Origin;
 use super::sentinel::Sentinels;
-use super::{Backend, BoxFuture, Channel, Connection, Listener, Purpose, Slot, Subscription};
+use crate::backend::connection::{NodeConnections, RedisConnection};
+use crate::backend::{
+    Backend, BoxFuture, Channel, Connection, Listener, Purpose, RequestError, Slot, Subscription,
+};
 use crate::options::ReplicaAck;
 use crate::rng;
 
@@ -16,12 +16,12 @@ use crate::rng;
 const WATCH: Duration = Duration::from_secs(1);
 
 /// A server on its own, or the master of a group.
-pub(super) struct Standalone {
+pub(crate) struct Standalone {
     lanes: Arc<NodeConnections>,
 }
 
 impl Standalone {
-    pub(super) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
+    pub(crate) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
         let lanes = Arc::new(NodeConnections::start(
             origin.clone(),
             keeper,

@@ -5,6 +5,11 @@
 //! a connection that was made or broke, a subscription that a node has ended. Every node is made to tell when its
 //! slots go (`sentries`), so that where nothing happens it is enough to ask now and then.
 
+mod pubsub;
+mod redirect;
+mod slot_map;
+mod slot_watch;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,21 +19,21 @@ use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 
-use super::address::Hosts;
-use super::backoff::Backoff;
-use super::connection::{Endpoint, RedisConnection, Role, Tls};
-use super::homes::Homes;
-use super::lanes::NodeConnections;
-use super::origin::Origin;
-use super::reply::{Reply, RequestError};
-use super::route::{Noticed, Route};
-use super::sentries::{self, Sentry};
-use super::slots::{self, Address, Layout, Redirect};
-use super::{Backend, BoxFuture, Channel, Connection, Listener, Purpose, Slot, Subscription};
+use super::master::Origin;
+use super::url::Hosts;
+use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role, Tls};
+use crate::backend::{
+    Backend, Backoff, BoxFuture, Channel, Connection, Listener, Purpose, Reply, RequestError, Slot,
+    Subscription,
+};
 use crate::error::BoxError;
 use crate::options::ReplicaAck;
 use crate::rng;
 use crate::time::BootInstant;
+use pubsub::Homes;
+use redirect::{Noticed, Route};
+use slot_map::{self as slots, Address, Layout, Redirect};
+use slot_watch::{self as sentries, Sentry};
 
 const SLOTS: usize = 16_384;
 
@@ -39,21 +44,21 @@ const WATCH: Duration = Duration::from_secs(1);
 const CALM: Duration = Duration::from_secs(10);
 
 /// See the module's documentation.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     nodes: Arc<Nodes>,
 }
 
 /// What is known of the cluster.
-pub(super) struct Nodes {
+pub(crate) struct Nodes {
     /// Nodes named in the URL: asked while no other is known.
     seeds: Vec<Endpoint>,
     keeper: Handle,
     map: RwLock<Map>,
     /// Held while asking for the layout, so that many who need it ask once.
     asking: Mutex<()>,
-    pub(super) homes: Homes,
+    pub(crate) homes: Homes,
     /// Says that something has moved.
-    pub(super) stir: Arc<Notify>,
+    pub(crate) stir: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -64,12 +69,12 @@ struct Map {
 }
 
 /// One node, with connections of its own.
-pub(super) struct Node {
+pub(crate) struct Node {
     /// Tells it from all others of this process.
     number: usize,
-    pub(super) host: String,
-    pub(super) lanes: NodeConnections,
-    pub(super) sentry: Sentry,
+    pub(crate) host: String,
+    pub(crate) lanes: NodeConnections,
+    pub(crate) sentry: Sentry,
 }
 
 /// Nodes by which a cluster is found.
@@ -78,7 +83,7 @@ pub(crate) struct Seeds(Vec<Endpoint>);
 impl Seeds {
     /// Understands `redis+cluster://user:password@host:port,host:port`; `None` when `url` is of another
     /// scheme.
-    pub(super) fn new(
+    pub(crate) fn new(
         url: &str,
         tls: &Tls,
         connect_timeout: Duration,
@@ -101,7 +106,7 @@ fn urls(scheme: &str, rest: &str) -> Result<Vec<String>, BoxError> {
 }
 
 impl Cluster {
-    pub(super) fn new(seeds: Seeds, keeper: &Handle) -> Self {
+    pub(crate) fn new(seeds: Seeds, keeper: &Handle) -> Self {
         let stir = Arc::new(Notify::new());
         let nodes = Arc::new(Nodes {
             seeds: seeds.0,
@@ -157,12 +162,12 @@ fn interval(is_calm: bool) -> Duration {
 
 impl Nodes {
     /// The node that has `slot`, as far as known.
-    pub(super) fn owner(&self, slot: Slot) -> Option<Arc<Node>> {
+    pub(crate) fn owner(&self, slot: Slot) -> Option<Arc<Node>> {
         self.map.read().owners.get(usize::from(slot))?.clone()
     }
 
     /// The node that has `slot`, asked for where none is known.
-    pub(super) async fn find_owner(&self, slot: Slot) -> Result<Arc<Node>, RequestError> {
+    pub(crate) async fn find_owner(&self, slot: Slot) -> Result<Arc<Node>, RequestError> {
         if let Some(node) = self.owner(slot) {
             return Ok(node);
         }
@@ -175,7 +180,7 @@ impl Nodes {
     }
 
     /// Whether `node` has refused something because the slot is another's now, which is noted.
-    pub(super) fn is_moved(&self, failure: &RequestError, node: &Node) -> bool {
+    pub(crate) fn is_moved(&self, failure: &RequestError, node: &Node) -> bool {
         let RequestError::Refused(refusal) = failure else {
             return false;
         };
@@ -191,7 +196,7 @@ impl Nodes {
     }
 
     /// Notes that `slot` is at `address` now.
-    pub(super) fn moved(&self, slot: Slot, address: &Address) {
+    pub(crate) fn moved(&self, slot: Slot, address: &Address) {
         let Some(node) = self.node_at(address) else {
             return;
         };
@@ -202,7 +207,7 @@ impl Nodes {
     }
 
     /// The node at `address`, whose connections are begun where it is new.
-    pub(super) fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
+    pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let mut map = self.map.write();
         if let Some(node) = map.nodes.get(address) {
@@ -229,7 +234,7 @@ impl Nodes {
     }
 
     /// Every node that has slots.
-    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
+    pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
         let mut seen = HashSet::new();
         let map = self.map.read();
         let owners = map.owners.iter().flatten();

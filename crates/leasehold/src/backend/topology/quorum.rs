@@ -12,14 +12,12 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-use super::gathering::{self, majority};
-use super::lanes::NodeConnections;
-use super::origin::Origin;
-use super::reply::{Reply, RequestError, ServerError, ServerErrorKind};
-use super::subscriptions::OnLine;
-use super::{
-    Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, Purpose, ServerFacts,
-    Slot, Subscription,
+use super::fan_out::{self, majority};
+use super::master::Origin;
+use crate::backend::connection::{NodeConnections, OnLine};
+use crate::backend::{
+    Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, Purpose, Reply,
+    RequestError, ServerError, ServerErrorKind, ServerFacts, Slot, Subscription,
 };
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
@@ -77,7 +75,7 @@ impl Drop for Dialing {
 }
 
 impl Assembly {
-    pub(super) fn new(
+    pub(crate) fn new(
         origins: Vec<Origin>,
         first_timeout: Duration,
         timeout: Duration,
@@ -274,7 +272,7 @@ impl Backend for Assembly {
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         let members = self.members.iter().map(|member| member.lanes.clone());
         let members = members.collect();
-        Box::pin(gathering::subscribe(
+        Box::pin(fan_out::subscribe(
             members,
             channel,
             listener,

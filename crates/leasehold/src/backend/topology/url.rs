@@ -3,18 +3,18 @@
 use crate::error::BoxError;
 
 /// The parts of `scheme://credentials@host:port,host:port/path?query`.
-pub(super) struct Hosts<'a> {
+pub(crate) struct Hosts<'a> {
     scheme: &'a str,
     /// With its `@`, where there are any.
-    pub(super) credentials: String,
+    pub(crate) credentials: String,
     hosts: Vec<&'a str>,
-    pub(super) path: &'a str,
-    pub(super) query: Vec<(&'a str, &'a str)>,
+    pub(crate) path: &'a str,
+    pub(crate) query: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Hosts<'a> {
     /// Takes apart what follows `scheme+topology://`; `None` where it does not look like that.
-    pub(super) fn parse(scheme: &'a str, rest: &'a str) -> Option<Self> {
+    pub(crate) fn parse(scheme: &'a str, rest: &'a str) -> Option<Self> {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, hosts) = match authority.rsplit_once('@') {
@@ -34,7 +34,7 @@ impl<'a> Hosts<'a> {
     }
 
     /// One URL per host, with these credentials, and `port` where none is given.
-    pub(super) fn urls(&self, credentials: &str, port: u16) -> Vec<String> {
+    pub(crate) fn urls(&self, credentials: &str, port: u16) -> Vec<String> {
         let url = |host: &&str| {
             let has_port = host
                 .rsplit_once(':')
@@ -50,20 +50,20 @@ impl<'a> Hosts<'a> {
     }
 
     /// The URL of some server that lets the same users in.
-    pub(super) fn any(&self, database: &str) -> String {
+    pub(crate) fn any(&self, database: &str) -> String {
         let (scheme, credentials) = (self.scheme, &self.credentials);
         format!("{scheme}://{credentials}127.0.0.1:6379/{database}")
     }
 
     /// Refuses settings that are not `known`, without repeating what may be a secret.
-    pub(super) fn check_settings(&self, known: &[&str]) -> Result<(), BoxError> {
+    pub(crate) fn check_settings(&self, known: &[&str]) -> Result<(), BoxError> {
         match self.query.iter().all(|(name, _)| known.contains(name)) {
             true => Ok(()),
             false => Err("it has a setting that is not known".into()),
         }
     }
 
-    pub(super) fn setting(&self, name: &str) -> &'a str {
+    pub(crate) fn setting(&self, name: &str) -> &'a str {
         let found = self.query.iter().find(|(at, _)| *at == name);
         found.map_or("", |(_, value)| value)
     }

@@ -1,0 +1,4 @@
+//! Backends for tests.
+
+pub(crate) mod scripted;
+pub(crate) mod simulated;

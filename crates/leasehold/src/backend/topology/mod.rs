@@ -1,0 +1,67 @@
+//! What a URL names: one server, a group under sentinels, several independent servers, or a cluster.
+
+mod cluster;
+mod fan_out;
+mod master;
+mod quorum;
+mod sentinel;
+mod standalone;
+mod url;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) use fan_out::majority;
+pub(crate) use master::Origin;
+
+use super::Backend;
+use super::connection::Tls;
+use crate::error::BoxError;
+use cluster::{Cluster, Seeds};
+use quorum::Assembly;
+use standalone::Standalone;
+
+/// What a URL names, not yet connected to.
+pub(crate) enum Target {
+    One(Origin),
+    Cluster(Seeds),
+}
+
+impl Target {
+    /// Understands `url`.
+    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
+        match Seeds::new(url, tls, connect_timeout) {
+            Some(seeds) => seeds.map(Self::Cluster),
+            None => Origin::new(url, tls, connect_timeout).map(Self::One),
+        }
+    }
+
+    /// Whether slots belong to different nodes, so that what is used together must lie in one.
+    pub(crate) fn divides_slots(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Begins to connect to several that are asked as one. Clusters, whose nodes are not independent, are
+    /// left out.
+    pub(crate) fn open_all(
+        targets: Vec<Self>,
+        first_timeout: Duration,
+        timeout: Duration,
+        keeper: &tokio::runtime::Handle,
+    ) -> Arc<dyn Backend> {
+        let origin = |target| match target {
+            Self::One(origin) => Some(origin.of_several()),
+            Self::Cluster(_) => None,
+        };
+        let origins = targets.into_iter().filter_map(origin).collect();
+        Arc::new(Assembly::new(origins, first_timeout, timeout, keeper))
+    }
+
+    /// Begins to connect; the keeper's connections live on `keeper`.
+    pub(crate) fn open(self, keeper: &tokio::runtime::Handle) -> Arc<dyn Backend> {
+        match self {
+            Self::One(origin) => Arc::new(Standalone::new(origin, keeper)),
+            Self::Cluster(seeds) => Arc::new(Cluster::new(seeds, keeper)),
+        }
+    }
+}
