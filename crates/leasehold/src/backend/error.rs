@@ -67,7 +67,7 @@ impl ServerErrorKind {
             "can't run this command",
             "can't access",
             "can't publish",
-            "ACL failure",
+            "ACL error",
         ]
         .iter()
         .any(|denial| detail.contains(denial))
@@ -101,8 +101,8 @@ impl RequestError {
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
-            Self::Refused(refusal) => matches!(
-                refusal.kind,
+            Self::Refused(error) => matches!(
+                error.kind,
                 ServerErrorKind::Temporary | ServerErrorKind::TooFewVote
             ),
             Self::Malformed(_) | Self::ShutDown => false,
@@ -119,7 +119,7 @@ impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(cause) | Self::Unknown(cause) => cause.fmt(f),
-            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Refused(error) => error.fmt(f),
             Self::NotReplicated {
                 acknowledged,
                 wanted,
@@ -157,7 +157,7 @@ mod tests {
             ),
             (
                 "ERR",
-                "ACL failure in script: User x has no permissions to run the 'get' command",
+                "ACL error in script: User x has no permissions to run the 'get' command",
                 ServerErrorKind::Denied,
             ),
             ("NOSCRIPT", "No matching script", ServerErrorKind::NoScript),

@@ -34,7 +34,7 @@ impl Reply {
     }
 
     pub(super) fn is_refused(&self, kind: ServerErrorKind) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.kind == kind)
+        matches!(self, Self::Refused(error) if error.kind == kind)
     }
 
     /// The value that follows `name`, in an answer of names and values.
@@ -60,7 +60,7 @@ impl fmt::Debug for Reply {
             Self::Int(number) => write!(f, "{number}"),
             Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Self::List(items) => f.debug_list().entries(items).finish(),
-            Self::Refused(refusal) => write!(f, "{refusal}"),
+            Self::Refused(error) => write!(f, "{error}"),
             Self::PerNode(replies) => f.debug_list().entries(replies).finish(),
         }
     }

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::tls::{self, Connector, Tls};
 use super::url::{Address, Credentials, Url};
-use super::wire::{Closed, OnEvent, Reader, Wire, Writer};
+use super::wire::{OnEvent, SocketReader, SocketWriter, Wire, WireClosed};
 use crate::backend::{Capabilities, Command, ServerFacts};
 use crate::backend::{Reply, RequestError, ServerError, ServerErrorKind};
 use crate::error::BoxError;
@@ -104,10 +104,10 @@ impl Endpoint {
         };
         connected
             .unwrap_or_else(late)
-            .map_err(|failure| self.not_connected(failure))
+            .map_err(|error| self.not_connected(error))
     }
 
-    async fn open(&self) -> std::io::Result<(Reader, Writer)> {
+    async fn open(&self) -> std::io::Result<(SocketReader, SocketWriter)> {
         match &self.url.address {
             Address::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
@@ -162,8 +162,8 @@ impl Endpoint {
             greeting.push(Command::new("SELECT").number(database));
         }
         let replies = wire.request(&greeting.into_iter().collect()).await;
-        let replies =
-            replies.map_err(|Closed(why)| RequestError::Unreachable(why.to_string().into()))?;
+        let replies = replies
+            .map_err(|WireClosed(reason)| RequestError::Unreachable(reason.to_string().into()))?;
         let read_at = BootInstant::now();
         let hello = &replies[0];
         accepted(hello)?;
@@ -192,8 +192,8 @@ impl Endpoint {
     }
 
     /// Nothing of ours was sent yet, so a handshake of unknown outcome has none.
-    fn not_connected(&self, failure: RequestError) -> RequestError {
-        match failure {
+    fn not_connected(&self, error: RequestError) -> RequestError {
+        match error {
             RequestError::Unreachable(cause) | RequestError::Unknown(cause) => {
                 RequestError::Unreachable(format!("{self:?}: {cause}").into())
             }
@@ -250,7 +250,7 @@ fn hello(credentials: Option<&Credentials>) -> Command {
 
 fn accepted(reply: &Reply) -> Result<(), RequestError> {
     match reply {
-        Reply::Refused(refusal) => Err(RequestError::Refused(refusal.clone())),
+        Reply::Refused(error) => Err(RequestError::Refused(error.clone())),
         _ => Ok(()),
     }
 }
@@ -258,7 +258,7 @@ fn accepted(reply: &Reply) -> Result<(), RequestError> {
 /// Says what to do where the server is not what it was taken for.
 fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
     let said = |name| hello.field(name).and_then(Reply::text);
-    let why = match (said("mode"), said("role"), role) {
+    let reason = match (said("mode"), said("role"), role) {
         (_, _, Role::Sentinel) => return Ok(()),
         (Some("sentinel"), ..) => {
             "it is a sentinel; the URL for that is `redis+sentinel://host/group`"
@@ -274,7 +274,7 @@ fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
         }
         _ => return Ok(()),
     };
-    Err(RequestError::Unreachable(why.into()))
+    Err(RequestError::Unreachable(reason.into()))
 }
 
 fn server_time(time: &Reply) -> Result<u64, RequestError> {
@@ -337,10 +337,10 @@ mod tests {
     fn an_old_server_is_refused_by_name() {
         let text = |text: &str| Reply::Bytes(text.as_bytes().to_vec());
         let hello = ["server", "redis", "version", "6.2.14"].map(text).to_vec();
-        let Err(RequestError::Refused(refusal)) = version(&Reply::List(hello)) else {
+        let Err(RequestError::Refused(error)) = version(&Reply::List(hello)) else {
             panic!("accepted")
         };
-        assert!(refusal.message.contains("6.2.14"));
+        assert!(error.message.contains("6.2.14"));
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! 1. A push is never taken for the reply to a request.
 //! 2. A request is complete when all of its replies have arrived with its seal behind them, not before.
 //! 3. A request whose caller has gone keeps its place in the order.
-//! 4. A frame that fits nowhere is [`Distrust`]. The connection is then closed, and every request that is not complete has
+//! 4. A frame that fits nowhere is [`ProtocolViolation`]. The connection is then closed, and every request that is not complete has
 //!    an unknown outcome.
 
 use std::borrow::Cow;
@@ -28,38 +28,38 @@ use crate::backend::command::{Digits, write_length};
 /// A frame that the protocol does not allow at its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent {0}")]
-pub(super) struct Distrust(Cow<'static, str>);
+pub(super) struct ProtocolViolation(Cow<'static, str>);
 
 /// What is done to a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Enter,
-    Leave,
+pub(crate) enum SubscribeOp {
+    Subscribe,
+    Unsubscribe,
 }
 
 /// What a push says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum PushEvent {
     Message {
         channel: Channel,
         text: Vec<u8>,
     },
-    /// The server has ended a subscription unasked: the channel's slot is another node's now.
+    /// The server has ended a subscription unasked: the channel's request is another node's now.
     Ended {
         channel: Channel,
     },
 }
 
 /// The place of one request in [`Matcher`].
-pub(super) type Ticket = usize;
+pub(super) type RequestId = usize;
 
 /// Every request that was written, or is about to be, and is not complete.
 #[derive(Default)]
 pub(super) struct Matcher {
     /// What the server owes, in order.
     expected: VecDeque<Expected>,
-    slots: Vec<Slot>,
-    free: Vec<Ticket>,
+    requests: Vec<PendingRequest>,
+    free: Vec<RequestId>,
     /// The number of the last seal that was asked for.
     last_seal: u64,
     /// The channels whose messages are awaited.
@@ -69,22 +69,22 @@ pub(super) struct Matcher {
 
 enum Expected {
     Reply {
-        of: Ticket,
+        of: RequestId,
     },
-    Change {
-        of: Ticket,
-        change: Change,
+    SubscribeOp {
+        of: RequestId,
+        change: SubscribeOp,
         channel: Channel,
     },
     Seal {
-        of: Ticket,
+        of: RequestId,
         number: u64,
     },
 }
 
 /// One request. Slots are used again, so that a request needs no memory of its own but for its replies.
 #[derive(Default)]
-struct Slot {
+struct PendingRequest {
     stage: Stage,
     /// Replies, confirmations and seals that are still to come.
     left: usize,
@@ -98,21 +98,21 @@ enum Stage {
     Waiting,
     Complete,
     /// The connection was closed first.
-    Broken,
+    Closed,
     /// The caller has gone.
     Abandoned,
 }
 
 /// The connection was closed before a request was complete.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub(super) struct ConnectionClosed;
 
 impl Matcher {
     /// Registers a request of `replies` replies, whose parts follow in the order in which they are written.
-    pub(super) fn request(&mut self, replies: usize) -> Ticket {
-        let slot = Slot {
+    pub(super) fn request(&mut self, replies: usize) -> RequestId {
+        let request = PendingRequest {
             stage: if self.is_closed {
-                Stage::Broken
+                Stage::Closed
             } else {
                 Stage::Waiting
             },
@@ -122,26 +122,26 @@ impl Matcher {
         };
         match self.free.pop() {
             Some(at) => {
-                self.slots[at] = slot;
+                self.requests[at] = request;
                 at
             }
             None => {
-                self.slots.push(slot);
-                self.slots.len() - 1
+                self.requests.push(request);
+                self.requests.len() - 1
             }
         }
     }
 
     /// Expects the reply to a command of the request.
-    pub(super) fn expect_reply(&mut self, of: Ticket) {
+    pub(super) fn expect_reply(&mut self, of: RequestId) {
         self.expect(of, Expected::Reply { of });
     }
 
     /// Expects the confirmation of a subscription change, which counts as the reply [`Reply::Nil`].
-    pub(super) fn expect_change(&mut self, of: Ticket, change: Change, channel: Channel) {
+    pub(super) fn expect_change(&mut self, of: RequestId, change: SubscribeOp, channel: Channel) {
         self.expect(
             of,
-            Expected::Change {
+            Expected::SubscribeOp {
                 of,
                 change,
                 channel,
@@ -150,16 +150,16 @@ impl Matcher {
     }
 
     /// Expects a seal, and returns the number to be echoed.
-    pub(super) fn expect_seal(&mut self, of: Ticket) -> u64 {
+    pub(super) fn expect_seal(&mut self, of: RequestId) -> u64 {
         self.last_seal += 1;
         let number = self.last_seal;
         self.expect(of, Expected::Seal { of, number });
         number
     }
 
-    fn expect(&mut self, of: Ticket, expected: Expected) {
+    fn expect(&mut self, of: RequestId, expected: Expected) {
         if !self.is_closed {
-            self.slots[of].left += 1;
+            self.requests[of].left += 1;
             self.expected.push_back(expected);
         }
     }
@@ -174,7 +174,7 @@ impl Matcher {
         &mut self,
         frame: Frame,
         woken: &mut Vec<Waker>,
-    ) -> Result<Option<Event>, Distrust> {
+    ) -> Result<Option<PushEvent>, ProtocolViolation> {
         match frame {
             Frame::Push(items) => self.push(items, woken),
             Frame::Reply(reply) => self.reply(reply, woken).map(|()| None),
@@ -182,28 +182,32 @@ impl Matcher {
         }
     }
 
-    fn reply(&mut self, reply: Reply, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
+    fn reply(&mut self, reply: Reply, woken: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
         let (of, reply) = match (self.expected.pop_front(), reply) {
             (Some(Expected::Reply { of }), reply) => (of, reply),
-            (Some(Expected::Seal { .. }), Reply::Refused(refusal)) => {
-                return Err(Distrust(format!("`{refusal}` in place of a seal").into()));
+            (Some(Expected::Seal { .. }), Reply::Refused(error)) => {
+                return Err(ProtocolViolation(
+                    format!("`{error}` in place of a seal").into(),
+                ));
             }
             (Some(Expected::Seal { .. }), _) => {
-                return Err(Distrust("a reply in place of a seal".into()));
+                return Err(ProtocolViolation("a reply in place of a seal".into()));
             }
-            (Some(Expected::Change { of, .. }), Reply::Refused(refusal)) => {
-                (of, Reply::Refused(refusal))
+            (Some(Expected::SubscribeOp { of, .. }), Reply::Refused(error)) => {
+                (of, Reply::Refused(error))
             }
-            (Some(Expected::Change { .. }), _) => {
-                return Err(Distrust("a reply in place of a confirmation".into()));
+            (Some(Expected::SubscribeOp { .. }), _) => {
+                return Err(ProtocolViolation(
+                    "a reply in place of a confirmation".into(),
+                ));
             }
-            (None, _) => return Err(Distrust("a reply to nothing".into())),
+            (None, _) => return Err(ProtocolViolation("a reply to nothing".into())),
         };
         self.store(of, Some(reply), woken);
         Ok(())
     }
 
-    fn seal(&mut self, number: u64, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
+    fn seal(&mut self, number: u64, woken: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
         match self.expected.pop_front() {
             Some(Expected::Seal {
                 of,
@@ -212,7 +216,7 @@ impl Matcher {
                 self.store(of, None, woken);
                 Ok(())
             }
-            _ => Err(Distrust(
+            _ => Err(ProtocolViolation(
                 "a seal where replies or another seal were due".into(),
             )),
         }
@@ -222,38 +226,38 @@ impl Matcher {
         &mut self,
         items: Vec<Reply>,
         woken: &mut Vec<Waker>,
-    ) -> Result<Option<Event>, Distrust> {
+    ) -> Result<Option<PushEvent>, ProtocolViolation> {
         let mut items = items.into_iter();
         let (Some(Reply::Bytes(kind)), Some(Reply::Bytes(name))) = (items.next(), items.next())
         else {
-            return Err(Distrust("a push without a channel".into()));
+            return Err(ProtocolViolation("a push without a channel".into()));
         };
         let (channel, what) = match kind.as_slice() {
             b"message" => (Channel::Classic(name), None),
             b"smessage" => (Channel::Sharded(name), None),
-            b"subscribe" => (Channel::Classic(name), Some(Change::Enter)),
-            b"ssubscribe" => (Channel::Sharded(name), Some(Change::Enter)),
-            b"unsubscribe" => (Channel::Classic(name), Some(Change::Leave)),
-            b"sunsubscribe" => (Channel::Sharded(name), Some(Change::Leave)),
-            _ => return Err(Distrust("a push that was not asked for".into())),
+            b"subscribe" => (Channel::Classic(name), Some(SubscribeOp::Subscribe)),
+            b"ssubscribe" => (Channel::Sharded(name), Some(SubscribeOp::Subscribe)),
+            b"unsubscribe" => (Channel::Classic(name), Some(SubscribeOp::Unsubscribe)),
+            b"sunsubscribe" => (Channel::Sharded(name), Some(SubscribeOp::Unsubscribe)),
+            _ => return Err(ProtocolViolation("a push that was not asked for".into())),
         };
         match (what, items.next(), items.next()) {
             (None, Some(Reply::Bytes(text)), None) if self.subscribed.contains(&channel) => {
-                Ok(Some(Event::Message { channel, text }))
+                Ok(Some(PushEvent::Message { channel, text }))
             }
             (Some(change), Some(Reply::Int(_)), None) => self.confirm(change, channel, woken),
-            _ => Err(Distrust("a push that was not asked for".into())),
+            _ => Err(ProtocolViolation("a push that was not asked for".into())),
         }
     }
 
     fn confirm(
         &mut self,
-        made: Change,
+        made: SubscribeOp,
         channel: Channel,
         woken: &mut Vec<Waker>,
-    ) -> Result<Option<Event>, Distrust> {
+    ) -> Result<Option<PushEvent>, ProtocolViolation> {
         let asked = match self.expected.front() {
-            Some(Expected::Change {
+            Some(Expected::SubscribeOp {
                 of,
                 change,
                 channel: of_channel,
@@ -264,31 +268,31 @@ impl Matcher {
             self.expected.pop_front();
             self.store(of, Some(Reply::Nil), woken);
             match made {
-                Change::Enter => self.subscribed.insert(channel),
-                Change::Leave => self.subscribed.remove(&channel),
+                SubscribeOp::Subscribe => self.subscribed.insert(channel),
+                SubscribeOp::Unsubscribe => self.subscribed.remove(&channel),
             };
             return Ok(None);
         }
-        // Only a slot that moves ends a subscription unasked, and only sharded channels have one.
-        let moved = made == Change::Leave && matches!(channel, Channel::Sharded(_));
+        // Only a request that moves ends a subscription unasked, and only sharded channels have one.
+        let moved = made == SubscribeOp::Unsubscribe && matches!(channel, Channel::Sharded(_));
         match moved && self.subscribed.remove(&channel) {
-            true => Ok(Some(Event::Ended { channel })),
-            false => Err(Distrust("a confirmation of nothing".into())),
+            true => Ok(Some(PushEvent::Ended { channel })),
+            false => Err(ProtocolViolation("a confirmation of nothing".into())),
         }
     }
 
     /// Keeps a part of a request, and ends the request with its last one (invariant 2).
-    fn store(&mut self, of: Ticket, reply: Option<Reply>, woken: &mut Vec<Waker>) {
-        let slot = &mut self.slots[of];
-        slot.left -= 1;
-        match (slot.stage, slot.left) {
+    fn store(&mut self, of: RequestId, reply: Option<Reply>, woken: &mut Vec<Waker>) {
+        let request = &mut self.requests[of];
+        request.left -= 1;
+        match (request.stage, request.left) {
             (Stage::Abandoned, 0) => self.free.push(of),
             (Stage::Abandoned, _) => {}
             (_, left) => {
-                slot.replies.extend(reply);
+                request.replies.extend(reply);
                 if left == 0 {
-                    slot.stage = Stage::Complete;
-                    woken.extend(slot.waker.take());
+                    request.stage = Stage::Complete;
+                    woken.extend(request.waker.take());
                 }
             }
         }
@@ -297,16 +301,16 @@ impl Matcher {
     /// The replies to a request, once it is complete. It must not be asked again after that.
     pub(super) fn poll(
         &mut self,
-        of: Ticket,
+        of: RequestId,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Vec<Reply>, Broken>> {
-        let slot = &mut self.slots[of];
-        let outcome = match slot.stage {
-            Stage::Waiting if slot.left == 0 => Ok(Vec::new()),
-            Stage::Complete => Ok(mem::take(&mut slot.replies)),
-            Stage::Broken => Err(Broken),
+    ) -> Poll<Result<Vec<Reply>, ConnectionClosed>> {
+        let request = &mut self.requests[of];
+        let outcome = match request.stage {
+            Stage::Waiting if request.left == 0 => Ok(Vec::new()),
+            Stage::Complete => Ok(mem::take(&mut request.replies)),
+            Stage::Closed => Err(ConnectionClosed),
             Stage::Waiting | Stage::Abandoned => {
-                match &mut slot.waker {
+                match &mut request.waker {
                     Some(waker) => waker.clone_from(context.waker()),
                     none => *none = Some(context.waker().clone()),
                 }
@@ -318,16 +322,16 @@ impl Matcher {
     }
 
     /// Forgets the caller of a request, not its place (invariant 3).
-    pub(super) fn abandon(&mut self, of: Ticket) {
-        let slot = &mut self.slots[of];
-        match slot.stage {
-            Stage::Waiting if slot.left > 0 => {
-                slot.stage = Stage::Abandoned;
-                slot.replies = Vec::new();
-                slot.waker = None;
+    pub(super) fn abandon(&mut self, of: RequestId) {
+        let request = &mut self.requests[of];
+        match request.stage {
+            Stage::Waiting if request.left > 0 => {
+                request.stage = Stage::Abandoned;
+                request.replies = Vec::new();
+                request.waker = None;
             }
-            Stage::Waiting | Stage::Complete | Stage::Broken => {
-                slot.replies = Vec::new();
+            Stage::Waiting | Stage::Complete | Stage::Closed => {
+                request.replies = Vec::new();
                 self.free.push(of);
             }
             Stage::Abandoned => {}
@@ -340,13 +344,13 @@ impl Matcher {
         self.expected.clear();
         self.subscribed.clear();
         let mut woken = Vec::new();
-        for slot in self
-            .slots
+        for request in self
+            .requests
             .iter_mut()
-            .filter(|slot| slot.stage == Stage::Waiting)
+            .filter(|request| request.stage == Stage::Waiting)
         {
-            slot.stage = Stage::Broken;
-            woken.extend(slot.waker.take());
+            request.stage = Stage::Closed;
+            woken.extend(request.waker.take());
         }
         woken
     }

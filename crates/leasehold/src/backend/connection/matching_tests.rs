@@ -39,7 +39,7 @@ fn reply(number: i64) -> Frame {
 }
 
 /// Registers a sealed request.
-fn request(matcher: &mut Matcher, commands: usize) -> Ticket {
+fn request(matcher: &mut Matcher, commands: usize) -> RequestId {
     let of = matcher.request(commands);
     for _ in 0..commands {
         matcher.expect_reply(of);
@@ -49,10 +49,10 @@ fn request(matcher: &mut Matcher, commands: usize) -> Ticket {
 }
 
 /// Registers a sealed entry into `channels`.
-fn enter(matcher: &mut Matcher, channels: &[&str]) -> Ticket {
+fn enter(matcher: &mut Matcher, channels: &[&str]) -> RequestId {
     let of = matcher.request(channels.len());
     for channel in channels {
-        matcher.expect_change(of, Change::Enter, sharded(channel));
+        matcher.expect_change(of, SubscribeOp::Subscribe, sharded(channel));
     }
     matcher.expect_seal(of);
     of
@@ -62,11 +62,11 @@ fn seal(number: u64) -> Frame {
     Frame::Seal(number)
 }
 
-fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<Event>, Distrust> {
+fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<PushEvent>, ProtocolViolation> {
     matcher.take(frame, &mut Vec::new())
 }
 
-fn outcome(matcher: &mut Matcher, of: Ticket) -> Option<Result<Vec<Reply>, Broken>> {
+fn outcome(matcher: &mut Matcher, of: RequestId) -> Option<Result<Vec<Reply>, ConnectionClosed>> {
     let mut context = Context::from_waker(Waker::noop());
     match matcher.poll(of, &mut context) {
         Poll::Ready(outcome) => Some(outcome),
@@ -120,7 +120,7 @@ fn unasked_push_is_never_a_reply() {
     let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 1));
     let moved = take(&mut matcher, push("sunsubscribe", "c", Reply::Int(0)));
     let channel = sharded("c");
-    assert_eq!(moved, Ok(Some(Event::Ended { channel })));
+    assert_eq!(moved, Ok(Some(PushEvent::Ended { channel })));
     for frame in [reply(1), seal(2), reply(2), seal(3)] {
         take(&mut matcher, frame).unwrap();
     }
@@ -132,12 +132,12 @@ fn unasked_push_is_never_a_reply() {
 fn refused_change_is_an_error_reply() {
     let mut matcher = Matcher::default();
     let entering = enter(&mut matcher, &["a", "b"]);
-    let refusal = Reply::Refused(ServerError::new("MOVED", "1 h:1"));
-    take(&mut matcher, Frame::Reply(refusal.clone())).unwrap();
+    let error = Reply::Refused(ServerError::new("MOVED", "1 h:1"));
+    take(&mut matcher, Frame::Reply(error.clone())).unwrap();
     take(&mut matcher, push("ssubscribe", "b", Reply::Int(1))).unwrap();
     take(&mut matcher, seal(1)).unwrap();
     let replies = outcome(&mut matcher, entering);
-    assert_eq!(replies, Some(Ok(vec![refusal, Reply::Nil])));
+    assert_eq!(replies, Some(Ok(vec![error, Reply::Nil])));
 }
 
 #[test]
@@ -170,9 +170,9 @@ fn refused_seal_is_reported_with_its_reason() {
     let mut matcher = Matcher::default();
     request(&mut matcher, 1);
     take(&mut matcher, reply(1)).unwrap();
-    let refusal = Reply::Refused(ServerError::new("BUSY", "a script"));
-    let why = take(&mut matcher, Frame::Reply(refusal)).unwrap_err();
-    assert!(why.to_string().contains("BUSY a script"), "{why}");
+    let error = Reply::Refused(ServerError::new("BUSY", "a script"));
+    let reason = take(&mut matcher, Frame::Reply(error)).unwrap_err();
+    assert!(reason.to_string().contains("BUSY a script"), "{reason}");
 }
 
 #[test]
@@ -204,9 +204,9 @@ fn closing_wakes_every_caller() {
     }
     matcher.close().into_iter().for_each(Waker::wake);
     assert_eq!(count.0.load(Ordering::SeqCst), 2);
-    assert_eq!(outcome(&mut matcher, one), Some(Err(Broken)));
+    assert_eq!(outcome(&mut matcher, one), Some(Err(ConnectionClosed)));
     let late = request(&mut matcher, 1);
-    assert_eq!(outcome(&mut matcher, late), Some(Err(Broken)));
+    assert_eq!(outcome(&mut matcher, late), Some(Err(ConnectionClosed)));
 }
 
 /// What a proxy does to the frames of a server.

@@ -22,16 +22,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub(crate) use endpoint::{Endpoint, Role};
-pub(crate) use matching::{Change, Event};
+pub(crate) use matching::{PushEvent, SubscribeOp};
 pub(crate) use node::NodeConnections;
-pub(crate) use pubsub::OnLine;
+pub(crate) use pubsub::OnStateChange;
 pub(crate) use tls::Tls;
 
 use super::{
     Batch, BoxFuture, Channel, Command, Connection, Reply, RequestError, ServerError,
     ServerErrorKind, ServerFacts,
 };
-use wire::{Closed, Wire};
+use wire::{Wire, WireClosed};
 
 /// A connection that was logged in.
 pub(crate) struct RedisConnection {
@@ -54,7 +54,7 @@ impl RedisConnection {
         endpoint: &Endpoint,
         name: &'static str,
         role: Role,
-        on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+        on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, RequestError> {
         static ID: AtomicU64 = AtomicU64::new(1);
         let id = ID.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl RedisConnection {
     }
 
     /// Sends scripts that were unknown with their source.
-    async fn teach(&self, batch: &Batch, replies: &mut [Reply]) -> Result<(), Closed> {
+    async fn teach(&self, batch: &Batch, replies: &mut [Reply]) -> Result<(), WireClosed> {
         let unknown = replies.iter().enumerate();
         let unknown = unknown.filter(|(_, reply)| reply.is_refused(ServerErrorKind::NoScript));
         let with_source = |(at, _)| Some((at, batch.with_source(at)?));
@@ -145,13 +145,13 @@ impl RedisConnection {
     /// Enters or leaves channels, and waits for the server's confirmation; the inner errors are its refusals.
     pub(super) async fn change(
         &self,
-        change: Change,
+        change: SubscribeOp,
         channels: &[Channel],
     ) -> Result<Vec<Result<(), ServerError>>, RequestError> {
         let changing = self.wire.change(change, channels);
         let replies = self.in_time(self.change_timeout, changing).await?;
         let outcome = |reply| match reply {
-            Reply::Refused(refusal) => Err(refusal),
+            Reply::Refused(error) => Err(error),
             _ => Ok(()),
         };
         Ok(replies.into_iter().map(outcome).collect())
@@ -160,15 +160,15 @@ impl RedisConnection {
     async fn in_time<T>(
         &self,
         timeout: Duration,
-        exchange: impl Future<Output = Result<T, Closed>>,
+        exchange: impl Future<Output = Result<T, WireClosed>>,
     ) -> Result<T, RequestError> {
-        let answers = self.wire.answers();
+        let answers = self.wire.reply_count();
         match tokio::time::timeout(timeout, exchange).await {
             Ok(Ok(replies)) => Ok(replies),
-            Ok(Err(Closed(why))) => Err(RequestError::Unknown(why.to_string().into())),
+            Ok(Err(WireClosed(reason))) => Err(RequestError::Unknown(reason.to_string().into())),
             Err(_) => {
                 // Others were answered meanwhile: only this request is slow, not the connection.
-                if self.wire.answers() == answers {
+                if self.wire.reply_count() == answers {
                     self.close();
                 }
                 Err(RequestError::Unknown(
@@ -188,7 +188,7 @@ impl RedisConnection {
         let command = words[1..].iter().fold(command, Command::arg);
         let batch = [command].into_iter().collect();
         match self.exchange(batch, timeout).await?.pop() {
-            Some(Reply::Refused(refusal)) => Err(RequestError::Refused(refusal)),
+            Some(Reply::Refused(error)) => Err(RequestError::Refused(error)),
             Some(reply) => Ok(reply),
             None => Err(RequestError::malformed(words[0], &[])),
         }
@@ -222,5 +222,5 @@ impl Connection for RedisConnection {
 
 /// Whether the server has become a replica: where the master is now is to be asked anew.
 fn is_demoted(reply: &Reply) -> bool {
-    matches!(reply, Reply::Refused(refusal) if refusal.message.contains("READONLY"))
+    matches!(reply, Reply::Refused(error) if error.message.contains("READONLY"))
 }

@@ -4,29 +4,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::RedisConnection;
-use super::pubsub::{OnLine, Supervised};
-use super::replicated::Pool;
-use super::shared::Requests;
-use crate::backend::topology::Origin;
+use super::pubsub::{OnStateChange, SupervisedConnection};
+use super::replicated::ReplicatedPool;
+use super::shared::SharedConnection;
+use crate::backend::topology::Master;
 use crate::backend::{Channel, Connection, Listener, Purpose, RequestError, Subscription};
 use crate::options::ReplicaAck;
 
 /// See the module's documentation.
 pub(crate) struct NodeConnections {
-    requests: Requests,
-    keeper: Supervised,
+    requests: SharedConnection,
+    keeper: SupervisedConnection,
     /// One per purpose: a connection lives on the runtime that made it.
-    acknowledged: [Arc<Pool>; 2],
+    acknowledged: [Arc<ReplicatedPool>; 2],
 }
 
 impl NodeConnections {
-    /// Connects the keeper's purpose in the background, on `keeper`, and says by `on_line` how it is; callers connect when
+    /// Connects the keeper's purpose in the background, on `keeper`, and says by `on_state_change` how it is; callers connect when
     /// they ask.
-    pub(crate) fn start(origin: Origin, keeper: &tokio::runtime::Handle, on_line: OnLine) -> Self {
+    pub(crate) fn start(
+        master: Master,
+        keeper: &tokio::runtime::Handle,
+        on_state_change: OnStateChange,
+    ) -> Self {
         Self {
-            keeper: Supervised::start(origin.clone(), keeper, on_line),
-            requests: Requests::new(origin.clone()),
-            acknowledged: [Pool::new(origin.clone()), Pool::new(origin)],
+            keeper: SupervisedConnection::start(master.clone(), keeper, on_state_change),
+            requests: SharedConnection::new(master.clone()),
+            acknowledged: [
+                ReplicatedPool::new(master.clone()),
+                ReplicatedPool::new(master),
+            ],
         }
     }
 
@@ -71,11 +78,11 @@ impl NodeConnections {
 
     /// Returns the connections that are there now. Those of callers come last: a caller whose connection to a former master
     /// was closed finds no other to it.
-    pub(crate) fn connections(&self) -> impl Iterator<Item = Arc<RedisConnection>> {
+    pub(crate) fn open_connections(&self) -> impl Iterator<Item = Arc<RedisConnection>> {
         let pools = self.acknowledged.iter().flat_map(|pool| pool.connections());
-        let lanes = [Purpose::Keeper, Purpose::Requests];
+        let purposes = [Purpose::Keeper, Purpose::Requests];
         pools.chain(
-            lanes
+            purposes
                 .into_iter()
                 .filter_map(|purpose| self.open_connection(purpose)),
         )

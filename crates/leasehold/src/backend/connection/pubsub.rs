@@ -12,38 +12,38 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::RedisConnection;
-use super::matching::{Change, Event};
-use super::reconnect::{Demand, Pauses};
-use crate::backend::topology::Origin;
+use super::matching::{PushEvent, SubscribeOp};
+use super::reconnect::{Demand, ReconnectDelay};
+use crate::backend::topology::Master;
 use crate::backend::{
     Backoff, Channel, Connection, Listener, PubSubEvent, RequestError, ServerError, Subscription,
     Unsubscribe,
 };
 use crate::time::BootInstant;
 
-/// How many channels are entered at once, and how many orders are taken at once.
+/// How many channels are entered at once, and how many commands are taken at once.
 const BATCH: usize = 500;
 
 /// The connection that is always being kept up, and the channels it listens to.
-pub(crate) struct Supervised {
-    orders: mpsc::UnboundedSender<Order>,
-    connection: watch::Receiver<Line>,
+pub(crate) struct SupervisedConnection {
+    commands: mpsc::UnboundedSender<SubscriptionCmd>,
+    connection: watch::Receiver<ConnectionState>,
     channels: Arc<Channels>,
     connect_timeout: Duration,
     demand: Arc<Demand>,
 }
 
 /// Called when the connection was made, and with `false` when it has broken or could not be made.
-pub(crate) type OnLine = Arc<dyn Fn(bool) + Send + Sync>;
+pub(crate) type OnStateChange = Arc<dyn Fn(bool) + Send + Sync>;
 
-/// The state of the line as the supervisor sees it.
+/// The state of the state as the supervisor sees it.
 #[derive(Clone)]
-enum Line {
+enum ConnectionState {
     Up(Arc<RedisConnection>),
     Down(Arc<str>),
 }
 
-enum Order {
+enum SubscriptionCmd {
     Subscribe {
         channel: Channel,
         done: oneshot::Sender<Result<(), ServerError>>,
@@ -53,29 +53,37 @@ enum Order {
     },
 }
 
-impl Order {
+impl SubscriptionCmd {
     fn is_awaited(&self) -> bool {
         matches!(self, Self::Subscribe { done, .. } if !done.is_closed())
     }
 }
 
-impl Supervised {
-    pub(crate) fn start(origin: Origin, runtime: &tokio::runtime::Handle, on_line: OnLine) -> Self {
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let (sender, connection) = watch::channel(Line::Down("not yet connected".into()));
-        let line = Reported { sender, on_line };
+impl SupervisedConnection {
+    pub(crate) fn start(
+        master: Master,
+        runtime: &tokio::runtime::Handle,
+        on_state_change: OnStateChange,
+    ) -> Self {
+        let (commands, inbox) = mpsc::unbounded_channel();
+        let (sender, connection) =
+            watch::channel(ConnectionState::Down("not yet connected".into()));
+        let state = StateReporter {
+            sender,
+            on_state_change,
+        };
         let channels = Arc::new(Channels::default());
-        let connect_timeout = origin.connect_timeout();
+        let connect_timeout = master.connect_timeout();
         let demand = Arc::new(Demand::default());
         runtime.spawn(supervise(
-            origin,
+            master,
             channels.clone(),
             inbox,
-            line,
+            state,
             demand.clone(),
         ));
         Self {
-            orders,
+            commands,
             connection,
             channels,
             connect_timeout,
@@ -85,7 +93,7 @@ impl Supervised {
 
     pub(crate) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
         match &*self.connection.borrow() {
-            Line::Up(connection) if connection.is_open() => Some(connection.clone()),
+            ConnectionState::Up(connection) if connection.is_open() => Some(connection.clone()),
             _ => None,
         }
     }
@@ -95,20 +103,21 @@ impl Supervised {
         if let Some(connection) = self.open_connection() {
             return Ok(connection);
         }
-        let _wanted = self.demand.begin();
+        let _demand = self.demand.begin();
         let mut connection = self.connection.clone();
-        let up = connection
-            .wait_for(|line| matches!(line, Line::Up(connection) if connection.is_open()));
+        let up = connection.wait_for(
+            |state| matches!(state, ConnectionState::Up(connection) if connection.is_open()),
+        );
         match tokio::time::timeout(self.connect_timeout, up).await {
-            Ok(Ok(line)) => match &*line {
-                Line::Up(connection) => Ok(connection.clone()),
-                Line::Down(_) => unreachable!("BUG: waited for a line that is up"),
+            Ok(Ok(state)) => match &*state {
+                ConnectionState::Up(connection) => Ok(connection.clone()),
+                ConnectionState::Down(_) => unreachable!("BUG: waited for a state that is up"),
             },
             Ok(Err(_)) => Err(RequestError::ShutDown),
             Err(_) => Err(RequestError::Unreachable(
                 match &*self.connection.borrow() {
-                    Line::Up(_) => "the connection has broken".into(),
-                    Line::Down(why) => why.to_string().into(),
+                    ConnectionState::Up(_) => "the connection has broken".into(),
+                    ConnectionState::Down(reason) => reason.to_string().into(),
                 },
             )),
         }
@@ -120,49 +129,51 @@ impl Supervised {
         listener: Arc<dyn Listener>,
     ) -> Result<Subscription, RequestError> {
         let id = self.channels.insert(channel.clone(), listener);
-        let subscription = Subscription::new(Box::new(Listening {
+        let subscription = Subscription::new(Box::new(ChannelGuard {
             channel: channel.clone(),
             id,
             channels: self.channels.clone(),
-            orders: self.orders.clone(),
+            commands: self.commands.clone(),
         }));
         let (done, confirmed) = oneshot::channel();
-        let ordered = self.orders.send(Order::Subscribe { channel, done });
-        let _wanted = self.demand.begin();
+        let ordered = self
+            .commands
+            .send(SubscriptionCmd::Subscribe { channel, done });
+        let _demand = self.demand.begin();
         match (ordered, confirmed.await) {
             (Ok(()), Ok(Ok(()))) => Ok(subscription),
-            (Ok(()), Ok(Err(refusal))) => Err(RequestError::Refused(refusal)),
+            (Ok(()), Ok(Err(error))) => Err(RequestError::Refused(error)),
             _ => Err(RequestError::ShutDown),
         }
     }
 }
 
-struct Listening {
+struct ChannelGuard {
     channel: Channel,
     id: u64,
     channels: Arc<Channels>,
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<SubscriptionCmd>,
 }
 
-impl Unsubscribe for Listening {}
+impl Unsubscribe for ChannelGuard {}
 
-impl Drop for Listening {
+impl Drop for ChannelGuard {
     fn drop(&mut self) {
         self.channels.remove(&self.channel, self.id);
         let channel = self.channel.clone();
-        let _ = self.orders.send(Order::Unsubscribe { channel });
+        let _ = self.commands.send(SubscriptionCmd::Unsubscribe { channel });
     }
 }
 
 /// Who listens to what. Written by callers, read by the connection's task for every message.
 #[derive(Default)]
 struct Channels {
-    listeners: Mutex<HashMap<Channel, Numbered>>,
+    listeners: Mutex<HashMap<Channel, ListenerEntry>>,
     last_id: AtomicU64,
 }
 
 /// A listener and its number, which tells it from one that takes its place.
-type Numbered = (u64, Arc<dyn Listener>);
+type ListenerEntry = (u64, Arc<dyn Listener>);
 
 impl Channels {
     fn insert(&self, channel: Channel, listener: Arc<dyn Listener>) -> u64 {
@@ -199,90 +210,83 @@ impl Channels {
     }
 }
 
-/// Where the supervisor says how the line is.
-struct Reported {
-    sender: watch::Sender<Line>,
-    on_line: OnLine,
+/// Where the supervisor says how the state is.
+struct StateReporter {
+    sender: watch::Sender<ConnectionState>,
+    on_state_change: OnStateChange,
 }
 
-impl Reported {
-    fn is(&self, line: Line) {
-        let is_up = matches!(line, Line::Up(_));
-        self.sender.send_replace(line);
-        (self.on_line)(is_up);
+impl StateReporter {
+    fn report(&self, state: ConnectionState) {
+        let is_up = matches!(state, ConnectionState::Up(_));
+        self.sender.send_replace(state);
+        (self.on_state_change)(is_up);
     }
 }
 
-/// Keeps the line up until nobody is left to give orders.
+/// Keeps the state up until nobody is left to give commands.
 async fn supervise(
-    origin: Origin,
+    master: Master,
     channels: Arc<Channels>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-    line: Reported,
+    mut commands: mpsc::UnboundedReceiver<SubscriptionCmd>,
+    state: StateReporter,
     demand: Arc<Demand>,
 ) {
-    let mut pauses = Pauses::default();
-    let mut unanswered = Vec::new();
+    let mut delay = ReconnectDelay::default();
+    let mut pending = Vec::new();
     loop {
-        let mut refused = Refused::default();
-        match connect(&origin, &channels).await {
+        let mut refused = RejectedChannels::default();
+        match connect(&master, &channels).await {
             Ok(connection) => {
                 tracing::debug!(
                     server = connection.server(),
                     version = connection.facts().version,
-                    "line is up"
+                    "connected"
                 );
-                line.is(Line::Up(connection.clone()));
-                let restored = restore(&connection, &channels, &mut refused).await;
+                state.report(ConnectionState::Up(connection.clone()));
+                let restored = resubscribe_all(&connection, &channels, &mut refused).await;
                 if restored {
-                    pauses = Pauses::default();
+                    delay = ReconnectDelay::default();
                 }
                 let gone = restored
-                    && serve(
-                        &connection,
-                        &channels,
-                        &mut orders,
-                        &mut unanswered,
-                        refused,
-                    )
-                    .await;
+                    && serve(&connection, &channels, &mut commands, &mut pending, refused).await;
                 connection.close();
-                line.is(Line::Down("the connection has broken".into()));
+                state.report(ConnectionState::Down("the connection has broken".into()));
                 if gone {
                     return;
                 }
                 tracing::info!(
                     server = connection.server(),
-                    "line is down, connecting again"
+                    "connection lost, reconnecting"
                 );
             }
-            Err(failure) => {
-                tracing::warn!(%failure, "cannot connect, trying again");
-                line.is(Line::Down(failure.to_string().into()));
+            Err(error) => {
+                tracing::warn!(%error, "cannot connect, trying again");
+                state.report(ConnectionState::Down(error.to_string().into()));
             }
         }
-        if collect_during(pauses.next(&demand), &mut orders, &mut unanswered).await {
+        if collect_commands(delay.next(&demand), &mut commands, &mut pending).await {
             return;
         }
     }
 }
 
-/// Takes in orders while `pause` lasts; true when nobody is left to give any. Only those that somebody still
+/// Takes in commands while `pause` lasts; true when nobody is left to give any. Only those that somebody still
 /// waits for are kept, lest they gather in a long outage: a new connection has nothing to leave.
-async fn collect_during(
+async fn collect_commands(
     pause: impl Future<Output = ()>,
-    orders: &mut mpsc::UnboundedReceiver<Order>,
-    unanswered: &mut Vec<Order>,
+    commands: &mut mpsc::UnboundedReceiver<SubscriptionCmd>,
+    pending: &mut Vec<SubscriptionCmd>,
 ) -> bool {
     let mut pause = std::pin::pin!(pause);
     loop {
         tokio::select! {
             () = &mut pause => {
-                unanswered.retain(Order::is_awaited);
+                pending.retain(SubscriptionCmd::is_awaited);
                 return false;
             }
-            order = orders.recv() => match order {
-                Some(order) => unanswered.push(order),
+            command = commands.recv() => match command {
+                Some(command) => pending.push(command),
                 None => return true,
             },
         }
@@ -290,47 +294,51 @@ async fn collect_during(
 }
 
 async fn connect(
-    origin: &Origin,
+    master: &Master,
     channels: &Arc<Channels>,
 ) -> Result<Arc<RedisConnection>, RequestError> {
     let heard = channels.clone();
     let on_event = move |event, connection| deliver(&heard, &event, connection);
-    origin.connect("leasehold-keeper", on_event).await
+    master.connect("leasehold-keeper", on_event).await
 }
 
 /// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells
 /// all who listen to look for themselves; false when the connection is of no use.
-async fn restore(connection: &RedisConnection, channels: &Channels, refused: &mut Refused) -> bool {
-    match enter_again(connection, channels, channels.all(), refused).await {
+async fn resubscribe_all(
+    connection: &RedisConnection,
+    channels: &Channels,
+    refused: &mut RejectedChannels,
+) -> bool {
+    match subscribe_all(connection, channels, channels.all(), refused).await {
         Ok(entered) => {
             for channel in &entered {
                 channels.deliver(channel, PubSubEvent::Resubscribed);
             }
             true
         }
-        Err(failure) => {
-            tracing::warn!(%failure, "subscribing again failed");
+        Err(error) => {
+            tracing::warn!(%error, "subscribing again failed");
             false
         }
     }
 }
 
 /// Subscribes to channels that have a listener already; returns those that the server has confirmed.
-async fn enter_again(
+async fn subscribe_all(
     connection: &RedisConnection,
     channels: &Channels,
     wanted: Vec<Channel>,
-    refused: &mut Refused,
+    refused: &mut RejectedChannels,
 ) -> Result<Vec<Channel>, RequestError> {
     let mut entered = Vec::new();
     for batch in wanted.chunks(BATCH) {
-        let outcomes = connection.change(Change::Enter, batch).await?;
+        let outcomes = connection.change(SubscribeOp::Subscribe, batch).await?;
         for (channel, outcome) in batch.iter().zip(outcomes) {
-            let Err(refusal) = outcome else {
+            let Err(error) = outcome else {
                 entered.push(channel.clone());
                 continue;
             };
-            tracing::warn!(%refusal, "refused to subscribe, waiters poll");
+            tracing::warn!(%error, "refused to subscribe, waiters poll");
             channels.deliver(channel, PubSubEvent::Ended);
             refused.push(channel.clone());
         }
@@ -339,81 +347,81 @@ async fn enter_again(
 }
 
 /// Channels with a listener that the server refused, as it does while rights are missing. They are tried again.
-struct Refused {
+struct RejectedChannels {
     channels: Vec<Channel>,
     backoff: Backoff,
-    due: BootInstant,
+    next_retry: BootInstant,
 }
 
-impl Default for Refused {
+impl Default for RejectedChannels {
     fn default() -> Self {
         Self {
             channels: Vec::new(),
             backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(10)),
-            due: BootInstant::NEVER,
+            next_retry: BootInstant::NEVER,
         }
     }
 }
 
-impl Refused {
+impl RejectedChannels {
     fn push(&mut self, channel: Channel) {
         if self.channels.is_empty() {
-            self.due = BootInstant::now() + self.backoff.pause();
+            self.next_retry = BootInstant::now() + self.backoff.pause();
         }
         self.channels.push(channel);
     }
 
-    /// Waits until they are due; without end where there are none.
-    async fn due(&self) {
+    /// Waits until they are next_retry; without end where there are none.
+    async fn next_retry(&self) {
         match self.channels.is_empty() {
             true => std::future::pending().await,
-            false => tokio::time::sleep_until(self.due.as_timer()).await,
+            false => tokio::time::sleep_until(self.next_retry.as_timer()).await,
         }
     }
 
     /// Tries all of them that still have a listener, which is notified where it succeeds.
-    async fn try_again(
+    async fn retry(
         &mut self,
         connection: &RedisConnection,
         channels: &Channels,
     ) -> Result<(), RequestError> {
         let mut wanted = std::mem::take(&mut self.channels);
         wanted.retain(|channel| channels.contains(channel));
-        for channel in enter_again(connection, channels, wanted, self).await? {
+        for channel in subscribe_all(connection, channels, wanted, self).await? {
             channels.deliver(&channel, PubSubEvent::Resubscribed);
         }
         Ok(())
     }
 }
 
-fn deliver(channels: &Channels, event: &Event, connection: u64) {
+fn deliver(channels: &Channels, event: &PushEvent, connection: u64) {
     match event {
-        Event::Message { channel, text } => {
+        PushEvent::Message { channel, text } => {
             channels.deliver(channel, PubSubEvent::Message { text, connection });
         }
-        Event::Ended { channel } => channels.deliver(channel, PubSubEvent::Ended),
+        PushEvent::Ended { channel } => channels.deliver(channel, PubSubEvent::Ended),
     }
 }
 
-/// Carries out orders until the connection breaks (false) or nobody is left (true).
+/// Carries out commands until the connection breaks (false) or nobody is left (true).
 async fn serve(
     connection: &RedisConnection,
     channels: &Channels,
-    orders: &mut mpsc::UnboundedReceiver<Order>,
-    unanswered: &mut Vec<Order>,
-    mut refused: Refused,
+    commands: &mut mpsc::UnboundedReceiver<SubscriptionCmd>,
+    pending: &mut Vec<SubscriptionCmd>,
+    mut refused: RejectedChannels,
 ) -> bool {
     loop {
-        if let Err(failure) = carry_out(connection, channels, unanswered).await {
-            tracing::warn!(%failure, "subscribing failed");
+        if let Err(error) = apply(connection, channels, pending).await {
+            tracing::warn!(%error, "subscribing failed");
             return false;
         }
         tokio::select! {
             () = connection.closed() => return false,
-            taken = orders.recv_many(unanswered, BATCH) => if taken == 0 { return true },
-            () = refused.due() => {
-                if let Err(failure) = refused.try_again(connection, channels).await {
-                    tracing::warn!(%failure, "subscribing again failed");
+            taken = commands.recv_many(pending, BATCH) => if taken == 0 { return true },
+            () = refused.next_retry() => {
+                if let Err(error) = refused.retry(connection, channels).await {
+                    tracing::warn!(%error, "subscribing again failed");
                     return false;
                 }
             }
@@ -421,26 +429,26 @@ async fn serve(
     }
 }
 
-/// Brings the server's view in line with [`Channels`] for every channel named in `orders`.
+/// Brings the server's view in state with [`Channels`] for every channel named in `commands`.
 ///
 /// What counts is who listens now, not what was ordered when: a channel left and entered again in
 /// one batch stays subscribed.
-async fn carry_out(
+async fn apply(
     connection: &RedisConnection,
     channels: &Channels,
-    orders: &mut Vec<Order>,
+    commands: &mut Vec<SubscriptionCmd>,
 ) -> Result<(), RequestError> {
-    let (enter, leave) = changes(channels, orders);
+    let (enter, leave) = pending_changes(channels, commands);
     if !leave.is_empty() {
-        connection.change(Change::Leave, &leave).await?;
+        connection.change(SubscribeOp::Unsubscribe, &leave).await?;
     }
     let mut outcomes = HashMap::new();
     if !enter.is_empty() {
-        let answered = connection.change(Change::Enter, &enter).await?;
+        let answered = connection.change(SubscribeOp::Subscribe, &enter).await?;
         outcomes = enter.into_iter().zip(answered).collect();
     }
-    for order in orders.drain(..) {
-        if let Order::Subscribe { channel, done } = order {
+    for command in commands.drain(..) {
+        if let SubscriptionCmd::Subscribe { channel, done } = command {
             let _ = done.send(outcomes.get(&channel).cloned().unwrap_or(Ok(())));
         }
     }
@@ -448,14 +456,18 @@ async fn carry_out(
 }
 
 /// The channels to enter and to leave.
-fn changes(channels: &Channels, orders: &[Order]) -> (Vec<Channel>, Vec<Channel>) {
+fn pending_changes(
+    channels: &Channels,
+    commands: &[SubscriptionCmd],
+) -> (Vec<Channel>, Vec<Channel>) {
     let (mut enter, mut leave) = (Vec::new(), Vec::new());
-    for order in orders {
-        let (Order::Subscribe { channel, .. } | Order::Unsubscribe { channel }) = order;
+    for command in commands {
+        let (SubscriptionCmd::Subscribe { channel, .. } | SubscriptionCmd::Unsubscribe { channel }) =
+            command;
         let wanted = channels.contains(channel);
-        match order {
-            Order::Subscribe { .. } if wanted => enter.push(channel.clone()),
-            Order::Unsubscribe { .. } if !wanted => leave.push(channel.clone()),
+        match command {
+            SubscriptionCmd::Subscribe { .. } if wanted => enter.push(channel.clone()),
+            SubscriptionCmd::Unsubscribe { .. } if !wanted => leave.push(channel.clone()),
             _ => {}
         }
     }

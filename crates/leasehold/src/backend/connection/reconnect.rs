@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::backend::Backoff;
 
 /// How long the line stays down before the next attempt.
-pub(crate) struct Pauses {
+pub(crate) struct ReconnectDelay {
     /// Without demand: clients that lost the same server at the same moment return at different ones.
     idle: Backoff,
     /// From the moment at which the line is wanted. Demand comes at random moments itself: renewals and heartbeats have
@@ -15,7 +15,7 @@ pub(crate) struct Pauses {
     wanted: Backoff,
 }
 
-impl Default for Pauses {
+impl Default for ReconnectDelay {
     fn default() -> Self {
         Self {
             idle: Backoff::full_jitter(Duration::from_secs(1), Duration::from_secs(10)),
@@ -24,10 +24,10 @@ impl Default for Pauses {
     }
 }
 
-impl Pauses {
+impl ReconnectDelay {
     pub(crate) async fn next(&mut self, demand: &Demand) {
         let wanted = async {
-            demand.begun().await;
+            demand.wait_for_demand().await;
             tokio::time::sleep(self.wanted.pause()).await;
         };
         tokio::select! {
@@ -42,21 +42,21 @@ impl Pauses {
 pub(crate) struct Demand(watch::Sender<usize>);
 
 /// One of them, until it is dropped.
-pub(crate) struct Wanted<'a>(&'a Demand);
+pub(crate) struct DemandGuard<'a>(&'a Demand);
 
 impl Demand {
-    pub(crate) fn begin(&self) -> Wanted<'_> {
+    pub(crate) fn begin(&self) -> DemandGuard<'_> {
         self.0.send_modify(|count| *count += 1);
-        Wanted(self)
+        DemandGuard(self)
     }
 
     /// Waits until there is any.
-    async fn begun(&self) {
+    async fn wait_for_demand(&self) {
         let _ = self.0.subscribe().wait_for(|count| *count > 0).await;
     }
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for DemandGuard<'_> {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }

@@ -1,7 +1,7 @@
-//! Connections whose answers count only when replicas have what was written.
+//! Connections whose answers replica_count_ only when replicas have what was written.
 //!
 //! `WAIT` covers the writes of its own connection, and blocks it: so each request has a connection to itself. There are few
-//! of them, and requests take turns.
+//! of them, and requests take permits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,33 +11,33 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{RedisConnection, Role};
-use crate::backend::topology::Origin;
+use crate::backend::topology::Master;
 use crate::backend::{Batch, BoxFuture, Command, Connection, Reply, RequestError, ServerFacts};
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
 
 /// As many connections are there at the same time at most.
-const MOST: usize = 16;
+const MAX_CONNECTIONS: usize = 16;
 
 /// How long the number of replicas is believed.
-const BELIEVED: Duration = Duration::from_secs(1);
+const REPLICA_COUNT_TTL: Duration = Duration::from_secs(1);
 
 /// Idle connections to one node, and how many replicas it has.
-pub(crate) struct Pool {
-    origin: Origin,
+pub(crate) struct ReplicatedPool {
+    master: Master,
     idle: Mutex<Vec<Arc<RedisConnection>>>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Every connection, idle or in use, that is still there.
     made: Mutex<Vec<Weak<RedisConnection>>>,
     known: Mutex<Option<(BootInstant, u32)>>,
 }
 
-impl Pool {
-    pub(crate) fn new(origin: Origin) -> Arc<Self> {
+impl ReplicatedPool {
+    pub(crate) fn new(master: Master) -> Arc<Self> {
         Arc::new(Self {
-            origin,
+            master,
             idle: Mutex::default(),
-            turns: Arc::new(Semaphore::new(MOST)),
+            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             made: Mutex::default(),
             known: Mutex::default(),
         })
@@ -50,29 +50,30 @@ impl Pool {
         wanted: ReplicaAck,
         timeout: Duration,
     ) -> Result<Arc<dyn Connection>, RequestError> {
-        let turn = self.turns.clone().acquire_owned();
-        let turn = match tokio::time::timeout(timeout, turn).await {
-            Ok(turn) => turn.map_err(|_| RequestError::ShutDown)?,
+        let permit = self.permits.clone().acquire_owned();
+        let permit = match tokio::time::timeout(timeout, permit).await {
+            Ok(permit) => permit.map_err(|_| RequestError::ShutDown)?,
             Err(_) => {
-                let why = format!("all {MOST} connections wait for replicas, for {timeout:?}");
-                return Err(RequestError::Unreachable(why.into()));
+                let reason =
+                    format!("all {MAX_CONNECTIONS} connections wait for replicas, for {timeout:?}");
+                return Err(RequestError::Unreachable(reason.into()));
             }
         };
-        let (connection, turn) = match self.take_idle() {
-            Some(connection) => (connection, turn),
-            None => self.connect(turn).await?,
+        let (connection, permit) = match self.take_idle() {
+            Some(connection) => (connection, permit),
+            None => self.connect(permit).await?,
         };
-        let mut taken = Acknowledged {
+        let mut taken = ReplicatedConnection {
             pool: self.clone(),
             connection,
             replicas: 0,
             timeout: wanted.timeout,
-            is_asked: AtomicBool::new(false),
-            _turn: turn,
+            is_in_flight: AtomicBool::new(false),
+            _permit: permit,
         };
         taken.replicas = match wanted.replicas {
-            Replicas::AtLeast(count) => count,
-            Replicas::All => self.count(&taken.connection).await?,
+            Replicas::AtLeast(replica_count_) => replica_count_,
+            Replicas::All => self.replica_count_(&taken.connection).await?,
         };
         Ok(Arc::new(taken))
     }
@@ -80,26 +81,26 @@ impl Pool {
     /// Connects in a task of its own: a caller that gives up leaves the connection to the next.
     async fn connect(
         self: &Arc<Self>,
-        turn: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
     ) -> Result<(Arc<RedisConnection>, OwnedSemaphorePermit), RequestError> {
         let (pool, (sender, made)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let connected = pool.origin.connect("leasehold-replicas", |_, _| ()).await;
-            if let Ok(connection) = &connected {
+            let connected_ = pool.master.connect("leasehold-replicas", |_, _| ()).await;
+            if let Ok(connection) = &connected_ {
                 let mut made = pool.made.lock();
                 made.retain(|connection| connection.strong_count() > 0);
                 made.push(Arc::downgrade(connection));
             }
-            if let Err(Ok((connection, _turn))) =
-                sender.send(connected.map(|connection| (connection, turn)))
+            if let Err(Ok((connection, _permit))) =
+                sender.send(connected_.map(|connection| (connection, permit)))
             {
-                pool.put_back(connection);
+                pool.recycle(connection);
             }
         });
         made.await.unwrap_or(Err(RequestError::ShutDown))
     }
 
-    fn put_back(&self, connection: Arc<RedisConnection>) {
+    fn recycle(&self, connection: Arc<RedisConnection>) {
         if connection.is_open() {
             self.idle.lock().push(connection);
         }
@@ -127,39 +128,39 @@ impl Pool {
 
     /// How many replicas there are, also those that are down where somebody knows of them: one that is down
     /// now may be the one that is promoted later. At least one: who asks for all does not mean none.
-    async fn count(&self, connection: &RedisConnection) -> Result<u32, RequestError> {
+    async fn replica_count_(&self, connection: &RedisConnection) -> Result<u32, RequestError> {
         let known = *self.known.lock();
-        if let Some((when, count)) = known
-            && BootInstant::now().since(when) < BELIEVED
+        if let Some((when, replica_count_)) = known
+            && BootInstant::now().since(when) < REPLICA_COUNT_TTL
         {
-            return Ok(count);
+            return Ok(replica_count_);
         }
-        let timeout = self.origin.connect_timeout();
-        let count = match &self.origin {
-            Origin::Elected(sentinels, _) => sentinels.replicas().await?,
-            Origin::Fixed(_, Role::Member) => {
-                in_cluster(&connection.question(&["CLUSTER", "NODES"], timeout).await?)?
+        let timeout = self.master.connect_timeout();
+        let replica_count_ = match &self.master {
+            Master::Sentinel(sentinels, _) => sentinels.replicas().await?,
+            Master::Fixed(_, Role::Member) => {
+                parse_cluster_nodes(&connection.question(&["CLUSTER", "NODES"], timeout).await?)?
             }
-            Origin::Fixed(_, _) => {
-                let connected = connected(&connection.question(&["ROLE"], timeout).await?)?;
-                connected.max(known.map_or(0, |(_, most)| most))
+            Master::Fixed(_, _) => {
+                let connected_ = connected_(&connection.question(&["ROLE"], timeout).await?)?;
+                connected_.max(known.map_or(0, |(_, most)| most))
             }
         };
-        let count = count.max(1);
-        *self.known.lock() = Some((BootInstant::now(), count));
-        Ok(count)
+        let replica_count_ = replica_count_.max(1);
+        *self.known.lock() = Some((BootInstant::now(), replica_count_));
+        Ok(replica_count_)
     }
 }
 
 /// Reads the answer to `ROLE`.
-fn connected(role: &Reply) -> Result<u32, RequestError> {
+fn connected_(role: &Reply) -> Result<u32, RequestError> {
     let replicas = role.list().and_then(|parts| parts.get(2)?.list());
-    let count = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
-    count.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
+    let replica_count_ = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
+    replica_count_.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
 }
 
 /// Reads the answer to `CLUSTER NODES`: those whose master is the node that answers.
-fn in_cluster(nodes: &Reply) -> Result<u32, RequestError> {
+fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
     let text = nodes.text().unwrap_or_default();
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();
     let is_own = |line: &&Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
@@ -170,31 +171,31 @@ fn in_cluster(nodes: &Reply) -> Result<u32, RequestError> {
 }
 
 /// One connection in use.
-struct Acknowledged {
-    pool: Arc<Pool>,
+struct ReplicatedConnection {
+    pool: Arc<ReplicatedPool>,
     connection: Arc<RedisConnection>,
     replicas: u32,
     timeout: Duration,
     /// Whether a reply is awaited.
-    is_asked: AtomicBool,
-    _turn: OwnedSemaphorePermit,
+    is_in_flight: AtomicBool,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Acknowledged {
+impl ReplicatedConnection {
     async fn exchange(&self, batch: Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
         let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let wait = Command::new("WAIT")
             .number(u64::from(self.replicas))
             .number(millis.max(1));
         let batch = batch.followed_by(wait);
-        self.is_asked.store(true, Ordering::Release);
+        self.is_in_flight.store(true, Ordering::Release);
         // Twice, since `WAIT` is sent again behind a script that the server had to learn.
         let limit = timeout + 2 * self.timeout;
         let mut replies = self.connection.exchange(batch, limit).await?;
-        self.is_asked.store(false, Ordering::Release);
+        self.is_in_flight.store(false, Ordering::Release);
         match replies.pop() {
-            Some(Reply::Int(count)) => {
-                let acknowledged = u32::try_from(count).unwrap_or(0);
+            Some(Reply::Int(replica_count_)) => {
+                let acknowledged = u32::try_from(replica_count_).unwrap_or(0);
                 let wanted = self.replicas;
                 match acknowledged >= wanted {
                     true => Ok(replies),
@@ -204,7 +205,7 @@ impl Acknowledged {
                     }),
                 }
             }
-            Some(Reply::Refused(refusal)) => Err(RequestError::Refused(refusal)),
+            Some(Reply::Refused(error)) => Err(RequestError::Refused(error)),
             other => Err(RequestError::malformed(
                 "WAIT",
                 &other.into_iter().collect::<Vec<_>>(),
@@ -213,7 +214,7 @@ impl Acknowledged {
     }
 }
 
-impl Connection for Acknowledged {
+impl Connection for ReplicatedConnection {
     fn facts(&self) -> Arc<ServerFacts> {
         self.connection.facts()
     }
@@ -231,12 +232,12 @@ impl Connection for Acknowledged {
     }
 }
 
-impl Drop for Acknowledged {
+impl Drop for ReplicatedConnection {
     fn drop(&mut self) {
         // While `WAIT` blocks it, it is of no use to another request.
-        match *self.is_asked.get_mut() {
+        match *self.is_in_flight.get_mut() {
             true => self.connection.close(),
-            false => self.pool.put_back(self.connection.clone()),
+            false => self.pool.recycle(self.connection.clone()),
         }
     }
 }
@@ -247,18 +248,18 @@ mod tests {
 
     #[test]
     fn replicas_are_counted_whether_they_are_up_or_not() {
-        let nodes = "aa 10.0.0.1:1@2 myself,master - 0 0 1 connected 0-5\n\
-                     bb 10.0.0.1:3@4 slave aa 0 0 1 connected\n\
+        let nodes = "aa 10.0.0.1:1@2 myself,master - 0 0 1 connected_ 0-5\n\
+                     bb 10.0.0.1:3@4 slave aa 0 0 1 connected_\n\
                      cc 10.0.0.1:5@6 slave,fail aa 0 0 1 disconnected\n\
-                     dd 10.0.0.1:7@8 slave ee 0 0 1 connected\n\
-                     ee 10.0.0.1:9@10 master - 0 0 1 connected 6-9\n";
+                     dd 10.0.0.1:7@8 slave ee 0 0 1 connected_\n\
+                     ee 10.0.0.1:9@10 master - 0 0 1 connected_ 6-9\n";
         let told = Reply::Bytes(nodes.as_bytes().to_vec());
-        assert_eq!(in_cluster(&told).unwrap(), 2);
-        assert!(in_cluster(&Reply::Nil).is_err());
+        assert_eq!(parse_cluster_nodes(&told).unwrap(), 2);
+        assert!(parse_cluster_nodes(&Reply::Nil).is_err());
         let replica = Reply::List(Vec::new());
         let master = Reply::Bytes(b"master".to_vec());
         let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
-        assert_eq!(connected(&role).unwrap(), 3);
-        assert!(connected(&Reply::Nil).is_err());
+        assert_eq!(connected_(&role).unwrap(), 3);
+        assert!(connected_(&Reply::Nil).is_err());
     }
 }

@@ -42,19 +42,19 @@ pub(super) struct Malformed(pub(super) &'static str);
 #[derive(Default)]
 pub(super) struct Decoder {
     /// Lists that are not complete, the outermost first.
-    open: Vec<Open>,
+    open: Vec<OpenList>,
     /// Bytes of the current frame that were decoded.
     size: usize,
 }
 
-struct Open {
+struct OpenList {
     is_push: bool,
     left: usize,
     items: Vec<Reply>,
 }
 
 /// What a line, with its body if it has one, stands for.
-enum Token {
+enum Element {
     Value(Reply),
     Seal(u64),
     List { is_push: bool, length: usize },
@@ -66,13 +66,13 @@ impl Decoder {
     /// Bytes that were not used must be there again, at the start, in the next call.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<(usize, Option<Frame>), Malformed> {
         let mut used = 0;
-        while let Some((token, length)) = token(&bytes[used..])? {
+        while let Some((element, length)) = element(&bytes[used..])? {
             used += length;
             self.size += length;
             if self.size > MAX_FRAME {
                 return Err(Malformed("a frame that is too large"));
             }
-            if let Some(frame) = self.add(token)? {
+            if let Some(frame) = self.add(element)? {
                 self.size = 0;
                 return Ok((used, Some(frame)));
             }
@@ -80,26 +80,26 @@ impl Decoder {
         Ok((used, None))
     }
 
-    /// Puts a token where it belongs; returns the frame that it completes.
-    fn add(&mut self, token: Token) -> Result<Option<Frame>, Malformed> {
-        let mut value = match token {
-            Token::Value(value) => value,
-            Token::Seal(number) if self.open.is_empty() => return Ok(Some(Frame::Seal(number))),
+    /// Puts a element where it belongs; returns the frame that it completes.
+    fn add(&mut self, element: Element) -> Result<Option<Frame>, Malformed> {
+        let mut value = match element {
+            Element::Value(value) => value,
+            Element::Seal(number) if self.open.is_empty() => return Ok(Some(Frame::Seal(number))),
             // Inside a reply it is a value like any other.
-            Token::Seal(number) => {
+            Element::Seal(number) => {
                 let mut digits = Digits::default();
                 Reply::Bytes([SEAL, digits.of(number)].concat())
             }
-            Token::List { is_push, .. } if is_push && !self.open.is_empty() => {
+            Element::List { is_push, .. } if is_push && !self.open.is_empty() => {
                 return Err(Malformed("a push inside a reply"));
             }
-            Token::List { is_push, length } => {
+            Element::List { is_push, length } => {
                 if self.open.len() == MAX_DEPTH {
                     return Err(Malformed("lists that are nested too deeply"));
                 }
                 // Grows as items arrive (invariant 2).
                 let items = Vec::with_capacity(length.min(16));
-                self.open.push(Open {
+                self.open.push(OpenList {
                     is_push,
                     left: length,
                     items,
@@ -108,8 +108,8 @@ impl Decoder {
                     return Ok(None);
                 }
                 match self.close() {
-                    Closed::Frame(frame) => return Ok(Some(frame)),
-                    Closed::Inside(list) => list,
+                    ClosedList::Frame(frame) => return Ok(Some(frame)),
+                    ClosedList::Inside(list) => list,
                 }
             }
         };
@@ -123,40 +123,40 @@ impl Decoder {
                 return Ok(None);
             }
             match self.close() {
-                Closed::Frame(frame) => return Ok(Some(frame)),
-                Closed::Inside(list) => value = list,
+                ClosedList::Frame(frame) => return Ok(Some(frame)),
+                ClosedList::Inside(list) => value = list,
             }
         }
     }
 
     /// Ends the innermost list.
-    fn close(&mut self) -> Closed {
+    fn close(&mut self) -> ClosedList {
         let Some(open) = self.open.pop() else {
-            return Closed::Inside(Reply::Nil);
+            return ClosedList::Inside(Reply::Nil);
         };
         match (open.is_push, self.open.is_empty()) {
-            (true, _) => Closed::Frame(Frame::Push(open.items)),
-            (false, true) => Closed::Frame(Frame::Reply(Reply::List(open.items))),
-            (false, false) => Closed::Inside(Reply::List(open.items)),
+            (true, _) => ClosedList::Frame(Frame::Push(open.items)),
+            (false, true) => ClosedList::Frame(Frame::Reply(Reply::List(open.items))),
+            (false, false) => ClosedList::Inside(Reply::List(open.items)),
         }
     }
 }
 
 /// A list that is complete: all of a frame, or an item of the list around it.
-enum Closed {
+enum ClosedList {
     Frame(Frame),
     Inside(Reply),
 }
 
-/// The token at the start of `bytes` and its length, once all of it is there.
-fn token(bytes: &[u8]) -> Result<Option<(Token, usize)>, Malformed> {
+/// The element at the start of `bytes` and its length, once all of it is there.
+fn element(bytes: &[u8]) -> Result<Option<(Element, usize)>, Malformed> {
     let Some((line, after)) = line(bytes)? else {
         return Ok(None);
     };
     let (kind, text) = line.split_first().ok_or(Malformed("an empty line"))?;
     let value = match kind {
         b'+' => Reply::Bytes(text.to_vec()),
-        b'-' => Reply::Refused(refusal(text)),
+        b'-' => Reply::Refused(server_error(text)),
         b':' => Reply::Int(int(text)?),
         b'_' if text.is_empty() => Reply::Nil,
         b'#' => match text {
@@ -170,7 +170,7 @@ fn token(bytes: &[u8]) -> Result<Option<(Token, usize)>, Malformed> {
         b'*' | b'~' | b'%' | b'>' => return Ok(Some((list(*kind, text)?, after))),
         _ => return Err(Malformed("a frame of an unknown type")),
     };
-    Ok(Some((Token::Value(value), after)))
+    Ok(Some((Element::Value(value), after)))
 }
 
 /// The first line without its end, and where the next one begins.
@@ -192,10 +192,10 @@ fn body(
     text: &[u8],
     bytes: &[u8],
     start: usize,
-) -> Result<Option<(Token, usize)>, Malformed> {
+) -> Result<Option<(Element, usize)>, Malformed> {
     let length = match int(text)? {
         // How RESP2 says that there is nothing.
-        -1 if kind == b'$' => return Ok(Some((Token::Value(Reply::Nil), start))),
+        -1 if kind == b'$' => return Ok(Some((Element::Value(Reply::Nil), start))),
         length => length_of(length)?,
     };
     let end = start + length;
@@ -207,16 +207,16 @@ fn body(
     }
     let content = &bytes[start..end];
     if let Some(number) = seal(content) {
-        return Ok(Some((Token::Seal(number), end + 2)));
+        return Ok(Some((Element::Seal(number), end + 2)));
     }
     let value = match kind {
-        b'!' => Reply::Refused(refusal(content)),
+        b'!' => Reply::Refused(server_error(content)),
         // Three letters say how it is formatted.
         b'=' if content.get(3) == Some(&b':') => Reply::Bytes(content[4..].to_vec()),
         b'=' => return Err(Malformed("a verbatim string without its format")),
         _ => Reply::Bytes(content.to_vec()),
     };
-    Ok(Some((Token::Value(value), end + 2)))
+    Ok(Some((Element::Value(value), end + 2)))
 }
 
 /// The number of a seal, where it is written as we write it.
@@ -226,12 +226,12 @@ fn seal(content: &[u8]) -> Option<u64> {
     (Digits::default().of(number) == digits).then_some(number)
 }
 
-fn list(kind: u8, text: &[u8]) -> Result<Token, Malformed> {
+fn list(kind: u8, text: &[u8]) -> Result<Element, Malformed> {
     let length = match int(text)? {
-        -1 if kind == b'*' => return Ok(Token::Value(Reply::Nil)),
+        -1 if kind == b'*' => return Ok(Element::Value(Reply::Nil)),
         length => length_of(length)?,
     };
-    Ok(Token::List {
+    Ok(Element::List {
         is_push: kind == b'>',
         length: if kind == b'%' { 2 * length } else { length },
     })
@@ -270,7 +270,7 @@ fn int(text: &[u8]) -> Result<i64, Malformed> {
     }
 }
 
-fn refusal(text: &[u8]) -> ServerError {
+fn server_error(text: &[u8]) -> ServerError {
     let text = String::from_utf8_lossy(text);
     let (code, detail) = text.split_once(' ').unwrap_or((&text, ""));
     ServerError::new(code, detail)
@@ -413,7 +413,7 @@ mod tests {
                 out.extend(bytes);
                 out.extend(b"\r\n");
             }
-            Reply::Refused(refusal) => out.extend(format!("-{refusal}\r\n").bytes()),
+            Reply::Refused(server_error) => out.extend(format!("-{server_error}\r\n").bytes()),
             Reply::List(items) => {
                 out.extend(format!("*{}\r\n", items.len()).bytes());
                 items.iter().for_each(|item| encode(item, out));

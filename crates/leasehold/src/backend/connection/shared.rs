@@ -11,134 +11,134 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::RedisConnection;
-use crate::backend::topology::Origin;
+use crate::backend::topology::Master;
 use crate::backend::{Backoff, RequestError};
 use crate::time::BootInstant;
 
-pub(crate) struct Requests {
-    shared: Arc<Shared>,
+pub(crate) struct SharedConnection {
+    inner: Arc<SharedInner>,
 }
 
-struct Shared {
-    origin: Origin,
-    state: Mutex<State>,
+struct SharedInner {
+    master: Master,
+    state: Mutex<SharedState>,
 }
 
-struct State {
+struct SharedState {
     current: Option<Arc<RedisConnection>>,
-    /// The outcome of the dial under way, `None` until it has one.
-    dial: Option<watch::Receiver<Option<Outcome>>>,
+    /// The outcome of the connecting under way, `None` until it has one.
+    connecting: Option<watch::Receiver<Option<ConnectOutcome>>>,
     backoff: Backoff,
-    /// When the next dial may begin, and why the last one failed.
+    /// When the next connecting may begin, and why the last one failed.
     not_before: BootInstant,
-    last_failure: Option<Arc<RequestError>>,
+    last_error: Option<Arc<RequestError>>,
 }
 
-/// What every caller that waits for a dial gets.
-type Outcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
+/// What every caller that waits for a connecting gets.
+type ConnectOutcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
 
-impl Requests {
-    pub(crate) fn new(origin: Origin) -> Self {
-        let state = State {
+impl SharedConnection {
+    pub(crate) fn new(master: Master) -> Self {
+        let state = SharedState {
             current: None,
-            dial: None,
+            connecting: None,
             backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
             not_before: BootInstant::now(),
-            last_failure: None,
+            last_error: None,
         };
         Self {
-            shared: Arc::new(Shared {
-                origin,
+            inner: Arc::new(SharedInner {
+                master,
                 state: Mutex::new(state),
             }),
         }
     }
 
     pub(crate) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
-        self.shared.state.lock().open()
+        self.inner.state.lock().open()
     }
 
     pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
         loop {
-            let mut dial = match self.shared.open_or_dial() {
-                Step::Open(connection) => return Ok(connection),
-                Step::Pausing(failure) => return Err(copy(&failure)),
-                Step::Dialing(dial) => dial,
+            let mut connecting = match self.inner.open_or_connect() {
+                ConnectStep::Open(connection) => return Ok(connection),
+                ConnectStep::Pausing(error) => return Err(clone_error(&error)),
+                ConnectStep::Connecting(connecting) => connecting,
             };
             // A task that ended with its runtime leaves no outcome: the next one is this caller's.
-            if let Ok(outcome) = dial.wait_for(Option::is_some).await
+            if let Ok(outcome) = connecting.wait_for(Option::is_some).await
                 && let Some(outcome) = outcome.clone()
             {
-                return outcome.map_err(|failure| copy(&failure));
+                return outcome.map_err(|error| clone_error(&error));
             }
         }
     }
 }
 
 /// What a caller does next.
-enum Step {
+enum ConnectStep {
     Open(Arc<RedisConnection>),
-    Dialing(watch::Receiver<Option<Outcome>>),
+    Connecting(watch::Receiver<Option<ConnectOutcome>>),
     Pausing(Arc<RequestError>),
 }
 
-impl State {
+impl SharedState {
     fn open(&self) -> Option<Arc<RedisConnection>> {
         let current = self.current.as_ref();
         current.filter(|connection| connection.is_open()).cloned()
     }
 }
 
-impl Shared {
-    fn open_or_dial(self: &Arc<Self>) -> Step {
+impl SharedInner {
+    fn open_or_connect(self: &Arc<Self>) -> ConnectStep {
         let mut state = self.state.lock();
         if let Some(connection) = state.open() {
-            return Step::Open(connection);
+            return ConnectStep::Open(connection);
         }
-        if let Some(dial) = state
-            .dial
+        if let Some(connecting) = state
+            .connecting
             .as_ref()
-            .filter(|dial| dial.has_changed().is_ok())
+            .filter(|connecting| connecting.has_changed().is_ok())
         {
-            return Step::Dialing(dial.clone());
+            return ConnectStep::Connecting(connecting.clone());
         }
-        if let Some(failure) = &state.last_failure
+        if let Some(error) = &state.last_error
             && BootInstant::now() < state.not_before
         {
-            return Step::Pausing(failure.clone());
+            return ConnectStep::Pausing(error.clone());
         }
-        let (sender, dial) = watch::channel(None);
-        state.dial = Some(dial.clone());
-        tokio::spawn(self.clone().dial(sender));
-        Step::Dialing(dial)
+        let (sender, connecting) = watch::channel(None);
+        state.connecting = Some(connecting.clone());
+        tokio::spawn(self.clone().connect(sender));
+        ConnectStep::Connecting(connecting)
     }
 
-    async fn dial(self: Arc<Self>, sender: watch::Sender<Option<Outcome>>) {
-        let connecting = self.origin.connect("leasehold-requests", |_, _| ());
+    async fn connect(self: Arc<Self>, sender: watch::Sender<Option<ConnectOutcome>>) {
+        let connecting = self.master.connect("leasehold-requests", |_, _| ());
         let outcome = connecting.await.map_err(Arc::new);
         let mut state = self.state.lock();
         match &outcome {
             Ok(connection) => {
                 state.backoff.reset();
                 state.current = Some(connection.clone());
-                state.last_failure = None;
+                state.last_error = None;
             }
-            Err(failure) => {
+            Err(error) => {
                 state.current = None;
                 state.not_before = BootInstant::now() + state.backoff.pause();
-                state.last_failure = Some(failure.clone());
+                state.last_error = Some(error.clone());
             }
         }
-        state.dial = None;
+        state.connecting = None;
         drop(state);
         sender.send_replace(Some(outcome));
     }
 }
 
-/// Copies a failure for one more caller. No request of a caller was sent before the dial failed.
-fn copy(failure: &RequestError) -> RequestError {
-    match failure {
-        RequestError::Refused(refusal) => RequestError::Refused(refusal.clone()),
+/// Copies a failure for one more caller. No request of a caller was sent before the connecting failed.
+fn clone_error(error: &RequestError) -> RequestError {
+    match error {
+        RequestError::Refused(error) => RequestError::Refused(error.clone()),
         other => RequestError::Unreachable(other.to_string().into()),
     }
 }
@@ -196,7 +196,7 @@ mod tests {
 
     /// Asks for texts of its own until `left` is used up; returns how many replies were believed, and how many of them
     /// were wrong.
-    async fn ask(requests: Arc<Requests>, task: u64, left: Arc<AtomicI64>) -> (u64, u64) {
+    async fn ask(requests: Arc<SharedConnection>, task: u64, left: Arc<AtomicI64>) -> (u64, u64) {
         // Short: a reply that is lost behind all others shows only by the timeout.
         let timeout = Duration::from_millis(30);
         let (mut believed, mut wrong) = (0, 0);
@@ -245,8 +245,8 @@ mod tests {
         });
         let url = format!("redis://127.0.0.1:{}", proxy.port());
         let endpoint = Endpoint::new(&url, &Tls::default(), Duration::from_millis(200)).unwrap();
-        let origin = Origin::Fixed(Arc::new(endpoint), Role::Master);
-        let requests = Arc::new(Requests::new(origin));
+        let master = Master::Fixed(Arc::new(endpoint), Role::Master);
+        let requests = Arc::new(SharedConnection::new(master));
         let total = i64::try_from(scaled(10_000)).unwrap();
         let left = Arc::new(AtomicI64::new(total));
         let tasks: Vec<_> = (0..32)

@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
 
-use super::matching::{Broken, Change, Event, Matcher, Ticket, write_seal};
+use super::matching::{ConnectionClosed, Matcher, PushEvent, RequestId, SubscribeOp, write_seal};
 use super::resp::{Decoder, Frame, Malformed};
 use crate::backend::Channel;
 use crate::backend::Reply;
@@ -34,28 +34,28 @@ use crate::backend::command::{Batch, Command};
 const READ: usize = 16 * 1024;
 
 /// The half of a socket that is written to.
-pub(super) type Writer = Pin<Box<dyn AsyncWrite + Send>>;
+pub(super) type SocketWriter = Pin<Box<dyn AsyncWrite + Send>>;
 
 /// The half of a socket that is read from.
-pub(super) type Reader = Pin<Box<dyn AsyncRead + Send>>;
+pub(super) type SocketReader = Pin<Box<dyn AsyncRead + Send>>;
 
 /// Called on the reading task for every push. It must not block.
-pub(super) type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
+pub(super) type OnEvent = Box<dyn Fn(PushEvent) + Send + Sync>;
 
 pub(super) struct Wire {
-    state: Mutex<State>,
-    /// Locked only by the thread that has set `State::is_writing`, so no thread waits for it.
-    writer: Mutex<Writer>,
+    state: Mutex<WireState>,
+    /// Locked only by the thread that has set `WireState::is_writing`, so no thread waits for it.
+    writer: Mutex<SocketWriter>,
     /// Wakes the reading task when the socket accepts more.
-    ready: Arc<Ready>,
+    ready: Arc<SocketReady>,
     closed: AtomicBool,
     on_close: Notify,
     /// How often replies were believed.
-    answers: AtomicU64,
+    reply_count: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct WireState {
     matcher: Matcher,
     /// Encoded, not yet written.
     out: Vec<u8>,
@@ -71,8 +71,8 @@ struct State {
     why_closed: Option<Arc<str>>,
 }
 
-impl State {
-    fn request(&mut self, batch: &Batch) -> Ticket {
+impl WireState {
+    fn request(&mut self, batch: &Batch) -> RequestId {
         let of = self.matcher.request(batch.len());
         for command in batch.commands() {
             command.write_to(&mut self.out);
@@ -82,7 +82,7 @@ impl State {
         of
     }
 
-    fn change(&mut self, change: Change, channels: &[Channel]) -> Ticket {
+    fn change(&mut self, change: SubscribeOp, channels: &[Channel]) -> RequestId {
         let of = self.matcher.request(channels.len());
         for channel in channels {
             // One command each: those of a cluster must not be named together unless they are of one slot.
@@ -94,7 +94,7 @@ impl State {
         of
     }
 
-    fn seal(&mut self, of: Ticket) {
+    fn seal(&mut self, of: RequestId) {
         if self.is_sealed {
             let number = self.matcher.expect_seal(of);
             write_seal(&mut self.out, number);
@@ -103,50 +103,57 @@ impl State {
 }
 
 /// Why a request has no replies: the connection was closed first.
-pub(super) struct Closed(pub(super) Arc<str>);
+pub(super) struct WireClosed(pub(super) Arc<str>);
 
 impl Wire {
     /// Starts to read from `reader` on the current runtime.
-    pub(super) fn start(reader: Reader, writer: Writer, on_event: OnEvent) -> Arc<Self> {
+    pub(super) fn start(
+        reader: SocketReader,
+        writer: SocketWriter,
+        on_event: OnEvent,
+    ) -> Arc<Self> {
         let wire = Arc::new(Self {
             state: Mutex::default(),
             writer: Mutex::new(writer),
             ready: Arc::default(),
             closed: AtomicBool::new(false),
             on_close: Notify::new(),
-            answers: AtomicU64::new(0),
+            reply_count: AtomicU64::new(0),
         });
         // From here on, so that a task that is never run ends the connection too (invariant 4).
-        let reading = Reading(wire.clone());
+        let reading = ReadTask(wire.clone());
         tokio::spawn(async move { reading.read(reader, on_event).await });
         wire
     }
 
     /// Sends `batch` and waits for its replies.
-    pub(super) async fn request(&self, batch: &Batch) -> Result<Vec<Reply>, Closed> {
+    pub(super) async fn request(&self, batch: &Batch) -> Result<Vec<Reply>, WireClosed> {
         self.send(|state| state.request(batch)).await
     }
 
     /// Enters or leaves channels; a confirmation is [`Reply::Nil`], a refusal is itself.
     pub(super) async fn change(
         &self,
-        change: Change,
+        change: SubscribeOp,
         channels: &[Channel],
-    ) -> Result<Vec<Reply>, Closed> {
+    ) -> Result<Vec<Reply>, WireClosed> {
         self.send(|state| state.change(change, channels)).await
     }
 
     async fn send(
         &self,
-        register: impl FnOnce(&mut State) -> Ticket,
-    ) -> Result<Vec<Reply>, Closed> {
-        let (exchange, must_write) = {
+        register: impl FnOnce(&mut WireState) -> RequestId,
+    ) -> Result<Vec<Reply>, WireClosed> {
+        let (replies, must_write) = {
             let mut state = self.state.lock();
             let is_alone = state.matcher.owed() == 0;
-            let ticket = Some(register(&mut state));
+            let request = Some(register(&mut state));
             let must_write = !state.is_reader_awake;
             (
-                Exchange { wire: self, ticket },
+                ReplyFuture {
+                    wire: self,
+                    request,
+                },
                 must_write.then_some(is_alone),
             )
         };
@@ -161,7 +168,9 @@ impl Wire {
             // The reading task writes on its way out.
             None => {}
         }
-        exchange.await.map_err(|Broken| Closed(self.why_closed()))
+        replies
+            .await
+            .map_err(|ConnectionClosed| WireClosed(self.why_closed()))
     }
 
     /// Writes everything that is there, unless another thread is writing: that thread writes until nothing is left.
@@ -231,17 +240,17 @@ impl Wire {
     }
 
     /// How often replies were believed: it stands still while the server is silent.
-    pub(super) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+    pub(super) fn reply_count(&self) -> u64 {
+        self.reply_count.load(Ordering::Relaxed)
     }
 
     /// Ends every request that is not complete, and the reading task. Only the first call has an effect.
-    pub(super) fn close(&self, why: &str) {
+    pub(super) fn close(&self, reason: &str) {
         let mut state = self.state.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        state.why_closed = Some(why.into());
+        state.why_closed = Some(reason.into());
         state.out = Vec::new();
         let woken = state.matcher.close();
         drop(state);
@@ -268,41 +277,41 @@ impl Wire {
     }
 }
 
-fn verb(change: Change, channel: &Channel) -> &'static str {
+fn verb(change: SubscribeOp, channel: &Channel) -> &'static str {
     match (change, channel) {
-        (Change::Enter, Channel::Sharded(_)) => "SSUBSCRIBE",
-        (Change::Leave, Channel::Sharded(_)) => "SUNSUBSCRIBE",
-        (Change::Enter, Channel::Classic(_)) => "SUBSCRIBE",
-        (Change::Leave, Channel::Classic(_)) => "UNSUBSCRIBE",
+        (SubscribeOp::Subscribe, Channel::Sharded(_)) => "SSUBSCRIBE",
+        (SubscribeOp::Unsubscribe, Channel::Sharded(_)) => "SUNSUBSCRIBE",
+        (SubscribeOp::Subscribe, Channel::Classic(_)) => "SUBSCRIBE",
+        (SubscribeOp::Unsubscribe, Channel::Classic(_)) => "UNSUBSCRIBE",
     }
 }
 
 /// The caller's side of a request on its way. Dropping it leaves the request its place.
-struct Exchange<'a> {
+struct ReplyFuture<'a> {
     wire: &'a Wire,
     /// `None` once it is complete.
-    ticket: Option<Ticket>,
+    request: Option<RequestId>,
 }
 
-impl Future for Exchange<'_> {
-    type Output = Result<Vec<Reply>, Broken>;
+impl Future for ReplyFuture<'_> {
+    type Output = Result<Vec<Reply>, ConnectionClosed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(ticket) = self.ticket else {
-            return Poll::Ready(Err(Broken));
+        let Some(request) = self.request else {
+            return Poll::Ready(Err(ConnectionClosed));
         };
-        let outcome = self.wire.state.lock().matcher.poll(ticket, context);
+        let outcome = self.wire.state.lock().matcher.poll(request, context);
         if outcome.is_ready() {
-            self.ticket = None;
+            self.request = None;
         }
         outcome
     }
 }
 
-impl Drop for Exchange<'_> {
+impl Drop for ReplyFuture<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            self.wire.state.lock().matcher.abandon(ticket);
+        if let Some(request) = self.request {
+            self.wire.state.lock().matcher.abandon(request);
         }
     }
 }
@@ -318,25 +327,25 @@ impl Drop for FlushOnDrop<'_> {
 
 /// Wakes the reading task, from the socket's side.
 #[derive(Default)]
-struct Ready(Notify);
+struct SocketReady(Notify);
 
-impl Wake for Ready {
+impl Wake for SocketReady {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
 }
 
 /// The task that reads. Dropping it closes the connection (invariant 4).
-struct Reading(Arc<Wire>);
+struct ReadTask(Arc<Wire>);
 
-impl Drop for Reading {
+impl Drop for ReadTask {
     fn drop(&mut self) {
         self.0.close("its runtime has ended");
     }
 }
 
-impl Reading {
-    async fn read(self, mut reader: Reader, on_event: OnEvent) {
+impl ReadTask {
+    async fn read(self, mut reader: SocketReader, on_event: OnEvent) {
         let wire = &*self.0;
         let mut decoder = Decoder::default();
         let (mut buffer, mut start) = (Vec::with_capacity(READ), 0);
@@ -360,9 +369,9 @@ impl Reading {
             let taken = decode(&mut decoder, &buffer, &mut start, &mut frames)
                 .map_err(|malformed| malformed.to_string())
                 .and_then(|()| wire.take(&mut frames, &mut woken, &mut events));
-            if let Err(why) = taken {
-                tracing::warn!(why, "closing a connection that cannot be trusted");
-                return wire.close(&why);
+            if let Err(reason) = taken {
+                tracing::warn!(reason, "closing a connection that cannot be trusted");
+                return wire.close(&reason);
             }
             events.drain(..).for_each(&on_event);
             let several = woken.len() > 1;
@@ -399,7 +408,7 @@ impl Wire {
         &self,
         frames: &mut Vec<Frame>,
         woken: &mut Vec<Waker>,
-        events: &mut Vec<Event>,
+        events: &mut Vec<PushEvent>,
     ) -> Result<(), String> {
         let mut state = self.state.lock();
         let owed = state.matcher.owed();
@@ -408,7 +417,7 @@ impl Wire {
             events.extend(event.map_err(|distrust| distrust.to_string())?);
         }
         if state.matcher.owed() < owed {
-            self.answers.fetch_add(1, Ordering::Relaxed);
+            self.reply_count.fetch_add(1, Ordering::Relaxed);
         }
         state.is_reader_awake = woken.len() > 1;
         Ok(())

@@ -90,7 +90,7 @@ impl Backend for Scripted {
     }
 
     fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
-        Some(Arc::new(ScriptedLink {
+        Some(Arc::new(ScriptedConnection {
             purpose,
             number: self.connection.load(Ordering::SeqCst),
             handler: self.handler.clone(),
@@ -112,7 +112,7 @@ impl Backend for Scripted {
         purpose: Purpose,
         slot: Slot,
         _wanted: ReplicaAck,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         self.connection(purpose, slot)
     }
@@ -129,31 +129,36 @@ impl Backend for Scripted {
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         self.listeners.lock().insert(channel.clone(), listener);
         let listeners = self.listeners.clone();
-        Box::pin(async move { Ok(Subscription::new(Box::new(Ends { channel, listeners }))) })
+        Box::pin(async move {
+            Ok(Subscription::new(Box::new(ScriptedSubscription {
+                channel,
+                listeners,
+            })))
+        })
     }
 }
 
-struct Ends {
+struct ScriptedSubscription {
     channel: Channel,
     listeners: Listeners,
 }
 
-impl Unsubscribe for Ends {}
+impl Unsubscribe for ScriptedSubscription {}
 
-impl Drop for Ends {
+impl Drop for ScriptedSubscription {
     fn drop(&mut self) {
         self.listeners.lock().remove(&self.channel);
     }
 }
 
-struct ScriptedLink {
+struct ScriptedConnection {
     purpose: Purpose,
     number: u64,
     handler: Arc<Mutex<Box<Handler>>>,
     facts: Arc<ServerFacts>,
 }
 
-impl Connection for ScriptedLink {
+impl Connection for ScriptedConnection {
     fn facts(&self) -> Arc<ServerFacts> {
         self.facts.clone()
     }

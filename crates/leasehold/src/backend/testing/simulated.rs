@@ -26,7 +26,7 @@ pub(crate) const LATE: Duration = Duration::from_secs(14);
 
 /// The server, and the network in front of it.
 pub(crate) struct World {
-    server: Mutex<Server>,
+    server: Mutex<SimulatedServer>,
     dice: Mutex<Dice>,
     calm: AtomicBool,
     connections: AtomicU64,
@@ -34,14 +34,14 @@ pub(crate) struct World {
 
 /// What the server has.
 #[derive(Default)]
-struct Server {
+struct SimulatedServer {
     keys: HashMap<Vec<u8>, (Vec<u8>, BootInstant)>,
     counter: i64,
-    listeners: HashMap<Channel, Vec<Numbered>>,
+    listeners: HashMap<Channel, Vec<SimulatedListener>>,
 }
 
 /// A listener and its number.
-type Numbered = (u64, Arc<dyn Listener>);
+type SimulatedListener = (u64, Arc<dyn Listener>);
 
 impl World {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
@@ -67,7 +67,7 @@ impl World {
 
     /// A way for one process to talk to it.
     pub(crate) fn connect(self: &Arc<Self>) -> Arc<Simulated> {
-        let open = || Mutex::new(Arc::new(Wire::new(self)));
+        let open = || Mutex::new(Arc::new(SimulatedConnection::new(self)));
         Arc::new(Simulated {
             world: self.clone(),
             requests: open(),
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    fn publish(self: &Arc<Self>, listeners: &[Numbered], text: &[u8]) -> i64 {
+    fn publish(self: &Arc<Self>, listeners: &[SimulatedListener], text: &[u8]) -> i64 {
         for (_, listener) in listeners {
             if self.happens(50) {
                 continue;
@@ -191,8 +191,8 @@ fn millis(digits: &[u8]) -> Duration {
 /// One process's connections.
 pub(crate) struct Simulated {
     world: Arc<World>,
-    requests: Mutex<Arc<Wire>>,
-    keeper: Mutex<Arc<Wire>>,
+    requests: Mutex<Arc<SimulatedConnection>>,
+    keeper: Mutex<Arc<SimulatedConnection>>,
 }
 
 impl Backend for Simulated {
@@ -212,7 +212,7 @@ impl Backend for Simulated {
         };
         let mut wire = wire.lock();
         if wire.is_broken() {
-            *wire = Arc::new(Wire::new(&self.world));
+            *wire = Arc::new(SimulatedConnection::new(&self.world));
         }
         Some(wire.clone())
     }
@@ -222,7 +222,7 @@ impl Backend for Simulated {
         purpose: Purpose,
         slot: Slot,
         _wanted: ReplicaAck,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         self.connection(purpose, slot)
     }
@@ -245,20 +245,24 @@ impl Backend for Simulated {
             let listeners = server.listeners.entry(channel.clone());
             listeners.or_default().push((id, listener));
             drop(server);
-            Ok(Subscription::new(Box::new(Hearing { world, channel, id })))
+            Ok(Subscription::new(Box::new(SimulatedSubscription {
+                world,
+                channel,
+                id,
+            })))
         })
     }
 }
 
-struct Hearing {
+struct SimulatedSubscription {
     world: Arc<World>,
     channel: Channel,
     id: u64,
 }
 
-impl Unsubscribe for Hearing {}
+impl Unsubscribe for SimulatedSubscription {}
 
-impl Drop for Hearing {
+impl Drop for SimulatedSubscription {
     fn drop(&mut self) {
         let mut server = self.world.server.lock();
         let listeners = server.listeners.get_mut(&self.channel);
@@ -273,7 +277,7 @@ impl Drop for Hearing {
 }
 
 /// One connection.
-struct Wire {
+struct SimulatedConnection {
     world: Arc<World>,
     number: u64,
     broken: AtomicBool,
@@ -281,7 +285,7 @@ struct Wire {
     last: Mutex<BootInstant>,
 }
 
-impl Wire {
+impl SimulatedConnection {
     fn new(world: &Arc<World>) -> Self {
         Self {
             world: world.clone(),
@@ -307,7 +311,7 @@ impl Wire {
     }
 }
 
-impl Connection for Wire {
+impl Connection for SimulatedConnection {
     fn facts(&self) -> Arc<ServerFacts> {
         Arc::new(ServerFacts {
             server_time: 0,

@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use super::sentinel::Sentinels;
 use crate::backend::RequestError;
-use crate::backend::connection::{Endpoint, Event, RedisConnection, Role, Tls};
+use crate::backend::connection::{Endpoint, PushEvent, RedisConnection, Role, Tls};
 use crate::error::BoxError;
 
 /// See the module's documentation.
 #[derive(Clone)]
-pub(crate) enum Origin {
+pub(crate) enum Master {
     Fixed(Arc<Endpoint>, Role),
-    Elected(Arc<Sentinels>, Role),
+    Sentinel(Arc<Sentinels>, Role),
 }
 
-impl Origin {
+impl Master {
     /// Understands `url`.
     pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Sentinels::new(url, tls, connect_timeout) {
-            Some(sentinels) => sentinels.map(|sentinels| Self::Elected(sentinels, Role::Master)),
+            Some(sentinels) => sentinels.map(|sentinels| Self::Sentinel(sentinels, Role::Master)),
             None => {
                 let endpoint = Endpoint::new(url, tls, connect_timeout)?;
                 Ok(Self::Fixed(Arc::new(endpoint), Role::Master))
@@ -28,10 +28,10 @@ impl Origin {
     }
 
     /// The same server, as one of several that are asked as one.
-    pub(crate) fn of_several(self) -> Self {
+    pub(crate) fn into_voter(self) -> Self {
         match self {
             Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::Voter),
-            Self::Elected(sentinels, _) => Self::Elected(sentinels, Role::Voter),
+            Self::Sentinel(sentinels, _) => Self::Sentinel(sentinels, Role::Voter),
         }
     }
 
@@ -39,7 +39,7 @@ impl Origin {
         match self {
             Self::Fixed(endpoint, _) => endpoint.connect_timeout(),
             // The sentinels are asked first.
-            Self::Elected(sentinels, _) => sentinels.connect_timeout() * 2,
+            Self::Sentinel(sentinels, _) => sentinels.connect_timeout() * 2,
         }
     }
 
@@ -47,13 +47,13 @@ impl Origin {
     pub(crate) async fn connect(
         &self,
         name: &'static str,
-        on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+        on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
     ) -> Result<Arc<RedisConnection>, RequestError> {
         match self {
             Self::Fixed(endpoint, role) => {
                 RedisConnection::connect(endpoint, name, *role, on_event).await
             }
-            Self::Elected(sentinels, role) => {
+            Self::Sentinel(sentinels, role) => {
                 connect_to_master(sentinels, *role, name, on_event).await
             }
         }
@@ -66,7 +66,7 @@ async fn connect_to_master(
     sentinels: &Sentinels,
     role: Role,
     name: &'static str,
-    on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+    on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
 ) -> Result<Arc<RedisConnection>, RequestError> {
     let on_event = Arc::new(on_event);
     let connect = async |server: &Endpoint| {
@@ -75,16 +75,16 @@ async fn connect_to_master(
         RedisConnection::connect(server, name, role, on_event).await
     };
     let first = sentinels.master().await?;
-    let failure = match connect(&first).await {
+    let error = match connect(&first).await {
         Ok(connection) => return Ok(connection),
-        Err(failure) => failure,
+        Err(error) => error,
     };
-    let election = sentinels.elect().await;
-    for server in election.besides(&format!("{first:?}")) {
-        tracing::info!(?first, %failure, ?server, "sentinels name another server too");
+    let candidates = sentinels.poll_all().await;
+    for server in candidates.alternatives_to(&format!("{first:?}")) {
+        tracing::info!(?first, %error, ?server, "sentinels name another server too");
         if let Ok(connection) = connect(server).await {
             return Ok(connection);
         }
     }
-    Err(failure)
+    Err(error)
 }

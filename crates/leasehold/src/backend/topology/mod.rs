@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use fan_out::majority;
-pub(crate) use master::Origin;
+pub(crate) use master::Master;
 
 use super::Backend;
 use super::connection::Tls;
 use crate::error::BoxError;
 use cluster::{Cluster, Seeds};
-use quorum::Assembly;
+use quorum::QuorumBackend;
 use standalone::Standalone;
 
 /// What a URL names, not yet connected to.
 pub(crate) enum Target {
-    One(Origin),
+    One(Master),
     Cluster(Seeds),
 }
 
@@ -32,7 +32,7 @@ impl Target {
     pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Seeds::new(url, tls, connect_timeout) {
             Some(seeds) => seeds.map(Self::Cluster),
-            None => Origin::new(url, tls, connect_timeout).map(Self::One),
+            None => Master::new(url, tls, connect_timeout).map(Self::One),
         }
     }
 
@@ -49,18 +49,18 @@ impl Target {
         timeout: Duration,
         keeper: &tokio::runtime::Handle,
     ) -> Arc<dyn Backend> {
-        let origin = |target| match target {
-            Self::One(origin) => Some(origin.of_several()),
+        let master = |target| match target {
+            Self::One(master) => Some(master.into_voter()),
             Self::Cluster(_) => None,
         };
-        let origins = targets.into_iter().filter_map(origin).collect();
-        Arc::new(Assembly::new(origins, first_timeout, timeout, keeper))
+        let masters = targets.into_iter().filter_map(master).collect();
+        Arc::new(QuorumBackend::new(masters, first_timeout, timeout, keeper))
     }
 
     /// Begins to connect; the keeper's connections live on `keeper`.
     pub(crate) fn open(self, keeper: &tokio::runtime::Handle) -> Arc<dyn Backend> {
         match self {
-            Self::One(origin) => Arc::new(Standalone::new(origin, keeper)),
+            Self::One(master) => Arc::new(Standalone::new(master, keeper)),
             Self::Cluster(seeds) => Arc::new(Cluster::new(seeds, keeper)),
         }
     }

@@ -1,6 +1,6 @@
 //! Several independent servers that are asked as one.
 //!
-//! A request goes to all of them at once, and is answered when a majority has said the same, or all have
+//! A request goes to all of them at once, and is answered when a majority has replies the same, or all have
 //! answered or are too late: one that is slow or dead delays nobody. What the answers come to is for others to
 //! say; here they only stand side by side, as [`Reply::PerNode`].
 
@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::fan_out::{self, majority};
-use super::master::Origin;
-use crate::backend::connection::{NodeConnections, OnLine};
+use super::master::Master;
+use crate::backend::connection::{NodeConnections, OnStateChange};
 use crate::backend::{
     Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, Purpose, Reply,
     RequestError, ServerError, ServerErrorKind, ServerFacts, Slot, Subscription,
@@ -22,67 +22,67 @@ use crate::backend::{
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
 
-/// What members are given at the first connection, at least, that are later than a majority.
-const AS_LONG_AGAIN: Duration = Duration::from_millis(50);
+/// What nodes are given at the first connection, at least, that are later than a majority.
+const MIN_GRACE: Duration = Duration::from_millis(50);
 
 /// See the module's documentation.
-pub(crate) struct Assembly {
-    members: Vec<Arc<Member>>,
+pub(crate) struct QuorumBackend {
+    nodes: Vec<Arc<QuorumNode>>,
     /// How long a majority is waited for that was never connected, and later on.
     first_timeout: Duration,
     timeout: Duration,
     /// Whether a majority was ever connected.
-    met: AtomicBool,
+    ever_connected: AtomicBool,
     /// Where subscriptions live: they may be handed on to tasks of other runtimes.
     keeper: Handle,
-    /// Says that a member was connected to, which may have been started anew.
+    /// Says that a node was connected to, which may have been started anew.
     changes: Arc<Notify>,
 }
 
-struct Member {
-    lanes: Arc<NodeConnections>,
+struct QuorumNode {
+    connections: Arc<NodeConnections>,
     /// Whether somebody is connecting the callers' purpose.
-    dialing: AtomicBool,
+    is_connecting: AtomicBool,
     /// Why that failed when it was last tried.
-    refused: Mutex<Option<ServerError>>,
+    last_error: Mutex<Option<ServerError>>,
 }
 
-/// Connects the callers' purpose of one member; also when it is dropped half-way, another may try.
-struct Dialing(Arc<Member>);
+/// Connects the callers' purpose of one node; also when it is dropped half-way, another may try.
+struct ConnectAttempt(Arc<QuorumNode>);
 
-impl Dialing {
-    async fn dial(self) {
-        let dialed = self.0.lanes.connection(Purpose::Requests).await;
-        let mut refused = self.0.refused.lock();
+impl ConnectAttempt {
+    async fn connect(self) {
+        let dialed = self.0.connections.connection(Purpose::Requests).await;
+        let mut last_error = self.0.last_error.lock();
         match dialed {
-            Ok(_) => *refused = None,
-            Err(RequestError::Refused(refusal)) => *refused = Some(refusal),
+            Ok(_) => *last_error = None,
+            Err(RequestError::Refused(error)) => *last_error = Some(error),
             // While a pause is kept, only the text of a refusal comes back.
-            Err(failure) => {
-                refused.get_or_insert_with(|| ServerError {
+            Err(error) => {
+                last_error.get_or_insert_with(|| ServerError {
                     kind: ServerErrorKind::TooFewVote,
-                    message: failure.to_string(),
+                    message: error.to_string(),
                 });
             }
         }
     }
 }
 
-impl Drop for Dialing {
+impl Drop for ConnectAttempt {
     fn drop(&mut self) {
-        self.0.dialing.store(false, Ordering::Release);
+        self.0.is_connecting.store(false, Ordering::Release);
     }
 }
 
-impl Assembly {
+impl QuorumBackend {
     pub(crate) fn new(
-        origins: Vec<Origin>,
+        masters: Vec<Master>,
         first_timeout: Duration,
         timeout: Duration,
         keeper: &Handle,
     ) -> Self {
         let changes = Arc::new(Notify::new());
-        let on_line: OnLine = {
+        let on_state_change: OnStateChange = {
             let changes = changes.clone();
             Arc::new(move |is_up| {
                 if is_up {
@@ -90,35 +90,39 @@ impl Assembly {
                 }
             })
         };
-        let member = |origin| {
-            Arc::new(Member {
-                lanes: Arc::new(NodeConnections::start(origin, keeper, on_line.clone())),
-                dialing: AtomicBool::new(false),
-                refused: Mutex::default(),
+        let node = |master| {
+            Arc::new(QuorumNode {
+                connections: Arc::new(NodeConnections::start(
+                    master,
+                    keeper,
+                    on_state_change.clone(),
+                )),
+                is_connecting: AtomicBool::new(false),
+                last_error: Mutex::default(),
             })
         };
         Self {
-            members: origins.into_iter().map(member).collect(),
+            nodes: masters.into_iter().map(node).collect(),
             first_timeout,
             timeout,
-            met: AtomicBool::new(false),
+            ever_connected: AtomicBool::new(false),
             keeper: keeper.clone(),
             changes,
         }
     }
 
     fn majority(&self) -> usize {
-        majority(self.members.len())
+        majority(self.nodes.len())
     }
 
     /// The connections that are there, one per server: a second address of a server has no vote.
-    fn open_links(&self, purpose: Purpose) -> Open {
-        let connection = |member: &Arc<Member>| {
-            Some(member.lanes.open_connection(purpose)? as Arc<dyn Connection>)
+    fn open_connections(&self, purpose: Purpose) -> OpenConnections {
+        let connection = |node: &Arc<QuorumNode>| {
+            Some(node.connections.open_connection(purpose)? as Arc<dyn Connection>)
         };
-        let mut connections: Vec<_> = self.members.iter().map(connection).collect();
+        let mut connections: Vec<_> = self.nodes.iter().map(connection).collect();
         let mut known: Vec<(usize, Arc<ServerFacts>)> = Vec::new();
-        let mut twins = None;
+        let mut duplicate = None;
         for (second, connection) in connections.iter_mut().enumerate() {
             let Some(own) = connection.as_ref().map(|connection| connection.facts()) else {
                 continue;
@@ -127,60 +131,66 @@ impl Assembly {
             match known.iter().find(|(_, other)| is_same(other)) {
                 Some((first, _)) => {
                     *connection = None;
-                    twins = twins.or(Some((*first, second)));
+                    duplicate = duplicate.or(Some((*first, second)));
                 }
                 None => known.push((second, own)),
             }
         }
-        Open { connections, twins }
+        OpenConnections {
+            connections,
+            duplicate,
+        }
     }
 
-    /// Whether every member is connected, or was found not to be there.
+    /// Whether every node is connected, or was found not to be there.
     fn is_complete(&self, purpose: Purpose) -> bool {
-        self.members.iter().all(|member| {
-            let is_open = member.lanes.open_connection(purpose).is_some();
-            is_open || !member.dialing.load(Ordering::Acquire)
+        self.nodes.iter().all(|node| {
+            let is_open = node.connections.open_connection(purpose).is_some();
+            is_open || !node.is_connecting.load(Ordering::Acquire)
         })
     }
 
-    /// Connects to members that are not connected, in the background.
-    fn dial_missing(&self) {
-        for member in &self.members {
-            let missing = member.lanes.open_connection(Purpose::Requests).is_none();
-            if missing && !member.dialing.swap(true, Ordering::AcqRel) {
-                let dialing = Dialing(member.clone());
-                Handle::current().spawn(dialing.dial());
+    /// Connects to nodes that are not connected, in the background.
+    fn connect_missing(&self) {
+        for node in &self.nodes {
+            let missing = node
+                .connections
+                .open_connection(Purpose::Requests)
+                .is_none();
+            if missing && !node.is_connecting.swap(true, Ordering::AcqRel) {
+                let is_connecting = ConnectAttempt(node.clone());
+                Handle::current().spawn(is_connecting.connect());
             }
         }
     }
 
     /// Why there is no majority: what somebody can do something about first.
-    fn absence(&self) -> RequestError {
-        let refused = self
-            .members
+    fn no_majority(&self) -> RequestError {
+        let last_error = self
+            .nodes
             .iter()
-            .filter_map(|member| member.refused.lock().clone());
-        let mut refused: Vec<_> = refused.collect();
-        refused.sort_by_key(|refusal| refusal.kind == ServerErrorKind::TooFewVote);
+            .filter_map(|node| node.last_error.lock().clone());
+        let mut last_error: Vec<_> = last_error.collect();
+        last_error.sort_by_key(|error| error.kind == ServerErrorKind::TooFewVote);
         let unknown = || ServerError {
             kind: ServerErrorKind::TooFewVote,
             message: "too few nodes could be connected to in time".to_owned(),
         };
-        RequestError::Refused(refused.into_iter().next().unwrap_or_else(unknown))
+        RequestError::Refused(last_error.into_iter().next().unwrap_or_else(unknown))
     }
 }
 
-/// The connections of one purpose, in the order of the members.
-struct Open {
+/// The connections of one purpose, in the order of the nodes.
+struct OpenConnections {
     connections: Vec<Option<Arc<dyn Connection>>>,
-    /// Two members that are one server.
-    twins: Option<(usize, usize)>,
+    /// Two nodes that are one server.
+    duplicate: Option<(usize, usize)>,
 }
 
-impl Open {
-    /// Refuses new work where two members are one server. The keeper goes on: what is held must be kept and released.
+impl OpenConnections {
+    /// Refuses new work where two nodes are one server. The keeper goes on: what is held must be kept and released.
     fn check(&self, purpose: Purpose) -> Result<(), RequestError> {
-        match (purpose, self.twins) {
+        match (purpose, self.duplicate) {
             (Purpose::Keeper, _) | (_, None) => Ok(()),
             (Purpose::Requests, Some((first, second))) => Err(RequestError::Refused(ServerError {
                 kind: ServerErrorKind::SameServer,
@@ -194,15 +204,15 @@ impl Open {
     }
 }
 
-impl Backend for Assembly {
+impl Backend for QuorumBackend {
     fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
-        let open = self.open_links(purpose);
+        let open = self.open_connections(purpose);
         let count = open.connections.iter().flatten().count();
         if count < open.connections.len() && purpose == Purpose::Requests {
-            self.dial_missing();
+            self.connect_missing();
         }
         let is_enough = count >= self.majority() && open.check(purpose).is_ok();
-        is_enough.then(|| Arc::new(Voices::new(open.connections)) as Arc<dyn Connection>)
+        is_enough.then(|| Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>)
     }
 
     /// Waits a little for a majority; then goes on with those that are there, be they few. Where there never
@@ -213,8 +223,8 @@ impl Backend for Assembly {
         slot: Slot,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         Box::pin(async move {
-            let met = self.met.load(Ordering::Relaxed);
-            let timeout = if met {
+            let ever_connected = self.ever_connected.load(Ordering::Relaxed);
+            let timeout = if ever_connected {
                 self.timeout
             } else {
                 self.first_timeout
@@ -222,23 +232,23 @@ impl Backend for Assembly {
             let start = BootInstant::now();
             let end = start + timeout;
             // The first time the others are given as long again: two of all must not be one server.
-            let mut met_by = met.then_some(start);
+            let mut grace_end = ever_connected.then_some(start);
             loop {
                 if let Some(connection) = self.open_connection(purpose, slot) {
                     let now = BootInstant::now();
-                    let met_by = *met_by.get_or_insert(now + now.since(start).max(AS_LONG_AGAIN));
-                    if now >= met_by.min(end) || self.is_complete(purpose) {
-                        self.met.store(true, Ordering::Relaxed);
+                    let grace_end = *grace_end.get_or_insert(now + now.since(start).max(MIN_GRACE));
+                    if now >= grace_end.min(end) || self.is_complete(purpose) {
+                        self.ever_connected.store(true, Ordering::Relaxed);
                         return Ok(connection);
                     }
                 }
-                let open = self.open_links(purpose);
+                let open = self.open_connections(purpose);
                 open.check(purpose)?;
-                if BootInstant::now() >= end && !met {
-                    return Err(self.absence());
+                if BootInstant::now() >= end && !ever_connected {
+                    return Err(self.no_majority());
                 }
                 if BootInstant::now() >= end {
-                    return Ok(Arc::new(Voices::new(open.connections)) as Arc<dyn Connection>);
+                    return Ok(Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>);
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -247,12 +257,12 @@ impl Backend for Assembly {
 
     fn acknowledged(
         &self,
-        _lane: Purpose,
+        _purpose: Purpose,
         _slot: Slot,
         _wanted: ReplicaAck,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
-        Box::pin(async { unreachable!("BUG: refused before anything is asked") })
+        Box::pin(async { unreachable!("BUG: last_error before anything is asked") })
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -270,10 +280,10 @@ impl Backend for Assembly {
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
-        let members = self.members.iter().map(|member| member.lanes.clone());
-        let members = members.collect();
+        let nodes = self.nodes.iter().map(|node| node.connections.clone());
+        let nodes = nodes.collect();
         Box::pin(fan_out::subscribe(
-            members,
+            nodes,
             channel,
             listener,
             self.keeper.clone(),
@@ -281,13 +291,13 @@ impl Backend for Assembly {
     }
 }
 
-/// One connection to each member that has one.
-struct Voices {
+/// One connection to replies node that has one.
+struct FanOut {
     connections: Vec<Option<Arc<dyn Connection>>>,
     facts: Arc<ServerFacts>,
 }
 
-impl Voices {
+impl FanOut {
     fn new(connections: Vec<Option<Arc<dyn Connection>>>) -> Self {
         let clocks = connections
             .iter()
@@ -319,38 +329,38 @@ impl Voices {
             }
         }
         drop(sender);
-        let mut said: Vec<Vec<Option<Reply>>> =
+        let mut replies: Vec<Vec<Option<Reply>>> =
             vec![vec![None; self.connections.len()]; batch.len()];
         while let Some((number, answer)) = answers.recv().await {
-            for (command, reply) in said.iter_mut().zip(answer.unwrap_or_default()) {
+            for (command, reply) in replies.iter_mut().zip(answer.unwrap_or_default()) {
                 command[number] = Some(reply);
             }
-            if !batch.await_all_nodes && said.iter().all(|each| is_agreed(each)) {
+            if !batch.await_all_nodes && replies.iter().all(|replies| is_agreed(replies)) {
                 break;
             }
         }
-        said.into_iter().map(Reply::PerNode).collect()
+        replies.into_iter().map(Reply::PerNode).collect()
     }
 }
 
-/// Whether more than half have said the same, as far as the first word goes.
-fn is_agreed(each: &[Option<Reply>]) -> bool {
-    let answered: Vec<_> = each.iter().flatten().map(gist).collect();
-    let mut same = answered.iter().map(|gist| {
-        let same = answered.iter().filter(|other| *other == gist);
+/// Whether more than half have replies the same, as far as the first word goes.
+fn is_agreed(replies: &[Option<Reply>]) -> bool {
+    let answered: Vec<_> = replies.iter().flatten().map(status_of).collect();
+    let mut same = answered.iter().map(|status_of| {
+        let same = answered.iter().filter(|other| *other == status_of);
         same.count()
     });
-    same.any(|count| count >= majority(each.len()))
+    same.any(|count| count >= majority(replies.len()))
 }
 
-fn gist(reply: &Reply) -> &Reply {
+fn status_of(reply: &Reply) -> &Reply {
     match reply {
         Reply::List(parts) => parts.first().unwrap_or(reply),
         _ => reply,
     }
 }
 
-impl Connection for Voices {
+impl Connection for FanOut {
     fn facts(&self) -> Arc<ServerFacts> {
         self.facts.clone()
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::url::Hosts;
+use super::url::MultiHostUrl;
 use crate::backend::connection::{Endpoint, RedisConnection, Role, Tls};
 use crate::backend::{Reply, RequestError};
 use crate::error::BoxError;
@@ -20,7 +20,7 @@ use crate::rng;
 pub(crate) struct Sentinels {
     /// The name that they know the group by.
     group: Arc<str>,
-    /// A member of the group: all share credentials, TLS and database, and differ in their address.
+    /// A member of the group: all share credentials, TLS and database, and differ in their parse_address.
     member: Endpoint,
     connect_timeout: Duration,
     /// The sentinel that gave the last useful reply stands first. At the start it is a random one, so that many
@@ -35,7 +35,7 @@ struct Sentinel {
 
 /// A server that sentinels name as the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
+struct Candidate {
     host: String,
     port: u16,
     /// How often the group has changed its master, as the sentinels know it.
@@ -45,26 +45,26 @@ struct Named {
 }
 
 /// The servers that the sentinels name, the most credible first.
-pub(crate) struct Election {
+pub(crate) struct Candidates {
     candidates: Vec<(Endpoint, Rank)>,
 }
 
 /// A later epoch counts for more than any number of sentinels that know an earlier one.
 type Rank = (u64, usize);
 
-impl Election {
+impl Candidates {
     /// The servers to try when `tried` does not accept. A server that is certainly no longer the master may
     /// still believe to be it, and is not among them.
-    pub(crate) fn besides(&self, tried: &str) -> impl Iterator<Item = &Endpoint> {
+    pub(crate) fn alternatives_to(&self, tried: &str) -> impl Iterator<Item = &Endpoint> {
         let servers = self.candidates.iter().map(|(server, _)| server);
         servers.filter(move |server| {
             let server = format!("{server:?}");
-            server != tried && !self.is_over_for(&server)
+            server != tried && !self.is_superseded(&server)
         })
     }
 
     /// Whether another server is certainly more credible than `server`.
-    pub(crate) fn is_over_for(&self, server: &str) -> bool {
+    pub(crate) fn is_superseded(&self, server: &str) -> bool {
         let first = self.candidates.first().map(|(_, rank)| *rank);
         let its = self.candidates.iter();
         let its = its.filter(|(at, _)| format!("{at:?}") == server);
@@ -83,8 +83,8 @@ impl Sentinels {
         connect_timeout: Duration,
     ) -> Option<Result<Arc<Self>, BoxError>> {
         let (scheme, rest) = url.split_once("+sentinel://")?;
-        let address = Address::parse(scheme, rest);
-        let sentinels = address.and_then(|address| {
+        let parse_address = SentinelUrl::parse(scheme, rest);
+        let sentinels = parse_address.and_then(|parse_address| {
             let endpoint = |url: &String| Endpoint::new(url, tls, connect_timeout);
             let sentinel = |url: &String| {
                 let connection = None;
@@ -93,13 +93,13 @@ impl Sentinels {
                     connection,
                 })
             };
-            let urls = address.sentinels.iter();
+            let urls = parse_address.sentinels.iter();
             let mut sentinels: Vec<_> = urls.map(sentinel).collect::<Result<_, _>>()?;
             let first = rng::next_u64() % sentinels.len().max(1) as u64;
             sentinels.rotate_left(usize::try_from(first).unwrap_or(0));
             Ok(Arc::new(Self {
-                group: address.group.into(),
-                member: endpoint(&address.member)?,
+                group: parse_address.group.into(),
+                member: endpoint(&parse_address.member)?,
                 connect_timeout,
                 sentinels: Mutex::new(sentinels),
             }))
@@ -114,9 +114,9 @@ impl Sentinels {
     /// The server that a sentinel says is the master: the first one that replies and knows the group.
     pub(crate) async fn master(&self) -> Result<Endpoint, RequestError> {
         let question = ["GET-MASTER-ADDR-BY-NAME", &*self.group];
-        let read = |reply: Reply| match (&reply, address(&reply)) {
+        let read = |reply: Reply| match (&reply, parse_address(&reply)) {
             (_, Some((host, port))) => Ok(self.member.at(host, port)),
-            (Reply::Nil, None) => Err(unknown(&self.group)),
+            (Reply::Nil, None) => Err(unknown_group(&self.group)),
             (_, None) => Err(RequestError::malformed("SENTINEL", &[reply])),
         };
         self.ask(&question, read).await
@@ -125,9 +125,11 @@ impl Sentinels {
     /// How many replicas they know of, up or down.
     pub(crate) async fn replicas(&self) -> Result<u32, RequestError> {
         let read = |reply: Reply| {
-            let count = reply.field("num-slaves").and_then(Reply::int);
-            let count = count.and_then(|count| u32::try_from(count).ok());
-            count.ok_or_else(|| RequestError::malformed("SENTINEL", std::slice::from_ref(&reply)))
+            let rank_candidates = reply.field("num-slaves").and_then(Reply::int);
+            let rank_candidates =
+                rank_candidates.and_then(|rank_candidates| u32::try_from(rank_candidates).ok());
+            rank_candidates
+                .ok_or_else(|| RequestError::malformed("SENTINEL", std::slice::from_ref(&reply)))
         };
         self.ask(&["MASTER", &self.group], read).await
     }
@@ -139,54 +141,55 @@ impl Sentinels {
         read: impl Fn(Reply) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
         let mut sentinels = self.sentinels.lock().await;
-        let mut failure = RequestError::Unreachable("no sentinel is named".into());
+        let mut error = RequestError::Unreachable("no sentinel is named".into());
         for _ in 0..sentinels.len() {
             let sentinel = &mut sentinels[0];
             let open = sentinel.connection.take();
             let asked = async {
                 let connection = connected(&sentinel.endpoint, open).await?;
-                let reply = say(&connection, question, self.timeout()).await?;
+                let reply = query(&connection, question, self.timeout()).await?;
                 Ok((read(reply)?, connection))
             };
-            match in_time(&sentinel.endpoint, self.timeout(), asked).await {
+            match with_timeout(&sentinel.endpoint, self.timeout(), asked).await {
                 Ok((answer, connection)) => {
                     sentinel.connection = Some(connection);
                     return Ok(answer);
                 }
-                Err(why) => failure = why,
+                Err(reason) => error = reason,
             }
             sentinels.rotate_left(1);
         }
-        Err(failure)
+        Err(error)
     }
 
     /// Asks all sentinels at the same time. The one that names the most credible server is asked first from then on.
-    pub(crate) async fn elect(&self) -> Election {
+    pub(crate) async fn poll_all(&self) -> Candidates {
         let mut sentinels = self.sentinels.lock().await;
         let mut asking = JoinSet::new();
         for (at, sentinel) in sentinels.iter_mut().enumerate() {
             let (endpoint, group) = (sentinel.endpoint.clone(), self.group.clone());
             let (open, timeout) = (sentinel.connection.take(), self.timeout());
             asking.spawn(async move {
-                let view = async {
+                let query_master = async {
                     let connection = connected(&endpoint, open).await?;
-                    let named = view(&connection, &group, timeout).await?;
+                    let named = query_master(&connection, &group, timeout).await?;
                     Ok((named, connection))
                 };
-                (at, in_time(&endpoint, timeout, view).await)
+                (at, with_timeout(&endpoint, timeout, query_master).await)
             });
         }
         let mut views = Vec::new();
         while let Some(asked) = asking.join_next().await {
             match asked {
                 Ok((at, Ok((named, connection)))) => views.push((at, named, connection)),
-                Ok((_, Err(failure))) => tracing::debug!(%failure, "a sentinel is of no use"),
+                Ok((_, Err(error))) => tracing::debug!(%error, "a sentinel is of no use"),
                 Err(error) => tracing::error!(%error, "BUG: asking a sentinel failed"),
             }
         }
-        let named = count(views.iter().map(|(_, named, _)| named));
+        let named = rank_candidates(views.iter().map(|(_, named, _)| named));
         let chosen = named.first().and_then(|first| {
-            let is_first = |named: &Named| (&*named.host, named.port) == (&*first.host, first.port);
+            let is_first =
+                |named: &Candidate| (&*named.host, named.port) == (&*first.host, first.port);
             views.into_iter().find(|(_, named, _)| is_first(named))
         });
         // The others are left: a client that is well talks to one.
@@ -194,11 +197,11 @@ impl Sentinels {
             sentinels[at].connection = Some(connection);
             sentinels.rotate_left(at);
         }
-        let candidate = |one: Named| {
+        let candidate = |one: Candidate| {
             let server = self.member.at(&one.host, one.port);
             (server, (one.epoch, one.votes))
         };
-        Election {
+        Candidates {
             candidates: named.into_iter().map(candidate).collect(),
         }
     }
@@ -221,10 +224,10 @@ async fn connected(
     let connecting = RedisConnection::connect(sentinel, name, Role::Sentinel, |_, _| ());
     connecting
         .await
-        .map_err(|failure| not_asked(sentinel, &failure))
+        .map_err(|error| sentinel_error(sentinel, &error))
 }
 
-async fn say(
+async fn query(
     connection: &RedisConnection,
     question: &[&str],
     timeout: Duration,
@@ -234,19 +237,19 @@ async fn say(
 }
 
 /// What one sentinel says. Where it may not tell the epoch, that counts as the first.
-async fn view(
+async fn query_master(
     connection: &RedisConnection,
     group: &str,
     timeout: Duration,
-) -> Result<Named, RequestError> {
+) -> Result<Candidate, RequestError> {
     let question = ["GET-MASTER-ADDR-BY-NAME", group];
-    let reply = say(connection, &question, timeout).await?;
-    let (host, port) = address(&reply).ok_or_else(|| unknown(group))?;
-    let epoch = match say(connection, &["MASTER", group], timeout).await {
+    let reply = query(connection, &question, timeout).await?;
+    let (host, port) = parse_address(&reply).ok_or_else(|| unknown_group(group))?;
+    let epoch = match query(connection, &["MASTER", group], timeout).await {
         Ok(master) => master.field("config-epoch").and_then(Reply::int),
         Err(_) => None,
     };
-    Ok(Named {
+    Ok(Candidate {
         host: host.to_owned(),
         port,
         epoch: epoch
@@ -257,16 +260,17 @@ async fn view(
 }
 
 /// The servers that are named, each once, the most credible first.
-fn count<'a>(views: impl Iterator<Item = &'a Named>) -> Vec<Named> {
-    let mut named: Vec<Named> = Vec::new();
-    for view in views {
-        let is_same = |one: &&mut Named| (&one.host, one.port) == (&view.host, view.port);
+fn rank_candidates<'a>(views: impl Iterator<Item = &'a Candidate>) -> Vec<Candidate> {
+    let mut named: Vec<Candidate> = Vec::new();
+    for query_master in views {
+        let is_same =
+            |one: &&mut Candidate| (&one.host, one.port) == (&query_master.host, query_master.port);
         match named.iter_mut().find(is_same) {
             Some(one) => {
-                one.epoch = one.epoch.max(view.epoch);
+                one.epoch = one.epoch.max(query_master.epoch);
                 one.votes += 1;
             }
-            None => named.push(view.clone()),
+            None => named.push(query_master.clone()),
         }
     }
     named.sort_by_key(|one| std::cmp::Reverse((one.epoch, one.votes)));
@@ -274,43 +278,43 @@ fn count<'a>(views: impl Iterator<Item = &'a Named>) -> Vec<Named> {
 }
 
 /// Bounds what one sentinel may take.
-async fn in_time<T>(
+async fn with_timeout<T>(
     sentinel: &Endpoint,
     timeout: Duration,
     asking: impl Future<Output = Result<T, RequestError>>,
 ) -> Result<T, RequestError> {
     let asked = tokio::time::timeout(timeout, asking).await;
-    asked.unwrap_or_else(|_| Err(not_asked(sentinel, &"no reply")))
+    asked.unwrap_or_else(|_| Err(sentinel_error(sentinel, &"no reply")))
 }
 
-fn unknown(group: &str) -> RequestError {
+fn unknown_group(group: &str) -> RequestError {
     RequestError::Unreachable(format!("no sentinel that replies knows a group `{group}`").into())
 }
 
-fn address(reply: &Reply) -> Option<(&str, u16)> {
+fn parse_address(reply: &Reply) -> Option<(&str, u16)> {
     match reply.list()? {
         [host, port] => Some((host.text()?, port.text()?.parse().ok()?)),
         _ => None,
     }
 }
 
-fn not_asked(sentinel: &Endpoint, why: &dyn std::fmt::Display) -> RequestError {
-    RequestError::Unreachable(format!("sentinel {sentinel:?}: {why}").into())
+fn sentinel_error(sentinel: &Endpoint, reason: &dyn std::fmt::Display) -> RequestError {
+    RequestError::Unreachable(format!("sentinel {sentinel:?}: {reason}").into())
 }
 
 /// The parts of a sentinel URL, each as a URL of its own.
 #[derive(Debug, PartialEq, Eq)]
-struct Address {
+struct SentinelUrl {
     group: String,
     member: String,
     sentinels: Vec<String>,
 }
 
-impl Address {
+impl SentinelUrl {
     fn parse(scheme: &str, rest: &str) -> Result<Self, BoxError> {
         const FORM: &str =
             "it looks like `redis+sentinel://user:password@host:26379,host:26379/group/0`";
-        let hosts = Hosts::parse(scheme, rest).ok_or(FORM)?;
+        let hosts = MultiHostUrl::parse(scheme, rest).ok_or(FORM)?;
         hosts.check_settings(&["sentinel_username", "sentinel_password"])?;
         let (group, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
         if group.is_empty() {
@@ -325,7 +329,7 @@ impl Address {
         };
         Ok(Self {
             group: group.to_owned(),
-            // Its address is replaced by what the sentinels say.
+            // Its parse_address is replaced by what the sentinels query.
             member: hosts.any(database),
             sentinels: hosts.urls(&own, 26379),
         })
@@ -336,9 +340,9 @@ impl Address {
 mod tests {
     use super::*;
 
-    fn named(host: &str, epoch: u64, votes: usize) -> Named {
+    fn named(host: &str, epoch: u64, votes: usize) -> Candidate {
         let host = host.to_owned();
-        Named {
+        Candidate {
             host,
             port: 1,
             epoch,
@@ -350,18 +354,18 @@ mod tests {
     fn later_epoch_wins_over_more_sentinels() {
         let views = [named("old", 1, 1), named("old", 1, 1), named("new", 2, 1)];
         assert_eq!(
-            count(views.iter()),
+            rank_candidates(views.iter()),
             [named("new", 2, 1), named("old", 1, 2)]
         );
         let views = [named("few", 1, 1), named("many", 1, 1), named("many", 0, 1)];
         assert_eq!(
-            count(views.iter()),
+            rank_candidates(views.iter()),
             [named("many", 1, 2), named("few", 1, 1)]
         );
     }
 
     /// `a` and `b` are of the last epoch, `c` is of the one before.
-    fn election() -> Election {
+    fn election() -> Candidates {
         let endpoint = |host: &str| {
             let url = format!("redis://{host}:1");
             Endpoint::new(&url, &Tls::default(), Duration::from_secs(1)).unwrap()
@@ -371,40 +375,40 @@ mod tests {
             (endpoint("b"), (2, 1)),
             (endpoint("c"), (1, 9)),
         ];
-        Election { candidates }
+        Candidates { candidates }
     }
 
     #[test]
     fn deposed_master_is_no_fallback() {
         let election = election();
-        let besides = |tried| {
-            let servers = election.besides(tried);
+        let alternatives_to = |tried| {
+            let servers = election.alternatives_to(tried);
             servers.map(|at| format!("{at:?}")).collect::<Vec<_>>()
         };
-        assert_eq!(besides("a:1"), ["b:1"]);
-        assert_eq!(besides("d:1"), ["a:1", "b:1"]);
+        assert_eq!(alternatives_to("a:1"), ["b:1"]);
+        assert_eq!(alternatives_to("d:1"), ["a:1", "b:1"]);
     }
 
     #[test]
     fn server_is_left_for_a_more_credible_one_only() {
         let election = election();
-        let over = ["a:1", "b:1", "c:1", "d:1"].map(|server| election.is_over_for(server));
+        let over = ["a:1", "b:1", "c:1", "d:1"].map(|server| election.is_superseded(server));
         assert_eq!(over, [false, false, true, true]);
-        let nobody = Election {
+        let nobody = Candidates {
             candidates: Vec::new(),
         };
-        assert!(!nobody.is_over_for("a:1"));
+        assert!(!nobody.is_superseded("a:1"));
     }
 
     #[test]
     fn a_url_names_sentinels_group_and_credentials_of_both() {
-        let address = Address::parse(
+        let parse_address = SentinelUrl::parse(
             "rediss",
             "user:secret@one:26380,two,[::1]/group/3?sentinel_username=s&sentinel_password=p",
         );
         assert_eq!(
-            address.unwrap(),
-            Address {
+            parse_address.unwrap(),
+            SentinelUrl {
                 group: "group".to_owned(),
                 member: "rediss://user:secret@127.0.0.1:6379/3".to_owned(),
                 sentinels: ["one:26380", "two:26379", "[::1]:26379"]
@@ -422,7 +426,7 @@ mod tests {
             "u:secret@/group",
             "u:secret@host/group?secret=1",
         ] {
-            let error = Address::parse("redis", rest).unwrap_err().to_string();
+            let error = SentinelUrl::parse("redis", rest).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }

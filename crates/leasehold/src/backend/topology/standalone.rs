@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::master::Origin;
+use super::master::Master;
 use super::sentinel::Sentinels;
 use crate::backend::connection::{NodeConnections, RedisConnection};
 use crate::backend::{
@@ -13,53 +13,54 @@ use crate::options::ReplicaAck;
 use crate::rng;
 
 /// How often sentinels are asked whether the master is still the master.
-const WATCH: Duration = Duration::from_secs(1);
+const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A server on its own, or the master of a group.
 pub(crate) struct Standalone {
-    lanes: Arc<NodeConnections>,
+    connections: Arc<NodeConnections>,
 }
 
 impl Standalone {
-    pub(crate) fn new(origin: Origin, keeper: &tokio::runtime::Handle) -> Self {
-        let lanes = Arc::new(NodeConnections::start(
-            origin.clone(),
+    pub(crate) fn new(master: Master, keeper: &tokio::runtime::Handle) -> Self {
+        let connections = Arc::new(NodeConnections::start(
+            master.clone(),
             keeper,
             Arc::new(|_| ()),
         ));
-        if let Origin::Elected(sentinels, _) = origin {
-            keeper.spawn(watch(sentinels, Arc::downgrade(&lanes)));
+        if let Master::Sentinel(sentinels, _) = master {
+            keeper.spawn(watch_sentinels(sentinels, Arc::downgrade(&connections)));
         }
-        Self { lanes }
+        Self { connections }
     }
 }
 
 /// Leaves servers that the sentinels no longer call the master, until nobody is left.
-async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<NodeConnections>) {
+async fn watch_sentinels(sentinels: Arc<Sentinels>, connections: Weak<NodeConnections>) {
     loop {
         // With jitter, so that clients that were started together do not ask together.
-        tokio::time::sleep(WATCH.mul_f64(0.75 + 0.5 * rng::next_f64())).await;
-        if lanes.strong_count() == 0 {
+        tokio::time::sleep(SENTINEL_POLL_INTERVAL.mul_f64(0.75 + 0.5 * rng::next_f64())).await;
+        if connections.strong_count() == 0 {
             return;
         }
         // Where no sentinel replies, the connections that are there are the best there is.
         let Ok(master) = sentinels.master().await else {
             continue;
         };
-        let Some(lanes) = lanes.upgrade() else {
+        let Some(connections) = connections.upgrade() else {
             return;
         };
         let master = format!("{master:?}");
-        if lanes
-            .connections()
+        if connections
+            .open_connections()
             .all(|connection| connection.server() == master)
         {
             continue;
         }
         // That sentinel may be behind.
-        let election = sentinels.elect().await;
-        let former = |connection: &Arc<RedisConnection>| election.is_over_for(connection.server());
-        for connection in lanes.connections().filter(former) {
+        let candidates = sentinels.poll_all().await;
+        let former =
+            |connection: &Arc<RedisConnection>| candidates.is_superseded(connection.server());
+        for connection in connections.open_connections().filter(former) {
             tracing::info!(from = connection.server(), "the master has changed");
             connection.close();
         }
@@ -68,7 +69,7 @@ async fn watch(sentinels: Arc<Sentinels>, lanes: Weak<NodeConnections>) {
 
 impl Backend for Standalone {
     fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
-        Some(self.lanes.open_connection(purpose)?)
+        Some(self.connections.open_connection(purpose)?)
     }
 
     fn connection(
@@ -76,7 +77,9 @@ impl Backend for Standalone {
         purpose: Purpose,
         _slot: Slot,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
-        Box::pin(async move { Ok(self.lanes.connection(purpose).await? as Arc<dyn Connection>) })
+        Box::pin(
+            async move { Ok(self.connections.connection(purpose).await? as Arc<dyn Connection>) },
+        )
     }
 
     fn acknowledged(
@@ -86,7 +89,7 @@ impl Backend for Standalone {
         wanted: ReplicaAck,
         timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
-        Box::pin(self.lanes.acknowledged(purpose, wanted, timeout))
+        Box::pin(self.connections.acknowledged(purpose, wanted, timeout))
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -99,6 +102,6 @@ impl Backend for Standalone {
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
-        Box::pin(self.lanes.subscribe(channel, listener))
+        Box::pin(self.connections.subscribe(channel, listener))
     }
 }

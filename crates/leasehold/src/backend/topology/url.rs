@@ -3,7 +3,7 @@
 use crate::error::BoxError;
 
 /// The parts of `scheme://credentials@host:port,host:port/path?query`.
-pub(crate) struct Hosts<'a> {
+pub(crate) struct MultiHostUrl<'a> {
     scheme: &'a str,
     /// With its `@`, where there are any.
     pub(crate) credentials: String,
@@ -12,7 +12,7 @@ pub(crate) struct Hosts<'a> {
     pub(crate) query: Vec<(&'a str, &'a str)>,
 }
 
-impl<'a> Hosts<'a> {
+impl<'a> MultiHostUrl<'a> {
     /// Takes apart what follows `scheme+topology://`; `None` where it does not look like that.
     pub(crate) fn parse(scheme: &'a str, rest: &'a str) -> Option<Self> {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));

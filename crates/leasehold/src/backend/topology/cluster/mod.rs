@@ -19,8 +19,8 @@ use parking_lot::RwLock;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 
-use super::master::Origin;
-use super::url::Hosts;
+use super::master::Master;
+use super::url::MultiHostUrl;
 use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role, Tls};
 use crate::backend::{
     Backend, Backoff, BoxFuture, Channel, Connection, Listener, Purpose, Reply, RequestError, Slot,
@@ -30,10 +30,10 @@ use crate::error::BoxError;
 use crate::options::ReplicaAck;
 use crate::rng;
 use crate::time::BootInstant;
-use pubsub::Homes;
-use redirect::{Noticed, Route};
-use slot_map::{self as slots, Address, Layout, Redirect};
-use slot_watch::{self as sentries, Sentry};
+use pubsub::ClusterSubscriptions;
+use redirect::{RedirectRecorder, RedirectingConnection};
+use slot_map::{self as slots, Address, Redirect, SlotMap};
+use slot_watch::{self as sentries, SlotWatch};
 
 const SLOTS: usize = 16_384;
 
@@ -56,9 +56,9 @@ pub(crate) struct Nodes {
     map: RwLock<Map>,
     /// Held while asking for the layout, so that many who need it ask once.
     asking: Mutex<()>,
-    pub(crate) homes: Homes,
+    pub(crate) homes: ClusterSubscriptions,
     /// Says that something has moved.
-    pub(crate) stir: Arc<Notify>,
+    pub(crate) topology_changed: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ pub(crate) struct Node {
     number: usize,
     pub(crate) host: String,
     pub(crate) lanes: NodeConnections,
-    pub(crate) sentry: Sentry,
+    pub(crate) sentry: SlotWatch,
 }
 
 /// Nodes by which a cluster is found.
@@ -97,7 +97,7 @@ impl Seeds {
 
 fn urls(scheme: &str, rest: &str) -> Result<Vec<String>, BoxError> {
     const FORM: &str = "it looks like `redis+cluster://user:password@host:6379,host:6379`";
-    let hosts = Hosts::parse(scheme, rest).ok_or(FORM)?;
+    let hosts = MultiHostUrl::parse(scheme, rest).ok_or(FORM)?;
     hosts.check_settings(&[])?;
     match hosts.path {
         "" => Ok(hosts.urls(&hosts.credentials, 6379)),
@@ -107,29 +107,29 @@ fn urls(scheme: &str, rest: &str) -> Result<Vec<String>, BoxError> {
 
 impl Cluster {
     pub(crate) fn new(seeds: Seeds, keeper: &Handle) -> Self {
-        let stir = Arc::new(Notify::new());
+        let topology_changed = Arc::new(Notify::new());
         let nodes = Arc::new(Nodes {
             seeds: seeds.0,
             keeper: keeper.clone(),
             map: RwLock::default(),
             asking: Mutex::new(()),
-            homes: Homes::default(),
-            stir: stir.clone(),
+            homes: ClusterSubscriptions::default(),
+            topology_changed: topology_changed.clone(),
         });
-        keeper.spawn(watch(Arc::downgrade(&nodes), stir));
+        keeper.spawn(watch(Arc::downgrade(&nodes), topology_changed));
         Self { nodes }
     }
 }
 
 /// Keeps the map and the subscriptions up to date until nobody is left.
-async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
+async fn watch(nodes: Weak<Nodes>, topology_changed: Arc<Notify>) {
     // However much is amiss, the nodes are not asked without a pause.
     let mut pauses = Backoff::new(Duration::from_millis(50), WATCH);
     let (mut next, mut due) = (BootInstant::now() + WATCH, BootInstant::NEVER);
     loop {
         tokio::time::sleep(pauses.pause()).await;
         let is_stirred = tokio::select! {
-            () = stir.notified() => true,
+            () = topology_changed.notified() => true,
             () = tokio::time::sleep_until(next.min(due).as_timer()) => false,
         };
         let Some(nodes) = nodes.upgrade() else {
@@ -139,7 +139,7 @@ async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
             match nodes.ask_layout().await {
                 Ok(true) => pauses.reset(),
                 Ok(false) => {}
-                Err(failure) => tracing::warn!(%failure, "no node says who has which slot"),
+                Err(error) => tracing::warn!(%error, "no node says who has which slot"),
             }
             let is_calm = sentries::post(&nodes).await;
             if is_calm {
@@ -147,7 +147,7 @@ async fn watch(nodes: Weak<Nodes>, stir: Arc<Notify>) {
             }
             next = BootInstant::now() + interval(is_calm);
         }
-        Homes::settle(&nodes, is_stirred).await;
+        ClusterSubscriptions::settle(&nodes, is_stirred).await;
         due = nodes.homes.due(&nodes);
     }
 }
@@ -180,17 +180,17 @@ impl Nodes {
     }
 
     /// Whether `node` has refused something because the slot is another's now, which is noted.
-    pub(crate) fn is_moved(&self, failure: &RequestError, node: &Node) -> bool {
-        let RequestError::Refused(refusal) = failure else {
+    pub(crate) fn is_moved(&self, error: &RequestError, node: &Node) -> bool {
+        let RequestError::Refused(error) = error else {
             return false;
         };
-        let redirect = Redirect::of(&Reply::Refused(refusal.clone()));
+        let redirect = Redirect::of(&Reply::Refused(error.clone()));
         let Some(Redirect::Moved(slot, address)) = redirect else {
             return false;
         };
         match address.given_by(&node.host) {
             Some(address) => self.moved(slot, &address),
-            None => self.stir.notify_one(),
+            None => self.topology_changed.notify_one(),
         }
         true
     }
@@ -203,7 +203,7 @@ impl Nodes {
         if let Some(owner) = self.map.write().owners.get_mut(usize::from(slot)) {
             *owner = Some(node);
         }
-        self.stir.notify_one();
+        self.topology_changed.notify_one();
     }
 
     /// The node at `address`, whose connections are begun where it is new.
@@ -214,14 +214,14 @@ impl Nodes {
             return Some(node.clone());
         }
         let endpoint = self.seeds.first()?.at(&address.host, address.port);
-        let origin = Origin::Fixed(Arc::new(endpoint), Role::Member);
-        let stir = self.stir.clone();
-        let on_line = Arc::new(move |_| stir.notify_one());
+        let origin = Master::Fixed(Arc::new(endpoint), Role::Member);
+        let topology_changed = self.topology_changed.clone();
+        let on_state_change = Arc::new(move |_| topology_changed.notify_one());
         let node = Arc::new(Node {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             host: address.host.clone(),
-            lanes: NodeConnections::start(origin, &self.keeper, on_line),
-            sentry: Sentry::default(),
+            lanes: NodeConnections::start(origin, &self.keeper, on_state_change),
+            sentry: SlotWatch::default(),
         });
         map.nodes.insert(address.clone(), node.clone());
         Some(node)
@@ -252,7 +252,7 @@ impl Nodes {
                 return Ok(self.install(layout));
             }
         }
-        let mut failure = RequestError::Unreachable("no node is named".into());
+        let mut error = RequestError::Unreachable("no node is named".into());
         for seed in &self.seeds {
             let asked = async {
                 let connecting =
@@ -262,13 +262,13 @@ impl Nodes {
             };
             match asked.await {
                 Ok(layout) => return Ok(self.install(layout)),
-                Err(why) => failure = why,
+                Err(reason) => error = reason,
             }
         }
-        Err(failure)
+        Err(error)
     }
 
-    async fn layout_by(&self, connection: &RedisConnection) -> Result<Layout, RequestError> {
+    async fn layout_by(&self, connection: &RedisConnection) -> Result<SlotMap, RequestError> {
         let timeout = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
         let slots = connection.question(&["CLUSTER", "SLOTS"], timeout).await?;
         let layout = slots::layout(&slots, connection.host())?;
@@ -280,7 +280,7 @@ impl Nodes {
 
     /// Takes `layout` for the truth, and returns whether it is event. Who has no slot any more is left, lest a master that
     /// was demoted and made master again be taken for one that never was away.
-    fn install(&self, layout: Layout) -> bool {
+    fn install(&self, layout: SlotMap) -> bool {
         let mut owners = vec![None; SLOTS];
         let mut masters = HashMap::new();
         for (address, ranges) in layout {
@@ -302,7 +302,7 @@ impl Nodes {
         let gone = |address: &Address| !map.nodes.contains_key(address);
         for (_, node) in before.iter().filter(|(address, _)| gone(address)) {
             node.lanes
-                .connections()
+                .open_connections()
                 .for_each(|connection| connection.close());
         }
         is_news
@@ -324,7 +324,7 @@ impl Nodes {
 impl Backend for Cluster {
     fn open_connection(&self, purpose: Purpose, slot: Slot) -> Option<Arc<dyn Connection>> {
         let connection = self.nodes.owner(slot)?.lanes.open_connection(purpose)?;
-        Some(Arc::new(Route::new(
+        Some(Arc::new(RedirectingConnection::new(
             self.nodes.clone(),
             purpose,
             connection,
@@ -339,14 +339,15 @@ impl Backend for Cluster {
         Box::pin(async move {
             let owner = self.nodes.find_owner(slot).await?;
             match owner.lanes.connection(purpose).await {
-                Ok(connection) => Ok(
-                    Arc::new(Route::new(self.nodes.clone(), purpose, connection))
-                        as Arc<dyn Connection>,
-                ),
-                Err(failure) => {
+                Ok(connection) => Ok(Arc::new(RedirectingConnection::new(
+                    self.nodes.clone(),
+                    purpose,
+                    connection,
+                )) as Arc<dyn Connection>),
+                Err(error) => {
                     // It may be another's by now.
-                    self.nodes.stir.notify_one();
-                    Err(failure)
+                    self.nodes.topology_changed.notify_one();
+                    Err(error)
                 }
             }
         })
@@ -363,9 +364,10 @@ impl Backend for Cluster {
         Box::pin(async move {
             let owner = self.nodes.find_owner(slot).await?;
             let connection = owner.lanes.acknowledged(purpose, wanted, timeout).await;
-            let connection = connection.inspect_err(|_| self.nodes.stir.notify_one())?;
+            let connection =
+                connection.inspect_err(|_| self.nodes.topology_changed.notify_one())?;
             Ok(
-                Arc::new(Noticed::new(self.nodes.clone(), owner, connection))
+                Arc::new(RedirectRecorder::new(self.nodes.clone(), owner, connection))
                     as Arc<dyn Connection>,
             )
         })
@@ -390,6 +392,11 @@ impl Backend for Cluster {
         slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
-        Box::pin(Homes::subscribe(&self.nodes, channel, slot, listener))
+        Box::pin(ClusterSubscriptions::subscribe(
+            &self.nodes,
+            channel,
+            slot,
+            listener,
+        ))
     }
 }

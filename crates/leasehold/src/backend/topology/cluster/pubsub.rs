@@ -26,13 +26,13 @@ const TRIES: usize = 4;
 
 /// Every subscription of the cluster's client.
 #[derive(Default)]
-pub(crate) struct Homes {
-    seats: Mutex<HashMap<u64, Arc<Seat>>>,
+pub(crate) struct ClusterSubscriptions {
+    seats: Mutex<HashMap<u64, Arc<Registration>>>,
     last_id: AtomicU64,
 }
 
 /// One subscription, and where it is made.
-struct Seat {
+struct Registration {
     channel: Channel,
     slot: Slot,
     ear: Arc<Ear>,
@@ -58,7 +58,7 @@ struct Retry {
 struct Ear {
     listener: Arc<dyn Listener>,
     endings: AtomicU64,
-    stir: Arc<Notify>,
+    topology_changed: Arc<Notify>,
 }
 
 impl Listener for Ear {
@@ -66,14 +66,14 @@ impl Listener for Ear {
         match event {
             PubSubEvent::Ended => {
                 self.endings.fetch_add(1, Ordering::AcqRel);
-                self.stir.notify_one();
+                self.topology_changed.notify_one();
             }
             event => self.listener.on_event(event),
         }
     }
 }
 
-impl Homes {
+impl ClusterSubscriptions {
     pub(crate) async fn subscribe(
         nodes: &Arc<Nodes>,
         channel: Channel,
@@ -83,9 +83,9 @@ impl Homes {
         let ear = Ear {
             listener,
             endings: AtomicU64::new(0),
-            stir: nodes.stir.clone(),
+            topology_changed: nodes.topology_changed.clone(),
         };
-        let seat = Arc::new(Seat {
+        let seat = Arc::new(Registration {
             channel,
             slot,
             ear: Arc::new(ear),
@@ -96,7 +96,7 @@ impl Homes {
             }),
         });
         let id = nodes.homes.last_id.fetch_add(1, Ordering::Relaxed);
-        let leaving = Leaving {
+        let leaving = UnsubscribeOnDrop {
             id,
             nodes: nodes.clone(),
         };
@@ -131,14 +131,14 @@ impl Homes {
         due.unwrap_or(BootInstant::NEVER)
     }
 
-    fn astray(&self, nodes: &Nodes) -> Vec<Arc<Seat>> {
+    fn astray(&self, nodes: &Nodes) -> Vec<Arc<Registration>> {
         let seats: Vec<_> = self.seats.lock().values().cloned().collect();
         let astray = seats.into_iter().filter(|seat| !seat.is_home(nodes));
         astray.collect()
     }
 }
 
-impl Seat {
+impl Registration {
     /// One that is just being settled counts as at home; so does one that is yet to be, which its own caller does.
     fn is_home(&self, nodes: &Nodes) -> bool {
         let Ok(at) = self.at.try_lock() else {
@@ -166,12 +166,12 @@ impl Seat {
     /// what was there before still counts as over.
     async fn settle(&self, nodes: &Nodes) -> Result<(), RequestError> {
         let mut at = self.at.lock().await;
-        let mut failure = RequestError::ShutDown;
+        let mut error = RequestError::ShutDown;
         for _ in 0..TRIES {
             let endings = self.ear.endings.load(Ordering::Acquire);
             let node = nodes.find_owner(self.slot).await?;
             let subscribing = node.lanes.subscribe(self.channel.clone(), self.ear.clone());
-            failure = match subscribing.await {
+            error = match subscribing.await {
                 Ok(_subscription) => {
                     *at = Some(Home {
                         node,
@@ -180,25 +180,25 @@ impl Seat {
                     });
                     return Ok(());
                 }
-                Err(failure) => failure,
+                Err(error) => error,
             };
-            if !nodes.is_moved(&failure, &node) {
+            if !nodes.is_moved(&error, &node) {
                 break;
             }
         }
-        Err(failure)
+        Err(error)
     }
 }
 
 /// Ends a subscription when dropped.
-struct Leaving {
+struct UnsubscribeOnDrop {
     id: u64,
     nodes: Arc<Nodes>,
 }
 
-impl Unsubscribe for Leaving {}
+impl Unsubscribe for UnsubscribeOnDrop {}
 
-impl Drop for Leaving {
+impl Drop for UnsubscribeOnDrop {
     fn drop(&mut self) {
         self.nodes.homes.seats.lock().remove(&self.id);
     }

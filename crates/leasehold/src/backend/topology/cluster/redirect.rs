@@ -19,13 +19,13 @@ use crate::backend::{
 use crate::time::BootInstant;
 
 /// See the module's documentation.
-pub(crate) struct Route {
+pub(crate) struct RedirectingConnection {
     nodes: Arc<Nodes>,
     purpose: Purpose,
     current: Mutex<Arc<RedisConnection>>,
 }
 
-impl Route {
+impl RedirectingConnection {
     pub(crate) fn new(
         nodes: Arc<Nodes>,
         purpose: Purpose,
@@ -91,7 +91,7 @@ impl Route {
         exchange: impl Future<Output = Result<Vec<Reply>, RequestError>>,
     ) -> Result<Vec<Reply>, RequestError> {
         let replies = exchange.await;
-        replies.inspect_err(|_| self.nodes.stir.notify_one())
+        replies.inspect_err(|_| self.nodes.topology_changed.notify_one())
     }
 
     /// What was refused and is to be sent where, by index; notes what has moved.
@@ -117,7 +117,7 @@ impl Route {
             match errand {
                 Some(errand) => errands.entry(errand).or_default().push(index),
                 // The node does not know where the other is; its caller tries again when that is learnt.
-                None => self.nodes.stir.notify_one(),
+                None => self.nodes.topology_changed.notify_one(),
             }
         }
         errands
@@ -138,13 +138,13 @@ impl Route {
 }
 
 /// A connection that follows no redirections, and sees to it that the next request goes elsewhere.
-pub(crate) struct Noticed {
+pub(crate) struct RedirectRecorder {
     nodes: Arc<Nodes>,
     node: Arc<Node>,
     connection: Arc<dyn Connection>,
 }
 
-impl Noticed {
+impl RedirectRecorder {
     pub(crate) fn new(nodes: Arc<Nodes>, node: Arc<Node>, connection: Arc<dyn Connection>) -> Self {
         Self {
             nodes,
@@ -154,7 +154,7 @@ impl Noticed {
     }
 }
 
-impl Connection for Noticed {
+impl Connection for RedirectRecorder {
     fn facts(&self) -> Arc<ServerFacts> {
         self.connection.facts()
     }
@@ -170,11 +170,11 @@ impl Connection for Noticed {
     ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
         Box::pin(async move {
             let replies = self.connection.ask(batch, timeout).await;
-            let replies = replies.inspect_err(|_| self.nodes.stir.notify_one())?;
+            let replies = replies.inspect_err(|_| self.nodes.topology_changed.notify_one())?;
             for reply in &replies {
-                if let Reply::Refused(refusal) = reply {
-                    let failure = RequestError::Refused(refusal.clone());
-                    self.nodes.is_moved(&failure, &self.node);
+                if let Reply::Refused(error) = reply {
+                    let error = RequestError::Refused(error.clone());
+                    self.nodes.is_moved(&error, &self.node);
                 }
             }
             Ok(replies)
@@ -207,7 +207,7 @@ async fn asking(
     Ok(replies.into_iter().skip(1).step_by(2).collect())
 }
 
-impl Connection for Route {
+impl Connection for RedirectingConnection {
     fn facts(&self) -> Arc<ServerFacts> {
         self.current().facts()
     }

@@ -3,7 +3,7 @@
 use crate::backend::{Reply, RequestError, ServerErrorKind, Slot};
 
 /// The nodes that take writes, each with the slots that it has.
-pub(crate) type Layout = Vec<(Address, Vec<std::ops::RangeInclusive<Slot>>)>;
+pub(crate) type SlotMap = Vec<(Address, Vec<std::ops::RangeInclusive<Slot>>)>;
 
 /// Where a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,8 +29,8 @@ impl Address {
 }
 
 /// Reads the reply of `host` to `CLUSTER SLOTS`. A node whose address is not known is left out.
-pub(crate) fn layout(reply: &Reply, host: &str) -> Result<Layout, RequestError> {
-    let mut layout = Layout::new();
+pub(crate) fn layout(reply: &Reply, host: &str) -> Result<SlotMap, RequestError> {
+    let mut layout = SlotMap::new();
     for range in reply.list().unwrap_or_default() {
         let read = || {
             let parts = range.list()?;
@@ -73,11 +73,11 @@ pub(crate) enum Redirect {
 
 impl Redirect {
     pub(crate) fn of(reply: &Reply) -> Option<Self> {
-        let Reply::Refused(refusal) = reply else {
+        let Reply::Refused(error) = reply else {
             return None;
         };
-        (refusal.kind == ServerErrorKind::Temporary).then_some(())?;
-        let mut words = refusal.message.split_whitespace();
+        (error.kind == ServerErrorKind::Temporary).then_some(())?;
+        let mut words = error.message.split_whitespace();
         let kind = words.next()?;
         match kind {
             "TRYAGAIN" => Some(Self::Again),

@@ -23,7 +23,7 @@ const NUMBERS: u32 = 1 << 18;
 
 /// The subscription by which one node is heard.
 #[derive(Default)]
-pub(crate) struct Sentry(Mutex<Option<Posted>>);
+pub(crate) struct SlotWatch(Mutex<Option<Posted>>);
 
 struct Posted {
     slot: Slot,
@@ -32,7 +32,7 @@ struct Posted {
 }
 
 struct Ear {
-    stir: Arc<Notify>,
+    topology_changed: Arc<Notify>,
     is_over: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ impl Listener for Ear {
         match event {
             PubSubEvent::Ended => {
                 self.is_over.store(true, Ordering::Release);
-                self.stir.notify_one();
+                self.topology_changed.notify_one();
             }
             PubSubEvent::Resubscribed => self.is_over.store(false, Ordering::Release),
             PubSubEvent::Message { .. } => {}
@@ -82,7 +82,7 @@ async fn begin(nodes: &Nodes, node: &Arc<Node>) -> bool {
     // The same for all clients, so that a server keeps few of them.
     let channel = Channel::Sharded(format!("leasehold:watch:{{{number}}}").into_bytes());
     let ear = Arc::new(Ear {
-        stir: nodes.stir.clone(),
+        topology_changed: nodes.topology_changed.clone(),
         is_over: AtomicBool::new(false),
     });
     let subscribing = node.lanes.subscribe(channel, ear.clone());
@@ -97,12 +97,12 @@ async fn begin(nodes: &Nodes, node: &Arc<Node>) -> bool {
             drop(before);
             // A node that was demoted after the layout was asked accepts the
             // subscription all the same, as a replica does, and never ends it.
-            nodes.stir.notify_one();
+            nodes.topology_changed.notify_one();
             true
         }
-        Ok(Err(failure)) => {
-            nodes.is_moved(&failure, node);
-            tracing::debug!(%failure, "a node does not say when its slots go");
+        Ok(Err(error)) => {
+            nodes.is_moved(&error, node);
+            tracing::debug!(%error, "a node does not say when its slots go");
             false
         }
         Err(_) => false,
