@@ -1,11 +1,11 @@
-//! Why there is no usable answer.
+//! Why a request has no usable reply.
 
 use std::fmt;
 
 use crate::error::BoxError;
 use crate::plain::plain;
 
-/// An error that the server answered: the command it answers changed nothing.
+/// An error reply. The command it answers changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", plain(message))]
 pub(crate) struct ServerError {
@@ -13,22 +13,25 @@ pub(crate) struct ServerError {
     pub(crate) message: String,
 }
 
-/// Refusals by what a caller does next.
+/// Error replies, classified by what the caller can do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerErrorKind {
-    /// Not now: loading, read-only, busy, cluster down. Trying again is right.
+    /// The server cannot serve the command now: it is loading, read-only, busy,
+    /// or its cluster is down. The caller retries.
     Temporary,
     OutOfMemory,
     WrongType,
-    /// Wrong password, or the ACL forbids it.
+    /// The password is wrong, or an ACL denies the command.
     Denied,
-    /// The server does not know this script; send its source.
+    /// The server does not know the script; the connection sends its source.
     NoScript,
-    /// Too few of several nodes can vote; what a count comes to, not an error of a server.
+    /// Fewer than a majority of a quorum's nodes can vote. Computed by this
+    /// client.
     TooFewVote,
-    /// Two of several addresses lead to one server; what a comparison shows, not an error of a server.
+    /// Two addresses of a quorum lead to the same server. Computed by this
+    /// client.
     SameServer,
-    /// More was asked for than can ever be had; what a script answers, not an error of the server.
+    /// The request exceeds what the lock can ever grant. Returned by a script.
     TooMuch,
     Other,
 }
@@ -36,14 +39,14 @@ pub(crate) enum ServerErrorKind {
 impl ServerError {
     pub(crate) fn new(code: &str, detail: &str) -> Self {
         Self {
-            kind: ServerErrorKind::of(code, detail),
+            kind: ServerErrorKind::classify(code, detail),
             message: format!("{code} {detail}").trim_end().to_owned(),
         }
     }
 }
 
 impl ServerErrorKind {
-    fn of(code: &str, detail: &str) -> Self {
+    fn classify(code: &str, detail: &str) -> Self {
         match code {
             "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN"
             | "NOREPLICAS" | "MISCONF" | "MOVED" | "ASK" => Self::Temporary,
@@ -51,12 +54,13 @@ impl ServerErrorKind {
             "WRONGTYPE" => Self::WrongType,
             "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Denied,
             "NOSCRIPT" => Self::NoScript,
-            _ => Self::of_detail(detail),
+            _ => Self::classify_detail(detail),
         }
     }
 
-    /// Errors that a command raises inside a script come back as `ERR` with the code in the text.
-    fn of_detail(detail: &str) -> Self {
+    /// Classifies an error that a command raised inside a script. The server
+    /// returns it as `ERR`, with the original code in the text.
+    fn classify_detail(detail: &str) -> Self {
         if detail.contains("max number of clients") {
             Self::Temporary
         } else if detail.contains("WRONGTYPE") {
@@ -67,7 +71,7 @@ impl ServerErrorKind {
             "can't run this command",
             "can't access",
             "can't publish",
-            "ACL error",
+            "ACL failure",
         ]
         .iter()
         .any(|denial| detail.contains(denial))
@@ -79,25 +83,26 @@ impl ServerErrorKind {
     }
 }
 
-/// Why there is no usable answer.
+/// Why a request has no usable reply.
 #[derive(Debug)]
 pub(crate) enum RequestError {
-    /// No connection could be had: nothing was sent.
+    /// No connection could be made. Nothing was sent.
     Unreachable(BoxError),
-    /// Sent, perhaps executed, perhaps yet to be executed: nobody knows.
+    /// No reply arrived. The request may have been executed, or may still be.
     Unknown(BoxError),
-    /// Answered with an error: not executed.
+    /// The server replied with an error. The request was not executed.
     Refused(ServerError),
-    /// Executed and answered, but fewer replicas than wanted have confirmed it in time.
+    /// The request was executed, but fewer replicas than wanted acknowledged it
+    /// in time.
     NotReplicated { acknowledged: u32, wanted: u32 },
-    /// Answered, but not in a form that this protocol knows.
+    /// The reply has a form that the protocol does not define.
     Malformed(String),
     /// The client was shut down.
     ShutDown,
 }
 
 impl RequestError {
-    /// Whether the same request may succeed a little later.
+    /// Returns whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
@@ -109,7 +114,8 @@ impl RequestError {
         }
     }
 
-    /// Whether a request that must be executed should be sent again: all but what is refused for good.
+    /// Returns whether a request that must be executed should be sent again:
+    /// after every error except a permanent one.
     pub(crate) fn should_retry(&self) -> bool {
         self.is_transient() || matches!(self, Self::Malformed(_))
     }
@@ -123,9 +129,12 @@ impl fmt::Display for RequestError {
             Self::NotReplicated {
                 acknowledged,
                 wanted,
-            } => write!(f, "{acknowledged} of {wanted} replicas have it in time"),
+            } => write!(
+                f,
+                "{acknowledged} of {wanted} replicas acknowledged the write in time"
+            ),
             Self::Malformed(what) => f.write_str(what),
-            Self::ShutDown => f.write_str("closed"),
+            Self::ShutDown => f.write_str("the client was shut down"),
         }
     }
 }
@@ -135,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_apart_by_what_to_do_next() {
+    fn server_errors_are_classified() {
         for (code, detail, kind) in [
             ("LOADING", "Redis is loading", ServerErrorKind::Temporary),
             (
@@ -157,7 +166,7 @@ mod tests {
             ),
             (
                 "ERR",
-                "ACL error in script: User x has no permissions to run the 'get' command",
+                "ACL failure in script: User x has no permissions to run the 'get' command",
                 ServerErrorKind::Denied,
             ),
             ("NOSCRIPT", "No matching script", ServerErrorKind::NoScript),

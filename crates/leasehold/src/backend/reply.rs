@@ -1,10 +1,10 @@
-//! What comes back: a server's answer, or the reason why there is none.
+//! Replies of a server.
 
 use std::fmt;
 
 use super::error::{RequestError, ServerError, ServerErrorKind};
 
-/// One reply of a server.
+/// A reply to one command.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Reply {
     Nil,
@@ -12,12 +12,14 @@ pub(crate) enum Reply {
     Bytes(Vec<u8>),
     List(Vec<Reply>),
     Refused(ServerError),
-    /// What each of several nodes has answered, in their order; nothing from those that have not.
+    /// The reply of each node of a quorum, in node order; `None` where a node
+    /// did not reply.
     PerNode(Vec<Option<Reply>>),
 }
 
 impl Reply {
-    /// The answer as a number, whether sent as one or as digits.
+    /// Returns the reply as an integer, whether sent as one or as decimal
+    /// digits.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -37,7 +39,7 @@ impl Reply {
         matches!(self, Self::Refused(error) if error.kind == kind)
     }
 
-    /// The value that follows `name`, in an answer of names and values.
+    /// Returns the value that follows `name` in a list of names and values.
     pub(super) fn field(&self, name: &str) -> Option<&Reply> {
         let mut pairs = self.list()?.chunks_exact(2);
         let pair = pairs.find(|pair| pair[0].text() == Some(name))?;
@@ -53,7 +55,7 @@ impl Reply {
 }
 
 impl fmt::Debug for Reply {
-    /// Shows the shape only: a holder's value holds its owner.
+    /// Shows the shape only. The value of a lock contains its owner id.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nil => f.write_str("nil"),
@@ -67,9 +69,9 @@ impl fmt::Debug for Reply {
 }
 
 impl RequestError {
-    /// A reply that this protocol does not know, to the command `what`.
-    pub(crate) fn malformed(what: &str, reply: &[Reply]) -> Self {
-        Self::Malformed(format!("unexpected answer to {what}: {reply:?}"))
+    /// Creates the error for a reply that `command` should never have.
+    pub(crate) fn malformed(command: &str, reply: &[Reply]) -> Self {
+        Self::Malformed(format!("unexpected reply to {command}: {reply:?}"))
     }
 }
 
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_of_a_reply_shows_no_content() {
+    fn debug_omits_content() {
         let shown = format!("{:?}", Reply::List(vec![Reply::Bytes(b"secret".to_vec())]));
         assert_eq!(shown, "[6 bytes]");
     }

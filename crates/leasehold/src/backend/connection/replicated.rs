@@ -187,7 +187,7 @@ impl ReplicatedConnection {
         let wait = Command::new("WAIT")
             .number(u64::from(self.replicas))
             .number(millis.max(1));
-        let batch = batch.followed_by(wait);
+        let batch = batch.with(wait);
         self.is_in_flight.store(true, Ordering::Release);
         // Twice, since `WAIT` is sent again behind a script that the server had to learn.
         let limit = timeout + 2 * self.timeout;
@@ -248,11 +248,11 @@ mod tests {
 
     #[test]
     fn replicas_are_counted_whether_they_are_up_or_not() {
-        let nodes = "aa 10.0.0.1:1@2 myself,master - 0 0 1 connected_ 0-5\n\
+        let nodes = "aa 10.0.0.1:1@2 myself,master - 0 0 1 connected 0-5\n\
                      bb 10.0.0.1:3@4 slave aa 0 0 1 connected_\n\
                      cc 10.0.0.1:5@6 slave,fail aa 0 0 1 disconnected\n\
                      dd 10.0.0.1:7@8 slave ee 0 0 1 connected_\n\
-                     ee 10.0.0.1:9@10 master - 0 0 1 connected_ 6-9\n";
+                     ee 10.0.0.1:9@10 master - 0 0 1 connected 6-9\n";
         let told = Reply::Bytes(nodes.as_bytes().to_vec());
         assert_eq!(parse_cluster_nodes(&told).unwrap(), 2);
         assert!(parse_cluster_nodes(&Reply::Nil).is_err());

@@ -262,7 +262,7 @@ impl Backend for QuorumBackend {
         _wanted: ReplicaAck,
         _timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
-        Box::pin(async { unreachable!("BUG: last_error before anything is asked") })
+        Box::pin(async { unreachable!("BUG: a quorum takes no replica acknowledgement") })
     }
 
     fn node(&self, _slot: Slot) -> usize {

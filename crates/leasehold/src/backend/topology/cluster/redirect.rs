@@ -72,7 +72,7 @@ impl RedirectingConnection {
                             .await?
                     }
                     _ => {
-                        self.sent(connection.exchange(batch.part(&indices), left))
+                        self.sent(connection.exchange(batch.select(&indices), left))
                             .await?
                     }
                 };
