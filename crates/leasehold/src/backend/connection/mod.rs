@@ -44,7 +44,7 @@ pub(crate) struct RedisConnection {
     wire: Arc<Wire>,
     /// How long the server may take to confirm a subscription change: as long as it may take to connect, of which
     /// subscribing again is a part.
-    change_timeout: Duration,
+    subscribe_timeout: Duration,
 }
 
 impl RedisConnection {
@@ -66,7 +66,7 @@ impl RedisConnection {
             host: endpoint.host(),
             facts: Arc::new(facts),
             wire,
-            change_timeout: endpoint.connect_timeout(),
+            subscribe_timeout: endpoint.connect_timeout(),
         }))
     }
 
@@ -143,13 +143,13 @@ impl RedisConnection {
     }
 
     /// Enters or leaves channels, and waits for the server's confirmation; the inner errors are its refusals.
-    pub(super) async fn change(
+    pub(super) async fn update_subscriptions(
         &self,
-        change: SubscribeOp,
+        op: SubscribeOp,
         channels: &[Channel],
     ) -> Result<Vec<Result<(), ServerError>>, RequestError> {
-        let changing = self.wire.change(change, channels);
-        let replies = self.in_time(self.change_timeout, changing).await?;
+        let updating = self.wire.update_subscriptions(op, channels);
+        let replies = self.in_time(self.subscribe_timeout, updating).await?;
         let outcome = |reply| match reply {
             Reply::Refused(error) => Err(error),
             _ => Ok(()),

@@ -332,7 +332,9 @@ async fn subscribe_all(
 ) -> Result<Vec<Channel>, RequestError> {
     let mut entered = Vec::new();
     for batch in wanted.chunks(BATCH) {
-        let outcomes = connection.change(SubscribeOp::Subscribe, batch).await?;
+        let outcomes = connection
+            .update_subscriptions(SubscribeOp::Subscribe, batch)
+            .await?;
         for (channel, outcome) in batch.iter().zip(outcomes) {
             let Err(error) = outcome else {
                 entered.push(channel.clone());
@@ -440,11 +442,15 @@ async fn apply(
 ) -> Result<(), RequestError> {
     let (enter, leave) = pending_changes(channels, commands);
     if !leave.is_empty() {
-        connection.change(SubscribeOp::Unsubscribe, &leave).await?;
+        connection
+            .update_subscriptions(SubscribeOp::Unsubscribe, &leave)
+            .await?;
     }
     let mut outcomes = HashMap::new();
     if !enter.is_empty() {
-        let answered = connection.change(SubscribeOp::Subscribe, &enter).await?;
+        let answered = connection
+            .update_subscriptions(SubscribeOp::Subscribe, &enter)
+            .await?;
         outcomes = enter.into_iter().zip(answered).collect();
     }
     for command in commands.drain(..) {
