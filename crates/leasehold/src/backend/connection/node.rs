@@ -1,4 +1,4 @@
-//! The connections to one node: one for callers, one for the keeper, and those that wait for replicas.
+//! All connections of a client to one node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,19 @@ use crate::backend::topology::Master;
 use crate::backend::{Channel, Connection, Listener, Purpose, RequestError, Subscription};
 use crate::options::ReplicaAck;
 
-/// See the module's documentation.
+/// The connection for callers, the connection of the keeper, and the
+/// connections that wait for replicas.
 pub(crate) struct NodeConnections {
     requests: SharedConnection,
     keeper: SupervisedConnection,
-    /// One per purpose: a connection lives on the runtime that made it.
-    acknowledged: [Arc<ReplicatedPool>; 2],
+    /// One pool per purpose, because a connection belongs to the runtime that
+    /// made it.
+    replicated: [Arc<ReplicatedPool>; 2],
 }
 
 impl NodeConnections {
-    /// Connects the keeper's purpose in the background, on `keeper`, and says by `on_state_change` how it is; callers connect when
-    /// they ask.
+    /// Connects for the keeper in the background, on `keeper`. The callers'
+    /// connection is made on demand.
     pub(crate) fn start(
         master: Master,
         keeper: &tokio::runtime::Handle,
@@ -30,7 +32,7 @@ impl NodeConnections {
         Self {
             keeper: SupervisedConnection::start(master.clone(), keeper, on_state_change),
             requests: SharedConnection::new(master.clone()),
-            acknowledged: [
+            replicated: [
                 ReplicatedPool::new(master.clone()),
                 ReplicatedPool::new(master),
             ],
@@ -54,14 +56,14 @@ impl NodeConnections {
         }
     }
 
-    /// A connection of its own, whose answers count when replicas have acknowledged.
+    /// Returns an exclusive connection that waits for replica acknowledgements.
     pub(crate) async fn acknowledged(
         &self,
         purpose: Purpose,
         wanted: ReplicaAck,
         timeout: Duration,
     ) -> Result<Arc<dyn Connection>, RequestError> {
-        let [requests, keeper] = &self.acknowledged;
+        let [requests, keeper] = &self.replicated;
         match purpose {
             Purpose::Requests => requests.connection(wanted, timeout).await,
             Purpose::Keeper => keeper.connection(wanted, timeout).await,
@@ -76,10 +78,11 @@ impl NodeConnections {
         self.keeper.subscribe(channel, listener).await
     }
 
-    /// Returns the connections that are there now. Those of callers come last: a caller whose connection to a former master
-    /// was closed finds no other to it.
+    /// Returns all open connections. The callers' connection is last, so that a
+    /// caller whose connection to a former master is closed finds no other
+    /// connection to it.
     pub(crate) fn open_connections(&self) -> impl Iterator<Item = Arc<RedisConnection>> {
-        let pools = self.acknowledged.iter().flat_map(|pool| pool.connections());
+        let pools = self.replicated.iter().flat_map(|pool| pool.connections());
         let purposes = [Purpose::Keeper, Purpose::Requests];
         pools.chain(
             purposes

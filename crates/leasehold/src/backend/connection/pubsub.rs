@@ -1,7 +1,8 @@
-//! The keeper's purpose: one supervised connection to a node that carries all subscriptions there.
+//! The keeper's connection to a node, with all subscriptions there.
 //!
-//! A task connects without end, subscribes to every channel that has a listener, and replaces a connection on which
-//! that is not confirmed (invariants 3 and 4 of the layer).
+//! A task keeps the connection up and subscribes to every channel that has a
+//! listener. It replaces a connection on which the server does not confirm
+//! (invariants 3 and 4 of the layer).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use crate::backend::{
 };
 use crate::time::BootInstant;
 
-/// How many channels are entered at once, and how many commands are taken at once.
+/// The maximum number of channels per pipeline, and of commands per round.
 const BATCH: usize = 500;
 
-/// The connection that is always being kept up, and the channels it listens to.
+/// A connection that a background task keeps up, and its subscriptions.
 pub(crate) struct SupervisedConnection {
     commands: mpsc::UnboundedSender<SubscriptionCmd>,
     connection: watch::Receiver<ConnectionState>,
@@ -33,10 +34,11 @@ pub(crate) struct SupervisedConnection {
     demand: Arc<Demand>,
 }
 
-/// Called when the connection was made, and with `false` when it has broken or could not be made.
+/// Called with `true` after connecting, and with `false` when the connection is
+/// lost or cannot be made.
 pub(crate) type OnStateChange = Arc<dyn Fn(bool) + Send + Sync>;
 
-/// The state of the state as the supervisor sees it.
+/// The state of the connection.
 #[derive(Clone)]
 enum ConnectionState {
     Up(Arc<RedisConnection>),
@@ -98,12 +100,12 @@ impl SupervisedConnection {
         }
     }
 
-    /// The connection, waited for at most as long as connecting may take.
+    /// Returns the connection, waiting up to the connect timeout.
     pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
         if let Some(connection) = self.open_connection() {
             return Ok(connection);
         }
-        let _demand = self.demand.begin();
+        let _demand = self.demand.register();
         let mut connection = self.connection.clone();
         let up = connection.wait_for(
             |state| matches!(state, ConnectionState::Up(connection) if connection.is_open()),
@@ -111,12 +113,12 @@ impl SupervisedConnection {
         match tokio::time::timeout(self.connect_timeout, up).await {
             Ok(Ok(state)) => match &*state {
                 ConnectionState::Up(connection) => Ok(connection.clone()),
-                ConnectionState::Down(_) => unreachable!("BUG: waited for a state that is up"),
+                ConnectionState::Down(_) => unreachable!("BUG: waited for a connection"),
             },
             Ok(Err(_)) => Err(RequestError::ShutDown),
             Err(_) => Err(RequestError::Unreachable(
                 match &*self.connection.borrow() {
-                    ConnectionState::Up(_) => "the connection has broken".into(),
+                    ConnectionState::Up(_) => "the connection was lost".into(),
                     ConnectionState::Down(reason) => reason.to_string().into(),
                 },
             )),
@@ -139,7 +141,7 @@ impl SupervisedConnection {
         let ordered = self
             .commands
             .send(SubscriptionCmd::Subscribe { channel, done });
-        let _demand = self.demand.begin();
+        let _demand = self.demand.register();
         match (ordered, confirmed.await) {
             (Ok(()), Ok(Ok(()))) => Ok(subscription),
             (Ok(()), Ok(Err(error))) => Err(RequestError::Refused(error)),
@@ -165,14 +167,15 @@ impl Drop for ChannelGuard {
     }
 }
 
-/// Who listens to what. Written by callers, read by the connection's task for every message.
+/// The listeners by channel. Callers write it; the connection's task reads it
+/// for every message.
 #[derive(Default)]
 struct Channels {
     listeners: Mutex<HashMap<Channel, ListenerEntry>>,
     last_id: AtomicU64,
 }
 
-/// A listener and its number, which tells it from one that takes its place.
+/// A listener and its id, which distinguishes it from its replacement.
 type ListenerEntry = (u64, Arc<dyn Listener>);
 
 impl Channels {
@@ -182,7 +185,7 @@ impl Channels {
         id
     }
 
-    /// Removes the listener `id`, unless another has taken its place.
+    /// Removes the listener `id`, unless it was replaced.
     fn remove(&self, channel: &Channel, id: u64) {
         let mut listeners = self.listeners.lock();
         if listeners.get(channel).is_some_and(|(at, _)| *at == id) {
@@ -210,7 +213,7 @@ impl Channels {
     }
 }
 
-/// Where the supervisor says how the state is.
+/// Publishes the state of the connection.
 struct StateReporter {
     sender: watch::Sender<ConnectionState>,
     on_state_change: OnStateChange,
@@ -224,7 +227,7 @@ impl StateReporter {
     }
 }
 
-/// Keeps the state up until nobody is left to give commands.
+/// Keeps the connection up until all senders of commands are dropped.
 async fn supervise(
     master: Master,
     channels: Arc<Channels>,
@@ -251,7 +254,7 @@ async fn supervise(
                 let gone = restored
                     && serve(&connection, &channels, &mut commands, &mut pending, refused).await;
                 connection.close();
-                state.report(ConnectionState::Down("the connection has broken".into()));
+                state.report(ConnectionState::Down("the connection was lost".into()));
                 if gone {
                     return;
                 }
@@ -261,7 +264,7 @@ async fn supervise(
                 );
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot connect, trying again");
+                tracing::warn!(%error, "cannot connect, retrying");
                 state.report(ConnectionState::Down(error.to_string().into()));
             }
         }
@@ -271,8 +274,12 @@ async fn supervise(
     }
 }
 
-/// Takes in commands while `pause` lasts; true when nobody is left to give any. Only those that somebody still
-/// waits for are kept, lest they gather in a long outage: a new connection has nothing to leave.
+/// Collects commands during `pause`. Returns `true` when all senders are
+/// dropped.
+///
+/// Only commands whose caller still waits are kept, so that they do not
+/// accumulate during a long outage. A new connection has nothing to
+/// unsubscribe.
 async fn collect_commands(
     pause: impl Future<Output = ()>,
     commands: &mut mpsc::UnboundedReceiver<SubscriptionCmd>,
@@ -297,58 +304,61 @@ async fn connect(
     master: &Master,
     channels: &Arc<Channels>,
 ) -> Result<Arc<RedisConnection>, RequestError> {
-    let heard = channels.clone();
-    let on_event = move |event, connection| deliver(&heard, &event, connection);
+    let channels = channels.clone();
+    let on_event = move |event, connection| deliver(&channels, &event, connection);
     master.connect("leasehold-keeper", on_event).await
 }
 
-/// Subscribes to everything wanted on a new connection, which carries requests meanwhile, and tells
-/// all who listen to look for themselves; false when the connection is of no use.
+/// Subscribes to all channels on a new connection, which carries requests
+/// meanwhile. Notifies every listener that messages may be lost. Returns
+/// `false` when the connection is unusable.
 async fn resubscribe_all(
     connection: &RedisConnection,
     channels: &Channels,
     refused: &mut RejectedChannels,
 ) -> bool {
     match subscribe_all(connection, channels, channels.all(), refused).await {
-        Ok(entered) => {
-            for channel in &entered {
+        Ok(subscribed) => {
+            for channel in &subscribed {
                 channels.deliver(channel, PubSubEvent::Resubscribed);
             }
             true
         }
         Err(error) => {
-            tracing::warn!(%error, "subscribing again failed");
+            tracing::warn!(%error, "cannot renew subscriptions");
             false
         }
     }
 }
 
-/// Subscribes to channels that have a listener already; returns those that the server has confirmed.
+/// Subscribes to channels that have a listener. Returns those that the server
+/// confirmed.
 async fn subscribe_all(
     connection: &RedisConnection,
     channels: &Channels,
     wanted: Vec<Channel>,
     refused: &mut RejectedChannels,
 ) -> Result<Vec<Channel>, RequestError> {
-    let mut entered = Vec::new();
+    let mut subscribed = Vec::new();
     for batch in wanted.chunks(BATCH) {
         let outcomes = connection
             .update_subscriptions(SubscribeOp::Subscribe, batch)
             .await?;
         for (channel, outcome) in batch.iter().zip(outcomes) {
             let Err(error) = outcome else {
-                entered.push(channel.clone());
+                subscribed.push(channel.clone());
                 continue;
             };
-            tracing::warn!(%error, "refused to subscribe, waiters poll");
+            tracing::warn!(%error, "subscription refused, waiters fall back to polling");
             channels.deliver(channel, PubSubEvent::Ended);
             refused.push(channel.clone());
         }
     }
-    Ok(entered)
+    Ok(subscribed)
 }
 
-/// Channels with a listener that the server refused, as it does while rights are missing. They are tried again.
+/// Channels that the server refused, for example because an ACL denies them.
+/// They are retried.
 struct RejectedChannels {
     channels: Vec<Channel>,
     backoff: Backoff,
@@ -373,7 +383,7 @@ impl RejectedChannels {
         self.channels.push(channel);
     }
 
-    /// Waits until they are next_retry; without end where there are none.
+    /// Waits for the next retry; forever if no channel was refused.
     async fn next_retry(&self) {
         match self.channels.is_empty() {
             true => std::future::pending().await,
@@ -381,7 +391,8 @@ impl RejectedChannels {
         }
     }
 
-    /// Tries all of them that still have a listener, which is notified where it succeeds.
+    /// Retries all channels that still have a listener, and notifies the
+    /// listeners of those that succeed.
     async fn retry(
         &mut self,
         connection: &RedisConnection,
@@ -405,7 +416,8 @@ fn deliver(channels: &Channels, event: &PushEvent, connection: u64) {
     }
 }
 
-/// Carries out commands until the connection breaks (false) or nobody is left (true).
+/// Executes commands until the connection is closed (`false`) or all senders
+/// are dropped (`true`).
 async fn serve(
     connection: &RedisConnection,
     channels: &Channels,
@@ -415,7 +427,7 @@ async fn serve(
 ) -> bool {
     loop {
         if let Err(error) = apply(connection, channels, pending).await {
-            tracing::warn!(%error, "subscribing failed");
+            tracing::warn!(%error, "cannot update subscriptions");
             return false;
         }
         tokio::select! {
@@ -423,7 +435,7 @@ async fn serve(
             taken = commands.recv_many(pending, BATCH) => if taken == 0 { return true },
             () = refused.next_retry() => {
                 if let Err(error) = refused.retry(connection, channels).await {
-                    tracing::warn!(%error, "subscribing again failed");
+                    tracing::warn!(%error, "cannot renew subscriptions");
                     return false;
                 }
             }
@@ -431,27 +443,27 @@ async fn serve(
     }
 }
 
-/// Brings the server's view in state with [`Channels`] for every channel named in `commands`.
+/// Updates the server's subscriptions for every channel in `commands`.
 ///
-/// What counts is who listens now, not what was ordered when: a channel left and entered again in
-/// one batch stays subscribed.
+/// The current listeners decide, not the order of the commands: a channel that
+/// is left and subscribed again in one batch stays subscribed.
 async fn apply(
     connection: &RedisConnection,
     channels: &Channels,
     commands: &mut Vec<SubscriptionCmd>,
 ) -> Result<(), RequestError> {
-    let (enter, leave) = pending_changes(channels, commands);
-    if !leave.is_empty() {
+    let (subscribe, unsubscribe) = pending_changes(channels, commands);
+    if !unsubscribe.is_empty() {
         connection
-            .update_subscriptions(SubscribeOp::Unsubscribe, &leave)
+            .update_subscriptions(SubscribeOp::Unsubscribe, &unsubscribe)
             .await?;
     }
     let mut outcomes = HashMap::new();
-    if !enter.is_empty() {
-        let answered = connection
-            .update_subscriptions(SubscribeOp::Subscribe, &enter)
+    if !subscribe.is_empty() {
+        let results = connection
+            .update_subscriptions(SubscribeOp::Subscribe, &subscribe)
             .await?;
-        outcomes = enter.into_iter().zip(answered).collect();
+        outcomes = subscribe.into_iter().zip(results).collect();
     }
     for command in commands.drain(..) {
         if let SubscriptionCmd::Subscribe { channel, done } = command {
@@ -461,21 +473,21 @@ async fn apply(
     Ok(())
 }
 
-/// The channels to enter and to leave.
+/// Returns the channels to subscribe to and to unsubscribe from.
 fn pending_changes(
     channels: &Channels,
     commands: &[SubscriptionCmd],
 ) -> (Vec<Channel>, Vec<Channel>) {
-    let (mut enter, mut leave) = (Vec::new(), Vec::new());
+    let (mut subscribe, mut unsubscribe) = (Vec::new(), Vec::new());
     for command in commands {
         let (SubscriptionCmd::Subscribe { channel, .. } | SubscriptionCmd::Unsubscribe { channel }) =
             command;
         let wanted = channels.contains(channel);
         match command {
-            SubscriptionCmd::Subscribe { .. } if wanted => enter.push(channel.clone()),
-            SubscriptionCmd::Unsubscribe { .. } if !wanted => leave.push(channel.clone()),
+            SubscriptionCmd::Subscribe { .. } if wanted => subscribe.push(channel.clone()),
+            SubscriptionCmd::Unsubscribe { .. } if !wanted => unsubscribe.push(channel.clone()),
             _ => {}
         }
     }
-    (enter, leave)
+    (subscribe, unsubscribe)
 }

@@ -1,4 +1,5 @@
-//! How long a supervised connection stays down: long and at random while nothing needs it, shortly where a request waits.
+//! The delay before a supervised connection reconnects: long while it is
+//! unused, short while a request waits for it.
 
 use std::time::Duration;
 
@@ -6,12 +7,13 @@ use tokio::sync::watch;
 
 use crate::backend::Backoff;
 
-/// How long the line stays down before the next attempt.
+/// The delay before the next attempt to connect.
 pub(crate) struct ReconnectDelay {
-    /// Without demand: clients that lost the same server at the same moment return at different ones.
+    /// The delay while nothing waits for the connection. Full jitter spreads
+    /// the clients that lost a server at the same time.
     idle: Backoff,
-    /// From the moment at which the line is wanted. Demand comes at random moments itself: renewals and heartbeats have
-    /// jitter.
+    /// The delay from the time at which something waits for the connection. It
+    /// needs less jitter: renewals and heartbeats are spread already.
     wanted: Backoff,
 }
 
@@ -37,20 +39,20 @@ impl ReconnectDelay {
     }
 }
 
-/// How many requests and subscriptions wait for the line.
+/// The number of requests and subscriptions that wait for the connection.
 #[derive(Default)]
 pub(crate) struct Demand(watch::Sender<usize>);
 
-/// One of them, until it is dropped.
+/// Counts as one of them until dropped.
 pub(crate) struct DemandGuard<'a>(&'a Demand);
 
 impl Demand {
-    pub(crate) fn begin(&self) -> DemandGuard<'_> {
+    pub(crate) fn register(&self) -> DemandGuard<'_> {
         self.0.send_modify(|count| *count += 1);
         DemandGuard(self)
     }
 
-    /// Waits until there is any.
+    /// Waits until the number is not zero.
     async fn wait_for_demand(&self) {
         let _ = self.0.subscribe().wait_for(|count| *count > 0).await;
     }

@@ -1,7 +1,8 @@
-//! Connections whose answers replica_count_ only when replicas have what was written.
+//! Connections whose requests wait for replica acknowledgements.
 //!
-//! `WAIT` covers the writes of its own connection, and blocks it: so each request has a connection to itself. There are few
-//! of them, and requests take permits.
+//! `WAIT` covers the writes of its own connection and blocks that connection.
+//! So each request needs an exclusive connection. The pool bounds their number,
+//! and requests wait for a free one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,20 +17,21 @@ use crate::backend::{Batch, BoxFuture, Command, Connection, Reply, RequestError,
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
 
-/// As many connections are there at the same time at most.
+/// The maximum number of connections of a pool.
 const MAX_CONNECTIONS: usize = 16;
 
-/// How long the number of replicas is believed.
+/// How long the number of replicas is cached.
 const REPLICA_COUNT_TTL: Duration = Duration::from_secs(1);
 
-/// Idle connections to one node, and how many replicas it has.
+/// The exclusive connections to one node, and its number of replicas.
 pub(crate) struct ReplicatedPool {
     master: Master,
     idle: Mutex<Vec<Arc<RedisConnection>>>,
     permits: Arc<Semaphore>,
-    /// Every connection, idle or in use, that is still there.
-    made: Mutex<Vec<Weak<RedisConnection>>>,
-    known: Mutex<Option<(BootInstant, u32)>>,
+    /// All connections, idle or in use.
+    all: Mutex<Vec<Weak<RedisConnection>>>,
+    /// The number of replicas, and when it was read.
+    replica_count: Mutex<Option<(BootInstant, u32)>>,
 }
 
 impl ReplicatedPool {
@@ -38,13 +40,13 @@ impl ReplicatedPool {
             master,
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            made: Mutex::default(),
-            known: Mutex::default(),
+            all: Mutex::default(),
+            replica_count: Mutex::default(),
         })
     }
 
-    /// Waits for a connection that the caller has to itself until it drops it.
-    /// Other requests may have all of them for `timeout`, not longer.
+    /// Waits up to `timeout` for a free connection. It is exclusive to the
+    /// caller until dropped.
     pub(crate) async fn connection(
         self: &Arc<Self>,
         wanted: ReplicaAck,
@@ -54,8 +56,9 @@ impl ReplicatedPool {
         let permit = match tokio::time::timeout(timeout, permit).await {
             Ok(permit) => permit.map_err(|_| RequestError::ShutDown)?,
             Err(_) => {
-                let reason =
-                    format!("all {MAX_CONNECTIONS} connections wait for replicas, for {timeout:?}");
+                let reason = format!(
+                    "no connection became free within {timeout:?}: all {MAX_CONNECTIONS} wait for replicas"
+                );
                 return Err(RequestError::Unreachable(reason.into()));
             }
         };
@@ -63,7 +66,7 @@ impl ReplicatedPool {
             Some(connection) => (connection, permit),
             None => self.connect(permit).await?,
         };
-        let mut taken = ReplicatedConnection {
+        let mut exclusive = ReplicatedConnection {
             pool: self.clone(),
             connection,
             replicas: 0,
@@ -71,33 +74,34 @@ impl ReplicatedPool {
             is_in_flight: AtomicBool::new(false),
             _permit: permit,
         };
-        taken.replicas = match wanted.replicas {
-            Replicas::AtLeast(replica_count_) => replica_count_,
-            Replicas::All => self.replica_count_(&taken.connection).await?,
+        exclusive.replicas = match wanted.replicas {
+            Replicas::AtLeast(count) => count,
+            Replicas::All => self.count_replicas(&exclusive.connection).await?,
         };
-        Ok(Arc::new(taken))
+        Ok(Arc::new(exclusive))
     }
 
-    /// Connects in a task of its own: a caller that gives up leaves the connection to the next.
+    /// Connects in a separate task. If the caller gives up, the connection
+    /// becomes idle.
     async fn connect(
         self: &Arc<Self>,
         permit: OwnedSemaphorePermit,
     ) -> Result<(Arc<RedisConnection>, OwnedSemaphorePermit), RequestError> {
-        let (pool, (sender, made)) = (self.clone(), oneshot::channel());
+        let (pool, (sender, connected)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let connected_ = pool.master.connect("leasehold-replicas", |_, _| ()).await;
-            if let Ok(connection) = &connected_ {
-                let mut made = pool.made.lock();
-                made.retain(|connection| connection.strong_count() > 0);
-                made.push(Arc::downgrade(connection));
+            let connected = pool.master.connect("leasehold-replicas", |_, _| ()).await;
+            if let Ok(connection) = &connected {
+                let mut all = pool.all.lock();
+                all.retain(|connection| connection.strong_count() > 0);
+                all.push(Arc::downgrade(connection));
             }
             if let Err(Ok((connection, _permit))) =
-                sender.send(connected_.map(|connection| (connection, permit)))
+                sender.send(connected.map(|connection| (connection, permit)))
             {
                 pool.recycle(connection);
             }
         });
-        made.await.unwrap_or(Err(RequestError::ShutDown))
+        connected.await.unwrap_or(Err(RequestError::ShutDown))
     }
 
     fn recycle(&self, connection: Arc<RedisConnection>) {
@@ -106,10 +110,10 @@ impl ReplicatedPool {
         }
     }
 
-    /// The connections that are there now, idle or in use.
+    /// Returns all open connections, idle or in use.
     pub(crate) fn connections(&self) -> Vec<Arc<RedisConnection>> {
-        let made = self.made.lock();
-        let connections = made.iter().filter_map(Weak::upgrade);
+        let all = self.all.lock();
+        let connections = all.iter().filter_map(Weak::upgrade);
         connections
             .filter(|connection| connection.is_open())
             .collect()
@@ -126,40 +130,42 @@ impl ReplicatedPool {
         }
     }
 
-    /// How many replicas there are, also those that are down where somebody knows of them: one that is down
-    /// now may be the one that is promoted later. At least one: who asks for all does not mean none.
-    async fn replica_count_(&self, connection: &RedisConnection) -> Result<u32, RequestError> {
-        let known = *self.known.lock();
-        if let Some((when, replica_count_)) = known
+    /// Returns the number of replicas, at least one.
+    ///
+    /// Replicas that are down count where they are known, because one of them
+    /// may be promoted later.
+    async fn count_replicas(&self, connection: &RedisConnection) -> Result<u32, RequestError> {
+        let cached = *self.replica_count.lock();
+        if let Some((when, count)) = cached
             && BootInstant::now().since(when) < REPLICA_COUNT_TTL
         {
-            return Ok(replica_count_);
+            return Ok(count);
         }
         let timeout = self.master.connect_timeout();
-        let replica_count_ = match &self.master {
+        let count = match &self.master {
             Master::Sentinel(sentinels, _) => sentinels.replicas().await?,
             Master::Fixed(_, Role::Member) => {
-                parse_cluster_nodes(&connection.question(&["CLUSTER", "NODES"], timeout).await?)?
+                parse_cluster_nodes(&connection.query(&["CLUSTER", "NODES"], timeout).await?)?
             }
             Master::Fixed(_, _) => {
-                let connected_ = connected_(&connection.question(&["ROLE"], timeout).await?)?;
-                connected_.max(known.map_or(0, |(_, most)| most))
+                let connected = parse_role(&connection.query(&["ROLE"], timeout).await?)?;
+                connected.max(cached.map_or(0, |(_, count)| count))
             }
         };
-        let replica_count_ = replica_count_.max(1);
-        *self.known.lock() = Some((BootInstant::now(), replica_count_));
-        Ok(replica_count_)
+        let count = count.max(1);
+        *self.replica_count.lock() = Some((BootInstant::now(), count));
+        Ok(count)
     }
 }
 
-/// Reads the answer to `ROLE`.
-fn connected_(role: &Reply) -> Result<u32, RequestError> {
+/// Returns the number of replicas in a reply to `ROLE`.
+fn parse_role(role: &Reply) -> Result<u32, RequestError> {
     let replicas = role.list().and_then(|parts| parts.get(2)?.list());
-    let replica_count_ = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
-    replica_count_.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
+    let count = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
+    count.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
 }
 
-/// Reads the answer to `CLUSTER NODES`: those whose master is the node that answers.
+/// Returns the number of replicas of the replying node in `CLUSTER NODES`.
 fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
     let text = nodes.text().unwrap_or_default();
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();
@@ -170,13 +176,13 @@ fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
     u32::try_from(replicas.count()).map_err(|_| malformed())
 }
 
-/// One connection in use.
+/// An exclusive connection, which returns to its pool when dropped.
 struct ReplicatedConnection {
     pool: Arc<ReplicatedPool>,
     connection: Arc<RedisConnection>,
     replicas: u32,
     timeout: Duration,
-    /// Whether a reply is awaited.
+    /// Whether a request was sent whose reply has not arrived.
     is_in_flight: AtomicBool,
     _permit: OwnedSemaphorePermit,
 }
@@ -189,13 +195,13 @@ impl ReplicatedConnection {
             .number(millis.max(1));
         let batch = batch.with(wait);
         self.is_in_flight.store(true, Ordering::Release);
-        // Twice, since `WAIT` is sent again behind a script that the server had to learn.
+        // Twice, because `WAIT` is sent again after an unknown script.
         let limit = timeout + 2 * self.timeout;
         let mut replies = self.connection.exchange(batch, limit).await?;
         self.is_in_flight.store(false, Ordering::Release);
         match replies.pop() {
-            Some(Reply::Int(replica_count_)) => {
-                let acknowledged = u32::try_from(replica_count_).unwrap_or(0);
+            Some(Reply::Int(count)) => {
+                let acknowledged = u32::try_from(count).unwrap_or(0);
                 let wanted = self.replicas;
                 match acknowledged >= wanted {
                     true => Ok(replies),
@@ -234,7 +240,7 @@ impl Connection for ReplicatedConnection {
 
 impl Drop for ReplicatedConnection {
     fn drop(&mut self) {
-        // While `WAIT` blocks it, it is of no use to another request.
+        // While `WAIT` blocks the connection, no other request can use it.
         match *self.is_in_flight.get_mut() {
             true => self.connection.close(),
             false => self.pool.recycle(self.connection.clone()),
@@ -247,19 +253,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replicas_are_counted_whether_they_are_up_or_not() {
+    fn replicas_that_are_down_count() {
         let nodes = "aa 10.0.0.1:1@2 myself,master - 0 0 1 connected 0-5\n\
-                     bb 10.0.0.1:3@4 slave aa 0 0 1 connected_\n\
+                     bb 10.0.0.1:3@4 slave aa 0 0 1 connected\n\
                      cc 10.0.0.1:5@6 slave,fail aa 0 0 1 disconnected\n\
-                     dd 10.0.0.1:7@8 slave ee 0 0 1 connected_\n\
+                     dd 10.0.0.1:7@8 slave ee 0 0 1 connected\n\
                      ee 10.0.0.1:9@10 master - 0 0 1 connected 6-9\n";
-        let told = Reply::Bytes(nodes.as_bytes().to_vec());
-        assert_eq!(parse_cluster_nodes(&told).unwrap(), 2);
+        let reply = Reply::Bytes(nodes.as_bytes().to_vec());
+        assert_eq!(parse_cluster_nodes(&reply).unwrap(), 2);
         assert!(parse_cluster_nodes(&Reply::Nil).is_err());
         let replica = Reply::List(Vec::new());
         let master = Reply::Bytes(b"master".to_vec());
         let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
-        assert_eq!(connected_(&role).unwrap(), 3);
-        assert!(connected_(&Reply::Nil).is_err());
+        assert_eq!(parse_role(&role).unwrap(), 3);
+        assert!(parse_role(&Reply::Nil).is_err());
     }
 }

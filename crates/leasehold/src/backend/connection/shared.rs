@@ -1,8 +1,9 @@
-//! The purpose of callers: one shared connection, made when a caller first needs it.
+//! The connection that all callers share, made on demand.
 //!
-//! A task of its own makes the connection, on the runtime of the caller that asked first, which owns the connection from
-//! then on. Every caller waits for that task, and none ends it by giving up. When the runtime ends, the connection ends
-//! with it, and the next caller has another made on its own runtime.
+//! A separate task connects, on the runtime of the first caller, which then
+//! owns the connection. All callers wait for that task, and a caller that gives
+//! up does not cancel it. When the runtime shuts down, the connection closes,
+//! and the next caller connects on its own runtime.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::backend::topology::Master;
 use crate::backend::{Backoff, RequestError};
 use crate::time::BootInstant;
 
+/// See the module's documentation.
 pub(crate) struct SharedConnection {
     inner: Arc<SharedInner>,
 }
@@ -26,15 +28,15 @@ struct SharedInner {
 
 struct SharedState {
     current: Option<Arc<RedisConnection>>,
-    /// The outcome of the connecting under way, `None` until it has one.
+    /// The attempt in progress; holds `None` until it ends.
     connecting: Option<watch::Receiver<Option<ConnectOutcome>>>,
     backoff: Backoff,
-    /// When the next connecting may begin, and why the last one failed.
+    /// When the next attempt may start.
     not_before: BootInstant,
     last_error: Option<Arc<RequestError>>,
 }
 
-/// What every caller that waits for a connecting gets.
+/// The result of an attempt, for all callers that wait for it.
 type ConnectOutcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
 
 impl SharedConnection {
@@ -62,10 +64,11 @@ impl SharedConnection {
         loop {
             let mut connecting = match self.inner.open_or_connect() {
                 ConnectStep::Open(connection) => return Ok(connection),
-                ConnectStep::Pausing(error) => return Err(clone_error(&error)),
+                ConnectStep::Backoff(error) => return Err(clone_error(&error)),
                 ConnectStep::Connecting(connecting) => connecting,
             };
-            // A task that ended with its runtime leaves no outcome: the next one is this caller's.
+            // The runtime of the task was shut down: this caller connects
+            // itself.
             if let Ok(outcome) = connecting.wait_for(Option::is_some).await
                 && let Some(outcome) = outcome.clone()
             {
@@ -79,7 +82,7 @@ impl SharedConnection {
 enum ConnectStep {
     Open(Arc<RedisConnection>),
     Connecting(watch::Receiver<Option<ConnectOutcome>>),
-    Pausing(Arc<RequestError>),
+    Backoff(Arc<RequestError>),
 }
 
 impl SharedState {
@@ -105,7 +108,7 @@ impl SharedInner {
         if let Some(error) = &state.last_error
             && BootInstant::now() < state.not_before
         {
-            return ConnectStep::Pausing(error.clone());
+            return ConnectStep::Backoff(error.clone());
         }
         let (sender, connecting) = watch::channel(None);
         state.connecting = Some(connecting.clone());
@@ -135,7 +138,8 @@ impl SharedInner {
     }
 }
 
-/// Copies a failure for one more caller. No request of a caller was sent before the connecting failed.
+/// Clones an error for one more caller. No request was sent before it, so it
+/// never means that an outcome is unknown.
 fn clone_error(error: &RequestError) -> RequestError {
     match error {
         RequestError::Refused(error) => RequestError::Refused(error.clone()),
@@ -153,8 +157,8 @@ mod tests {
     use crate::backend::Command;
     use crate::backend::connection::{Endpoint, Role, Tls};
 
-    /// Frames that no server sends at this place.
-    const UNASKED: [&[u8]; 10] = [
+    /// Frames that a server never sends at this position.
+    const UNEXPECTED: [&[u8]; 10] = [
         b">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n",
         b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n",
         b">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n",
@@ -164,42 +168,45 @@ mod tests {
         b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
         b"+OK\r\n",
         b"$9\r\nlh-seal-1\r\n",
-        b"-ERR unasked\r\n",
+        b"-ERR unsent\r\n",
     ];
 
-    /// What the proxy does to the reply to one command. A second harm comes later: a reply that is lost while another is
-    /// put in its place is a forgery, which no seal shows. Nor does one show that replies to one request were swapped.
-    fn harm(dice: &mut Dice, untouched: &mut u32, is_last: bool) -> Fault {
-        *untouched += 1;
-        if *untouched < 8 {
+    /// Chooses the fault for the reply to one command. Faults keep a distance
+    /// of eight commands: a lost reply and an inserted one would look like a
+    /// valid reply, which no seal detects. Seals do not detect reordering
+    /// within one request either.
+    fn choose_fault(dice: &mut Dice, distance: &mut u32, is_last: bool) -> Fault {
+        *distance += 1;
+        if *distance < 8 {
             return Fault::None;
         }
-        let fault = match any_harm(dice) {
+        let fault = match any_fault(dice) {
             Fault::SwapReply if !is_last => Fault::None,
             fault => fault,
         };
         if fault != Fault::None {
-            *untouched = 0;
+            *distance = 0;
         }
         fault
     }
 
-    fn any_harm(dice: &mut Dice) -> Fault {
+    fn any_fault(dice: &mut Dice) -> Fault {
         match dice.below(400) {
             0 => Fault::LoseReply,
             1 => Fault::RepeatReply,
             2 => Fault::SwapReply,
-            3 => Fault::Insert(UNASKED[usize::try_from(dice.below(10)).unwrap()]),
+            3 => Fault::Insert(UNEXPECTED[usize::try_from(dice.below(10)).unwrap()]),
             _ => Fault::None,
         }
     }
 
-    /// Asks for texts of its own until `left` is used up; returns how many replies were believed, and how many of them
-    /// were wrong.
+    /// Sends unique texts until `left` is used up. Returns how many replies
+    /// were accepted, and how many of those were wrong.
     async fn ask(requests: Arc<SharedConnection>, task: u64, left: Arc<AtomicI64>) -> (u64, u64) {
-        // Short: a reply that is lost behind all others shows only by the timeout.
+        // Short, because the loss of the last reply is detected only by the
+        // timeout.
         let timeout = Duration::from_millis(30);
-        let (mut believed, mut wrong) = (0, 0);
+        let (mut accepted, mut wrong) = (0, 0);
         for round in 0u64.. {
             if left.fetch_sub(1, Ordering::Relaxed) <= 0 {
                 break;
@@ -209,35 +216,36 @@ mod tests {
                 continue;
             };
             let last = round % 3;
-            let asked: Vec<_> = (0..=last)
+            let sent: Vec<_> = (0..=last)
                 .map(|at| format!("{task}-{round}-{at}-of-{last}"))
                 .collect();
-            let batch = asked.iter().map(|text| Command::new("PING").arg(text));
+            let batch = sent.iter().map(|text| Command::new("PING").arg(text));
             let Ok(replies) = connection.exchange(batch.collect(), timeout).await else {
                 continue;
             };
-            let is_own =
+            let is_expected =
                 |(reply, text): (&crate::backend::Reply, &String)| reply.text() == Some(text);
-            let is_right = replies.len() == asked.len() && replies.iter().zip(&asked).all(is_own);
-            believed += 1;
+            let is_right =
+                replies.len() == sent.len() && replies.iter().zip(&sent).all(is_expected);
+            accepted += 1;
             wrong += u64::from(!is_right);
         }
-        (believed, wrong)
+        (accepted, wrong)
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn harmed_replies_are_never_believed() {
+    async fn faulty_replies_are_never_accepted() {
         let server = Server::start(&Flavor::one());
         let proxy = Proxy::start(server.port());
         let dice = Mutex::new((Dice::new(1), 0));
-        let harmed = Arc::new(AtomicI64::new(0));
-        let count = harmed.clone();
+        let injected = Arc::new(AtomicI64::new(0));
+        let count = injected.clone();
         proxy.judge(move |args| match args[0].as_slice() {
             b"PING" | b"ECHO" => {
-                let (dice, untouched) = &mut *dice.lock();
+                let (dice, distance) = &mut *dice.lock();
                 let words: Vec<_> = args[1].split(|byte| *byte == b'-').collect();
                 let is_last = args[0] == b"ECHO" || words[2] == words[4];
-                let fault = harm(dice, untouched, is_last);
+                let fault = choose_fault(dice, distance, is_last);
                 count.fetch_add(i64::from(fault != Fault::None), Ordering::Relaxed);
                 fault
             }
@@ -252,14 +260,20 @@ mod tests {
         let tasks: Vec<_> = (0..32)
             .map(|task| tokio::spawn(ask(requests.clone(), task, left.clone())))
             .collect();
-        let (mut believed, mut wrong) = (0, 0);
+        let (mut accepted, mut wrong) = (0, 0);
         for task in tasks {
-            let (more, worse) = task.await.unwrap();
-            (believed, wrong) = (believed + more, wrong + worse);
+            let (task_accepted, task_wrong) = task.await.unwrap();
+            accepted += task_accepted;
+            wrong += task_wrong;
         }
-        let harmed = harmed.load(Ordering::Relaxed);
-        println!("{total} requests, {believed} believed, {harmed} replies harmed, {wrong} wrong");
+        let injected = injected.load(Ordering::Relaxed);
+        println!(
+            "{total} requests, {accepted} accepted, {injected} faults injected, {wrong} wrong"
+        );
         assert_eq!(wrong, 0);
-        assert!(believed > 0 && harmed > total / 400, "{believed} {harmed}");
+        assert!(
+            accepted > 0 && injected > total / 400,
+            "{accepted} {injected}"
+        );
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 pub(crate) use fan_out::majority;
 pub(crate) use master::Master;
+pub(crate) use url::{Credentials, ServerAddress, ServerUrl};
 
 use super::Backend;
 use super::connection::Tls;

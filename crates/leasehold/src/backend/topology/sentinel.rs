@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use super::url::MultiHostUrl;
+use super::url::SentinelUrl;
 use crate::backend::connection::{Endpoint, RedisConnection, Role, Tls};
 use crate::backend::{Reply, RequestError};
 use crate::error::BoxError;
@@ -233,7 +233,7 @@ async fn query(
     timeout: Duration,
 ) -> Result<Reply, RequestError> {
     let words: Vec<_> = [&["SENTINEL"], question].concat();
-    connection.question(&words, timeout).await
+    connection.query(&words, timeout).await
 }
 
 /// What one sentinel says. Where it may not tell the epoch, that counts as the first.
@@ -302,40 +302,6 @@ fn sentinel_error(sentinel: &Endpoint, reason: &dyn std::fmt::Display) -> Reques
     RequestError::Unreachable(format!("sentinel {sentinel:?}: {reason}").into())
 }
 
-/// The parts of a sentinel URL, each as a URL of its own.
-#[derive(Debug, PartialEq, Eq)]
-struct SentinelUrl {
-    group: String,
-    member: String,
-    sentinels: Vec<String>,
-}
-
-impl SentinelUrl {
-    fn parse(scheme: &str, rest: &str) -> Result<Self, BoxError> {
-        const FORM: &str =
-            "it looks like `redis+sentinel://user:password@host:26379,host:26379/group/0`";
-        let hosts = MultiHostUrl::parse(scheme, rest).ok_or(FORM)?;
-        hosts.check_settings(&["sentinel_username", "sentinel_password"])?;
-        let (group, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
-        if group.is_empty() {
-            return Err(FORM.into());
-        }
-        let own = match (
-            hosts.setting("sentinel_username"),
-            hosts.setting("sentinel_password"),
-        ) {
-            ("", "") => String::new(),
-            (user, password) => format!("{user}:{password}@"),
-        };
-        Ok(Self {
-            group: group.to_owned(),
-            // Its parse_address is replaced by what the sentinels query.
-            member: hosts.any(database),
-            sentinels: hosts.urls(&own, 26379),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,36 +364,5 @@ mod tests {
             candidates: Vec::new(),
         };
         assert!(!nobody.is_superseded("a:1"));
-    }
-
-    #[test]
-    fn a_url_names_sentinels_group_and_credentials_of_both() {
-        let parse_address = SentinelUrl::parse(
-            "rediss",
-            "user:secret@one:26380,two,[::1]/group/3?sentinel_username=s&sentinel_password=p",
-        );
-        assert_eq!(
-            parse_address.unwrap(),
-            SentinelUrl {
-                group: "group".to_owned(),
-                member: "rediss://user:secret@127.0.0.1:6379/3".to_owned(),
-                sentinels: ["one:26380", "two:26379", "[::1]:26379"]
-                    .map(|host| format!("rediss://s:p@{host}/"))
-                    .to_vec(),
-            }
-        );
-    }
-
-    #[test]
-    fn a_bad_url_is_refused_without_repeating_it() {
-        for rest in [
-            "u:secret@host",
-            "u:secret@host/",
-            "u:secret@/group",
-            "u:secret@host/group?secret=1",
-        ] {
-            let error = SentinelUrl::parse("redis", rest).unwrap_err().to_string();
-            assert!(!error.contains("secret"), "{error}");
-        }
     }
 }

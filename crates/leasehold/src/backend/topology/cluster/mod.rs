@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 
 use super::master::Master;
-use super::url::MultiHostUrl;
+use super::url::cluster_urls;
 use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role, Tls};
 use crate::backend::{
     Backend, Backoff, BoxFuture, Channel, Connection, Listener, Purpose, Reply, RequestError, Slot,
@@ -90,18 +90,8 @@ impl Seeds {
     ) -> Option<Result<Self, BoxError>> {
         let (scheme, rest) = url.split_once("+cluster://")?;
         let seed = |url: &String| Endpoint::new(url, tls, connect_timeout);
-        let seeds = urls(scheme, rest).and_then(|urls| urls.iter().map(seed).collect());
+        let seeds = cluster_urls(scheme, rest).and_then(|urls| urls.iter().map(seed).collect());
         Some(seeds.map(Self))
-    }
-}
-
-fn urls(scheme: &str, rest: &str) -> Result<Vec<String>, BoxError> {
-    const FORM: &str = "it looks like `redis+cluster://user:password@host:6379,host:6379`";
-    let hosts = MultiHostUrl::parse(scheme, rest).ok_or(FORM)?;
-    hosts.check_settings(&[])?;
-    match hosts.path {
-        "" => Ok(hosts.urls(&hosts.credentials, 6379)),
-        _ => Err("a cluster has one database, which needs no name".into()),
     }
 }
 
@@ -270,7 +260,7 @@ impl Nodes {
 
     async fn layout_by(&self, connection: &RedisConnection) -> Result<SlotMap, RequestError> {
         let timeout = self.seeds.first().map_or(WATCH, Endpoint::connect_timeout);
-        let slots = connection.question(&["CLUSTER", "SLOTS"], timeout).await?;
+        let slots = connection.query(&["CLUSTER", "SLOTS"], timeout).await?;
         let layout = slots::layout(&slots, connection.host())?;
         match layout.is_empty() {
             true => Err(RequestError::Unreachable("no node has any slot yet".into())),
