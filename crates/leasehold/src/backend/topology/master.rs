@@ -1,4 +1,4 @@
-//! Where the server is that takes writes: always at one address, or wherever sentinels say.
+//! The server that accepts writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::backend::RequestError;
 use crate::backend::connection::{Endpoint, PushEvent, RedisConnection, Role, Tls};
 use crate::error::BoxError;
 
-/// See the module's documentation.
+/// A server at a fixed address, or the current master according to sentinels.
 #[derive(Clone)]
 pub(crate) enum Master {
     Fixed(Arc<Endpoint>, Role),
@@ -16,7 +16,7 @@ pub(crate) enum Master {
 }
 
 impl Master {
-    /// Understands `url`.
+    /// Parses `url`.
     pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Sentinels::new(url, tls, connect_timeout) {
             Some(sentinels) => sentinels.map(|sentinels| Self::Sentinel(sentinels, Role::Master)),
@@ -27,7 +27,7 @@ impl Master {
         }
     }
 
-    /// The same server, as one of several that are asked as one.
+    /// Returns the same server as a node of a quorum.
     pub(crate) fn into_voter(self) -> Self {
         match self {
             Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::Voter),
@@ -38,12 +38,12 @@ impl Master {
     pub(crate) fn connect_timeout(&self) -> Duration {
         match self {
             Self::Fixed(endpoint, _) => endpoint.connect_timeout(),
-            // The sentinels are asked first.
+            // Includes the query to the sentinels.
             Self::Sentinel(sentinels, _) => sentinels.connect_timeout() * 2,
         }
     }
 
-    /// Connects to the server that it is now.
+    /// Connects to the current master.
     pub(crate) async fn connect(
         &self,
         name: &'static str,
@@ -60,8 +60,8 @@ impl Master {
     }
 }
 
-/// Connects to the server that one sentinel names, or where it does not accept, to one that others name: the sentinel
-/// that was asked first may be behind.
+/// Connects to the server that one sentinel names. If it does not accept, tries
+/// the servers that other sentinels name, because the first may be outdated.
 async fn connect_to_master(
     sentinels: &Sentinels,
     role: Role,
@@ -81,7 +81,7 @@ async fn connect_to_master(
     };
     let candidates = sentinels.poll_all().await;
     for server in candidates.alternatives_to(&format!("{first:?}")) {
-        tracing::info!(?first, %error, ?server, "sentinels name another server too");
+        tracing::info!(?first, %error, ?server, "trying another server that sentinels name");
         if let Ok(connection) = connect(server).await {
             return Ok(connection);
         }

@@ -1,4 +1,5 @@
-//! What a URL names: one server, a group under sentinels, several independent servers, or a cluster.
+//! Topologies: a single server, a group with sentinels, a quorum of independent
+//! servers, or a cluster.
 
 mod cluster;
 mod fan_out;
@@ -22,28 +23,29 @@ use cluster::{Cluster, Seeds};
 use quorum::QuorumBackend;
 use standalone::Standalone;
 
-/// What a URL names, not yet connected to.
+/// The topology that a URL names, before connecting.
 pub(crate) enum Target {
-    One(Master),
+    Server(Master),
     Cluster(Seeds),
 }
 
 impl Target {
-    /// Understands `url`.
+    /// Parses `url`.
     pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Seeds::new(url, tls, connect_timeout) {
             Some(seeds) => seeds.map(Self::Cluster),
-            None => Master::new(url, tls, connect_timeout).map(Self::One),
+            None => Master::new(url, tls, connect_timeout).map(Self::Server),
         }
     }
 
-    /// Whether slots belong to different nodes, so that what is used together must lie in one.
+    /// Returns whether slots belong to different nodes, so that keys used
+    /// together must share a slot.
     pub(crate) fn divides_slots(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 
-    /// Begins to connect to several that are asked as one. Clusters, whose nodes are not independent, are
-    /// left out.
+    /// Starts connecting to several servers as a quorum. Ignores clusters,
+    /// whose nodes are not independent.
     pub(crate) fn open_all(
         targets: Vec<Self>,
         first_timeout: Duration,
@@ -51,17 +53,17 @@ impl Target {
         keeper: &tokio::runtime::Handle,
     ) -> Arc<dyn Backend> {
         let master = |target| match target {
-            Self::One(master) => Some(master.into_voter()),
+            Self::Server(master) => Some(master.into_voter()),
             Self::Cluster(_) => None,
         };
         let masters = targets.into_iter().filter_map(master).collect();
         Arc::new(QuorumBackend::new(masters, first_timeout, timeout, keeper))
     }
 
-    /// Begins to connect; the keeper's connections live on `keeper`.
+    /// Starts connecting. The keeper's connections live on `keeper`.
     pub(crate) fn open(self, keeper: &tokio::runtime::Handle) -> Arc<dyn Backend> {
         match self {
-            Self::One(master) => Arc::new(Standalone::new(master, keeper)),
+            Self::Server(master) => Arc::new(Standalone::new(master, keeper)),
             Self::Cluster(seeds) => Arc::new(Cluster::new(seeds, keeper)),
         }
     }

@@ -1,8 +1,9 @@
-//! Several independent servers that are asked as one.
+//! A quorum: independent servers that act as one.
 //!
-//! A request goes to all of them at once, and is answered when a majority has replies the same, or all have
-//! answered or are too late: one that is slow or dead delays nobody. What the answers come to is for others to
-//! say; here they only stand side by side, as [`Reply::PerNode`].
+//! A request goes to all nodes at once, and completes when a majority agrees.
+//! A slow or dead node delays nothing. This layer returns the replies side by
+//! side, as [`Reply::PerNode`](crate::backend::Reply::PerNode); `protocol`
+//! counts the votes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,54 +11,60 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
-use super::fan_out::{self, majority};
+use super::fan_out::{self, FanOut, majority};
 use super::master::Master;
 use crate::backend::connection::{NodeConnections, OnStateChange};
 use crate::backend::{
-    Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, Purpose, Reply,
-    RequestError, ServerError, ServerErrorKind, ServerFacts, Slot, Subscription,
+    Backend, BoxFuture, Channel, Connection, Listener, Purpose, RequestError, ServerError,
+    ServerErrorKind, ServerFacts, Slot, Subscription,
 };
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
 
-/// What nodes are given at the first connection, at least, that are later than a majority.
+/// How long the first connection waits for the remaining nodes, at least, after
+/// a majority is connected.
 const MIN_GRACE: Duration = Duration::from_millis(50);
+
+/// How often the state of the connections is checked while waiting for them.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// See the module's documentation.
 pub(crate) struct QuorumBackend {
     nodes: Vec<Arc<QuorumNode>>,
-    /// How long a majority is waited for that was never connected, and later on.
+    /// How long to wait for the first majority.
     first_timeout: Duration,
+    /// How long to wait for a majority later.
     timeout: Duration,
     /// Whether a majority was ever connected.
     ever_connected: AtomicBool,
-    /// Where subscriptions live: they may be handed on to tasks of other runtimes.
+    /// The runtime of the subscriptions.
     keeper: Handle,
-    /// Says that a node was connected to, which may have been started anew.
+    /// Notified when a node is connected. The node may have restarted.
     changes: Arc<Notify>,
 }
 
 struct QuorumNode {
     connections: Arc<NodeConnections>,
-    /// Whether somebody is connecting the callers' purpose.
+    /// Whether a task is connecting for callers.
     is_connecting: AtomicBool,
-    /// Why that failed when it was last tried.
+    /// Why the last attempt failed.
     last_error: Mutex<Option<ServerError>>,
 }
 
-/// Connects the callers' purpose of one node; also when it is dropped half-way, another may try.
+/// Connects to one node for callers. Dropping it allows the next attempt.
 struct ConnectAttempt(Arc<QuorumNode>);
 
 impl ConnectAttempt {
     async fn connect(self) {
-        let dialed = self.0.connections.connection(Purpose::Requests).await;
+        let outcome = self.0.connections.connection(Purpose::Requests).await;
         let mut last_error = self.0.last_error.lock();
-        match dialed {
+        match outcome {
             Ok(_) => *last_error = None,
             Err(RequestError::Refused(error)) => *last_error = Some(error),
-            // While a pause is kept, only the text of a refusal comes back.
+            // During a backoff only the text of a server error is returned, so
+            // the recorded error is more precise.
             Err(error) => {
                 last_error.get_or_insert_with(|| ServerError {
                     kind: ServerErrorKind::TooFewVote,
@@ -91,12 +98,9 @@ impl QuorumBackend {
             })
         };
         let node = |master| {
+            let connections = NodeConnections::start(master, keeper, on_state_change.clone());
             Arc::new(QuorumNode {
-                connections: Arc::new(NodeConnections::start(
-                    master,
-                    keeper,
-                    on_state_change.clone(),
-                )),
+                connections: Arc::new(connections),
                 is_connecting: AtomicBool::new(false),
                 last_error: Mutex::default(),
             })
@@ -111,29 +115,27 @@ impl QuorumBackend {
         }
     }
 
-    fn majority(&self) -> usize {
-        majority(self.nodes.len())
-    }
-
-    /// The connections that are there, one per server: a second address of a server has no vote.
+    /// Returns the open connections, one per server. A second address of the
+    /// same server has no vote.
     fn open_connections(&self, purpose: Purpose) -> OpenConnections {
         let connection = |node: &Arc<QuorumNode>| {
             Some(node.connections.open_connection(purpose)? as Arc<dyn Connection>)
         };
         let mut connections: Vec<_> = self.nodes.iter().map(connection).collect();
-        let mut known: Vec<(usize, Arc<ServerFacts>)> = Vec::new();
+        let mut distinct: Vec<(usize, Arc<ServerFacts>)> = Vec::new();
         let mut duplicate = None;
         for (second, connection) in connections.iter_mut().enumerate() {
-            let Some(own) = connection.as_ref().map(|connection| connection.facts()) else {
+            let Some(facts) = connection.as_ref().map(|connection| connection.facts()) else {
                 continue;
             };
-            let is_same = |other: &ServerFacts| own.run_id.is_some() && own.run_id == other.run_id;
-            match known.iter().find(|(_, other)| is_same(other)) {
+            let is_same =
+                |other: &ServerFacts| facts.run_id.is_some() && facts.run_id == other.run_id;
+            match distinct.iter().find(|(_, other)| is_same(other)) {
                 Some((first, _)) => {
                     *connection = None;
                     duplicate = duplicate.or(Some((*first, second)));
                 }
-                None => known.push((second, own)),
+                None => distinct.push((second, facts)),
             }
         }
         OpenConnections {
@@ -142,7 +144,7 @@ impl QuorumBackend {
         }
     }
 
-    /// Whether every node is connected, or was found not to be there.
+    /// Returns whether every node is connected, or its attempt has failed.
     fn is_complete(&self, purpose: Purpose) -> bool {
         self.nodes.iter().all(|node| {
             let is_open = node.connections.open_connection(purpose).is_some();
@@ -150,52 +152,58 @@ impl QuorumBackend {
         })
     }
 
-    /// Connects to nodes that are not connected, in the background.
+    /// Connects to the missing nodes in the background.
     fn connect_missing(&self) {
         for node in &self.nodes {
-            let missing = node
+            let is_missing = node
                 .connections
                 .open_connection(Purpose::Requests)
                 .is_none();
-            if missing && !node.is_connecting.swap(true, Ordering::AcqRel) {
-                let is_connecting = ConnectAttempt(node.clone());
-                Handle::current().spawn(is_connecting.connect());
+            if is_missing && !node.is_connecting.swap(true, Ordering::AcqRel) {
+                let attempt = ConnectAttempt(node.clone());
+                Handle::current().spawn(attempt.connect());
             }
         }
     }
 
-    /// Why there is no majority: what somebody can do something about first.
+    /// Returns why there is no majority. An error that the user can fix comes
+    /// first.
     fn no_majority(&self) -> RequestError {
-        let last_error = self
+        let errors = self
             .nodes
             .iter()
             .filter_map(|node| node.last_error.lock().clone());
-        let mut last_error: Vec<_> = last_error.collect();
-        last_error.sort_by_key(|error| error.kind == ServerErrorKind::TooFewVote);
-        let unknown = || ServerError {
+        let mut errors: Vec<_> = errors.collect();
+        errors.sort_by_key(|error| error.kind == ServerErrorKind::TooFewVote);
+        let timed_out = || ServerError {
             kind: ServerErrorKind::TooFewVote,
-            message: "too few nodes could be connected to in time".to_owned(),
+            message: format!(
+                "fewer than {} of {} nodes connected in time",
+                majority(self.nodes.len()),
+                self.nodes.len()
+            ),
         };
-        RequestError::Refused(last_error.into_iter().next().unwrap_or_else(unknown))
+        RequestError::Refused(errors.into_iter().next().unwrap_or_else(timed_out))
     }
 }
 
-/// The connections of one purpose, in the order of the nodes.
+/// The open connections for one purpose, in node order.
 struct OpenConnections {
     connections: Vec<Option<Arc<dyn Connection>>>,
-    /// Two nodes that are one server.
+    /// Two nodes that are the same server.
     duplicate: Option<(usize, usize)>,
 }
 
 impl OpenConnections {
-    /// Refuses new work where two nodes are one server. The keeper goes on: what is held must be kept and released.
+    /// Fails for callers if two nodes are the same server. The keeper continues,
+    /// since it must renew and release what is held.
     fn check(&self, purpose: Purpose) -> Result<(), RequestError> {
         match (purpose, self.duplicate) {
             (Purpose::Keeper, _) | (_, None) => Ok(()),
             (Purpose::Requests, Some((first, second))) => Err(RequestError::Refused(ServerError {
                 kind: ServerErrorKind::SameServer,
                 message: format!(
-                    "numbers {} and {} are the same server, and a quorum is of independent ones",
+                    "nodes {} and {} are the same server; a quorum needs independent servers",
                     first + 1,
                     second + 1
                 ),
@@ -208,15 +216,15 @@ impl Backend for QuorumBackend {
     fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
         let open = self.open_connections(purpose);
         let count = open.connections.iter().flatten().count();
-        if count < open.connections.len() && purpose == Purpose::Requests {
+        if count < self.nodes.len() && purpose == Purpose::Requests {
             self.connect_missing();
         }
-        let is_enough = count >= self.majority() && open.check(purpose).is_ok();
+        let is_enough = count >= majority(self.nodes.len()) && open.check(purpose).is_ok();
         is_enough.then(|| Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>)
     }
 
-    /// Waits a little for a majority; then goes on with those that are there, be they few. Where there never
-    /// was one, says why.
+    /// Waits for a majority up to a timeout. After it, returns the nodes that
+    /// are connected, or an error if there never was a majority.
     fn connection(
         &self,
         purpose: Purpose,
@@ -224,19 +232,20 @@ impl Backend for QuorumBackend {
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         Box::pin(async move {
             let ever_connected = self.ever_connected.load(Ordering::Relaxed);
-            let timeout = if ever_connected {
-                self.timeout
-            } else {
-                self.first_timeout
+            let timeout = match ever_connected {
+                true => self.timeout,
+                false => self.first_timeout,
             };
             let start = BootInstant::now();
             let end = start + timeout;
-            // The first time the others are given as long again: two of all must not be one server.
+            // At first, the remaining nodes get as much time again: the check
+            // for duplicate servers needs all of them.
             let mut grace_end = ever_connected.then_some(start);
             loop {
                 if let Some(connection) = self.open_connection(purpose, slot) {
                     let now = BootInstant::now();
-                    let grace_end = *grace_end.get_or_insert(now + now.since(start).max(MIN_GRACE));
+                    let grace = now.since(start).max(MIN_GRACE);
+                    let grace_end = *grace_end.get_or_insert(now + grace);
                     if now >= grace_end.min(end) || self.is_complete(purpose) {
                         self.ever_connected.store(true, Ordering::Relaxed);
                         return Ok(connection);
@@ -244,13 +253,13 @@ impl Backend for QuorumBackend {
                 }
                 let open = self.open_connections(purpose);
                 open.check(purpose)?;
-                if BootInstant::now() >= end && !ever_connected {
-                    return Err(self.no_majority());
-                }
                 if BootInstant::now() >= end {
-                    return Ok(Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>);
+                    return match ever_connected {
+                        true => Ok(Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>),
+                        false => Err(self.no_majority()),
+                    };
                 }
-                tokio::time::sleep(Duration::from_millis(2)).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         })
     }
@@ -262,7 +271,7 @@ impl Backend for QuorumBackend {
         _wanted: ReplicaAck,
         _timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
-        Box::pin(async { unreachable!("BUG: a quorum takes no replica acknowledgement") })
+        Box::pin(async { unreachable!("BUG: a quorum takes no replica acknowledgements") })
     }
 
     fn node(&self, _slot: Slot) -> usize {
@@ -273,7 +282,6 @@ impl Backend for QuorumBackend {
         self.changes.clone()
     }
 
-    /// Returns when a majority has confirmed; the others are heard when they do.
     fn subscribe(
         &self,
         channel: Channel,
@@ -282,117 +290,7 @@ impl Backend for QuorumBackend {
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         let nodes = self.nodes.iter().map(|node| node.connections.clone());
         let nodes = nodes.collect();
-        Box::pin(fan_out::subscribe(
-            nodes,
-            channel,
-            listener,
-            self.keeper.clone(),
-        ))
-    }
-}
-
-/// One connection to replies node that has one.
-struct FanOut {
-    connections: Vec<Option<Arc<dyn Connection>>>,
-    facts: Arc<ServerFacts>,
-}
-
-impl FanOut {
-    fn new(connections: Vec<Option<Arc<dyn Connection>>>) -> Self {
-        let clocks = connections
-            .iter()
-            .flatten()
-            .map(|connection| connection.facts().server_now());
-        let mut clocks: Vec<_> = clocks.collect();
-        clocks.sort_unstable();
-        let facts = Arc::new(ServerFacts {
-            // The one in the middle: it is right as long as most of them are.
-            server_time: clocks.get(clocks.len() / 2).copied().unwrap_or(0),
-            read_at: BootInstant::now(),
-            version: "several".to_owned(),
-            run_id: None,
-            capabilities: Capabilities::default(),
-        });
-        Self { connections, facts }
-    }
-
-    async fn ask_all(&self, batch: &Batch, timeout: Duration) -> Vec<Reply> {
-        let (sender, mut answers) = mpsc::unbounded_channel();
-        for (number, connection) in self.connections.iter().enumerate() {
-            if let Some(connection) = connection.clone() {
-                let (batch, sender) = (batch.clone(), sender.clone());
-                // On its own: what was asked of all must reach all, also when a majority has answered.
-                Handle::current().spawn(async move {
-                    let answer = connection.ask(batch, timeout).await;
-                    let _ = sender.send((number, answer));
-                });
-            }
-        }
-        drop(sender);
-        let mut replies: Vec<Vec<Option<Reply>>> =
-            vec![vec![None; self.connections.len()]; batch.len()];
-        while let Some((number, answer)) = answers.recv().await {
-            for (command, reply) in replies.iter_mut().zip(answer.unwrap_or_default()) {
-                command[number] = Some(reply);
-            }
-            if !batch.await_all_nodes && replies.iter().all(|replies| is_agreed(replies)) {
-                break;
-            }
-        }
-        replies.into_iter().map(Reply::PerNode).collect()
-    }
-}
-
-/// Whether more than half have replies the same, as far as the first word goes.
-fn is_agreed(replies: &[Option<Reply>]) -> bool {
-    let answered: Vec<_> = replies.iter().flatten().map(status_of).collect();
-    let mut same = answered.iter().map(|status_of| {
-        let same = answered.iter().filter(|other| *other == status_of);
-        same.count()
-    });
-    same.any(|count| count >= majority(replies.len()))
-}
-
-fn status_of(reply: &Reply) -> &Reply {
-    match reply {
-        Reply::List(parts) => parts.first().unwrap_or(reply),
-        _ => reply,
-    }
-}
-
-impl Connection for FanOut {
-    fn facts(&self) -> Arc<ServerFacts> {
-        self.facts.clone()
-    }
-
-    fn id(&self) -> u64 {
-        let first = self.connections.iter().flatten().next();
-        first.map_or(0, |connection| connection.id())
-    }
-
-    fn ask(
-        &self,
-        batch: Batch,
-        timeout: Duration,
-    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
-        Box::pin(async move { Ok(self.ask_all(&batch, timeout).await) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_majority_of_all_agrees_by_its_first_word() {
-        let list = |first, second| Some(Reply::List(vec![Reply::Int(first), Reply::Int(second)]));
-        assert!(is_agreed(&[list(1, 5), list(1, 6), None]));
-        assert!(!is_agreed(&[list(1, 5), list(0, 5), None]));
-        assert!(!is_agreed(&[list(1, 5), None, None]));
-        assert!(is_agreed(&[
-            Some(Reply::Nil),
-            Some(Reply::Nil),
-            Some(Reply::Int(1))
-        ]));
+        let keeper = self.keeper.clone();
+        Box::pin(fan_out::subscribe(nodes, channel, listener, keeper))
     }
 }

@@ -1,8 +1,10 @@
-//! Asking sentinels which server is the master now.
+//! Finding the master of a group through its sentinels.
 //!
-//! One of them is asked for every connection, and once a second while there is one, so that a server that was
-//! demoted behind a broken network is left too. A sentinel can be behind or know nothing, as one that was started
-//! anew: where the server that it names does not accept, and before a server is left, all of them are asked.
+//! A client queries one sentinel before every connection, and once a second
+//! while connected. It thereby also leaves a master that was demoted behind a
+//! network partition. A single sentinel can be outdated, or empty after a
+//! restart. The client therefore queries all of them when the named server does
+//! not accept, and before it leaves a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +20,14 @@ use crate::rng;
 
 /// The sentinels of one group of servers.
 pub(crate) struct Sentinels {
-    /// The name that they know the group by.
+    /// The group's name, as configured in the sentinels.
     group: Arc<str>,
-    /// A member of the group: all share credentials, TLS and database, and differ in their parse_address.
+    /// A member of the group. All members share credentials, TLS settings and
+    /// database; only the address differs.
     member: Endpoint,
     connect_timeout: Duration,
-    /// The sentinel that gave the last useful reply stands first. At the start it is a random one, so that many
-    /// clients do not all ask the same.
+    /// Starts with the sentinel that last gave a useful reply. The initial one
+    /// is random, so that clients spread over the sentinels.
     sentinels: Mutex<Vec<Sentinel>>,
 }
 
@@ -38,68 +41,69 @@ struct Sentinel {
 struct Candidate {
     host: String,
     port: u16,
-    /// How often the group has changed its master, as the sentinels know it.
+    /// The highest `config-epoch` reported for it, which every failover
+    /// increments.
     epoch: u64,
     /// How many sentinels name it.
     votes: usize,
 }
 
-/// The servers that the sentinels name, the most credible first.
+/// The servers that the sentinels name as the master, best first.
 pub(crate) struct Candidates {
-    candidates: Vec<(Endpoint, Rank)>,
+    servers: Vec<(Endpoint, Rank)>,
 }
 
-/// A later epoch counts for more than any number of sentinels that know an earlier one.
+/// Epoch, then votes: a later epoch outranks any number of sentinels that know
+/// an earlier one.
 type Rank = (u64, usize);
 
 impl Candidates {
-    /// The servers to try when `tried` does not accept. A server that is certainly no longer the master may
-    /// still believe to be it, and is not among them.
+    /// Returns the servers to try when `tried` does not accept. Excludes
+    /// superseded ones, which may still consider themselves master.
     pub(crate) fn alternatives_to(&self, tried: &str) -> impl Iterator<Item = &Endpoint> {
-        let servers = self.candidates.iter().map(|(server, _)| server);
+        let servers = self.servers.iter().map(|(server, _)| server);
         servers.filter(move |server| {
             let server = format!("{server:?}");
             server != tried && !self.is_superseded(&server)
         })
     }
 
-    /// Whether another server is certainly more credible than `server`.
+    /// Returns whether another server has a higher rank than `server`.
     pub(crate) fn is_superseded(&self, server: &str) -> bool {
-        let first = self.candidates.first().map(|(_, rank)| *rank);
-        let its = self.candidates.iter();
-        let its = its.filter(|(at, _)| format!("{at:?}") == server);
-        let its = its.map(|(_, rank)| *rank).max();
-        first > its
+        let best = self.servers.first().map(|(_, rank)| *rank);
+        let same = self.servers.iter();
+        let same = same.filter(|(other, _)| format!("{other:?}") == server);
+        best > same.map(|(_, rank)| *rank).max()
     }
 }
 
 impl Sentinels {
-    /// Understands `redis+sentinel://user:password@host:port,host:port/GROUP/DATABASE`, with the
-    /// sentinels' own credentials as `?sentinel_username=…&sentinel_password=…`. `None` when `url` is
-    /// of another scheme.
+    /// Parses
+    /// `redis+sentinel://user:password@host:port,host:port/GROUP/DATABASE`. The
+    /// sentinels' own credentials are
+    /// `?sentinel_username=…&sentinel_password=…`. Returns `None` for another
+    /// scheme.
     pub(crate) fn new(
         url: &str,
         tls: &Tls,
         connect_timeout: Duration,
     ) -> Option<Result<Arc<Self>, BoxError>> {
         let (scheme, rest) = url.split_once("+sentinel://")?;
-        let parse_address = SentinelUrl::parse(scheme, rest);
-        let sentinels = parse_address.and_then(|parse_address| {
+        let sentinels = SentinelUrl::parse(scheme, rest).and_then(|url| {
             let endpoint = |url: &String| Endpoint::new(url, tls, connect_timeout);
             let sentinel = |url: &String| {
-                let connection = None;
                 endpoint(url).map(|endpoint| Sentinel {
                     endpoint,
-                    connection,
+                    connection: None,
                 })
             };
-            let urls = parse_address.sentinels.iter();
+            let urls = url.sentinels.iter();
             let mut sentinels: Vec<_> = urls.map(sentinel).collect::<Result<_, _>>()?;
             let first = rng::next_u64() % sentinels.len().max(1) as u64;
             sentinels.rotate_left(usize::try_from(first).unwrap_or(0));
             Ok(Arc::new(Self {
-                group: parse_address.group.into(),
-                member: endpoint(&parse_address.member)?,
+                group: url.group.into(),
+                member: endpoint(&url.member)?,
                 connect_timeout,
                 sentinels: Mutex::new(sentinels),
             }))
@@ -111,109 +115,112 @@ impl Sentinels {
         self.connect_timeout
     }
 
-    /// The server that a sentinel says is the master: the first one that replies and knows the group.
+    /// Returns the master, according to the first sentinel that replies and
+    /// knows the group.
     pub(crate) async fn master(&self) -> Result<Endpoint, RequestError> {
-        let question = ["GET-MASTER-ADDR-BY-NAME", &*self.group];
-        let read = |reply: Reply| match (&reply, parse_address(&reply)) {
+        let command = ["GET-MASTER-ADDR-BY-NAME", &*self.group];
+        let parse = |reply: Reply| match (&reply, parse_address(&reply)) {
             (_, Some((host, port))) => Ok(self.member.at(host, port)),
             (Reply::Nil, None) => Err(unknown_group(&self.group)),
             (_, None) => Err(RequestError::malformed("SENTINEL", &[reply])),
         };
-        self.ask(&question, read).await
+        self.query_first(&command, parse).await
     }
 
-    /// How many replicas they know of, up or down.
+    /// Returns the number of replicas that a sentinel knows, up or down.
     pub(crate) async fn replicas(&self) -> Result<u32, RequestError> {
-        let read = |reply: Reply| {
-            let rank_candidates = reply.field("num-slaves").and_then(Reply::int);
-            let rank_candidates =
-                rank_candidates.and_then(|rank_candidates| u32::try_from(rank_candidates).ok());
-            rank_candidates
-                .ok_or_else(|| RequestError::malformed("SENTINEL", std::slice::from_ref(&reply)))
+        let parse = |reply: Reply| {
+            let count = reply.field("num-slaves").and_then(Reply::int);
+            let count = count.and_then(|count| u32::try_from(count).ok());
+            count.ok_or_else(|| RequestError::malformed("SENTINEL", std::slice::from_ref(&reply)))
         };
-        self.ask(&["MASTER", &self.group], read).await
+        self.query_first(&["MASTER", &self.group], parse).await
     }
 
-    /// Asks the sentinels one after the other, until one gives a useful reply.
-    async fn ask<T>(
+    /// Queries the sentinels one after the other until one gives a useful reply.
+    async fn query_first<T>(
         &self,
-        question: &[&str],
-        read: impl Fn(Reply) -> Result<T, RequestError>,
+        command: &[&str],
+        parse: impl Fn(Reply) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
         let mut sentinels = self.sentinels.lock().await;
-        let mut error = RequestError::Unreachable("no sentinel is named".into());
+        let mut last_error = RequestError::Unreachable("the URL names no sentinel".into());
         for _ in 0..sentinels.len() {
             let sentinel = &mut sentinels[0];
             let open = sentinel.connection.take();
-            let asked = async {
-                let connection = connected(&sentinel.endpoint, open).await?;
-                let reply = query(&connection, question, self.timeout()).await?;
-                Ok((read(reply)?, connection))
+            let querying = async {
+                let connection = connect(&sentinel.endpoint, open).await?;
+                let reply = query(&connection, command, self.timeout()).await?;
+                Ok((parse(reply)?, connection))
             };
-            match with_timeout(&sentinel.endpoint, self.timeout(), asked).await {
-                Ok((answer, connection)) => {
+            match with_timeout(&sentinel.endpoint, self.timeout(), querying).await {
+                Ok((value, connection)) => {
                     sentinel.connection = Some(connection);
-                    return Ok(answer);
+                    return Ok(value);
                 }
-                Err(reason) => error = reason,
+                Err(error) => last_error = error,
             }
             sentinels.rotate_left(1);
         }
-        Err(error)
+        Err(last_error)
     }
 
-    /// Asks all sentinels at the same time. The one that names the most credible server is asked first from then on.
+    /// Queries all sentinels concurrently. Afterwards the first sentinel is one
+    /// that names the best candidate.
     pub(crate) async fn poll_all(&self) -> Candidates {
         let mut sentinels = self.sentinels.lock().await;
-        let mut asking = JoinSet::new();
-        for (at, sentinel) in sentinels.iter_mut().enumerate() {
+        let mut queries = JoinSet::new();
+        for (index, sentinel) in sentinels.iter_mut().enumerate() {
             let (endpoint, group) = (sentinel.endpoint.clone(), self.group.clone());
             let (open, timeout) = (sentinel.connection.take(), self.timeout());
-            asking.spawn(async move {
-                let query_master = async {
-                    let connection = connected(&endpoint, open).await?;
-                    let named = query_master(&connection, &group, timeout).await?;
-                    Ok((named, connection))
+            queries.spawn(async move {
+                let querying = async {
+                    let connection = connect(&endpoint, open).await?;
+                    let candidate = query_master(&connection, &group, timeout).await?;
+                    Ok((candidate, connection))
                 };
-                (at, with_timeout(&endpoint, timeout, query_master).await)
+                (index, with_timeout(&endpoint, timeout, querying).await)
             });
         }
         let mut views = Vec::new();
-        while let Some(asked) = asking.join_next().await {
-            match asked {
-                Ok((at, Ok((named, connection)))) => views.push((at, named, connection)),
-                Ok((_, Err(error))) => tracing::debug!(%error, "a sentinel is of no use"),
-                Err(error) => tracing::error!(%error, "BUG: asking a sentinel failed"),
+        while let Some(outcome) = queries.join_next().await {
+            match outcome {
+                Ok((index, Ok((candidate, connection)))) => {
+                    views.push((index, candidate, connection));
+                }
+                Ok((_, Err(error))) => tracing::debug!(%error, "no useful reply from a sentinel"),
+                Err(error) => tracing::error!(%error, "BUG: querying a sentinel failed"),
             }
         }
-        let named = rank_candidates(views.iter().map(|(_, named, _)| named));
-        let chosen = named.first().and_then(|first| {
-            let is_first =
-                |named: &Candidate| (&*named.host, named.port) == (&*first.host, first.port);
-            views.into_iter().find(|(_, named, _)| is_first(named))
+        let candidates = rank_candidates(views.iter().map(|(_, candidate, _)| candidate));
+        let chosen = candidates.first().and_then(|best| {
+            let is_best =
+                |other: &Candidate| (&*other.host, other.port) == (&*best.host, best.port);
+            views.into_iter().find(|(_, other, _)| is_best(other))
         });
-        // The others are left: a client that is well talks to one.
-        if let Some((at, _, connection)) = chosen {
-            sentinels[at].connection = Some(connection);
-            sentinels.rotate_left(at);
+        // The other connections are closed: one sentinel is enough in normal
+        // operation.
+        if let Some((index, _, connection)) = chosen {
+            sentinels[index].connection = Some(connection);
+            sentinels.rotate_left(index);
         }
-        let candidate = |one: Candidate| {
-            let server = self.member.at(&one.host, one.port);
-            (server, (one.epoch, one.votes))
+        let server = |candidate: Candidate| {
+            let server = self.member.at(&candidate.host, candidate.port);
+            (server, (candidate.epoch, candidate.votes))
         };
         Candidates {
-            candidates: named.into_iter().map(candidate).collect(),
+            servers: candidates.into_iter().map(server).collect(),
         }
     }
 
-    /// Of one sentinel, so that one that is silent leaves time for another.
+    /// Returns the timeout for one sentinel, which leaves time for a second one.
     fn timeout(&self) -> Duration {
         self.connect_timeout / 2
     }
 }
 
-/// The connection to a sentinel, made anew where there is none.
-async fn connected(
+/// Returns the `open` connection if it still is, or a new one.
+async fn connect(
     sentinel: &Endpoint,
     open: Option<Arc<RedisConnection>>,
 ) -> Result<Arc<RedisConnection>, RequestError> {
@@ -229,21 +236,22 @@ async fn connected(
 
 async fn query(
     connection: &RedisConnection,
-    question: &[&str],
+    command: &[&str],
     timeout: Duration,
 ) -> Result<Reply, RequestError> {
-    let words: Vec<_> = [&["SENTINEL"], question].concat();
+    let words: Vec<_> = [&["SENTINEL"], command].concat();
     connection.query(&words, timeout).await
 }
 
-/// What one sentinel says. Where it may not tell the epoch, that counts as the first.
+/// Queries one sentinel for the master and its epoch. If an ACL hides the epoch,
+/// it counts as zero.
 async fn query_master(
     connection: &RedisConnection,
     group: &str,
     timeout: Duration,
 ) -> Result<Candidate, RequestError> {
-    let question = ["GET-MASTER-ADDR-BY-NAME", group];
-    let reply = query(connection, &question, timeout).await?;
+    let command = ["GET-MASTER-ADDR-BY-NAME", group];
+    let reply = query(connection, &command, timeout).await?;
     let (host, port) = parse_address(&reply).ok_or_else(|| unknown_group(group))?;
     let epoch = match query(connection, &["MASTER", group], timeout).await {
         Ok(master) => master.field("config-epoch").and_then(Reply::int),
@@ -259,36 +267,38 @@ async fn query_master(
     })
 }
 
-/// The servers that are named, each once, the most credible first.
+/// Merges the views of the sentinels, best candidate first.
 fn rank_candidates<'a>(views: impl Iterator<Item = &'a Candidate>) -> Vec<Candidate> {
-    let mut named: Vec<Candidate> = Vec::new();
-    for query_master in views {
-        let is_same =
-            |one: &&mut Candidate| (&one.host, one.port) == (&query_master.host, query_master.port);
-        match named.iter_mut().find(is_same) {
-            Some(one) => {
-                one.epoch = one.epoch.max(query_master.epoch);
-                one.votes += 1;
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for view in views {
+        let is_same = |other: &&mut Candidate| (&other.host, other.port) == (&view.host, view.port);
+        match candidates.iter_mut().find(is_same) {
+            Some(candidate) => {
+                candidate.epoch = candidate.epoch.max(view.epoch);
+                candidate.votes += 1;
             }
-            None => named.push(query_master.clone()),
+            None => candidates.push(view.clone()),
         }
     }
-    named.sort_by_key(|one| std::cmp::Reverse((one.epoch, one.votes)));
-    named
+    candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.epoch, candidate.votes)));
+    candidates
 }
 
-/// Bounds what one sentinel may take.
+/// Bounds the time that one sentinel may take.
 async fn with_timeout<T>(
     sentinel: &Endpoint,
     timeout: Duration,
-    asking: impl Future<Output = Result<T, RequestError>>,
+    querying: impl Future<Output = Result<T, RequestError>>,
 ) -> Result<T, RequestError> {
-    let asked = tokio::time::timeout(timeout, asking).await;
-    asked.unwrap_or_else(|_| Err(sentinel_error(sentinel, &"no reply")))
+    let outcome = tokio::time::timeout(timeout, querying).await;
+    outcome.unwrap_or_else(|_| {
+        let reason = format!("no reply within {timeout:?}");
+        Err(sentinel_error(sentinel, &reason))
+    })
 }
 
 fn unknown_group(group: &str) -> RequestError {
-    RequestError::Unreachable(format!("no sentinel that replies knows a group `{group}`").into())
+    RequestError::Unreachable(format!("the sentinels do not know the group `{group}`").into())
 }
 
 fn parse_address(reply: &Reply) -> Option<(&str, u16)> {
@@ -306,10 +316,9 @@ fn sentinel_error(sentinel: &Endpoint, reason: &dyn std::fmt::Display) -> Reques
 mod tests {
     use super::*;
 
-    fn named(host: &str, epoch: u64, votes: usize) -> Candidate {
-        let host = host.to_owned();
+    fn candidate(host: &str, epoch: u64, votes: usize) -> Candidate {
         Candidate {
-            host,
+            host: host.to_owned(),
             port: 1,
             epoch,
             votes,
@@ -317,52 +326,63 @@ mod tests {
     }
 
     #[test]
-    fn later_epoch_wins_over_more_sentinels() {
-        let views = [named("old", 1, 1), named("old", 1, 1), named("new", 2, 1)];
+    fn later_epoch_outranks_more_votes() {
+        let views = [
+            candidate("old", 1, 1),
+            candidate("old", 1, 1),
+            candidate("new", 2, 1),
+        ];
         assert_eq!(
             rank_candidates(views.iter()),
-            [named("new", 2, 1), named("old", 1, 2)]
+            [candidate("new", 2, 1), candidate("old", 1, 2)]
         );
-        let views = [named("few", 1, 1), named("many", 1, 1), named("many", 0, 1)];
+        let views = [
+            candidate("few", 1, 1),
+            candidate("many", 1, 1),
+            candidate("many", 0, 1),
+        ];
         assert_eq!(
             rank_candidates(views.iter()),
-            [named("many", 1, 2), named("few", 1, 1)]
+            [candidate("many", 1, 2), candidate("few", 1, 1)]
         );
     }
 
-    /// `a` and `b` are of the last epoch, `c` is of the one before.
-    fn election() -> Candidates {
+    /// `a` and `b` have the last epoch, `c` has an earlier one.
+    fn candidates() -> Candidates {
         let endpoint = |host: &str| {
             let url = format!("redis://{host}:1");
             Endpoint::new(&url, &Tls::default(), Duration::from_secs(1)).unwrap()
         };
-        let candidates = vec![
+        let servers = vec![
             (endpoint("a"), (2, 1)),
             (endpoint("b"), (2, 1)),
             (endpoint("c"), (1, 9)),
         ];
-        Candidates { candidates }
+        Candidates { servers }
     }
 
     #[test]
-    fn deposed_master_is_no_fallback() {
-        let election = election();
-        let alternatives_to = |tried| {
-            let servers = election.alternatives_to(tried);
-            servers.map(|at| format!("{at:?}")).collect::<Vec<_>>()
+    fn demoted_master_is_no_alternative() {
+        let candidates = candidates();
+        let alternatives = |tried| {
+            let servers = candidates.alternatives_to(tried);
+            servers
+                .map(|server| format!("{server:?}"))
+                .collect::<Vec<_>>()
         };
-        assert_eq!(alternatives_to("a:1"), ["b:1"]);
-        assert_eq!(alternatives_to("d:1"), ["a:1", "b:1"]);
+        assert_eq!(alternatives("a:1"), ["b:1"]);
+        assert_eq!(alternatives("d:1"), ["a:1", "b:1"]);
     }
 
     #[test]
-    fn server_is_left_for_a_more_credible_one_only() {
-        let election = election();
-        let over = ["a:1", "b:1", "c:1", "d:1"].map(|server| election.is_superseded(server));
-        assert_eq!(over, [false, false, true, true]);
-        let nobody = Candidates {
-            candidates: Vec::new(),
+    fn server_is_superseded_by_higher_rank_only() {
+        let candidates = candidates();
+        let superseded =
+            ["a:1", "b:1", "c:1", "d:1"].map(|server| candidates.is_superseded(server));
+        assert_eq!(superseded, [false, false, true, true]);
+        let none = Candidates {
+            servers: Vec::new(),
         };
-        assert!(!nobody.is_superseded("a:1"));
+        assert!(!none.is_superseded("a:1"));
     }
 }

@@ -1,4 +1,5 @@
-//! One server at a time: every slot is its own.
+//! A single server, or the master of a group with sentinels. It serves all
+//! slots.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,10 +13,10 @@ use crate::backend::{
 use crate::options::ReplicaAck;
 use crate::rng;
 
-/// How often sentinels are asked whether the master is still the master.
+/// How often a sentinel is queried for the current master.
 const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A server on its own, or the master of a group.
+/// See the module's documentation.
 pub(crate) struct Standalone {
     connections: Arc<NodeConnections>,
 }
@@ -34,15 +35,16 @@ impl Standalone {
     }
 }
 
-/// Leaves servers that the sentinels no longer call the master, until nobody is left.
+/// Closes connections to a server that is no longer the master, until the
+/// backend is dropped.
 async fn watch_sentinels(sentinels: Arc<Sentinels>, connections: Weak<NodeConnections>) {
     loop {
-        // With jitter, so that clients that were started together do not ask together.
+        // Jitter, so that clients started together do not query together.
         tokio::time::sleep(SENTINEL_POLL_INTERVAL.mul_f64(0.75 + 0.5 * rng::next_f64())).await;
         if connections.strong_count() == 0 {
             return;
         }
-        // Where no sentinel replies, the connections that are there are the best there is.
+        // Without a reply the current connections are kept.
         let Ok(master) = sentinels.master().await else {
             continue;
         };
@@ -56,12 +58,15 @@ async fn watch_sentinels(sentinels: Arc<Sentinels>, connections: Weak<NodeConnec
         {
             continue;
         }
-        // That sentinel may be behind.
+        // A single sentinel may be outdated.
         let candidates = sentinels.poll_all().await;
         let former =
             |connection: &Arc<RedisConnection>| candidates.is_superseded(connection.server());
         for connection in connections.open_connections().filter(former) {
-            tracing::info!(from = connection.server(), "the master has changed");
+            tracing::info!(
+                from = connection.server(),
+                "the master changed, leaving the former one"
+            );
             connection.close();
         }
     }

@@ -1,7 +1,9 @@
-//! Where the subscriptions of a cluster are at home: each at the node that has its channel's slot.
+//! The subscriptions of a cluster, each at the node that owns its channel's
+//! slot.
 //!
-//! A server ends a subscription when its slot moves away; then, and whenever the map says that a channel is
-//! elsewhere, it is made anew at the new node, and its listener is notified. What fails is tried again until it succeeds.
+//! A server ends a subscription when its slot moves away. After that, or when
+//! the slot map names another owner, the client subscribes at the new owner and
+//! notifies the listener. Failures are retried until they succeed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,60 +14,62 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{Node, Nodes};
+use super::nodes::{Node, Nodes};
 use crate::backend::{
     Backoff, Channel, Listener, PubSubEvent, RequestError, Slot, Subscription, Unsubscribe,
 };
 use crate::time::BootInstant;
 
-/// How long a node may take to confirm before the next look.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a node may take to confirm before the retry.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How many nodes are tried at once after each other: a slot is at one, and may have just moved.
-const TRIES: usize = 4;
+/// How many nodes are tried in a row: a slot has one owner, which may just have
+/// changed.
+const MAX_ATTEMPTS: usize = 4;
 
-/// Every subscription of the cluster's client.
-#[derive(Default)]
-pub(crate) struct ClusterSubscriptions {
-    seats: Mutex<HashMap<u64, Arc<Registration>>>,
+/// All subscriptions of a client.
+pub(super) struct ClusterSubscriptions {
+    nodes: Arc<Nodes>,
+    registrations: Mutex<HashMap<u64, Arc<Registration>>>,
     last_id: AtomicU64,
 }
 
-/// One subscription, and where it is made.
+/// One subscription and where it is placed.
 struct Registration {
     channel: Channel,
     slot: Slot,
-    ear: Arc<Ear>,
-    at: tokio::sync::Mutex<Option<Home>>,
-    retry: Mutex<Retry>,
+    listener: Arc<CountingListener>,
+    placement: tokio::sync::Mutex<Option<Placement>>,
+    retry: Mutex<RetryTimer>,
 }
 
 /// A subscription that a node has confirmed.
-struct Home {
+struct Placement {
     node: Arc<Node>,
     _subscription: Subscription,
-    /// How often a server had ended it before: it is over when that has become more.
-    endings: u64,
+    /// `CountingListener::ended` before subscribing. The subscription has ended
+    /// if the count is higher now.
+    ended: u64,
 }
 
-/// When a subscription that could not be made is tried again.
-struct Retry {
+/// When a failed subscription is retried.
+struct RetryTimer {
     backoff: Backoff,
     due: BootInstant,
 }
 
-/// Passes on what is heard, and counts how often a server has ended the subscription.
-struct Ear {
+/// Forwards events, and counts how often a server ended the subscription.
+struct CountingListener {
     listener: Arc<dyn Listener>,
-    endings: AtomicU64,
+    ended: AtomicU64,
     topology_changed: Arc<Notify>,
 }
 
-impl Listener for Ear {
+impl Listener for CountingListener {
     fn on_event(&self, event: PubSubEvent<'_>) {
         match event {
             PubSubEvent::Ended => {
-                self.endings.fetch_add(1, Ordering::AcqRel);
+                self.ended.fetch_add(1, Ordering::AcqRel);
                 self.topology_changed.notify_one();
             }
             event => self.listener.on_event(event),
@@ -74,132 +78,149 @@ impl Listener for Ear {
 }
 
 impl ClusterSubscriptions {
-    pub(crate) async fn subscribe(
-        nodes: &Arc<Nodes>,
+    pub(super) fn new(nodes: Arc<Nodes>) -> Self {
+        Self {
+            nodes,
+            registrations: Mutex::default(),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn nodes(&self) -> &Arc<Nodes> {
+        &self.nodes
+    }
+
+    pub(super) async fn subscribe(
+        self: &Arc<Self>,
         channel: Channel,
         slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> Result<Subscription, RequestError> {
-        let ear = Ear {
+        let listener = CountingListener {
             listener,
-            endings: AtomicU64::new(0),
-            topology_changed: nodes.topology_changed.clone(),
+            ended: AtomicU64::new(0),
+            topology_changed: self.nodes.topology_changed.clone(),
         };
-        let seat = Arc::new(Registration {
+        let registration = Arc::new(Registration {
             channel,
             slot,
-            ear: Arc::new(ear),
-            at: tokio::sync::Mutex::default(),
-            retry: Mutex::new(Retry {
+            listener: Arc::new(listener),
+            placement: tokio::sync::Mutex::default(),
+            retry: Mutex::new(RetryTimer {
                 backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(10)),
                 due: BootInstant::now(),
             }),
         });
-        let id = nodes.homes.last_id.fetch_add(1, Ordering::Relaxed);
-        let leaving = UnsubscribeOnDrop {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
+        let on_drop = UnsubscribeOnDrop {
             id,
-            nodes: nodes.clone(),
+            subscriptions: self.clone(),
         };
-        nodes.homes.seats.lock().insert(id, seat.clone());
-        seat.settle(nodes).await?;
-        Ok(Subscription::new(Box::new(leaving)))
+        self.registrations.lock().insert(id, registration.clone());
+        registration.place(&self.nodes).await?;
+        Ok(Subscription::new(Box::new(on_drop)))
     }
 
-    /// Makes every subscription anew that is not where its slot is, and is due or `all` are. Each by itself: a node that
-    /// is down delays only its own.
-    pub(crate) async fn settle(nodes: &Arc<Nodes>, all: bool) {
-        let mut moving = JoinSet::new();
-        for seat in nodes.homes.astray(nodes) {
-            if !all && seat.retry.lock().due > BootInstant::now() {
+    /// Renews every misplaced subscription that is due, or all of them. They
+    /// run concurrently, so a node that is down delays only its own.
+    pub(super) async fn resubscribe(&self, all: bool) {
+        let mut renewals = JoinSet::new();
+        for registration in self.misplaced() {
+            if !all && registration.retry.lock().due > BootInstant::now() {
                 continue;
             }
-            let nodes = nodes.clone();
-            moving.spawn(async move {
-                let settled = tokio::time::timeout(PATIENCE, seat.settle(&nodes)).await;
-                if seat.note(matches!(settled, Ok(Ok(())))) {
-                    seat.ear.listener.on_event(PubSubEvent::Resubscribed);
-                }
-            });
+            let nodes = self.nodes.clone();
+            renewals.spawn(async move { registration.resubscribe(&nodes).await });
         }
-        while moving.join_next().await.is_some() {}
+        while renewals.join_next().await.is_some() {}
     }
 
-    /// When the next subscription is to be tried again; never where all are where they belong.
-    pub(crate) fn due(&self, nodes: &Nodes) -> BootInstant {
-        let astray = self.astray(nodes).into_iter();
-        let due = astray.map(|seat| seat.retry.lock().due).min();
-        due.unwrap_or(BootInstant::NEVER)
+    /// Returns when the next misplaced subscription is due.
+    pub(super) fn next_retry(&self) -> BootInstant {
+        let misplaced = self.misplaced().into_iter();
+        let due = misplaced.map(|registration| registration.retry.lock().due);
+        due.min().unwrap_or(BootInstant::NEVER)
     }
 
-    fn astray(&self, nodes: &Nodes) -> Vec<Arc<Registration>> {
-        let seats: Vec<_> = self.seats.lock().values().cloned().collect();
-        let astray = seats.into_iter().filter(|seat| !seat.is_home(nodes));
-        astray.collect()
+    fn misplaced(&self) -> Vec<Arc<Registration>> {
+        let registrations: Vec<_> = self.registrations.lock().values().cloned().collect();
+        let misplaced = registrations.into_iter();
+        let misplaced = misplaced.filter(|registration| !registration.is_placed(&self.nodes));
+        misplaced.collect()
     }
 }
 
 impl Registration {
-    /// One that is just being settled counts as at home; so does one that is yet to be, which its own caller does.
-    fn is_home(&self, nodes: &Nodes) -> bool {
-        let Ok(at) = self.at.try_lock() else {
+    /// Returns whether the subscription is at the slot's owner. One that is
+    /// being placed counts as placed, as does a new one: its caller places it.
+    fn is_placed(&self, nodes: &Nodes) -> bool {
+        let Ok(placement) = self.placement.try_lock() else {
             return true;
         };
-        let Some(home) = &*at else {
+        let Some(placement) = &*placement else {
             return true;
         };
         let owner = nodes.owner(self.slot);
-        let is_there = owner.is_none_or(|owner| Arc::ptr_eq(&home.node, &owner));
-        is_there && home.endings == self.ear.endings.load(Ordering::Acquire)
+        let is_at_owner = owner.is_none_or(|owner| Arc::ptr_eq(&placement.node, &owner));
+        is_at_owner && placement.ended == self.listener.ended.load(Ordering::Acquire)
     }
 
-    /// Notes whether settling has succeeded, and returns that.
-    fn note(&self, settled: bool) -> bool {
-        let mut retry = self.retry.lock();
-        match settled {
-            true => retry.backoff.reset(),
-            false => retry.due = BootInstant::now() + retry.backoff.pause(),
+    /// Places the subscription again. Notifies the listener, or schedules a
+    /// retry.
+    async fn resubscribe(&self, nodes: &Nodes) {
+        let placed = tokio::time::timeout(CONFIRM_TIMEOUT, self.place(nodes)).await;
+        match placed {
+            Ok(Ok(())) => {
+                self.retry.lock().backoff.reset();
+                self.listener.listener.on_event(PubSubEvent::Resubscribed);
+            }
+            _ => {
+                let mut retry = self.retry.lock();
+                retry.due = BootInstant::now() + retry.backoff.pause();
+            }
         }
-        settled
     }
 
-    /// Subscribes at the node that has the slot, following where the nodes send us. Where that fails, or is cancelled,
-    /// what was there before still counts as over.
-    async fn settle(&self, nodes: &Nodes) -> Result<(), RequestError> {
-        let mut at = self.at.lock().await;
-        let mut error = RequestError::ShutDown;
-        for _ in 0..TRIES {
-            let endings = self.ear.endings.load(Ordering::Acquire);
+    /// Subscribes at the owner of the slot, following redirections. After a
+    /// failure or cancellation, the previous placement still counts as ended.
+    async fn place(&self, nodes: &Nodes) -> Result<(), RequestError> {
+        let mut placement = self.placement.lock().await;
+        let mut last_error = RequestError::ShutDown;
+        for _ in 0..MAX_ATTEMPTS {
+            let ended = self.listener.ended.load(Ordering::Acquire);
             let node = nodes.find_owner(self.slot).await?;
-            let subscribing = node.lanes.subscribe(self.channel.clone(), self.ear.clone());
-            error = match subscribing.await {
+            let subscribing = node
+                .connections
+                .subscribe(self.channel.clone(), self.listener.clone());
+            last_error = match subscribing.await {
                 Ok(_subscription) => {
-                    *at = Some(Home {
+                    *placement = Some(Placement {
                         node,
                         _subscription,
-                        endings,
+                        ended,
                     });
                     return Ok(());
                 }
                 Err(error) => error,
             };
-            if !nodes.is_moved(&error, &node) {
+            if !nodes.record_redirect(&last_error, &node) {
                 break;
             }
         }
-        Err(error)
+        Err(last_error)
     }
 }
 
-/// Ends a subscription when dropped.
+/// Removes a registration when dropped.
 struct UnsubscribeOnDrop {
     id: u64,
-    nodes: Arc<Nodes>,
+    subscriptions: Arc<ClusterSubscriptions>,
 }
 
 impl Unsubscribe for UnsubscribeOnDrop {}
 
 impl Drop for UnsubscribeOnDrop {
     fn drop(&mut self) {
-        self.nodes.homes.seats.lock().remove(&self.id);
+        self.subscriptions.registrations.lock().remove(&self.id);
     }
 }

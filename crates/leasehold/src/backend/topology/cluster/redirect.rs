@@ -1,8 +1,9 @@
-//! The way of one request through a cluster: to the node that has the slot, and after redirections.
+//! Following the redirections of a cluster.
 //!
-//! Only what a node refused is sent again, to the node it named: a refusal proves that nothing was
-//! executed (invariant 1 of the layer). The last connection that was used is the first to be used again, so
-//! that an answer proves, as on any connection, that what was sent before is over: earlier ones have refused it.
+//! Only commands that a node refused are sent again, to the node that it named:
+//! a refusal proves that nothing was executed (invariant 1 of the layer). The
+//! next request uses the connection that was used last. So a reply still proves
+//! that earlier requests have finished: the earlier nodes refused them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,32 +11,42 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::slot_map::{Address, Redirect};
-use super::{Node, Nodes};
+use super::nodes::{Node, Nodes};
+use super::slot_map::{NodeAddress, Redirect};
 use crate::backend::connection::RedisConnection;
 use crate::backend::{
     Backoff, Batch, BoxFuture, Command, Connection, Purpose, Reply, RequestError, ServerFacts,
 };
 use crate::time::BootInstant;
 
-/// See the module's documentation.
-pub(crate) struct RedirectingConnection {
+/// A connection that follows redirections.
+pub(super) struct RedirectingConnection {
     nodes: Arc<Nodes>,
     purpose: Purpose,
     current: Mutex<Arc<RedisConnection>>,
 }
 
+/// How a refused command is sent again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Retry {
+    /// To the new owner of the slot.
+    Moved(NodeAddress),
+    /// Once to a node that is importing the slot, with `ASKING`.
+    Ask(NodeAddress),
+    /// To the same node.
+    SameNode,
+}
+
 impl RedirectingConnection {
-    pub(crate) fn new(
+    pub(super) fn new(
         nodes: Arc<Nodes>,
         purpose: Purpose,
         connection: Arc<RedisConnection>,
     ) -> Self {
-        let current = Mutex::new(connection);
         Self {
             nodes,
             purpose,
-            current,
+            current: Mutex::new(connection),
         }
     }
 
@@ -43,93 +54,104 @@ impl RedirectingConnection {
         self.current.lock().clone()
     }
 
-    async fn follow(&self, batch: &Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
+    async fn send(&self, batch: &Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
         let end = BootInstant::now() + timeout;
-        let mut pauses = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
+        let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
         let first = self.current();
-        let mut replies = self.sent(first.exchange(batch.clone(), timeout)).await?;
-        // Who has refused, where it is not the first.
-        let mut refusers: HashMap<usize, Arc<RedisConnection>> = HashMap::new();
+        let mut replies = self.exchange(&first, batch.clone(), timeout).await?;
+        // The connection that refused a command, if not the first one.
+        let mut refused_by: HashMap<usize, Arc<RedisConnection>> = HashMap::new();
         for hop in 0.. {
-            let refuser = |index| refusers.get(&index).unwrap_or(&first).host();
-            let errands = self.errands(&replies, refuser);
-            let left = end.since(BootInstant::now());
-            if errands.is_empty() || left.is_zero() {
+            let host = |index| refused_by.get(&index).unwrap_or(&first).host();
+            let retries = self.retries(&replies, host);
+            let remaining = end.since(BootInstant::now());
+            if retries.is_empty() || remaining.is_zero() {
                 break;
             }
-            // The first redirection is event; more of them mean that the nodes do not agree yet.
-            if hop > 0 || errands.contains_key(&Errand::Again) {
-                tokio::time::sleep(pauses.pause().min(left)).await;
+            // A first redirection is followed immediately. Further ones mean
+            // that the nodes do not agree yet.
+            if hop > 0 || retries.contains_key(&Retry::SameNode) {
+                tokio::time::sleep(backoff.pause().min(remaining)).await;
             }
-            for (errand, indices) in errands {
-                let Some(connection) = self.destination(&errand, end).await else {
+            for (retry, indices) in retries {
+                let Some(connection) = self.connection_for(&retry, end).await else {
                     return Ok(replies);
                 };
-                let left = end.since(BootInstant::now());
-                let answers = match errand {
-                    Errand::Ask(_) => {
-                        self.sent(asking(&connection, batch, &indices, left))
-                            .await?
+                let remaining = end.since(BootInstant::now());
+                let new_replies = match retry {
+                    Retry::Ask(_) => {
+                        let batch = with_asking(batch, &indices);
+                        let replies = self.exchange(&connection, batch, remaining).await?;
+                        replies.into_iter().skip(1).step_by(2).collect()
                     }
-                    _ => {
-                        self.sent(connection.exchange(batch.select(&indices), left))
-                            .await?
+                    Retry::Moved(_) | Retry::SameNode => {
+                        let batch = batch.select(&indices);
+                        self.exchange(&connection, batch, remaining).await?
                     }
                 };
-                for (index, answer) in indices.into_iter().zip(answers) {
-                    replies[index] = answer;
-                    refusers.insert(index, connection.clone());
+                for (index, reply) in indices.into_iter().zip(new_replies) {
+                    replies[index] = reply;
+                    refused_by.insert(index, connection.clone());
                 }
             }
         }
         Ok(replies)
     }
 
-    /// Waits for the replies. Where there are none, the slot may be another's by now.
-    async fn sent(
+    /// Sends `batch`. After an error, the slot may belong to another node.
+    async fn exchange(
         &self,
-        exchange: impl Future<Output = Result<Vec<Reply>, RequestError>>,
+        connection: &RedisConnection,
+        batch: Batch,
+        timeout: Duration,
     ) -> Result<Vec<Reply>, RequestError> {
-        let replies = exchange.await;
+        let replies = connection.exchange(batch, timeout).await;
         replies.inspect_err(|_| self.nodes.topology_changed.notify_one())
     }
 
-    /// What was refused and is to be sent where, by index; notes what has moved.
-    fn errands<'a>(
+    /// Returns the indices of refused commands by how to send them again, and
+    /// records redirections. `host` returns the host that refused a command.
+    fn retries<'a>(
         &self,
         replies: &[Reply],
-        refuser: impl Fn(usize) -> &'a str,
-    ) -> HashMap<Errand, Vec<usize>> {
-        let mut errands: HashMap<_, Vec<_>> = HashMap::new();
+        host: impl Fn(usize) -> &'a str,
+    ) -> HashMap<Retry, Vec<usize>> {
+        let mut retries: HashMap<_, Vec<_>> = HashMap::new();
         for (index, reply) in replies.iter().enumerate() {
-            let errand = match Redirect::of(reply) {
+            let retry = match Redirect::from_reply(reply) {
                 Some(Redirect::Moved(slot, address)) => {
-                    let address = address.given_by(refuser(index));
+                    let address = address.resolve(host(index));
                     if let Some(address) = &address {
-                        self.nodes.moved(slot, address);
+                        self.nodes.record_owner(slot, address);
                     }
-                    address.map(Errand::At)
+                    address.map(Retry::Moved)
                 }
-                Some(Redirect::Ask(address)) => address.given_by(refuser(index)).map(Errand::Ask),
-                Some(Redirect::Again) => Some(Errand::Again),
+                Some(Redirect::Ask(address)) => address.resolve(host(index)).map(Retry::Ask),
+                Some(Redirect::TryAgain) => Some(Retry::SameNode),
                 None => continue,
             };
-            match errand {
-                Some(errand) => errands.entry(errand).or_default().push(index),
-                // The node does not know where the other is; its caller tries again when that is learnt.
+            match retry {
+                Some(retry) => retries.entry(retry).or_default().push(index),
+                // The node does not know the other's address. The caller
+                // retries once the slot map was read.
                 None => self.nodes.topology_changed.notify_one(),
             }
         }
-        errands
+        retries
     }
 
-    /// The connection for an errand, from now on this route's own; `None` when it cannot be had in time.
-    async fn destination(&self, errand: &Errand, end: BootInstant) -> Option<Arc<RedisConnection>> {
-        let (Errand::At(address) | Errand::Ask(address)) = errand else {
+    /// Returns the connection for a retry, which becomes the current one.
+    /// Returns `None` if it cannot be made in time.
+    async fn connection_for(
+        &self,
+        retry: &Retry,
+        end: BootInstant,
+    ) -> Option<Arc<RedisConnection>> {
+        let (Retry::Moved(address) | Retry::Ask(address)) = retry else {
             return Some(self.current());
         };
         let node = self.nodes.node_at(address)?;
-        let connecting = node.lanes.connection(self.purpose);
+        let connecting = node.connections.connection(self.purpose);
         let connected = tokio::time::timeout(end.since(BootInstant::now()), connecting).await;
         let connection = connected.ok()?.ok()?;
         *self.current.lock() = connection.clone();
@@ -137,15 +159,44 @@ impl RedirectingConnection {
     }
 }
 
-/// A connection that follows no redirections, and sees to it that the next request goes elsewhere.
-pub(crate) struct RedirectRecorder {
+/// Returns the commands at `indices`, each after an `ASKING`. Scripts include
+/// their source, because a second attempt would need another `ASKING`.
+fn with_asking(batch: &Batch, indices: &[usize]) -> Batch {
+    let commands = indices.iter().flat_map(|index| {
+        let command = batch.with_source(*index).or_else(|| batch.command(*index));
+        [Some(Command::new("ASKING")), command]
+    });
+    commands.flatten().collect()
+}
+
+impl Connection for RedirectingConnection {
+    fn facts(&self) -> Arc<ServerFacts> {
+        self.current().facts()
+    }
+
+    fn id(&self) -> u64 {
+        self.current().id()
+    }
+
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
+        Box::pin(async move { self.send(&batch, timeout).await })
+    }
+}
+
+/// A connection that records redirections without following them. The next
+/// request goes to the new owner.
+pub(super) struct RedirectRecorder {
     nodes: Arc<Nodes>,
     node: Arc<Node>,
     connection: Arc<dyn Connection>,
 }
 
 impl RedirectRecorder {
-    pub(crate) fn new(nodes: Arc<Nodes>, node: Arc<Node>, connection: Arc<dyn Connection>) -> Self {
+    pub(super) fn new(nodes: Arc<Nodes>, node: Arc<Node>, connection: Arc<dyn Connection>) -> Self {
         Self {
             nodes,
             node,
@@ -174,53 +225,10 @@ impl Connection for RedirectRecorder {
             for reply in &replies {
                 if let Reply::Refused(error) = reply {
                     let error = RequestError::Refused(error.clone());
-                    self.nodes.is_moved(&error, &self.node);
+                    self.nodes.record_redirect(&error, &self.node);
                 }
             }
             Ok(replies)
         })
-    }
-}
-
-/// What is done about a refusal.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Errand {
-    At(Address),
-    Ask(Address),
-    Again,
-}
-
-/// Sends commands to a node that is about to have their slot. Scripts go with their source: a second try
-/// would have to ask for permission again.
-async fn asking(
-    connection: &RedisConnection,
-    batch: &Batch,
-    indices: &[usize],
-    timeout: Duration,
-) -> Result<Vec<Reply>, RequestError> {
-    let commands = indices.iter().flat_map(|index| {
-        let command = batch.with_source(*index).or_else(|| batch.command(*index));
-        [Some(Command::new("ASKING")), command]
-    });
-    let commands: Batch = commands.flatten().collect();
-    let replies = connection.exchange(commands, timeout).await?;
-    Ok(replies.into_iter().skip(1).step_by(2).collect())
-}
-
-impl Connection for RedirectingConnection {
-    fn facts(&self) -> Arc<ServerFacts> {
-        self.current().facts()
-    }
-
-    fn id(&self) -> u64 {
-        self.current().id()
-    }
-
-    fn ask(
-        &self,
-        batch: Batch,
-        timeout: Duration,
-    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
-        Box::pin(async move { self.follow(&batch, timeout).await })
     }
 }
