@@ -102,7 +102,7 @@ impl Digits {
     }
 }
 
-/// Commands that are sent as one pipeline and answered in the same order.
+/// Commands that are sent as one pipeline. Replies have the same order.
 #[derive(Clone, Default)]
 pub(crate) struct Batch {
     commands: Vec<Command>,

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::BoxError;
 use crate::plain::plain;
 
-/// An error reply. The command it answers changed nothing.
+/// An error reply. Its command changed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", plain(message))]
 pub(crate) struct ServerError {

@@ -207,7 +207,7 @@ impl ServerFacts {
     }
 }
 
-/// Optional commands. The handshake asks for each instead of comparing
+/// Optional commands. The handshake queries each instead of comparing
 /// versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities {

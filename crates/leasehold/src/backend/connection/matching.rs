@@ -48,7 +48,7 @@ pub(crate) enum PushEvent {
         channel: Channel,
         text: Vec<u8>,
     },
-    /// The server ended a subscription unasked: the channel's slot moved away.
+    /// The server ended a subscription by itself: the channel's slot moved away.
     Ended {
         channel: Channel,
     },
@@ -269,7 +269,7 @@ impl Matcher {
         channel: Channel,
         wakers: &mut Vec<Waker>,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
-        let asked = match self.expected.front() {
+        let matched = match self.expected.front() {
             Some(Expected::Confirmation {
                 request,
                 op: expected_op,
@@ -277,7 +277,7 @@ impl Matcher {
             }) if *expected_op == op && *expected_channel == channel => Some(*request),
             _ => None,
         };
-        if let Some(request) = asked {
+        if let Some(request) = matched {
             self.expected.pop_front();
             self.store(request, Some(Reply::Nil), wakers);
             match op {
@@ -286,7 +286,7 @@ impl Matcher {
             };
             return Ok(None);
         }
-        // A server ends a subscription unasked only when a slot moves, and only
+        // A server ends a subscription by itself only when a slot moves, and only
         // sharded channels have a slot.
         let moved = op == SubscribeOp::Unsubscribe && matches!(channel, Channel::Sharded(_));
         match moved && self.subscribed.remove(&channel) {

@@ -270,13 +270,13 @@ fn reply_to_another_request_is_never_accepted() {
         take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
         take(&mut matcher, seal(1)).unwrap();
         assert!(outcome(&mut matcher, subscribing).is_some());
-        let (mut asked, mut frames) = (Vec::new(), Vec::new());
+        let (mut registered, mut frames) = (Vec::new(), Vec::new());
         let mut numbers = 0..;
         for commands in requests {
             let expected: Vec<_> = numbers.by_ref().take(commands).map(Reply::Int).collect();
             frames.extend(expected.iter().cloned().map(Frame::Reply));
-            frames.push(seal(asked.len() as u64 + 2));
-            asked.push((request(&mut matcher, commands), expected));
+            frames.push(seal(registered.len() as u64 + 2));
+            registered.push((request(&mut matcher, commands), expected));
         }
         let at = place.index(frames.len());
         inject(&mut frames, at, fault);
@@ -286,7 +286,7 @@ fn reply_to_another_request_is_never_accepted() {
                 break;
             }
         }
-        for (id, expected) in asked {
+        for (id, expected) in registered {
             if let Some(Ok(mut replies)) = outcome(&mut matcher, id) {
                 // Within one request the order is trusted.
                 replies.sort_by_key(Reply::int);

@@ -446,7 +446,7 @@ async fn serve(
 /// Updates the server's subscriptions for every channel in `commands`.
 ///
 /// The current listeners decide, not the order of the commands: a channel that
-/// is left and subscribed again in one batch stays subscribed.
+/// is unsubscribed and subscribed again in one batch stays subscribed.
 async fn apply(
     connection: &RedisConnection,
     channels: &Channels,

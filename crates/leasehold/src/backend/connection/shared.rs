@@ -172,7 +172,7 @@ mod tests {
     ];
 
     /// Chooses the fault for the reply to one command. Faults keep a distance
-    /// of eight commands: a lost reply and an inserted one would look like a
+    /// of eight commands: a lost reply and an inserted one would pass for a
     /// valid reply, which no seal detects. Seals do not detect reordering
     /// within one request either.
     fn choose_fault(dice: &mut Dice, distance: &mut u32, is_last: bool) -> Fault {

@@ -91,7 +91,8 @@ fn is_agreed(replies: &[Option<Reply>]) -> bool {
     })
 }
 
-/// Returns the status of a reply: the first item of a list, or the reply itself.
+/// Returns the status of a reply: the first item of a list, or the reply
+/// itself.
 fn status_of(reply: &Reply) -> &Reply {
     match reply {
         Reply::List(items) => items.first().unwrap_or(reply),

@@ -195,8 +195,8 @@ struct OpenConnections {
 }
 
 impl OpenConnections {
-    /// Fails for callers if two nodes are the same server. The keeper continues,
-    /// since it must renew and release what is held.
+    /// Fails for callers if two nodes are the same server. The keeper
+    /// continues, since it must renew and release what is held.
     fn check(&self, purpose: Purpose) -> Result<(), RequestError> {
         match (purpose, self.duplicate) {
             (Purpose::Keeper, _) | (_, None) => Ok(()),

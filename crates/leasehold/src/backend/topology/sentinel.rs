@@ -137,7 +137,8 @@ impl Sentinels {
         self.query_first(&["MASTER", &self.group], parse).await
     }
 
-    /// Queries the sentinels one after the other until one gives a useful reply.
+    /// Queries the sentinels one after the other until one gives a useful
+    /// reply.
     async fn query_first<T>(
         &self,
         command: &[&str],
@@ -213,7 +214,8 @@ impl Sentinels {
         }
     }
 
-    /// Returns the timeout for one sentinel, which leaves time for a second one.
+    /// Returns the timeout for one sentinel, which leaves time for a second
+    /// one.
     fn timeout(&self) -> Duration {
         self.connect_timeout / 2
     }
@@ -243,8 +245,8 @@ async fn query(
     connection.query(&words, timeout).await
 }
 
-/// Queries one sentinel for the master and its epoch. If an ACL hides the epoch,
-/// it counts as zero.
+/// Queries one sentinel for the master and its epoch. If an ACL hides the
+/// epoch, it counts as zero.
 async fn query_master(
     connection: &RedisConnection,
     group: &str,

@@ -333,12 +333,12 @@ mod tests {
 
     #[test]
     fn sentinel_url_is_parsed() {
-        let parse_address = SentinelUrl::parse(
+        let url = SentinelUrl::parse(
             "rediss",
             "user:secret@one:26380,two,[::1]/group/3?sentinel_username=s&sentinel_password=p",
         );
         assert_eq!(
-            parse_address.unwrap(),
+            url.unwrap(),
             SentinelUrl {
                 group: "group".to_owned(),
                 member: "rediss://user:secret@127.0.0.1:6379/3".to_owned(),

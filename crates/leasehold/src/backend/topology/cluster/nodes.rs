@@ -27,7 +27,8 @@ pub(super) struct Nodes {
     seeds: Vec<Endpoint>,
     keeper: Handle,
     ownership: RwLock<Ownership>,
-    /// Held while reading the slot map, so that concurrent callers read it once.
+    /// Held while reading the slot map, so that concurrent callers read it
+    /// once.
     refreshing: Mutex<()>,
     /// Notified when the slot map may be outdated.
     pub(super) topology_changed: Arc<Notify>,
@@ -133,8 +134,8 @@ impl Nodes {
         self.read_slot_map().await
     }
 
-    /// Reads the slot map from a connected node, or else from a node of the URL.
-    /// Returns whether it changed.
+    /// Reads the slot map from a connected node, or else from a node of the
+    /// URL. Returns whether it changed.
     async fn read_slot_map(&self) -> Result<bool, RequestError> {
         let nodes: Vec<_> = self.ownership.read().nodes.values().cloned().collect();
         for node in nodes {

@@ -65,7 +65,7 @@ pub(super) fn parse(reply: &Reply, sender: &str) -> Result<SlotMap, RequestError
     Ok(slot_map)
 }
 
-/// A refusal of a command that another node, or the same one later, will
+/// An error reply to a command that another node, or the same one later, will
 /// accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {

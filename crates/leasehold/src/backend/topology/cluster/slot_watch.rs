@@ -1,10 +1,10 @@
 //! Detecting that a node lost its slots.
 //!
 //! A server ends a sharded subscription when it no longer owns the channel's
-//! slot, and also when it is demoted. So a client that is subscribed in one slot
-//! of every node learns of a demotion from the node itself, before that node can
-//! be promoted again. Without it, the client would trust a node that may have
-//! lost locks in between.
+//! slot, and also when it is demoted. So a client that is subscribed in one
+//! slot of every node learns of a demotion from the node itself, before that
+//! node can be promoted again. Without it, the client would trust a node that
+//! may have lost locks in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,8 +52,8 @@ impl Listener for EndListener {
 }
 
 impl SlotWatch {
-    /// Returns whether the subscription is active, in a slot that the node still
-    /// owns.
+    /// Returns whether the subscription is active, in a slot that the node
+    /// still owns.
     pub(super) fn is_active(&self, is_owned: impl Fn(Slot) -> bool) -> bool {
         let watch = self.0.lock();
         watch.as_ref().is_some_and(|watch| {
@@ -61,8 +61,8 @@ impl SlotWatch {
         })
     }
 
-    /// Subscribes in a slot that the node owns. Returns `false` if there is none
-    /// or the node does not confirm in time.
+    /// Subscribes in a slot that the node owns. Returns `false` if there is
+    /// none or the node does not confirm in time.
     pub(super) async fn start(
         &self,
         connections: &NodeConnections,
