@@ -56,15 +56,15 @@ mod tests {
     #[test]
     fn delays_double_up_to_max() {
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(80));
-        for whole in [10, 20, 40, 80, 80] {
+        for nominal in [10, 20, 40, 80, 80] {
             let pause = backoff.pause();
             assert!(
-                pause >= Duration::from_millis(whole) / 2,
-                "{pause:?} of {whole}"
+                pause >= Duration::from_millis(nominal) / 2,
+                "{pause:?} of {nominal}"
             );
             assert!(
-                pause <= Duration::from_millis(whole),
-                "{pause:?} of {whole}"
+                pause <= Duration::from_millis(nominal),
+                "{pause:?} of {nominal}"
             );
         }
         backoff.reset();

@@ -184,15 +184,18 @@ fn refused_seal_reports_the_error() {
 #[test]
 fn abandoned_request_keeps_its_position() {
     let mut matcher = Matcher::default();
-    let (gone, waits) = (request(&mut matcher, 2), request(&mut matcher, 1));
+    let (abandoned, waiting) = (request(&mut matcher, 2), request(&mut matcher, 1));
     take(&mut matcher, reply(1)).unwrap();
-    matcher.abandon(gone);
+    matcher.abandon(abandoned);
     for frame in [reply(2), seal(1), reply(3), seal(2)] {
         take(&mut matcher, frame).unwrap();
     }
-    assert_eq!(outcome(&mut matcher, waits), Some(Ok(vec![Reply::Int(3)])));
-    assert_eq!(matcher.register(1), waits, "entries are reused");
-    assert_eq!(matcher.register(1), gone);
+    assert_eq!(
+        outcome(&mut matcher, waiting),
+        Some(Ok(vec![Reply::Int(3)]))
+    );
+    assert_eq!(matcher.register(1), waiting, "entries are reused");
+    assert_eq!(matcher.register(1), abandoned);
 }
 
 #[test]
@@ -264,7 +267,7 @@ fn inject(frames: &mut Vec<Frame>, at: usize, fault: InjectedFault) {
 #[test]
 fn reply_to_another_request_is_never_accepted() {
     let inputs = (vec(1..4usize, 1..12), any::<prop::sample::Index>(), fault());
-    hold_for_all(20_000, &inputs, |(requests, place, fault)| {
+    hold_for_all(20_000, &inputs, |(requests, position, fault)| {
         let mut matcher = Matcher::default();
         let subscribing = subscribe(&mut matcher, &["c"]);
         take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
@@ -278,7 +281,7 @@ fn reply_to_another_request_is_never_accepted() {
             frames.push(seal(registered.len() as u64 + 2));
             registered.push((request(&mut matcher, commands), expected));
         }
-        let at = place.index(frames.len());
+        let at = position.index(frames.len());
         inject(&mut frames, at, fault);
         for frame in frames {
             if take(&mut matcher, frame).is_err() {

@@ -45,6 +45,7 @@ enum ConnectionState {
     Down(Arc<str>),
 }
 
+/// A command to the task.
 enum SubscriptionCmd {
     Subscribe {
         channel: Channel,
@@ -138,11 +139,11 @@ impl SupervisedConnection {
             commands: self.commands.clone(),
         }));
         let (done, confirmed) = oneshot::channel();
-        let ordered = self
+        let sent = self
             .commands
             .send(SubscriptionCmd::Subscribe { channel, done });
         let _demand = self.demand.register();
-        match (ordered, confirmed.await) {
+        match (sent, confirmed.await) {
             (Ok(()), Ok(Ok(()))) => Ok(subscription),
             (Ok(()), Ok(Err(error))) => Err(RequestError::Refused(error)),
             _ => Err(RequestError::ShutDown),
@@ -150,6 +151,7 @@ impl SupervisedConnection {
     }
 }
 
+/// Unsubscribes when dropped.
 struct ChannelGuard {
     channel: Channel,
     id: u64,
@@ -188,7 +190,10 @@ impl Channels {
     /// Removes the listener `id`, unless it was replaced.
     fn remove(&self, channel: &Channel, id: u64) {
         let mut listeners = self.listeners.lock();
-        if listeners.get(channel).is_some_and(|(at, _)| *at == id) {
+        if listeners
+            .get(channel)
+            .is_some_and(|(other, _)| *other == id)
+        {
             listeners.remove(channel);
         }
     }
@@ -238,7 +243,7 @@ async fn supervise(
     let mut delay = ReconnectDelay::default();
     let mut pending = Vec::new();
     loop {
-        let mut refused = RejectedChannels::default();
+        let mut refused = RefusedChannels::default();
         match connect(&master, &channels).await {
             Ok(connection) => {
                 tracing::debug!(
@@ -251,11 +256,11 @@ async fn supervise(
                 if restored {
                     delay = ReconnectDelay::default();
                 }
-                let gone = restored
+                let is_shut_down = restored
                     && serve(&connection, &channels, &mut commands, &mut pending, refused).await;
                 connection.close();
                 state.report(ConnectionState::Down("the connection was lost".into()));
-                if gone {
+                if is_shut_down {
                     return;
                 }
                 tracing::info!(
@@ -315,7 +320,7 @@ async fn connect(
 async fn resubscribe_all(
     connection: &RedisConnection,
     channels: &Channels,
-    refused: &mut RejectedChannels,
+    refused: &mut RefusedChannels,
 ) -> bool {
     match subscribe_all(connection, channels, channels.all(), refused).await {
         Ok(subscribed) => {
@@ -337,7 +342,7 @@ async fn subscribe_all(
     connection: &RedisConnection,
     channels: &Channels,
     wanted: Vec<Channel>,
-    refused: &mut RejectedChannels,
+    refused: &mut RefusedChannels,
 ) -> Result<Vec<Channel>, RequestError> {
     let mut subscribed = Vec::new();
     for batch in wanted.chunks(BATCH) {
@@ -359,13 +364,13 @@ async fn subscribe_all(
 
 /// Channels that the server refused, for example because an ACL denies them.
 /// They are retried.
-struct RejectedChannels {
+struct RefusedChannels {
     channels: Vec<Channel>,
     backoff: Backoff,
     next_retry: BootInstant,
 }
 
-impl Default for RejectedChannels {
+impl Default for RefusedChannels {
     fn default() -> Self {
         Self {
             channels: Vec::new(),
@@ -375,7 +380,7 @@ impl Default for RejectedChannels {
     }
 }
 
-impl RejectedChannels {
+impl RefusedChannels {
     fn push(&mut self, channel: Channel) {
         if self.channels.is_empty() {
             self.next_retry = BootInstant::now() + self.backoff.pause();
@@ -423,7 +428,7 @@ async fn serve(
     channels: &Channels,
     commands: &mut mpsc::UnboundedReceiver<SubscriptionCmd>,
     pending: &mut Vec<SubscriptionCmd>,
-    mut refused: RejectedChannels,
+    mut refused: RefusedChannels,
 ) -> bool {
     loop {
         if let Err(error) = apply(connection, channels, pending).await {
@@ -432,7 +437,7 @@ async fn serve(
         }
         tokio::select! {
             () = connection.closed() => return false,
-            taken = commands.recv_many(pending, BATCH) => if taken == 0 { return true },
+            count = commands.recv_many(pending, BATCH) => if count == 0 { return true },
             () = refused.next_retry() => {
                 if let Err(error) = refused.retry(connection, channels).await {
                     tracing::warn!(%error, "cannot renew subscriptions");
