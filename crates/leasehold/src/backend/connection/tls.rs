@@ -4,8 +4,6 @@
 //! connection. It is never installed as the process default, which belongs to
 //! the application.
 
-use std::sync::Arc;
-
 use crate::error::BoxError;
 
 /// TLS settings.
@@ -28,6 +26,8 @@ pub(super) use without::{NoTls as Connector, connect};
 
 #[cfg(feature = "tls")]
 mod with_rustls {
+    use std::sync::Arc;
+
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;
@@ -43,7 +43,7 @@ mod with_rustls {
         ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     };
 
-    use super::{Arc, BoxError, Tls};
+    use super::{BoxError, Tls};
 
     /// A TLS configuration.
     #[derive(Clone)]
