@@ -1,47 +1,49 @@
-//! How long to pause before the next try: longer each time, and never in step with others.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
 use crate::rng;
 
-/// A pause that doubles from `first` to `most`, with jitter.
+/// A delay that doubles from `first` to `max`, with jitter.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
-    most: Duration,
+    max: Duration,
     next: Duration,
-    /// How much of a pause is certain; the rest is random.
-    certain: f64,
+    /// The fraction of each delay that is not random.
+    fixed: f64,
 }
 
 impl Backoff {
-    /// Each pause is at least half of its length.
-    pub(crate) const fn new(first: Duration, most: Duration) -> Self {
+    /// Creates a backoff whose delays are at least half of their nominal
+    /// length.
+    pub(crate) const fn new(first: Duration, max: Duration) -> Self {
         Self {
             first,
-            most,
+            max,
             next: first,
-            certain: 0.5,
+            fixed: 0.5,
         }
     }
 
-    /// Each pause is anything from nothing to its length, so that clients that lost the same server at the same moment come
-    /// back at different ones.
-    pub(crate) const fn full_jitter(first: Duration, most: Duration) -> Self {
+    /// Creates a backoff whose delays are anything up to their nominal length.
+    /// Clients that lost a server at the same time reconnect at different
+    /// times.
+    pub(crate) const fn full_jitter(first: Duration, max: Duration) -> Self {
         Self {
-            certain: 0.0,
-            ..Self::new(first, most)
+            fixed: 0.0,
+            ..Self::new(first, max)
         }
     }
 
-    /// The next pause.
+    /// Returns the next delay.
     pub(crate) fn pause(&mut self) -> Duration {
-        let whole = self.next;
-        self.next = (whole * 2).min(self.most);
-        whole.mul_f64(self.certain + (1.0 - self.certain) * rng::next_f64())
+        let nominal = self.next;
+        self.next = (nominal * 2).min(self.max);
+        nominal.mul_f64(self.fixed + (1.0 - self.fixed) * rng::next_f64())
     }
 
-    /// Starts over: what failed has succeeded.
+    /// Restarts at the first delay, after a success.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
@@ -52,17 +54,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_the_most_and_keep_to_their_range() {
+    fn delays_double_up_to_max() {
         let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(80));
-        for whole in [10, 20, 40, 80, 80] {
+        for nominal in [10, 20, 40, 80, 80] {
             let pause = backoff.pause();
             assert!(
-                pause >= Duration::from_millis(whole) / 2,
-                "{pause:?} of {whole}"
+                pause >= Duration::from_millis(nominal) / 2,
+                "{pause:?} of {nominal}"
             );
             assert!(
-                pause <= Duration::from_millis(whole),
-                "{pause:?} of {whole}"
+                pause <= Duration::from_millis(nominal),
+                "{pause:?} of {nominal}"
             );
         }
         backoff.reset();

@@ -1,15 +1,16 @@
-//! Commands in the form in which they are sent: encoded as they are built, and copied once.
+//! Commands, encoded as RESP while they are built.
 
 use std::fmt;
 
-/// One command: its name and arguments.
+/// A command: its name and arguments.
 #[derive(Clone)]
 pub(crate) struct Command {
-    /// How many words it has, its name among them.
+    /// The number of words, including the name.
     words: usize,
-    /// Each word behind its length.
+    /// Each word as a RESP bulk string.
     encoded: Vec<u8>,
-    /// The script that it names by its digest, for a server that does not know it yet.
+    /// The script behind an `EVALSHA`, sent as `EVAL` if the server does not
+    /// know the digest.
     source: Option<&'static str>,
 }
 
@@ -23,7 +24,8 @@ impl Command {
         empty.arg(name)
     }
 
-    /// `EVALSHA` of a script; where the server does not know `digest`, `source` is sent in its place.
+    /// Builds an `EVALSHA` of `digest`. If the server does not know the digest,
+    /// the connection sends `source` instead.
     pub(crate) fn script(digest: &str, source: &'static str) -> Self {
         let mut command = Self::new("EVALSHA").arg(digest);
         command.source = Some(source);
@@ -44,18 +46,18 @@ impl Command {
         self.arg(digits.of(number))
     }
 
-    /// Appends the command as RESP.
+    /// Appends the command to `out` as RESP.
     pub(super) fn write_to(&self, out: &mut Vec<u8>) {
         write_length(out, b'*', self.words as u64);
         out.extend_from_slice(&self.encoded);
     }
 
-    /// Whether its reply depends on what was written before it.
+    /// Returns whether this is a `WAIT`, whose reply depends on earlier writes.
     pub(super) fn is_wait(&self) -> bool {
         self.encoded.starts_with(b"$4\r\nWAIT\r\n")
     }
 
-    /// The words, the name first.
+    /// Returns the words, starting with the name.
     fn args(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.encoded.as_slice();
         std::iter::from_fn(move || {
@@ -67,21 +69,22 @@ impl Command {
         })
     }
 
-    /// A call by digest as one by source, which also teaches the script to the server.
+    /// Returns this `EVALSHA` as an `EVAL`, which also loads the script into
+    /// the server's cache.
     fn with_source(&self) -> Option<Self> {
         let eval = Self::new("EVAL").arg(self.source?);
         Some(self.args().skip(2).fold(eval, Self::arg))
     }
 }
 
-/// Appends a length behind the letter of its type.
+/// Appends a RESP type byte and a length.
 pub(super) fn write_length(out: &mut Vec<u8>, kind: u8, length: u64) {
     out.push(kind);
     out.extend_from_slice(Digits::default().of(length));
     out.extend_from_slice(b"\r\n");
 }
 
-/// Room for the digits of a number.
+/// A buffer for the decimal digits of a number.
 #[derive(Default)]
 pub(super) struct Digits([u8; 20]);
 
@@ -99,11 +102,11 @@ impl Digits {
     }
 }
 
-/// Commands that are sent together, and answered in the same order.
+/// Commands that are sent as one pipeline. Replies have the same order.
 #[derive(Clone, Default)]
 pub(crate) struct Batch {
     commands: Vec<Command>,
-    /// Whether every node is to be heard, where several are asked.
+    /// Whether a quorum waits for every node instead of a majority.
     pub(super) await_all_nodes: bool,
 }
 
@@ -119,7 +122,7 @@ impl Batch {
         self.commands.len()
     }
 
-    /// The arguments of the command at `index`, its name first.
+    /// Returns the words of the command at `index`, starting with its name.
     pub(crate) fn args(&self, index: usize) -> impl Iterator<Item = &[u8]> {
         self.commands.get(index).into_iter().flat_map(Command::args)
     }
@@ -128,14 +131,14 @@ impl Batch {
         &self.commands
     }
 
-    /// These and one more.
-    pub(super) fn followed_by(mut self, command: Command) -> Self {
+    /// Appends a command.
+    pub(super) fn with(mut self, command: Command) -> Self {
         self.commands.push(command);
         self
     }
 
-    /// The commands at `indices` alone.
-    pub(super) fn part(&self, indices: &[usize]) -> Self {
+    /// Returns a batch of the commands at `indices`.
+    pub(super) fn select(&self, indices: &[usize]) -> Self {
         indices
             .iter()
             .filter_map(|index| self.command(*index))
@@ -146,7 +149,8 @@ impl Batch {
         self.commands.get(index).cloned()
     }
 
-    /// The script at `index` as `EVAL`, which also teaches it to the server.
+    /// Returns the script at `index` as an `EVAL`, or `None` if it is no
+    /// script.
     pub(super) fn with_source(&self, index: usize) -> Option<Command> {
         self.commands.get(index)?.with_source()
     }
@@ -159,7 +163,8 @@ impl FromIterator<Command> for Batch {
 }
 
 impl fmt::Debug for Batch {
-    /// Shows names only: arguments hold owners, and an owner is the power to release.
+    /// Shows command names only. Arguments contain owner ids, and an owner id
+    /// is all that a release needs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = (0..self.len()).filter_map(|index| self.args(index).next());
         f.debug_list()
@@ -173,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_encoded_as_they_are_built() {
+    fn command_is_encoded_as_resp() {
         let mut sent = Vec::new();
         let command = Command::new("SET").arg("k\r\n").arg("").number(120);
         command.write_to(&mut sent);
@@ -181,16 +186,16 @@ mod tests {
         assert_eq!(sent, expected);
         let words: Vec<_> = command.args().collect();
         assert_eq!(words, [&b"SET"[..], b"k\r\n", b"", b"120"]);
-        let most = Command::new("x").number(u64::MAX);
-        let most: Vec<_> = most.args().collect();
-        assert_eq!(most[1], u64::MAX.to_string().as_bytes());
+        let max = Command::new("x").number(u64::MAX);
+        let max: Vec<_> = max.args().collect();
+        assert_eq!(max[1], u64::MAX.to_string().as_bytes());
     }
 
     #[test]
-    fn a_script_is_sent_again_with_its_source() {
+    fn script_converts_to_eval_with_source() {
         let command = Command::script("digest", "return 1").number(0).arg("x");
-        let again = command.with_source().unwrap();
-        let words: Vec<_> = again.args().collect();
+        let eval = command.with_source().unwrap();
+        let words: Vec<_> = eval.args().collect();
         assert_eq!(words, [&b"EVAL"[..], b"return 1", b"0", b"x"]);
         assert!(Command::new("GET").with_source().is_none());
     }

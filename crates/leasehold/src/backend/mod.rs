@@ -1,43 +1,32 @@
-//! Where a request goes: connections, topology and subscriptions; knows bytes, not locks.
+//! Connections, topologies and subscriptions. This layer transports commands
+//! and replies; it knows nothing about locks.
 //!
-//! A [`Backend`] hands out a [`Connection`] for a purpose and a slot; a connection sends pipelines and returns one
-//! [`Reply`] per command. The two are separate so that a caller knows *which* connection carries
-//! its request: a later request answered on the same connection proves that an earlier one is over.
+//! A [`Backend`] returns the [`Connection`] for a purpose and a slot. A
+//! connection sends pipelines and returns one [`Reply`] per command. Callers
+//! hold the connection themselves because its identity matters: a reply on a
+//! connection proves that every earlier request on it has finished.
 //!
 //! # Invariants
 //!
-//! 1. Nothing in this layer repeats a command, except one that was refused and so proven not to be
-//!    executed: an unknown script, a redirection.
-//! 2. [`RequestError::Unreachable`] and [`RequestError::Refused`] prove that nothing was executed;
-//!    [`RequestError::Unknown`] is everything that proves neither.
-//! 3. A subscription is reported as made only after the server confirmed it, on every connection
-//!    anew; after each new connection every listener is told to look for itself.
-//! 4. Reconnection never ends and never runs without a pause that grows and is jittered.
+//! 1. This layer never repeats a command, except one that the server refused
+//!    and therefore did not execute: an unknown script or a redirection.
+//! 2. [`RequestError::Unreachable`] and [`RequestError::Refused`] prove that
+//!    nothing was executed. Every other failure without a reply is
+//!    [`RequestError::Unknown`].
+//! 3. A subscription is reported only after the server confirmed it, on every
+//!    new connection again. After a reconnect every listener is notified that
+//!    it may have missed messages.
+//! 4. Reconnection never stops, and always pauses between attempts. The pauses
+//!    grow and have jitter.
 
-mod acknowledged;
-mod address;
-mod assembly;
 mod backoff;
-mod cluster;
 mod command;
 mod connection;
-mod gathering;
-mod homes;
-mod lanes;
-mod origin;
-mod pauses;
+mod error;
 mod reply;
-mod requests;
-mod route;
 #[cfg(test)]
-pub(crate) mod scripted;
-mod sentinel;
-mod sentries;
-#[cfg(test)]
-pub(crate) mod simulated;
-mod slots;
-mod standalone;
-mod subscriptions;
+mod testing;
+mod topology;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -49,84 +38,39 @@ use tokio::sync::Notify;
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
 pub(crate) use connection::Tls;
-pub(crate) use gathering::majority;
-pub(crate) use reply::{Reply, RequestError, ServerError, ServerErrorKind};
-pub(crate) use subscriptions::Subscription;
+pub(crate) use error::{RequestError, ServerError, ServerErrorKind};
+pub(crate) use reply::Reply;
+#[cfg(test)]
+pub(crate) use testing::{scripted, simulated};
+pub(crate) use topology::{Target, majority};
 
-use crate::error::BoxError;
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
-use assembly::Assembly;
-use cluster::{Cluster, Seeds};
-use origin::Origin;
-use standalone::Standalone;
 
-/// What a URL names, not yet connected to.
-pub(crate) enum Target {
-    One(Origin),
-    Cluster(Seeds),
-}
-
-impl Target {
-    /// Understands `url`.
-    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
-        match Seeds::new(url, tls, connect_timeout) {
-            Some(seeds) => seeds.map(Self::Cluster),
-            None => Origin::new(url, tls, connect_timeout).map(Self::One),
-        }
-    }
-
-    /// Whether slots belong to different nodes, so that what is used together must lie in one.
-    pub(crate) fn divides_slots(&self) -> bool {
-        matches!(self, Self::Cluster(_))
-    }
-
-    /// Begins to connect to several that are asked as one. Clusters, whose nodes are not independent, are
-    /// left out.
-    pub(crate) fn open_all(
-        targets: Vec<Self>,
-        first_timeout: Duration,
-        timeout: Duration,
-        keeper: &tokio::runtime::Handle,
-    ) -> Arc<dyn Backend> {
-        let origin = |target| match target {
-            Self::One(origin) => Some(origin.of_several()),
-            Self::Cluster(_) => None,
-        };
-        let origins = targets.into_iter().filter_map(origin).collect();
-        Arc::new(Assembly::new(origins, first_timeout, timeout, keeper))
-    }
-
-    /// Begins to connect; the keeper's connections live on `keeper`.
-    pub(crate) fn open(self, keeper: &tokio::runtime::Handle) -> Arc<dyn Backend> {
-        match self {
-            Self::One(origin) => Arc::new(Standalone::new(origin, keeper)),
-            Self::Cluster(seeds) => Arc::new(Cluster::new(seeds, keeper)),
-        }
-    }
-}
-
-/// A future that can be stored and sent; boxed so that [`Backend`] and [`Connection`] stay `dyn`.
+/// A boxed future, which keeps [`Backend`] and [`Connection`] usable as `dyn`.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// One of the 16,384 parts a cluster divides its keys into; the unit by which requests are routed.
+/// A hash slot, one of the 16,384 of a cluster. Requests are routed by slot.
 pub(crate) type Slot = u16;
 
-/// The place where requests of one topology go.
+/// The servers of one topology.
 pub(crate) trait Backend: Send + Sync + 'static {
-    /// The live connection of `purpose` to the node that serves `slot`, if there is one.
+    /// Returns the open connection for `purpose` to the node that serves
+    /// `slot`.
     fn open_connection(&self, purpose: Purpose, slot: Slot) -> Option<Arc<dyn Connection>>;
 
-    /// The same, made now if need be.
+    /// Returns the connection for `purpose`, connecting first if necessary.
     fn connection(
         &self,
         purpose: Purpose,
         slot: Slot,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>>;
 
-    /// A connection of its own to the node that serves `slot`, whose answers count only when the replicas
-    /// have acknowledged what was written. There are few of them: other requests may have all of them for
-    /// `timeout`, after which this is [`RequestError::Unreachable`].
+    /// Returns an exclusive connection to the node that serves `slot`. A
+    /// request on it succeeds only when the replicas acknowledged its writes.
+    ///
+    /// The number of these connections is bounded. If none becomes free within
+    /// `timeout`, this fails with [`RequestError::Unreachable`].
     fn acknowledged(
         &self,
         purpose: Purpose,
@@ -135,23 +79,25 @@ pub(crate) trait Backend: Send + Sync + 'static {
         timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>>;
 
-    /// Which node serves `slot`; requests to one node may share a pipeline.
+    /// Returns an identifier of the node that serves `slot`. Requests to the
+    /// same node may share a pipeline.
     fn node(&self, slot: Slot) -> usize;
 
-    /// A slot of each node that has any, to ask all of them for something.
+    /// Returns one slot of each node that serves any.
     fn shards(&self) -> BoxFuture<'_, Result<Vec<Slot>, RequestError>> {
         Box::pin(async { Ok(vec![0]) })
     }
 
-    /// Says that one of several servers was connected to. It keeps nothing of the backend alive.
+    /// Returns the notification that a node of a quorum was connected. Holding
+    /// it does not keep the backend alive.
     fn changes(&self) -> Arc<Notify> {
         Arc::default()
     }
 
-    /// Hears `channel`, which lies in `slot`, until the subscription is dropped; returns when the server
-    /// has confirmed.
+    /// Subscribes to `channel`, which belongs to `slot`, until the subscription
+    /// is dropped. Returns when the server has confirmed.
     ///
-    /// One listener per channel: a second one takes the place of the first.
+    /// A channel has one listener; a second one replaces the first.
     fn subscribe(
         &self,
         channel: Channel,
@@ -160,13 +106,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Subscription, RequestError>>;
 }
 
-/// Where something is published. Those of the two kinds have nothing to do with each other, whatever their
-/// names.
+/// A pub/sub channel. Sharded and classic channels are separate namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Channel {
-    /// What is published stays with the node that has the channel's slot.
+    /// A channel of `SPUBLISH`, local to the node that owns its slot.
     Sharded(Vec<u8>),
-    /// What is published is passed on to every node of a cluster.
+    /// A channel of `PUBLISH`, which a cluster broadcasts to all nodes.
     Classic(Vec<u8>),
 }
 
@@ -178,15 +123,15 @@ impl Channel {
     }
 }
 
-/// One connection to one node.
+/// A connection to one node, or to all nodes of a quorum.
 pub(crate) trait Connection: Send + Sync {
-    /// What was learnt from the server when this connection was made.
+    /// Returns what the server reported during the handshake.
     fn facts(&self) -> Arc<ServerFacts>;
 
-    /// Tells this connection from all others of this process.
+    /// Returns the connection's id, unique in this process.
     fn id(&self) -> u64;
 
-    /// Sends `batch` as one pipeline and waits at most `timeout` for all the answers.
+    /// Sends `batch` as one pipeline and waits up to `timeout` for all replies.
     fn ask(
         &self,
         batch: Batch,
@@ -194,57 +139,76 @@ pub(crate) trait Connection: Send + Sync {
     ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>>;
 }
 
-/// GrantDelivery what happens on a channel. Called on the connection's own task: it must not block.
+/// A callback for the events of one channel. It runs on the connection's task
+/// and must not block.
 pub(crate) trait Listener: Send + Sync + 'static {
-    /// A message came in, or messages may have been missed because the connection is new.
+    /// Handles one event.
     fn on_event(&self, event: PubSubEvent<'_>);
 }
 
-/// What a [`Listener`] is told.
+/// An event on a subscribed channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PubSubEvent<'a> {
-    /// Somebody published this; heard on the connection of this number.
+    /// A message, and the id of the connection that received it.
     Message { text: &'a [u8], connection: u64 },
-    /// The subscription was made anew; whatever was published in between is lost.
+    /// The subscription was renewed. Messages published in between are lost.
     Resubscribed,
-    /// The server has ended the subscription: the channel's slot is another's now.
+    /// The server ended the subscription because the channel's slot moved away.
     Ended,
 }
 
-/// The purposes that have a connection of their own.
+/// An active subscription, which ends when dropped.
+pub(crate) struct Subscription {
+    _on_drop: Box<dyn Unsubscribe>,
+}
+
+/// A value whose `Drop` ends a [`Subscription`].
+pub(crate) trait Unsubscribe: Send + Sync {}
+
+impl Subscription {
+    pub(crate) fn new(on_drop: Box<dyn Unsubscribe>) -> Self {
+        Self { _on_drop: on_drop }
+    }
+}
+
+/// What a connection is used for. Each purpose has a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// What callers wait for; driven by the caller's own runtime.
+    /// Requests of callers, driven by the caller's runtime.
     Requests,
-    /// What must happen whether or not the application is well; driven by the keeper's thread.
+    /// Renewals, releases and subscriptions, driven by the keeper's thread.
+    /// They continue when the application's runtime is blocked.
     Keeper,
 }
 
-/// What a server said of itself when a connection was made.
+/// What a server reported during the handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerFacts {
-    /// The server's clock, in microseconds since 1970, when the connection was made.
+    /// The server's clock at the handshake, in microseconds since the Unix
+    /// epoch.
     pub(crate) server_time: u64,
-    /// Our own clock at that moment.
+    /// This process's clock at the same time.
     pub(crate) read_at: BootInstant,
-    /// The server's name and version, as it gives them.
+    /// The server's name and version.
     pub(crate) version: String,
-    /// What tells this start of the server from every other one; of one of several servers only.
+    /// The id of this run of the server process. Read from nodes of a quorum
+    /// only.
     pub(crate) run_id: Option<String>,
-    /// Which optional commands it has.
+    /// The optional commands that the server supports.
     pub(crate) capabilities: Capabilities,
 }
 
 impl ServerFacts {
-    /// The server's clock now, in microseconds since 1970, as far as our own clock can tell.
+    /// Estimates the server's clock now, in microseconds since the Unix epoch.
     pub(crate) fn server_now(&self) -> u64 {
-        let passed = BootInstant::now().since(self.read_at).as_micros();
+        let elapsed = BootInstant::now().since(self.read_at).as_micros();
         self.server_time
-            .saturating_add(u64::try_from(passed).unwrap_or(u64::MAX))
+            .saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX))
     }
 }
 
-/// Optional commands, found by asking the server and not by its version.
+/// Optional commands. The handshake queries each instead of comparing
+/// versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities {
     /// `DELEX key IFEQ value` (Redis 8.4).

@@ -1,11 +1,10 @@
-//! What comes back: a server's answer, or the reason why there is none.
+//! Replies of a server.
 
 use std::fmt;
 
-use crate::error::BoxError;
-use crate::plain::plain;
+use super::error::{RequestError, ServerError, ServerErrorKind};
 
-/// One reply of a server.
+/// A reply to one command.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Reply {
     Nil,
@@ -13,12 +12,14 @@ pub(crate) enum Reply {
     Bytes(Vec<u8>),
     List(Vec<Reply>),
     Refused(ServerError),
-    /// What each of several nodes has answered, in their order; nothing from those that have not.
+    /// The reply of each node of a quorum, in node order; `None` where a node
+    /// did not reply.
     PerNode(Vec<Option<Reply>>),
 }
 
 impl Reply {
-    /// The answer as a number, whether sent as one or as digits.
+    /// Returns the reply as an integer, whether sent as one or as decimal
+    /// digits.
     pub(crate) fn int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -35,10 +36,10 @@ impl Reply {
     }
 
     pub(super) fn is_refused(&self, kind: ServerErrorKind) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.kind == kind)
+        matches!(self, Self::Refused(error) if error.kind == kind)
     }
 
-    /// The value that follows `name`, in an answer of names and values.
+    /// Returns the value that follows `name` in a list of names and values.
     pub(super) fn field(&self, name: &str) -> Option<&Reply> {
         let mut pairs = self.list()?.chunks_exact(2);
         let pair = pairs.find(|pair| pair[0].text() == Some(name))?;
@@ -54,145 +55,23 @@ impl Reply {
 }
 
 impl fmt::Debug for Reply {
-    /// Shows the shape only: a holder's value holds its owner.
+    /// Shows the shape only. The value of a lock contains its owner id.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nil => f.write_str("nil"),
             Self::Int(number) => write!(f, "{number}"),
             Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
             Self::List(items) => f.debug_list().entries(items).finish(),
-            Self::Refused(refusal) => write!(f, "{refusal}"),
+            Self::Refused(error) => write!(f, "{error}"),
             Self::PerNode(replies) => f.debug_list().entries(replies).finish(),
         }
     }
 }
 
-/// An error that the server answered: the command it answers changed nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", plain(message))]
-pub(crate) struct ServerError {
-    pub(crate) kind: ServerErrorKind,
-    pub(crate) message: String,
-}
-
-/// Refusals by what a caller does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ServerErrorKind {
-    /// Not now: loading, read-only, busy, cluster down. Trying again is right.
-    Temporary,
-    OutOfMemory,
-    WrongType,
-    /// Wrong password, or the ACL forbids it.
-    Denied,
-    /// The server does not know this script; send its source.
-    NoScript,
-    /// Too few of several nodes can vote; what a count comes to, not an error of a server.
-    TooFewVote,
-    /// Two of several addresses lead to one server; what a comparison shows, not an error of a server.
-    SameServer,
-    /// More was asked for than can ever be had; what a script answers, not an error of the server.
-    TooMuch,
-    Other,
-}
-
-impl ServerError {
-    pub(crate) fn new(code: &str, detail: &str) -> Self {
-        Self {
-            kind: ServerErrorKind::of(code, detail),
-            message: format!("{code} {detail}").trim_end().to_owned(),
-        }
-    }
-}
-
-impl ServerErrorKind {
-    fn of(code: &str, detail: &str) -> Self {
-        match code {
-            "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN"
-            | "NOREPLICAS" | "MISCONF" | "MOVED" | "ASK" => Self::Temporary,
-            "OOM" => Self::OutOfMemory,
-            "WRONGTYPE" => Self::WrongType,
-            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Denied,
-            "NOSCRIPT" => Self::NoScript,
-            _ => Self::of_detail(detail),
-        }
-    }
-
-    /// Errors that a command raises inside a script come back as `ERR` with the code in the text.
-    fn of_detail(detail: &str) -> Self {
-        if detail.contains("max number of clients") {
-            Self::Temporary
-        } else if detail.contains("WRONGTYPE") {
-            Self::WrongType
-        } else if detail.contains("OOM command") {
-            Self::OutOfMemory
-        } else if [
-            "can't run this command",
-            "can't access",
-            "can't publish",
-            "ACL failure",
-        ]
-        .iter()
-        .any(|denial| detail.contains(denial))
-        {
-            Self::Denied
-        } else {
-            Self::Other
-        }
-    }
-}
-
-/// Why there is no usable answer.
-#[derive(Debug)]
-pub(crate) enum RequestError {
-    /// No connection could be had: nothing was sent.
-    Unreachable(BoxError),
-    /// Sent, perhaps executed, perhaps yet to be executed: nobody knows.
-    Unknown(BoxError),
-    /// Answered with an error: not executed.
-    Refused(ServerError),
-    /// Executed and answered, but fewer replicas than wanted have confirmed it in time.
-    NotReplicated { acknowledged: u32, wanted: u32 },
-    /// Answered, but not in a form that this protocol knows.
-    Malformed(String),
-    /// The client was shut down.
-    ShutDown,
-}
-
 impl RequestError {
-    /// Whether the same request may succeed a little later.
-    pub(crate) fn is_transient(&self) -> bool {
-        match self {
-            Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
-            Self::Refused(refusal) => matches!(
-                refusal.kind,
-                ServerErrorKind::Temporary | ServerErrorKind::TooFewVote
-            ),
-            Self::Malformed(_) | Self::ShutDown => false,
-        }
-    }
-
-    /// Whether a request that must be executed should be sent again: all but what is refused for good.
-    pub(crate) fn should_retry(&self) -> bool {
-        self.is_transient() || matches!(self, Self::Malformed(_))
-    }
-
-    pub(crate) fn malformed(what: &str, reply: &[Reply]) -> Self {
-        Self::Malformed(format!("unexpected answer to {what}: {reply:?}"))
-    }
-}
-
-impl fmt::Display for RequestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(cause) | Self::Unknown(cause) => cause.fmt(f),
-            Self::Refused(refusal) => refusal.fmt(f),
-            Self::NotReplicated {
-                acknowledged,
-                wanted,
-            } => write!(f, "{acknowledged} of {wanted} replicas have it in time"),
-            Self::Malformed(what) => f.write_str(what),
-            Self::ShutDown => f.write_str("closed"),
-        }
+    /// Creates the error for a reply that `command` should never have.
+    pub(crate) fn malformed(command: &str, reply: &[Reply]) -> Self {
+        Self::Malformed(format!("unexpected reply to {command}: {reply:?}"))
     }
 }
 
@@ -201,40 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_told_apart_by_what_to_do_next() {
-        for (code, detail, kind) in [
-            ("LOADING", "Redis is loading", ServerErrorKind::Temporary),
-            (
-                "ERR",
-                "max number of clients reached",
-                ServerErrorKind::Temporary,
-            ),
-            ("OOM", "command not allowed", ServerErrorKind::OutOfMemory),
-            ("WRONGTYPE", "Operation against", ServerErrorKind::WrongType),
-            (
-                "NOPERM",
-                "this user has no permissions",
-                ServerErrorKind::Denied,
-            ),
-            (
-                "ERR",
-                "The user executing the script can't run this command",
-                ServerErrorKind::Denied,
-            ),
-            (
-                "ERR",
-                "ACL failure in script: User x has no permissions to run the 'get' command",
-                ServerErrorKind::Denied,
-            ),
-            ("NOSCRIPT", "No matching script", ServerErrorKind::NoScript),
-            ("ERR", "syntax error", ServerErrorKind::Other),
-        ] {
-            assert_eq!(ServerError::new(code, detail).kind, kind, "{code} {detail}");
-        }
-    }
-
-    #[test]
-    fn debug_of_a_reply_shows_no_content() {
+    fn debug_omits_content() {
         let shown = format!("{:?}", Reply::List(vec![Reply::Bytes(b"secret".to_vec())]));
         assert_eq!(shown, "[6 bytes]");
     }

@@ -1,4 +1,4 @@
-//! One server: where it is, how to log in, and the handshake of a new connection.
+//! The address of a server and the settings to connect to it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,31 +6,17 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use super::handshake::{Login, Role, handshake};
 use super::tls::{self, Connector, Tls};
-use super::url::{Address, Credentials, Url};
-use super::wire::{Closed, OnEvent, Reader, Wire, Writer};
-use crate::backend::reply::{Reply, RequestError, ServerError, ServerErrorKind};
-use crate::backend::{Capabilities, Command, ServerFacts};
+use super::wire::{OnEvent, SocketReader, SocketWriter, Wire};
+use crate::backend::topology::{ServerAddress, ServerUrl};
+use crate::backend::{RequestError, ServerFacts};
 use crate::error::BoxError;
-use crate::time::BootInstant;
 
-/// What a server must be to be connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Accepts writes for all slots.
-    Master,
-    /// The same, and is one of several that must not be the same.
-    Voter,
-    /// Belongs to a cluster, which says by itself which node accepts writes for what.
-    Member,
-    /// Watches a group of servers.
-    Sentinel,
-}
-
-/// Where a server is and how to log in.
+/// A server's address, with credentials, TLS settings and timeout.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
-    url: Url,
+    url: ServerUrl,
     connector: Option<Connector>,
     connect_timeout: Duration,
 }
@@ -38,9 +24,9 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     /// Parses `url`.
     pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
-        let url = Url::parse(url)?;
+        let url = ServerUrl::parse(url)?;
         let connector = match url.address {
-            Address::Tcp { is_tls: true, .. } => Some(Connector::new(tls)?),
+            ServerAddress::Tcp { is_tls: true, .. } => Some(Connector::new(tls)?),
             _ => None,
         };
         Ok(Self {
@@ -54,18 +40,18 @@ impl Endpoint {
         self.connect_timeout
     }
 
-    /// The host as it was given.
+    /// Returns the host as written in the URL.
     pub(crate) fn host(&self) -> String {
         match &self.url.address {
-            Address::Tcp { host, .. } => host.clone(),
-            Address::Unix(_) => "127.0.0.1".to_owned(),
+            ServerAddress::Tcp { host, .. } => host.clone(),
+            ServerAddress::Unix(_) => "127.0.0.1".to_owned(),
         }
     }
 
-    /// Another server with the same users.
+    /// Returns an endpoint for another server with the same settings.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
         let mut other = self.clone();
-        other.url.address = Address::Tcp {
+        other.url.address = ServerAddress::Tcp {
             host: host.to_owned(),
             port,
             is_tls: self.connector.is_some(),
@@ -73,43 +59,55 @@ impl Endpoint {
         other
     }
 
-    /// Connects on the current runtime, logs in, and asks the server what it is. A server that is not in its `role` is refused.
+    /// Connects on the current runtime and performs the handshake. Fails if the
+    /// server does not have the required `role`.
     pub(super) async fn connect(
         &self,
         name: &'static str,
         role: Role,
         on_event: OnEvent,
     ) -> Result<(Arc<Wire>, ServerFacts), RequestError> {
-        let limit = self.connect_timeout;
+        let timeout = self.connect_timeout;
         let connecting = async {
             let (reader, writer) = self
                 .open()
                 .await
                 .map_err(|error| RequestError::Unreachable(error.into()))?;
             let wire = Wire::start(reader, writer, on_event);
-            let mut handshake = Handshake::on(wire.clone());
-            let facts = self.greet(&wire, name, role).await?;
-            handshake.is_complete = true;
+            let mut guard = CloseOnDrop::new(wire.clone());
+            let login = Login {
+                credentials: self.url.credentials.as_ref(),
+                database: self.url.database,
+                name,
+                role,
+            };
+            let facts = handshake(&wire, login).await?;
+            guard.is_complete = true;
             match role {
                 Role::Sentinel => {}
                 Role::Master | Role::Voter | Role::Member => wire.begin_seals(),
             }
             Ok((wire, facts))
         };
-        let connected = tokio::time::timeout(limit, connecting).await;
-        let late = |_| {
-            Err(RequestError::Unreachable(
-                format!("no reply within {limit:?}").into(),
-            ))
+        let connected = tokio::time::timeout(timeout, connecting).await;
+        let timed_out = |_| {
+            let reason = format!("no reply within {timeout:?}");
+            Err(RequestError::Unreachable(reason.into()))
         };
+        // No request was sent yet, so an unknown outcome is impossible.
         connected
-            .unwrap_or_else(late)
-            .map_err(|failure| self.not_connected(failure))
+            .unwrap_or_else(timed_out)
+            .map_err(|error| match error {
+                RequestError::Unreachable(cause) | RequestError::Unknown(cause) => {
+                    RequestError::Unreachable(format!("{self:?}: {cause}").into())
+                }
+                other => other,
+            })
     }
 
-    async fn open(&self) -> std::io::Result<(Reader, Writer)> {
+    async fn open(&self) -> std::io::Result<(SocketReader, SocketWriter)> {
         match &self.url.address {
-            Address::Tcp { host, port, .. } => {
+            ServerAddress::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
                 match &self.connector {
@@ -125,92 +123,26 @@ impl Endpoint {
                 }
             }
             #[cfg(unix)]
-            Address::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path).await?;
                 let (reader, writer) = stream.into_split();
                 Ok((Box::pin(reader), Box::pin(writer)))
             }
             #[cfg(not(unix))]
-            Address::Unix(_) => Err(std::io::ErrorKind::Unsupported.into()),
-        }
-    }
-
-    /// One round trip: protocol and login, database, clock, optional commands, name.
-    async fn greet(
-        &self,
-        wire: &Wire,
-        name: &'static str,
-        role: Role,
-    ) -> Result<ServerFacts, RequestError> {
-        let database = u64::from(self.url.database);
-        let mut greeting = vec![hello(self.url.credentials.as_ref())];
-        if role != Role::Sentinel {
-            greeting.push(Command::new("TIME"));
-            greeting.push(
-                Command::new("COMMAND")
-                    .arg("INFO")
-                    .arg("DELEX")
-                    .arg("DELIFEQ"),
-            );
-            greeting.push(Command::new("CLIENT").arg("SETNAME").arg(name));
-            greeting.push(Command::new("ECHO").arg(name));
-        }
-        if role == Role::Voter {
-            greeting.push(Command::new("INFO").arg("server"));
-        }
-        if database > 0 {
-            greeting.push(Command::new("SELECT").number(database));
-        }
-        let replies = wire.request(&greeting.into_iter().collect()).await;
-        let replies =
-            replies.map_err(|Closed(why)| RequestError::Unreachable(why.to_string().into()))?;
-        let read_at = BootInstant::now();
-        let hello = &replies[0];
-        accepted(hello)?;
-        check_role(hello, role)?;
-        if database > 0 {
-            accepted(&replies[replies.len() - 1])?;
-        }
-        let (server_time, capabilities) = match role {
-            Role::Sentinel => (0, Capabilities::default()),
-            Role::Master | Role::Voter | Role::Member => {
-                // Whether seals are permitted.
-                accepted(&replies[4])?;
-                (server_time(&replies[1])?, capabilities(&replies[2]))
-            }
-        };
-        Ok(ServerFacts {
-            server_time,
-            read_at,
-            version: version(hello)?,
-            run_id: match role {
-                Role::Voter => run_id(&replies[5]),
-                _ => None,
-            },
-            capabilities,
-        })
-    }
-
-    /// Nothing of ours was sent yet, so a handshake of unknown outcome has none.
-    fn not_connected(&self, failure: RequestError) -> RequestError {
-        match failure {
-            RequestError::Unreachable(cause) | RequestError::Unknown(cause) => {
-                RequestError::Unreachable(format!("{self:?}: {cause}").into())
-            }
-            other => other,
+            ServerAddress::Unix(_) => Err(std::io::ErrorKind::Unsupported.into()),
         }
     }
 }
 
-/// A handshake under way. Dropping it before it is complete closes the connection, which its reading task
-/// would keep open.
-struct Handshake {
+/// Closes the connection when dropped during the handshake. The reading task
+/// would otherwise keep it open.
+struct CloseOnDrop {
     wire: Arc<Wire>,
     is_complete: bool,
 }
 
-impl Handshake {
-    fn on(wire: Arc<Wire>) -> Self {
+impl CloseOnDrop {
+    fn new(wire: Arc<Wire>) -> Self {
         Self {
             wire,
             is_complete: false,
@@ -218,7 +150,7 @@ impl Handshake {
     }
 }
 
-impl Drop for Handshake {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         if !self.is_complete {
             self.wire.close("the handshake failed");
@@ -230,94 +162,12 @@ impl fmt::Debug for Endpoint {
     /// Shows the address without credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.url.address {
-            Address::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
-            Address::Unix(path) => write!(f, "{}", path.display()),
+            ServerAddress::Tcp { host, port, .. } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            ServerAddress::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            ServerAddress::Unix(path) => write!(f, "{}", path.display()),
         }
-    }
-}
-
-fn hello(credentials: Option<&Credentials>) -> Command {
-    let hello = Command::new("HELLO").arg("3");
-    match credentials {
-        None => hello,
-        Some(Credentials { user, password }) => {
-            let user = if user.is_empty() { "default" } else { user };
-            hello.arg("AUTH").arg(user).arg(password)
-        }
-    }
-}
-
-fn accepted(reply: &Reply) -> Result<(), RequestError> {
-    match reply {
-        Reply::Refused(refusal) => Err(RequestError::Refused(refusal.clone())),
-        _ => Ok(()),
-    }
-}
-
-/// Says what to do where the server is not what it was taken for.
-fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
-    let said = |name| hello.field(name).and_then(Reply::text);
-    let why = match (said("mode"), said("role"), role) {
-        (_, _, Role::Sentinel) => return Ok(()),
-        (Some("sentinel"), ..) => {
-            "it is a sentinel; the URL for that is `redis+sentinel://host/group`"
-        }
-        (Some("cluster"), _, Role::Master | Role::Voter) => {
-            "it belongs to a cluster; the URL for that is `redis+cluster://host`"
-        }
-        (Some("standalone"), _, Role::Member) => {
-            "it belongs to no cluster; the URL for that is `redis://host`"
-        }
-        (_, Some("replica" | "slave"), Role::Master | Role::Voter) => {
-            "it is a replica; give its master's URL, or that of its sentinels"
-        }
-        _ => return Ok(()),
-    };
-    Err(RequestError::Unreachable(why.into()))
-}
-
-fn server_time(time: &Reply) -> Result<u64, RequestError> {
-    accepted(time)?;
-    let parts = time.list().unwrap_or_default();
-    let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
-    let micros = |seconds: u64, micros| seconds.checked_mul(1_000_000)?.checked_add(micros);
-    let time = number(0)
-        .zip(number(1))
-        .and_then(|(one, two)| micros(one, two));
-    time.ok_or_else(|| RequestError::malformed("TIME", parts))
-}
-
-/// Reads the reply to `INFO`; `None` where that is forbidden.
-fn run_id(info: &Reply) -> Option<String> {
-    let mut lines = info.text()?.lines();
-    lines.find_map(|line| Some(line.strip_prefix("run_id:")?.to_owned()))
-}
-
-fn version(hello: &Reply) -> Result<String, RequestError> {
-    let said = |name| hello.field(name).and_then(Reply::text);
-    let server = said("server").unwrap_or("redis");
-    let version = said("version").unwrap_or("0");
-    let major = version
-        .split('.')
-        .next()
-        .and_then(|n| n.parse::<u32>().ok());
-    if major.is_some_and(|major| major < 7) {
-        return Err(RequestError::Refused(ServerError {
-            kind: ServerErrorKind::Other,
-            message: format!("{server} {version} is too old: version 7.0 is needed"),
-        }));
-    }
-    Ok(format!("{server} {version}"))
-}
-
-/// Where the question itself is forbidden, the server counts as having none of them.
-fn capabilities(commands: &Reply) -> Capabilities {
-    let known = commands.list().unwrap_or_default();
-    let has = |index: usize| known.get(index).is_some_and(|entry| *entry != Reply::Nil);
-    Capabilities {
-        delex: has(0),
-        delifeq: has(1),
     }
 }
 
@@ -326,28 +176,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_shows_the_address_and_no_password() {
+    fn debug_shows_address_without_password() {
         let url = "redis://user:secret@127.0.0.1:6380/3";
         let endpoint = Endpoint::new(url, &Tls::default(), Duration::from_secs(1)).unwrap();
         assert_eq!(format!("{endpoint:?}"), "127.0.0.1:6380");
         assert_eq!(format!("{:?}", endpoint.at("::1", 7)), "[::1]:7");
-    }
-
-    #[test]
-    fn an_old_server_is_refused_by_name() {
-        let text = |text: &str| Reply::Bytes(text.as_bytes().to_vec());
-        let hello = ["server", "redis", "version", "6.2.14"].map(text).to_vec();
-        let Err(RequestError::Refused(refusal)) = version(&Reply::List(hello)) else {
-            panic!("accepted")
-        };
-        assert!(refusal.message.contains("6.2.14"));
-    }
-
-    #[test]
-    fn a_clock_out_of_range_is_malformed() {
-        let time = |seconds| server_time(&Reply::List(vec![Reply::Int(seconds), Reply::Int(1)]));
-        assert_eq!(time(2).unwrap(), 2_000_001);
-        assert!(time(-1).is_err());
-        assert!(time(i64::MAX).is_err());
     }
 }

@@ -1,19 +1,23 @@
-//! Which reply belongs to which request.
+//! Matches replies to requests.
 //!
-//! A server replies in the order of the requests, so the next reply is that of the first request that waits. Pushes stand
-//! outside of that order, except that a subscription change is confirmed by a push of its own kind and channel.
+//! A server replies in request order, so the next reply belongs to the oldest
+//! pending request. Pushes are outside of that order, with one exception: a
+//! push of matching kind and channel confirms a subscription change.
 //!
-//! Order alone would trust every proxy between to repeat, lose and swap nothing. So each request is followed by a *seal*:
-//! `ECHO` of a number that is new on this connection. Replies are believed when the seal of their request has come back
-//! right behind them. Within one request their order is the server's.
+//! Order alone would require that no proxy in between repeats, loses or
+//! reorders replies. Therefore each request is followed by a *seal*: an `ECHO`
+//! of a number that is new on this connection. Replies are accepted only when
+//! the seal of their request follows them. Within one request, the order of
+//! replies is trusted.
 //!
 //! # Invariants
 //!
 //! 1. A push is never taken for the reply to a request.
-//! 2. A request is complete when all of its replies have arrived with its seal behind them, not before.
-//! 3. A request whose caller has gone keeps its place in the order.
-//! 4. A frame that fits nowhere is [`Distrust`]. The connection is then closed, and every request that is not complete has
-//!    an unknown outcome.
+//! 2. A request completes only when all of its replies have arrived, followed
+//!    by its seal.
+//! 3. A request whose caller dropped it keeps its position in the order.
+//! 4. A frame that matches nothing is a [`ProtocolViolation`]. The connection
+//!    is closed, and every incomplete request has an unknown outcome.
 
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
@@ -22,72 +26,73 @@ use std::task::{Context, Poll, Waker};
 
 use super::resp::{Frame, SEAL};
 use crate::backend::Channel;
+use crate::backend::Reply;
 use crate::backend::command::{Digits, write_length};
-use crate::backend::reply::Reply;
 
-/// A frame that the protocol does not allow at its place.
+/// A frame that is not allowed at its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent {0}")]
-pub(super) struct Distrust(Cow<'static, str>);
+pub(super) struct ProtocolViolation(Cow<'static, str>);
 
-/// What is done to a subscription.
+/// A change to a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Enter,
-    Leave,
+pub(crate) enum SubscribeOp {
+    Subscribe,
+    Unsubscribe,
 }
 
-/// What a push says.
+/// A push that is not a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum PushEvent {
     Message {
         channel: Channel,
         text: Vec<u8>,
     },
-    /// The server has ended a subscription unasked: the channel's slot is another node's now.
+    /// The server ended a subscription by itself: the channel's slot moved away.
     Ended {
         channel: Channel,
     },
 }
 
-/// The place of one request in [`Matcher`].
-pub(super) type Ticket = usize;
+/// The index of a request in [`Matcher`].
+pub(super) type RequestId = usize;
 
-/// Every request that was written, or is about to be, and is not complete.
+/// All requests that are not complete, including those about to be written.
 #[derive(Default)]
 pub(super) struct Matcher {
-    /// What the server owes, in order.
+    /// What the server still has to send, in order.
     expected: VecDeque<Expected>,
-    slots: Vec<Slot>,
-    free: Vec<Ticket>,
-    /// The number of the last seal that was asked for.
+    requests: Vec<PendingRequest>,
+    free: Vec<RequestId>,
+    /// The number of the last seal that was sent.
     last_seal: u64,
-    /// The channels whose messages are awaited.
+    /// The channels with a confirmed subscription.
     subscribed: HashSet<Channel>,
     is_closed: bool,
 }
 
 enum Expected {
     Reply {
-        of: Ticket,
+        request: RequestId,
     },
-    Change {
-        of: Ticket,
-        change: Change,
+    Confirmation {
+        request: RequestId,
+        op: SubscribeOp,
         channel: Channel,
     },
     Seal {
-        of: Ticket,
+        request: RequestId,
         number: u64,
     },
 }
 
-/// One request. Slots are used again, so that a request needs no memory of its own but for its replies.
+/// One request. Entries are reused, so that a request allocates for its replies
+/// only.
 #[derive(Default)]
-struct Slot {
+struct PendingRequest {
     stage: Stage,
-    /// Replies, confirmations and seals that are still to come.
-    left: usize,
+    /// Replies, confirmations and seals that have not arrived.
+    remaining: usize,
     replies: Vec<Reply>,
     waker: Option<Waker>,
 }
@@ -98,122 +103,134 @@ enum Stage {
     Waiting,
     Complete,
     /// The connection was closed first.
-    Broken,
-    /// The caller has gone.
+    Closed,
+    /// The caller dropped the request.
     Abandoned,
 }
 
-/// The connection was closed before a request was complete.
+/// The connection was closed before the request completed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub(super) struct ConnectionClosed;
 
 impl Matcher {
-    /// Registers a request of `replies` replies, whose parts follow in the order in which they are written.
-    pub(super) fn request(&mut self, replies: usize) -> Ticket {
-        let slot = Slot {
+    /// Registers a request with capacity for `replies` replies. The caller then
+    /// registers its parts in the order in which it writes them.
+    pub(super) fn register(&mut self, replies: usize) -> RequestId {
+        let pending = PendingRequest {
             stage: if self.is_closed {
-                Stage::Broken
+                Stage::Closed
             } else {
                 Stage::Waiting
             },
-            left: 0,
+            remaining: 0,
             replies: Vec::with_capacity(replies),
             waker: None,
         };
         match self.free.pop() {
-            Some(at) => {
-                self.slots[at] = slot;
-                at
+            Some(request) => {
+                self.requests[request] = pending;
+                request
             }
             None => {
-                self.slots.push(slot);
-                self.slots.len() - 1
+                self.requests.push(pending);
+                self.requests.len() - 1
             }
         }
     }
 
-    /// Expects the reply to a command of the request.
-    pub(super) fn expect_reply(&mut self, of: Ticket) {
-        self.expect(of, Expected::Reply { of });
+    /// Expects the reply to one command of the request.
+    pub(super) fn expect_reply(&mut self, request: RequestId) {
+        self.expect(request, Expected::Reply { request });
     }
 
-    /// Expects the confirmation of a subscription change, which counts as the reply [`Reply::Nil`].
-    pub(super) fn expect_change(&mut self, of: Ticket, change: Change, channel: Channel) {
+    /// Expects the confirmation of a subscription change. It counts as
+    /// [`Reply::Nil`].
+    pub(super) fn expect_confirmation(
+        &mut self,
+        request: RequestId,
+        op: SubscribeOp,
+        channel: Channel,
+    ) {
         self.expect(
-            of,
-            Expected::Change {
-                of,
-                change,
+            request,
+            Expected::Confirmation {
+                request,
+                op,
                 channel,
             },
         );
     }
 
-    /// Expects a seal, and returns the number to be echoed.
-    pub(super) fn expect_seal(&mut self, of: Ticket) -> u64 {
+    /// Expects a seal, and returns its number.
+    pub(super) fn expect_seal(&mut self, request: RequestId) -> u64 {
         self.last_seal += 1;
         let number = self.last_seal;
-        self.expect(of, Expected::Seal { of, number });
+        self.expect(request, Expected::Seal { request, number });
         number
     }
 
-    fn expect(&mut self, of: Ticket, expected: Expected) {
+    fn expect(&mut self, request: RequestId, expected: Expected) {
         if !self.is_closed {
-            self.slots[of].left += 1;
+            self.requests[request].remaining += 1;
             self.expected.push_back(expected);
         }
     }
 
-    /// How many replies, confirmations and seals are still to come.
+    /// Returns how many replies, confirmations and seals have not arrived.
     pub(super) fn owed(&self) -> usize {
         self.expected.len()
     }
 
-    /// Takes in a frame; returns what a push says, and adds to `woken` the callers whose requests are complete.
-    pub(super) fn take(
+    /// Handles a frame. Returns the event of a push, and adds to `wakers` the
+    /// callers whose requests completed.
+    pub(super) fn handle(
         &mut self,
         frame: Frame,
-        woken: &mut Vec<Waker>,
-    ) -> Result<Option<Event>, Distrust> {
+        wakers: &mut Vec<Waker>,
+    ) -> Result<Option<PushEvent>, ProtocolViolation> {
         match frame {
-            Frame::Push(items) => self.push(items, woken),
-            Frame::Reply(reply) => self.reply(reply, woken).map(|()| None),
-            Frame::Seal(number) => self.seal(number, woken).map(|()| None),
+            Frame::Push(items) => self.push(items, wakers),
+            Frame::Reply(reply) => self.reply(reply, wakers).map(|()| None),
+            Frame::Seal(number) => self.seal(number, wakers).map(|()| None),
         }
     }
 
-    fn reply(&mut self, reply: Reply, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
-        let (of, reply) = match (self.expected.pop_front(), reply) {
-            (Some(Expected::Reply { of }), reply) => (of, reply),
-            (Some(Expected::Seal { .. }), Reply::Refused(refusal)) => {
-                return Err(Distrust(format!("`{refusal}` in place of a seal").into()));
+    fn reply(&mut self, reply: Reply, wakers: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
+        let (request, reply) = match (self.expected.pop_front(), reply) {
+            (Some(Expected::Reply { request }), reply) => (request, reply),
+            (Some(Expected::Seal { .. }), Reply::Refused(error)) => {
+                return Err(ProtocolViolation(
+                    format!("`{error}` instead of a seal").into(),
+                ));
             }
             (Some(Expected::Seal { .. }), _) => {
-                return Err(Distrust("a reply in place of a seal".into()));
+                return Err(ProtocolViolation("a reply instead of a seal".into()));
             }
-            (Some(Expected::Change { of, .. }), Reply::Refused(refusal)) => {
-                (of, Reply::Refused(refusal))
+            (Some(Expected::Confirmation { request, .. }), Reply::Refused(error)) => {
+                (request, Reply::Refused(error))
             }
-            (Some(Expected::Change { .. }), _) => {
-                return Err(Distrust("a reply in place of a confirmation".into()));
+            (Some(Expected::Confirmation { .. }), _) => {
+                return Err(ProtocolViolation(
+                    "a reply instead of a confirmation".into(),
+                ));
             }
-            (None, _) => return Err(Distrust("a reply to nothing".into())),
+            (None, _) => return Err(ProtocolViolation("a reply without a request".into())),
         };
-        self.store(of, Some(reply), woken);
+        self.store(request, Some(reply), wakers);
         Ok(())
     }
 
-    fn seal(&mut self, number: u64, woken: &mut Vec<Waker>) -> Result<(), Distrust> {
+    fn seal(&mut self, number: u64, wakers: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
         match self.expected.pop_front() {
             Some(Expected::Seal {
-                of,
+                request,
                 number: expected,
             }) if expected == number => {
-                self.store(of, None, woken);
+                self.store(request, None, wakers);
                 Ok(())
             }
-            _ => Err(Distrust(
-                "a seal where replies or another seal were due".into(),
+            _ => Err(ProtocolViolation(
+                "a seal instead of replies or another seal".into(),
             )),
         }
     }
@@ -221,139 +238,143 @@ impl Matcher {
     fn push(
         &mut self,
         items: Vec<Reply>,
-        woken: &mut Vec<Waker>,
-    ) -> Result<Option<Event>, Distrust> {
+        wakers: &mut Vec<Waker>,
+    ) -> Result<Option<PushEvent>, ProtocolViolation> {
         let mut items = items.into_iter();
         let (Some(Reply::Bytes(kind)), Some(Reply::Bytes(name))) = (items.next(), items.next())
         else {
-            return Err(Distrust("a push without a channel".into()));
+            return Err(ProtocolViolation("a push without a channel".into()));
         };
         let (channel, what) = match kind.as_slice() {
             b"message" => (Channel::Classic(name), None),
             b"smessage" => (Channel::Sharded(name), None),
-            b"subscribe" => (Channel::Classic(name), Some(Change::Enter)),
-            b"ssubscribe" => (Channel::Sharded(name), Some(Change::Enter)),
-            b"unsubscribe" => (Channel::Classic(name), Some(Change::Leave)),
-            b"sunsubscribe" => (Channel::Sharded(name), Some(Change::Leave)),
-            _ => return Err(Distrust("a push that was not asked for".into())),
+            b"subscribe" => (Channel::Classic(name), Some(SubscribeOp::Subscribe)),
+            b"ssubscribe" => (Channel::Sharded(name), Some(SubscribeOp::Subscribe)),
+            b"unsubscribe" => (Channel::Classic(name), Some(SubscribeOp::Unsubscribe)),
+            b"sunsubscribe" => (Channel::Sharded(name), Some(SubscribeOp::Unsubscribe)),
+            _ => return Err(ProtocolViolation("an unexpected push".into())),
         };
         match (what, items.next(), items.next()) {
             (None, Some(Reply::Bytes(text)), None) if self.subscribed.contains(&channel) => {
-                Ok(Some(Event::Message { channel, text }))
+                Ok(Some(PushEvent::Message { channel, text }))
             }
-            (Some(change), Some(Reply::Int(_)), None) => self.confirm(change, channel, woken),
-            _ => Err(Distrust("a push that was not asked for".into())),
+            (Some(op), Some(Reply::Int(_)), None) => self.confirm(op, channel, wakers),
+            _ => Err(ProtocolViolation("an unexpected push".into())),
         }
     }
 
     fn confirm(
         &mut self,
-        made: Change,
+        op: SubscribeOp,
         channel: Channel,
-        woken: &mut Vec<Waker>,
-    ) -> Result<Option<Event>, Distrust> {
-        let asked = match self.expected.front() {
-            Some(Expected::Change {
-                of,
-                change,
-                channel: of_channel,
-            }) if *change == made && *of_channel == channel => Some(*of),
+        wakers: &mut Vec<Waker>,
+    ) -> Result<Option<PushEvent>, ProtocolViolation> {
+        let matched = match self.expected.front() {
+            Some(Expected::Confirmation {
+                request,
+                op: expected_op,
+                channel: expected_channel,
+            }) if *expected_op == op && *expected_channel == channel => Some(*request),
             _ => None,
         };
-        if let Some(of) = asked {
+        if let Some(request) = matched {
             self.expected.pop_front();
-            self.store(of, Some(Reply::Nil), woken);
-            match made {
-                Change::Enter => self.subscribed.insert(channel),
-                Change::Leave => self.subscribed.remove(&channel),
+            self.store(request, Some(Reply::Nil), wakers);
+            match op {
+                SubscribeOp::Subscribe => self.subscribed.insert(channel),
+                SubscribeOp::Unsubscribe => self.subscribed.remove(&channel),
             };
             return Ok(None);
         }
-        // Only a slot that moves ends a subscription unasked, and only sharded channels have one.
-        let moved = made == Change::Leave && matches!(channel, Channel::Sharded(_));
+        // A server ends a subscription by itself only when a slot moves, and only
+        // sharded channels have a slot.
+        let moved = op == SubscribeOp::Unsubscribe && matches!(channel, Channel::Sharded(_));
         match moved && self.subscribed.remove(&channel) {
-            true => Ok(Some(Event::Ended { channel })),
-            false => Err(Distrust("a confirmation of nothing".into())),
+            true => Ok(Some(PushEvent::Ended { channel })),
+            false => Err(ProtocolViolation("a confirmation without a request".into())),
         }
     }
 
-    /// Keeps a part of a request, and ends the request with its last one (invariant 2).
-    fn store(&mut self, of: Ticket, reply: Option<Reply>, woken: &mut Vec<Waker>) {
-        let slot = &mut self.slots[of];
-        slot.left -= 1;
-        match (slot.stage, slot.left) {
-            (Stage::Abandoned, 0) => self.free.push(of),
+    /// Records a part of a request, and completes the request with the last one
+    /// (invariant 2).
+    fn store(&mut self, request: RequestId, reply: Option<Reply>, wakers: &mut Vec<Waker>) {
+        let pending = &mut self.requests[request];
+        pending.remaining -= 1;
+        match (pending.stage, pending.remaining) {
+            (Stage::Abandoned, 0) => self.free.push(request),
             (Stage::Abandoned, _) => {}
-            (_, left) => {
-                slot.replies.extend(reply);
-                if left == 0 {
-                    slot.stage = Stage::Complete;
-                    woken.extend(slot.waker.take());
+            (_, remaining) => {
+                pending.replies.extend(reply);
+                if remaining == 0 {
+                    pending.stage = Stage::Complete;
+                    wakers.extend(pending.waker.take());
                 }
             }
         }
     }
 
-    /// The replies to a request, once it is complete. It must not be asked again after that.
+    /// Returns the replies once the request is complete. Must not be called
+    /// again after that.
     pub(super) fn poll(
         &mut self,
-        of: Ticket,
+        request: RequestId,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Vec<Reply>, Broken>> {
-        let slot = &mut self.slots[of];
-        let outcome = match slot.stage {
-            Stage::Waiting if slot.left == 0 => Ok(Vec::new()),
-            Stage::Complete => Ok(mem::take(&mut slot.replies)),
-            Stage::Broken => Err(Broken),
+    ) -> Poll<Result<Vec<Reply>, ConnectionClosed>> {
+        let pending = &mut self.requests[request];
+        let outcome = match pending.stage {
+            Stage::Waiting if pending.remaining == 0 => Ok(Vec::new()),
+            Stage::Complete => Ok(mem::take(&mut pending.replies)),
+            Stage::Closed => Err(ConnectionClosed),
             Stage::Waiting | Stage::Abandoned => {
-                match &mut slot.waker {
+                match &mut pending.waker {
                     Some(waker) => waker.clone_from(context.waker()),
                     none => *none = Some(context.waker().clone()),
                 }
                 return Poll::Pending;
             }
         };
-        self.free.push(of);
+        self.free.push(request);
         Poll::Ready(outcome)
     }
 
-    /// Forgets the caller of a request, not its place (invariant 3).
-    pub(super) fn abandon(&mut self, of: Ticket) {
-        let slot = &mut self.slots[of];
-        match slot.stage {
-            Stage::Waiting if slot.left > 0 => {
-                slot.stage = Stage::Abandoned;
-                slot.replies = Vec::new();
-                slot.waker = None;
+    /// Drops the caller of a request, but keeps its position (invariant 3).
+    pub(super) fn abandon(&mut self, request: RequestId) {
+        let pending = &mut self.requests[request];
+        match pending.stage {
+            Stage::Waiting if pending.remaining > 0 => {
+                pending.stage = Stage::Abandoned;
+                pending.replies = Vec::new();
+                pending.waker = None;
             }
-            Stage::Waiting | Stage::Complete | Stage::Broken => {
-                slot.replies = Vec::new();
-                self.free.push(of);
+            Stage::Waiting | Stage::Complete | Stage::Closed => {
+                pending.replies = Vec::new();
+                self.free.push(request);
             }
             Stage::Abandoned => {}
         }
     }
 
-    /// Ends every request that is not complete (invariant 4); returns the callers to wake.
+    /// Fails every incomplete request (invariant 4), and returns the callers to
+    /// wake.
     pub(super) fn close(&mut self) -> Vec<Waker> {
         self.is_closed = true;
         self.expected.clear();
         self.subscribed.clear();
-        let mut woken = Vec::new();
-        for slot in self
-            .slots
+        let mut wakers = Vec::new();
+        for pending in self
+            .requests
             .iter_mut()
-            .filter(|slot| slot.stage == Stage::Waiting)
+            .filter(|pending| pending.stage == Stage::Waiting)
         {
-            slot.stage = Stage::Broken;
-            woken.extend(slot.waker.take());
+            pending.stage = Stage::Closed;
+            wakers.extend(pending.waker.take());
         }
-        woken
+        wakers
     }
 }
 
-/// Appends the command whose reply is the seal of this number. It stands behind every request, so it is written without
-/// a [`Command`](crate::backend::Command) of its own.
+/// Appends the `ECHO` command of a seal. It follows every request, so it is
+/// written without building a [`Command`](crate::backend::Command).
 pub(super) fn write_seal(out: &mut Vec<u8>, number: u64) {
     let mut digits = Digits::default();
     let digits = digits.of(number);

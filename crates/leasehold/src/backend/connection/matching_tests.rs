@@ -1,4 +1,4 @@
-//! Tests of the matcher: each reply reaches its own request.
+//! Tests of [`Matcher`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,12 +11,12 @@ use testkit::hold_for_all;
 use super::matching::*;
 use super::resp::Frame;
 use crate::backend::Channel;
-use crate::backend::reply::{Reply, ServerError};
+use crate::backend::{Reply, ServerError};
 
 #[derive(Default)]
-struct Count(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Count {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -39,43 +39,43 @@ fn reply(number: i64) -> Frame {
 }
 
 /// Registers a sealed request.
-fn request(matcher: &mut Matcher, commands: usize) -> Ticket {
-    let of = matcher.request(commands);
+fn request(matcher: &mut Matcher, commands: usize) -> RequestId {
+    let id = matcher.register(commands);
     for _ in 0..commands {
-        matcher.expect_reply(of);
+        matcher.expect_reply(id);
     }
-    matcher.expect_seal(of);
-    of
+    matcher.expect_seal(id);
+    id
 }
 
-/// Registers a sealed entry into `channels`.
-fn enter(matcher: &mut Matcher, channels: &[&str]) -> Ticket {
-    let of = matcher.request(channels.len());
+/// Registers a sealed subscription to `channels`.
+fn subscribe(matcher: &mut Matcher, channels: &[&str]) -> RequestId {
+    let id = matcher.register(channels.len());
     for channel in channels {
-        matcher.expect_change(of, Change::Enter, sharded(channel));
+        matcher.expect_confirmation(id, SubscribeOp::Subscribe, sharded(channel));
     }
-    matcher.expect_seal(of);
-    of
+    matcher.expect_seal(id);
+    id
 }
 
 fn seal(number: u64) -> Frame {
     Frame::Seal(number)
 }
 
-fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<Event>, Distrust> {
-    matcher.take(frame, &mut Vec::new())
+fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<PushEvent>, ProtocolViolation> {
+    matcher.handle(frame, &mut Vec::new())
 }
 
-fn outcome(matcher: &mut Matcher, of: Ticket) -> Option<Result<Vec<Reply>, Broken>> {
+fn outcome(matcher: &mut Matcher, id: RequestId) -> Option<Result<Vec<Reply>, ConnectionClosed>> {
     let mut context = Context::from_waker(Waker::noop());
-    match matcher.poll(of, &mut context) {
+    match matcher.poll(id, &mut context) {
         Poll::Ready(outcome) => Some(outcome),
         Poll::Pending => None,
     }
 }
 
 #[test]
-fn reply_is_believed_when_its_seal_is_back() {
+fn reply_completes_with_its_seal() {
     let mut matcher = Matcher::default();
     let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 2));
     take(&mut matcher, reply(1)).unwrap();
@@ -93,7 +93,7 @@ fn reply_is_believed_when_its_seal_is_back() {
 }
 
 #[test]
-fn seal_of_another_request_is_distrusted() {
+fn seal_of_another_request_is_rejected() {
     let mut matcher = Matcher::default();
     let one = request(&mut matcher, 1);
     request(&mut matcher, 1);
@@ -111,16 +111,19 @@ fn seal_is_written_as_an_echo() {
 }
 
 #[test]
-fn unasked_push_is_never_a_reply() {
+fn unexpected_push_is_never_a_reply() {
     let mut matcher = Matcher::default();
-    let entering = enter(&mut matcher, &["c"]);
+    let subscribing = subscribe(&mut matcher, &["c"]);
     take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
     take(&mut matcher, seal(1)).unwrap();
-    assert_eq!(outcome(&mut matcher, entering), Some(Ok(vec![Reply::Nil])));
+    assert_eq!(
+        outcome(&mut matcher, subscribing),
+        Some(Ok(vec![Reply::Nil]))
+    );
     let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 1));
     let moved = take(&mut matcher, push("sunsubscribe", "c", Reply::Int(0)));
     let channel = sharded("c");
-    assert_eq!(moved, Ok(Some(Event::Ended { channel })));
+    assert_eq!(moved, Ok(Some(PushEvent::Ended { channel })));
     for frame in [reply(1), seal(2), reply(2), seal(3)] {
         take(&mut matcher, frame).unwrap();
     }
@@ -129,22 +132,22 @@ fn unasked_push_is_never_a_reply() {
 }
 
 #[test]
-fn refused_change_is_an_error_reply() {
+fn refused_subscription_is_an_error_reply() {
     let mut matcher = Matcher::default();
-    let entering = enter(&mut matcher, &["a", "b"]);
-    let refusal = Reply::Refused(ServerError::new("MOVED", "1 h:1"));
-    take(&mut matcher, Frame::Reply(refusal.clone())).unwrap();
+    let subscribing = subscribe(&mut matcher, &["a", "b"]);
+    let error = Reply::Refused(ServerError::new("MOVED", "1 h:1"));
+    take(&mut matcher, Frame::Reply(error.clone())).unwrap();
     take(&mut matcher, push("ssubscribe", "b", Reply::Int(1))).unwrap();
     take(&mut matcher, seal(1)).unwrap();
-    let replies = outcome(&mut matcher, entering);
-    assert_eq!(replies, Some(Ok(vec![refusal, Reply::Nil])));
+    let replies = outcome(&mut matcher, subscribing);
+    assert_eq!(replies, Some(Ok(vec![error, Reply::Nil])));
 }
 
 #[test]
-fn frame_that_fits_nowhere_is_distrusted() {
+fn unexpected_frame_is_rejected() {
     let fits = |frame: Frame| {
         let mut matcher = Matcher::default();
-        enter(&mut matcher, &["c"]);
+        subscribe(&mut matcher, &["c"]);
         request(&mut matcher, 1);
         take(&mut matcher, frame).is_ok()
     };
@@ -166,70 +169,76 @@ fn frame_that_fits_nowhere_is_distrusted() {
 }
 
 #[test]
-fn refused_seal_is_reported_with_its_reason() {
+fn refused_seal_reports_the_error() {
     let mut matcher = Matcher::default();
     request(&mut matcher, 1);
     take(&mut matcher, reply(1)).unwrap();
-    let refusal = Reply::Refused(ServerError::new("BUSY", "a script"));
-    let why = take(&mut matcher, Frame::Reply(refusal)).unwrap_err();
-    assert!(why.to_string().contains("BUSY a script"), "{why}");
+    let error = Reply::Refused(ServerError::new("BUSY", "a script"));
+    let violation = take(&mut matcher, Frame::Reply(error)).unwrap_err();
+    assert!(
+        violation.to_string().contains("BUSY a script"),
+        "{violation}"
+    );
 }
 
 #[test]
-fn abandoned_request_keeps_its_place() {
+fn abandoned_request_keeps_its_position() {
     let mut matcher = Matcher::default();
-    let (gone, waits) = (request(&mut matcher, 2), request(&mut matcher, 1));
+    let (abandoned, waiting) = (request(&mut matcher, 2), request(&mut matcher, 1));
     take(&mut matcher, reply(1)).unwrap();
-    matcher.abandon(gone);
+    matcher.abandon(abandoned);
     for frame in [reply(2), seal(1), reply(3), seal(2)] {
         take(&mut matcher, frame).unwrap();
     }
-    assert_eq!(outcome(&mut matcher, waits), Some(Ok(vec![Reply::Int(3)])));
-    assert_eq!(matcher.request(1), waits, "slots are used again");
-    assert_eq!(matcher.request(1), gone);
+    assert_eq!(
+        outcome(&mut matcher, waiting),
+        Some(Ok(vec![Reply::Int(3)]))
+    );
+    assert_eq!(matcher.register(1), waiting, "entries are reused");
+    assert_eq!(matcher.register(1), abandoned);
 }
 
 #[test]
-fn closing_wakes_every_caller() {
+fn close_wakes_every_caller() {
     let mut matcher = Matcher::default();
-    let count = Arc::<Count>::default();
+    let count = Arc::<WakeCounter>::default();
     let waker = Waker::from(count.clone());
     let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 1));
-    for of in [one, two] {
+    for id in [one, two] {
         assert!(
             matcher
-                .poll(of, &mut Context::from_waker(&waker))
+                .poll(id, &mut Context::from_waker(&waker))
                 .is_pending()
         );
     }
     matcher.close().into_iter().for_each(Waker::wake);
     assert_eq!(count.0.load(Ordering::SeqCst), 2);
-    assert_eq!(outcome(&mut matcher, one), Some(Err(Broken)));
+    assert_eq!(outcome(&mut matcher, one), Some(Err(ConnectionClosed)));
     let late = request(&mut matcher, 1);
-    assert_eq!(outcome(&mut matcher, late), Some(Err(Broken)));
+    assert_eq!(outcome(&mut matcher, late), Some(Err(ConnectionClosed)));
 }
 
-/// What a proxy does to the frames of a server.
+/// A fault that a proxy injects into the frames of a server.
 #[derive(Clone, Copy, Debug)]
-enum Harm {
-    Swallow,
+enum InjectedFault {
+    Drop,
     Repeat,
-    /// Lets up to this many others overtake a frame.
+    /// Lets up to this many frames overtake this one.
     Delay(usize),
-    /// Sends something unasked before it.
+    /// Inserts an unexpected frame.
     Insert(usize),
 }
 
-fn harm() -> impl Strategy<Value = Harm> {
+fn fault() -> impl Strategy<Value = InjectedFault> {
     prop_oneof![
-        Just(Harm::Swallow),
-        Just(Harm::Repeat),
-        (1..6usize).prop_map(Harm::Delay),
-        (0..7usize).prop_map(Harm::Insert),
+        Just(InjectedFault::Drop),
+        Just(InjectedFault::Repeat),
+        (1..6usize).prop_map(InjectedFault::Delay),
+        (0..7usize).prop_map(InjectedFault::Insert),
     ]
 }
 
-fn unasked(kind: usize) -> Frame {
+fn unexpected(kind: usize) -> Frame {
     match kind {
         0 => push("sunsubscribe", "c", Reply::Int(0)),
         1 => push("ssubscribe", "c", Reply::Int(1)),
@@ -241,46 +250,47 @@ fn unasked(kind: usize) -> Frame {
     }
 }
 
-fn harmed(frames: &mut Vec<Frame>, at: usize, harm: Harm) {
-    match harm {
-        Harm::Swallow => drop(frames.remove(at)),
-        Harm::Repeat => frames.insert(at, frames[at].clone()),
-        Harm::Delay(by) => {
+fn inject(frames: &mut Vec<Frame>, at: usize, fault: InjectedFault) {
+    match fault {
+        InjectedFault::Drop => drop(frames.remove(at)),
+        InjectedFault::Repeat => frames.insert(at, frames[at].clone()),
+        InjectedFault::Delay(by) => {
             let last = frames.len() - 1;
             frames[at..=(at + by).min(last)].rotate_left(1);
         }
-        Harm::Insert(kind) => frames.insert(at, unasked(kind)),
+        InjectedFault::Insert(kind) => frames.insert(at, unexpected(kind)),
     }
 }
 
-/// Every command asks for a number of its own: replies that are believed must be those of the request.
+/// Every command expects a unique number, so that a reply to another request is
+/// recognized.
 #[test]
-fn no_reply_to_another_request_is_believed() {
-    let inputs = (vec(1..4usize, 1..12), any::<prop::sample::Index>(), harm());
-    hold_for_all(20_000, &inputs, |(requests, place, harm)| {
+fn reply_to_another_request_is_never_accepted() {
+    let inputs = (vec(1..4usize, 1..12), any::<prop::sample::Index>(), fault());
+    hold_for_all(20_000, &inputs, |(requests, position, fault)| {
         let mut matcher = Matcher::default();
-        let entering = enter(&mut matcher, &["c"]);
+        let subscribing = subscribe(&mut matcher, &["c"]);
         take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
         take(&mut matcher, seal(1)).unwrap();
-        assert!(outcome(&mut matcher, entering).is_some());
-        let (mut asked, mut frames) = (Vec::new(), Vec::new());
+        assert!(outcome(&mut matcher, subscribing).is_some());
+        let (mut registered, mut frames) = (Vec::new(), Vec::new());
         let mut numbers = 0..;
         for commands in requests {
             let expected: Vec<_> = numbers.by_ref().take(commands).map(Reply::Int).collect();
             frames.extend(expected.iter().cloned().map(Frame::Reply));
-            frames.push(seal(asked.len() as u64 + 2));
-            asked.push((request(&mut matcher, commands), expected));
+            frames.push(seal(registered.len() as u64 + 2));
+            registered.push((request(&mut matcher, commands), expected));
         }
-        let at = place.index(frames.len());
-        harmed(&mut frames, at, harm);
+        let at = position.index(frames.len());
+        inject(&mut frames, at, fault);
         for frame in frames {
             if take(&mut matcher, frame).is_err() {
                 matcher.close();
                 break;
             }
         }
-        for (of, expected) in asked {
-            if let Some(Ok(mut replies)) = outcome(&mut matcher, of) {
+        for (id, expected) in registered {
+            if let Some(Ok(mut replies)) = outcome(&mut matcher, id) {
                 // Within one request the order is trusted.
                 replies.sort_by_key(Reply::int);
                 assert_eq!(replies, expected);

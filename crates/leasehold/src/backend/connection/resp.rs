@@ -1,39 +1,41 @@
-//! RESP3 as it arrives: bytes become frames, however the network cuts them.
+//! An incremental RESP3 decoder.
 //!
 //! # Invariants
 //!
-//! 1. A push is a frame of its own kind. It is never a reply, and never part of one.
-//! 2. Memory is bounded: a frame holds at most [`MAX_FRAME`] bytes and [`MAX_DEPTH`] levels, a line at most
-//!    [`MAX_LINE`] bytes. A length that the server announces reserves nothing.
-//! 3. A seal is a frame of its own kind. It is never a reply.
-//! 4. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after it on the same connection is decoded.
+//! 1. A push is a separate kind of frame. It is never a reply, nor part of one.
+//! 2. Memory is bounded: a frame has at most [`MAX_FRAME`] bytes and
+//!    [`MAX_DEPTH`] levels, a line at most [`MAX_LINE`] bytes. A length sent by
+//!    the server does not reserve memory.
+//! 3. A seal is a separate kind of frame. It is never a reply.
+//! 4. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after them is
+//!    decoded.
 
 use crate::backend::command::Digits;
-use crate::backend::reply::{Reply, ServerError};
+use crate::backend::{Reply, ServerError};
 
-/// The largest frame: more than a page of the longest inspection.
+/// The maximum size of a frame. A page of an inspection is smaller.
 pub(super) const MAX_FRAME: usize = 64 * 1024 * 1024;
 
-/// The deepest nesting of lists.
+/// The maximum nesting of lists.
 const MAX_DEPTH: usize = 16;
 
-/// How every seal begins, and no reply.
+/// The prefix of every seal. No reply starts with it.
 pub(super) const SEAL: &[u8] = b"lh-seal-";
 
-/// The longest line: a status, an error, a number or a length.
+/// The maximum length of a line: a status, an error, a number or a length.
 const MAX_LINE: usize = 64 * 1024;
 
-/// One whole message of the server.
+/// A complete message of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     Reply(Reply),
-    /// A number that was sent to be echoed.
+    /// The number of an echoed seal.
     Seal(u64),
-    /// Sent unasked, or as the confirmation of a subscription change.
+    /// A message, or the confirmation of a subscription change.
     Push(Vec<Reply>),
 }
 
-/// Bytes that are not RESP3, or more of them than this client accepts.
+/// Bytes that are not RESP3, or exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent {0}")]
 pub(super) struct Malformed(pub(super) &'static str);
@@ -41,38 +43,39 @@ pub(super) struct Malformed(pub(super) &'static str);
 /// The state of decoding between two reads.
 #[derive(Default)]
 pub(super) struct Decoder {
-    /// Lists that are not complete, the outermost first.
-    open: Vec<Open>,
-    /// Bytes of the current frame that were decoded.
+    /// Incomplete lists, outermost first.
+    open: Vec<OpenList>,
+    /// The size of the current frame so far.
     size: usize,
 }
 
-struct Open {
+struct OpenList {
     is_push: bool,
-    left: usize,
+    remaining: usize,
     items: Vec<Reply>,
 }
 
-/// What a line, with its body if it has one, stands for.
-enum Token {
+/// A line and its body, if it has one.
+enum Element {
     Value(Reply),
     Seal(u64),
     List { is_push: bool, length: usize },
 }
 
 impl Decoder {
-    /// Decodes at most one frame from the start of `bytes`, and returns how many bytes were used.
+    /// Decodes at most one frame from the start of `bytes`, and returns how
+    /// many bytes were consumed.
     ///
-    /// Bytes that were not used must be there again, at the start, in the next call.
+    /// The next call must start with the bytes that were not consumed.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<(usize, Option<Frame>), Malformed> {
         let mut used = 0;
-        while let Some((token, length)) = token(&bytes[used..])? {
+        while let Some((element, length)) = element(&bytes[used..])? {
             used += length;
             self.size += length;
             if self.size > MAX_FRAME {
-                return Err(Malformed("a frame that is too large"));
+                return Err(Malformed("a frame above 64 MiB"));
             }
-            if let Some(frame) = self.add(token)? {
+            if let Some(frame) = self.add(element)? {
                 self.size = 0;
                 return Ok((used, Some(frame)));
             }
@@ -80,36 +83,37 @@ impl Decoder {
         Ok((used, None))
     }
 
-    /// Puts a token where it belongs; returns the frame that it completes.
-    fn add(&mut self, token: Token) -> Result<Option<Frame>, Malformed> {
-        let mut value = match token {
-            Token::Value(value) => value,
-            Token::Seal(number) if self.open.is_empty() => return Ok(Some(Frame::Seal(number))),
-            // Inside a reply it is a value like any other.
-            Token::Seal(number) => {
+    /// Adds an element to the innermost list. Returns the frame that it
+    /// completes.
+    fn add(&mut self, element: Element) -> Result<Option<Frame>, Malformed> {
+        let mut value = match element {
+            Element::Value(value) => value,
+            Element::Seal(number) if self.open.is_empty() => return Ok(Some(Frame::Seal(number))),
+            // Inside a list it is an ordinary value.
+            Element::Seal(number) => {
                 let mut digits = Digits::default();
                 Reply::Bytes([SEAL, digits.of(number)].concat())
             }
-            Token::List { is_push, .. } if is_push && !self.open.is_empty() => {
+            Element::List { is_push, .. } if is_push && !self.open.is_empty() => {
                 return Err(Malformed("a push inside a reply"));
             }
-            Token::List { is_push, length } => {
+            Element::List { is_push, length } => {
                 if self.open.len() == MAX_DEPTH {
-                    return Err(Malformed("lists that are nested too deeply"));
+                    return Err(Malformed("lists nested deeper than 16 levels"));
                 }
                 // Grows as items arrive (invariant 2).
                 let items = Vec::with_capacity(length.min(16));
-                self.open.push(Open {
+                self.open.push(OpenList {
                     is_push,
-                    left: length,
+                    remaining: length,
                     items,
                 });
                 if length > 0 {
                     return Ok(None);
                 }
                 match self.close() {
-                    Closed::Frame(frame) => return Ok(Some(frame)),
-                    Closed::Inside(list) => list,
+                    ClosedList::Frame(frame) => return Ok(Some(frame)),
+                    ClosedList::Inside(list) => list,
                 }
             }
         };
@@ -118,135 +122,136 @@ impl Decoder {
                 return Ok(Some(Frame::Reply(value)));
             };
             open.items.push(value);
-            open.left -= 1;
-            if open.left > 0 {
+            open.remaining -= 1;
+            if open.remaining > 0 {
                 return Ok(None);
             }
             match self.close() {
-                Closed::Frame(frame) => return Ok(Some(frame)),
-                Closed::Inside(list) => value = list,
+                ClosedList::Frame(frame) => return Ok(Some(frame)),
+                ClosedList::Inside(list) => value = list,
             }
         }
     }
 
-    /// Ends the innermost list.
-    fn close(&mut self) -> Closed {
+    /// Closes the innermost list.
+    fn close(&mut self) -> ClosedList {
         let Some(open) = self.open.pop() else {
-            return Closed::Inside(Reply::Nil);
+            return ClosedList::Inside(Reply::Nil);
         };
         match (open.is_push, self.open.is_empty()) {
-            (true, _) => Closed::Frame(Frame::Push(open.items)),
-            (false, true) => Closed::Frame(Frame::Reply(Reply::List(open.items))),
-            (false, false) => Closed::Inside(Reply::List(open.items)),
+            (true, _) => ClosedList::Frame(Frame::Push(open.items)),
+            (false, true) => ClosedList::Frame(Frame::Reply(Reply::List(open.items))),
+            (false, false) => ClosedList::Inside(Reply::List(open.items)),
         }
     }
 }
 
-/// A list that is complete: all of a frame, or an item of the list around it.
-enum Closed {
+/// A complete list: a whole frame, or an item of the enclosing list.
+enum ClosedList {
     Frame(Frame),
     Inside(Reply),
 }
 
-/// The token at the start of `bytes` and its length, once all of it is there.
-fn token(bytes: &[u8]) -> Result<Option<(Token, usize)>, Malformed> {
+/// Returns the element at the start of `bytes` and its length, or `None` if it
+/// is incomplete.
+fn element(bytes: &[u8]) -> Result<Option<(Element, usize)>, Malformed> {
     let Some((line, after)) = line(bytes)? else {
         return Ok(None);
     };
     let (kind, text) = line.split_first().ok_or(Malformed("an empty line"))?;
     let value = match kind {
         b'+' => Reply::Bytes(text.to_vec()),
-        b'-' => Reply::Refused(refusal(text)),
+        b'-' => Reply::Refused(server_error(text)),
         b':' => Reply::Int(int(text)?),
         b'_' if text.is_empty() => Reply::Nil,
         b'#' => match text {
             b"t" => Reply::Int(1),
             b"f" => Reply::Int(0),
-            _ => return Err(Malformed("a truth value that is none")),
+            _ => return Err(Malformed("an invalid boolean")),
         },
-        // Numbers that this client never computes with.
+        // This client does not calculate with doubles or big numbers.
         b',' | b'(' => Reply::Bytes(text.to_vec()),
         b'$' | b'=' | b'!' => return body(*kind, text, bytes, after),
         b'*' | b'~' | b'%' | b'>' => return Ok(Some((list(*kind, text)?, after))),
-        _ => return Err(Malformed("a frame of an unknown type")),
+        _ => return Err(Malformed("an unknown frame type")),
     };
-    Ok(Some((Token::Value(value), after)))
+    Ok(Some((Element::Value(value), after)))
 }
 
-/// The first line without its end, and where the next one begins.
+/// Returns the first line without its terminator, and the start of the next.
 fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed> {
     let searched = &bytes[..bytes.len().min(MAX_LINE)];
     match searched.iter().position(|byte| *byte == b'\n') {
         Some(at) => match searched[..at].split_last() {
             Some((b'\r', line)) if !line.contains(&b'\r') => Ok(Some((line, at + 1))),
-            _ => Err(Malformed("a line that does not end as one")),
+            _ => Err(Malformed("a line without CRLF")),
         },
-        None if bytes.len() >= MAX_LINE => Err(Malformed("a line that is too long")),
+        None if bytes.len() >= MAX_LINE => Err(Malformed("a line above 64 KiB")),
         None => Ok(None),
     }
 }
 
-/// A string whose length the line announces.
+/// Parses a string whose length is in the line.
 fn body(
     kind: u8,
     text: &[u8],
     bytes: &[u8],
     start: usize,
-) -> Result<Option<(Token, usize)>, Malformed> {
+) -> Result<Option<(Element, usize)>, Malformed> {
     let length = match int(text)? {
-        // How RESP2 says that there is nothing.
-        -1 if kind == b'$' => return Ok(Some((Token::Value(Reply::Nil), start))),
-        length => length_of(length)?,
+        // The null of RESP2.
+        -1 if kind == b'$' => return Ok(Some((Element::Value(Reply::Nil), start))),
+        length => checked_length(length)?,
     };
     let end = start + length;
     let Some(after) = bytes.get(end..end + 2) else {
         return Ok(None);
     };
     if after != b"\r\n" {
-        return Err(Malformed("a string that is longer than announced"));
+        return Err(Malformed("a string longer than its length"));
     }
     let content = &bytes[start..end];
     if let Some(number) = seal(content) {
-        return Ok(Some((Token::Seal(number), end + 2)));
+        return Ok(Some((Element::Seal(number), end + 2)));
     }
     let value = match kind {
-        b'!' => Reply::Refused(refusal(content)),
-        // Three letters say how it is formatted.
+        b'!' => Reply::Refused(server_error(content)),
+        // A verbatim string starts with a three-letter format.
         b'=' if content.get(3) == Some(&b':') => Reply::Bytes(content[4..].to_vec()),
         b'=' => return Err(Malformed("a verbatim string without its format")),
         _ => Reply::Bytes(content.to_vec()),
     };
-    Ok(Some((Token::Value(value), end + 2)))
+    Ok(Some((Element::Value(value), end + 2)))
 }
 
-/// The number of a seal, where it is written as we write it.
+/// Returns the number of a seal, if `content` is a seal in canonical form.
 fn seal(content: &[u8]) -> Option<u64> {
     let digits = content.strip_prefix(SEAL)?;
     let number = u64::try_from(int(digits).ok()?).ok()?;
     (Digits::default().of(number) == digits).then_some(number)
 }
 
-fn list(kind: u8, text: &[u8]) -> Result<Token, Malformed> {
+fn list(kind: u8, text: &[u8]) -> Result<Element, Malformed> {
     let length = match int(text)? {
-        -1 if kind == b'*' => return Ok(Token::Value(Reply::Nil)),
-        length => length_of(length)?,
+        -1 if kind == b'*' => return Ok(Element::Value(Reply::Nil)),
+        length => checked_length(length)?,
     };
-    Ok(Token::List {
+    Ok(Element::List {
         is_push: kind == b'>',
         length: if kind == b'%' { 2 * length } else { length },
     })
 }
 
-fn length_of(number: i64) -> Result<usize, Malformed> {
+fn checked_length(number: i64) -> Result<usize, Malformed> {
     let length = usize::try_from(number).map_err(|_| Malformed("a negative length"))?;
     match length <= MAX_FRAME {
         true => Ok(length),
-        false => Err(Malformed("a length that is too large")),
+        false => Err(Malformed("a length above 64 MiB")),
     }
 }
 
 fn int(text: &[u8]) -> Result<i64, Malformed> {
-    let malformed = Malformed("a number that is none");
+    let malformed = Malformed("an invalid number");
     let (is_negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] | digits => (false, digits),
@@ -258,7 +263,7 @@ fn int(text: &[u8]) -> Result<i64, Malformed> {
     for digit in digits {
         let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'));
         let digit = digit.ok_or(malformed)?;
-        // Downwards, since there is one more number below zero than above.
+        // Negative, because `i64::MIN` has no positive counterpart.
         let next = number
             .checked_mul(10)
             .and_then(|ten| ten.checked_sub(digit));
@@ -270,7 +275,7 @@ fn int(text: &[u8]) -> Result<i64, Malformed> {
     }
 }
 
-fn refusal(text: &[u8]) -> ServerError {
+fn server_error(text: &[u8]) -> ServerError {
     let text = String::from_utf8_lossy(text);
     let (code, detail) = text.split_once(' ').unwrap_or((&text, ""));
     ServerError::new(code, detail)
@@ -284,7 +289,7 @@ mod tests {
 
     use super::*;
 
-    /// All frames of `bytes`, which arrive in pieces of `step`.
+    /// Decodes `bytes` in chunks of `step`.
     fn decode(bytes: &[u8], step: usize) -> Result<Vec<Frame>, Malformed> {
         let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
         let (mut start, mut end) = (0, 0);
@@ -313,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_decoded() {
+    fn every_resp3_type_is_decoded() {
         for (bytes, reply) in [
             ("+OK\r\n", text("OK")),
             (":-7\r\n", Reply::Int(-7)),
@@ -347,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn seal_is_no_reply() {
+    fn seal_is_not_a_reply() {
         assert_eq!(one("$10\r\nlh-seal-12\r\n"), Ok(Frame::Seal(12)));
         let inside = Reply::List(vec![text("lh-seal-1")]);
         assert_eq!(one("*1\r\n$9\r\nlh-seal-1\r\n"), Ok(Frame::Reply(inside)));
@@ -356,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_resp3_does_not_allow_is_malformed() {
+    fn invalid_resp3_is_malformed() {
         for bytes in [
             "?\r\n",
             "\r\n",
@@ -386,12 +391,12 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_frame_is_refused_at_its_limit() {
+    fn frame_above_limit_is_rejected() {
         let mut decoder = Decoder::default();
         let body = format!("${}\r\n{}\r\n", 1 << 20, "x".repeat(1 << 20));
         assert_eq!(decoder.decode(b"*1000000\r\n").unwrap(), (10, None));
         let refused = (0..65).find(|_| decoder.decode(body.as_bytes()).is_err());
-        assert!(refused.is_some(), "64 MiB are the most");
+        assert!(refused.is_some(), "the limit is 64 MiB");
     }
 
     fn reply() -> impl Strategy<Value = Reply> {
@@ -413,17 +418,17 @@ mod tests {
                 out.extend(bytes);
                 out.extend(b"\r\n");
             }
-            Reply::Refused(refusal) => out.extend(format!("-{refusal}\r\n").bytes()),
+            Reply::Refused(server_error) => out.extend(format!("-{server_error}\r\n").bytes()),
             Reply::List(items) => {
                 out.extend(format!("*{}\r\n", items.len()).bytes());
                 items.iter().for_each(|item| encode(item, out));
             }
-            Reply::PerNode(_) => unreachable!("no reply of one server"),
+            Reply::PerNode(_) => unreachable!("not a reply of one server"),
         }
     }
 
     #[test]
-    fn frames_survive_any_cut() {
+    fn frames_are_decoded_in_any_chunks() {
         let inputs = (vec((any::<bool>(), reply()), 1..6), 1..40usize);
         hold_for_all(2_000, &inputs, |(replies, step)| {
             let (mut bytes, mut sent) = (Vec::new(), Vec::new());
@@ -451,7 +456,7 @@ mod tests {
             1 => any::<u8>(),
         ];
         hold_for_all(5_000, &(vec(byte, 0..200), 1..20usize), |(bytes, step)| {
-            // The same whether it comes at once or in pieces.
+            // The result does not depend on the chunks.
             assert_eq!(
                 decode(&bytes, step).is_err(),
                 decode(&bytes, usize::MAX).is_err()

@@ -1,33 +1,33 @@
-//! TLS by rustls, with the cryptography that the features choose.
+//! TLS with rustls.
 //!
-//! The provider is passed to every connection and never installed for the process: the choice of the application stays its
-//! own.
-
-use std::sync::Arc;
+//! The crypto provider comes from the enabled features and is passed to every
+//! connection. It is never installed as the process default, which belongs to
+//! the application.
 
 use crate::error::BoxError;
 
-/// What TLS connections trust and show.
+/// TLS settings.
 #[derive(Clone, Default)]
 pub(crate) struct Tls {
-    /// The certificate (PEM) that a server's must be signed by, in place of the system's.
+    /// The root certificate (PEM) to trust instead of the system's.
     pub(crate) root_certificate: Option<Vec<u8>>,
-    /// Certificate and key (PEM), for servers that ask for them.
+    /// The client certificate and its private key (PEM).
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name that certificates must have, in place of the host that is
-    /// dialled.
+    /// The name that server certificates must have, instead of the host.
     pub(crate) name: Option<String>,
-    /// Accepts any certificate.
+    /// Accepts any server certificate.
     pub(crate) trusts_all: bool,
 }
 
 #[cfg(feature = "tls")]
 pub(super) use with_rustls::{Connector, connect};
 #[cfg(not(feature = "tls"))]
-pub(super) use without::{Connector, connect};
+pub(super) use without::{NoTls as Connector, connect};
 
 #[cfg(feature = "tls")]
 mod with_rustls {
+    use std::sync::Arc;
+
     use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;
@@ -43,13 +43,13 @@ mod with_rustls {
         ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
     };
 
-    use super::{Arc, BoxError, Tls};
+    use super::{BoxError, Tls};
 
-    /// Makes TLS connections with one configuration.
+    /// A TLS configuration.
     #[derive(Clone)]
     pub(in super::super) struct Connector {
         config: Arc<ClientConfig>,
-        /// The name to verify, in place of the host that is dialled.
+        /// The name to verify instead of the host.
         name: Option<ServerName<'static>>,
     }
 
@@ -69,7 +69,7 @@ mod with_rustls {
                 Some((certificate, key)) => {
                     let chain = certificates(certificate)?;
                     let key = PrivateKeyDer::from_pem_slice(key)
-                        .map_err(|_| "the private key is not PEM")?;
+                        .map_err(|_| "invalid private key: not PEM")?;
                     builder.with_client_auth_cert(chain, key)?
                 }
             };
@@ -82,11 +82,11 @@ mod with_rustls {
 
     fn verified_name(name: &str) -> Result<ServerName<'static>, BoxError> {
         let parsed = ServerName::try_from(name.to_owned());
-        parsed.map_err(|_| "the TLS name is neither a DNS name nor an IP address".into())
+        parsed.map_err(|_| "invalid TLS name: neither a DNS name nor an IP address".into())
     }
 
-    /// Secures `stream` to a server whose certificate must be for `host`, or
-    /// for the name that was set.
+    /// Performs the TLS handshake. The server's certificate must be valid for
+    /// `host`, or for the configured name.
     pub(in super::super) async fn connect(
         connector: &Connector,
         host: &str,
@@ -100,7 +100,7 @@ mod with_rustls {
         connector.connect(name, stream).await
     }
 
-    /// The provider of the features, else the one that the application has installed.
+    /// Returns the provider of the enabled feature, or the process default.
     fn provider() -> Result<CryptoProvider, BoxError> {
         #[cfg(feature = "ring")]
         return Ok(tokio_rustls::rustls::crypto::ring::default_provider());
@@ -110,8 +110,8 @@ mod with_rustls {
         return CryptoProvider::get_default()
             .map(|provider| (**provider).clone())
             .ok_or_else(|| {
-                "TLS needs the feature `ring` or `aws-lc-rs` of leasehold, or a rustls provider \
-                 that the application installs"
+                "TLS requires the feature `ring` or `aws-lc-rs` of leasehold, or a rustls provider \
+                 installed by the application"
                     .into()
             });
     }
@@ -128,7 +128,7 @@ mod with_rustls {
                 let found = rustls_native_certs::load_native_certs();
                 let (added, _) = roots.add_parsable_certificates(found.certs);
                 if added == 0 {
-                    return Err("the system has no root certificates".into());
+                    return Err("no root certificates found on this system".into());
                 }
             }
         }
@@ -139,11 +139,11 @@ mod with_rustls {
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
-            _ => Err("the certificate is not PEM".into()),
+            _ => Err("invalid certificate: not PEM".into()),
         }
     }
 
-    /// Checks signatures, and no certificate.
+    /// Verifies signatures, but accepts any certificate.
     #[derive(Debug)]
     struct TrustAll(Arc<CryptoProvider>);
 
@@ -191,18 +191,18 @@ mod without {
 
     use super::{BoxError, Tls};
 
-    /// Cannot be made: there is no TLS in this build.
+    /// TLS is not compiled in; this type has no values.
     #[derive(Clone)]
-    pub(in super::super) enum Connector {}
+    pub(in super::super) enum NoTls {}
 
-    impl Connector {
+    impl NoTls {
         pub(in super::super) fn new(_: &Tls) -> Result<Self, BoxError> {
-            Err("it needs the feature `tls` of leasehold".into())
+            Err("TLS requires the feature `tls` of leasehold".into())
         }
     }
 
     pub(in super::super) async fn connect(
-        connector: &Connector,
+        connector: &NoTls,
         _: &str,
         _: TcpStream,
     ) -> std::io::Result<TcpStream> {

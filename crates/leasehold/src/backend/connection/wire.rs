@@ -1,15 +1,19 @@
-//! The bytes of one connection: callers write, one task reads.
+//! The socket of one connection: callers write, one task reads.
 //!
-//! A caller encodes its request into a buffer that all callers share, and writes the buffer from its own task. Where other
-//! requests are on their way it first lets every task that is ready add its own, so that many requests leave in one write
-//! without a timer. One task reads on the runtime that owns the connection, and completes requests.
+//! A caller encodes its request into a shared buffer and writes the buffer from
+//! its own task. If other requests are pending, it first yields once, so that
+//! other ready tasks can add theirs. Many requests then leave in one write,
+//! without a timer. One task reads, on the runtime that owns the connection,
+//! and completes requests.
 //!
 //! # Invariants
 //!
-//! 1. Requests are written in the order in which they were registered, whole, and each at most once.
-//! 2. A request is written by its own task at the latest when that task is next polled or dropped. No request depends on
-//!    another caller's task being polled.
-//! 3. What the socket does not accept at once is written by the reading task when the socket is ready.
+//! 1. Requests are written whole, in registration order, and at most once each.
+//! 2. A request is written by its own task, at the latest when that task is
+//!    next polled or dropped. No request depends on another caller's task being
+//!    polled.
+//! 3. Bytes that the socket does not accept immediately are written by the
+//!    reading task when the socket is ready.
 //! 4. When the reading task ends, for any reason, the connection is closed.
 
 use std::future::Future;
@@ -24,129 +28,143 @@ use crate::sync::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
 
-use super::matching::{Broken, Change, Event, Matcher, Ticket, write_seal};
+use super::matching::{ConnectionClosed, Matcher, PushEvent, RequestId, SubscribeOp, write_seal};
 use super::resp::{Decoder, Frame, Malformed};
 use crate::backend::Channel;
+use crate::backend::Reply;
 use crate::backend::command::{Batch, Command};
-use crate::backend::reply::Reply;
 
-/// How much is read at once; the buffer grows with the largest frame.
-const READ: usize = 16 * 1024;
+/// How much is read at once. The buffer grows to the size of the largest frame.
+const READ_CHUNK: usize = 16 * 1024;
 
-/// The half of a socket that is written to.
-pub(super) type Writer = Pin<Box<dyn AsyncWrite + Send>>;
+/// The write half of a socket.
+pub(super) type SocketWriter = Pin<Box<dyn AsyncWrite + Send>>;
 
-/// The half of a socket that is read from.
-pub(super) type Reader = Pin<Box<dyn AsyncRead + Send>>;
+/// The read half of a socket.
+pub(super) type SocketReader = Pin<Box<dyn AsyncRead + Send>>;
 
-/// Called on the reading task for every push. It must not block.
-pub(super) type OnEvent = Box<dyn Fn(Event) + Send + Sync>;
+/// A callback for pushes. It runs on the reading task and must not block.
+pub(super) type OnEvent = Box<dyn Fn(PushEvent) + Send + Sync>;
 
 pub(super) struct Wire {
-    state: Mutex<State>,
-    /// Locked only by the thread that has set `State::is_writing`, so no thread waits for it.
-    writer: Mutex<Writer>,
-    /// Wakes the reading task when the socket accepts more.
-    ready: Arc<Ready>,
+    state: Mutex<WireState>,
+    /// Locked only by the thread that set `WireState::is_writing`, so the lock
+    /// is never contended.
+    writer: Mutex<SocketWriter>,
+    /// Wakes the reading task when the socket accepts more bytes.
+    ready: Arc<SocketReady>,
     closed: AtomicBool,
     on_close: Notify,
-    /// How often replies were believed.
-    answers: AtomicU64,
+    /// How many reads contained accepted replies.
+    reply_count: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct WireState {
     matcher: Matcher,
-    /// Encoded, not yet written.
+    /// Encoded requests that are not yet written.
     out: Vec<u8>,
-    /// An empty buffer to be used again.
+    /// An empty buffer for reuse.
     spare: Vec<u8>,
     is_writing: bool,
-    /// The reading task is about to write.
-    is_reader_awake: bool,
-    /// Whether the socket keeps bytes that are to be flushed, as TLS does.
+    /// The reading task is about to flush, so callers need not.
+    reader_will_flush: bool,
+    /// The socket buffers bytes that must be flushed, as TLS does.
     is_unflushed: bool,
-    /// Whether seals are sent: from the end of the handshake on, and not to sentinels, which do not know them.
+    /// Whether requests are sealed. Starts after the handshake, and never on
+    /// connections to sentinels, which do not support `ECHO`.
     is_sealed: bool,
-    why_closed: Option<Arc<str>>,
+    close_reason: Option<Arc<str>>,
 }
 
-impl State {
-    fn request(&mut self, batch: &Batch) -> Ticket {
-        let of = self.matcher.request(batch.len());
+impl WireState {
+    fn request(&mut self, batch: &Batch) -> RequestId {
+        let request = self.matcher.register(batch.len());
         for command in batch.commands() {
             command.write_to(&mut self.out);
-            self.matcher.expect_reply(of);
+            self.matcher.expect_reply(request);
         }
-        self.seal(of);
-        of
+        self.seal(request);
+        request
     }
 
-    fn change(&mut self, change: Change, channels: &[Channel]) -> Ticket {
-        let of = self.matcher.request(channels.len());
+    fn update_subscriptions(&mut self, op: SubscribeOp, channels: &[Channel]) -> RequestId {
+        let request = self.matcher.register(channels.len());
         for channel in channels {
-            // One command each: those of a cluster must not be named together unless they are of one slot.
-            let command = Command::new(verb(change, channel)).arg(channel.name());
+            // One command per channel: a cluster node rejects a command whose
+            // channels belong to different slots.
+            let command = Command::new(command_name(op, channel)).arg(channel.name());
             command.write_to(&mut self.out);
-            self.matcher.expect_change(of, change, channel.clone());
+            self.matcher
+                .expect_confirmation(request, op, channel.clone());
         }
-        self.seal(of);
-        of
+        self.seal(request);
+        request
     }
 
-    fn seal(&mut self, of: Ticket) {
+    fn seal(&mut self, request: RequestId) {
         if self.is_sealed {
-            let number = self.matcher.expect_seal(of);
+            let number = self.matcher.expect_seal(request);
             write_seal(&mut self.out, number);
         }
     }
 }
 
-/// Why a request has no replies: the connection was closed first.
-pub(super) struct Closed(pub(super) Arc<str>);
+/// The connection was closed before the replies arrived; contains the reason.
+pub(super) struct WireClosed(pub(super) Arc<str>);
 
 impl Wire {
-    /// Starts to read from `reader` on the current runtime.
-    pub(super) fn start(reader: Reader, writer: Writer, on_event: OnEvent) -> Arc<Self> {
+    /// Starts reading from `reader` on the current runtime.
+    pub(super) fn start(
+        reader: SocketReader,
+        writer: SocketWriter,
+        on_event: OnEvent,
+    ) -> Arc<Self> {
         let wire = Arc::new(Self {
             state: Mutex::default(),
             writer: Mutex::new(writer),
             ready: Arc::default(),
             closed: AtomicBool::new(false),
             on_close: Notify::new(),
-            answers: AtomicU64::new(0),
+            reply_count: AtomicU64::new(0),
         });
-        // From here on, so that a task that is never run ends the connection too (invariant 4).
-        let reading = Reading(wire.clone());
+        // Created before the spawn, so that a task that never runs also closes
+        // the connection (invariant 4).
+        let reading = ReadTask(wire.clone());
         tokio::spawn(async move { reading.read(reader, on_event).await });
         wire
     }
 
     /// Sends `batch` and waits for its replies.
-    pub(super) async fn request(&self, batch: &Batch) -> Result<Vec<Reply>, Closed> {
+    pub(super) async fn request(&self, batch: &Batch) -> Result<Vec<Reply>, WireClosed> {
         self.send(|state| state.request(batch)).await
     }
 
-    /// Enters or leaves channels; a confirmation is [`Reply::Nil`], a refusal is itself.
-    pub(super) async fn change(
+    /// Subscribes or unsubscribes. A confirmation is [`Reply::Nil`], an error
+    /// reply is returned as such.
+    pub(super) async fn update_subscriptions(
         &self,
-        change: Change,
+        op: SubscribeOp,
         channels: &[Channel],
-    ) -> Result<Vec<Reply>, Closed> {
-        self.send(|state| state.change(change, channels)).await
+    ) -> Result<Vec<Reply>, WireClosed> {
+        self.send(|state| state.update_subscriptions(op, channels))
+            .await
     }
 
     async fn send(
         &self,
-        register: impl FnOnce(&mut State) -> Ticket,
-    ) -> Result<Vec<Reply>, Closed> {
-        let (exchange, must_write) = {
+        register: impl FnOnce(&mut WireState) -> RequestId,
+    ) -> Result<Vec<Reply>, WireClosed> {
+        let (replies, must_write) = {
             let mut state = self.state.lock();
             let is_alone = state.matcher.owed() == 0;
-            let ticket = Some(register(&mut state));
-            let must_write = !state.is_reader_awake;
+            let request = Some(register(&mut state));
+            let must_write = !state.reader_will_flush;
             (
-                Exchange { wire: self, ticket },
+                ReplyFuture {
+                    wire: self,
+                    request,
+                },
                 must_write.then_some(is_alone),
             )
         };
@@ -154,17 +172,20 @@ impl Wire {
             Some(true) => self.flush(),
             Some(false) => {
                 let flush = FlushOnDrop(self);
-                // Every other task that is ready adds its request.
+                // Lets other ready tasks add their requests.
                 tokio::task::yield_now().await;
                 drop(flush);
             }
-            // The reading task writes on its way out.
+            // The reading task flushes before it reads again.
             None => {}
         }
-        exchange.await.map_err(|Broken| Closed(self.why_closed()))
+        replies
+            .await
+            .map_err(|ConnectionClosed| WireClosed(self.close_reason()))
     }
 
-    /// Writes everything that is there, unless another thread is writing: that thread writes until nothing is left.
+    /// Writes all buffered requests. If another thread is writing, that thread
+    /// also writes what was added meanwhile.
     fn flush(&self) {
         let mut state = self.state.lock();
         if state.is_writing {
@@ -202,7 +223,7 @@ impl Wire {
         state.is_writing = false;
     }
 
-    /// Writes as much of `bytes` as the socket accepts, and flushes what it keeps.
+    /// Writes as much of `bytes` as the socket accepts, and flushes the socket.
     fn write(&self, bytes: &[u8]) -> (usize, Poll<io::Result<()>>) {
         let waker = Waker::from(self.ready.clone());
         let mut context = Context::from_waker(&waker);
@@ -230,22 +251,24 @@ impl Wire {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// How often replies were believed: it stands still while the server is silent.
-    pub(super) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+    /// Returns how many reads contained accepted replies. It does not change
+    /// while the server is silent.
+    pub(super) fn reply_count(&self) -> u64 {
+        self.reply_count.load(Ordering::Relaxed)
     }
 
-    /// Ends every request that is not complete, and the reading task. Only the first call has an effect.
-    pub(super) fn close(&self, why: &str) {
+    /// Fails every incomplete request and ends the reading task. Only the first
+    /// call has an effect.
+    pub(super) fn close(&self, reason: &str) {
         let mut state = self.state.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        state.why_closed = Some(why.into());
+        state.close_reason = Some(reason.into());
         state.out = Vec::new();
-        let woken = state.matcher.close();
+        let wakers = state.matcher.close();
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
         self.on_close.notify_waiters();
         self.ready.0.notify_one();
     }
@@ -262,52 +285,55 @@ impl Wire {
         }
     }
 
-    fn why_closed(&self) -> Arc<str> {
+    fn close_reason(&self) -> Arc<str> {
         let state = self.state.lock();
-        state.why_closed.clone().unwrap_or_else(|| "closed".into())
+        state
+            .close_reason
+            .clone()
+            .unwrap_or_else(|| "closed".into())
     }
 }
 
-fn verb(change: Change, channel: &Channel) -> &'static str {
-    match (change, channel) {
-        (Change::Enter, Channel::Sharded(_)) => "SSUBSCRIBE",
-        (Change::Leave, Channel::Sharded(_)) => "SUNSUBSCRIBE",
-        (Change::Enter, Channel::Classic(_)) => "SUBSCRIBE",
-        (Change::Leave, Channel::Classic(_)) => "UNSUBSCRIBE",
+fn command_name(op: SubscribeOp, channel: &Channel) -> &'static str {
+    match (op, channel) {
+        (SubscribeOp::Subscribe, Channel::Sharded(_)) => "SSUBSCRIBE",
+        (SubscribeOp::Unsubscribe, Channel::Sharded(_)) => "SUNSUBSCRIBE",
+        (SubscribeOp::Subscribe, Channel::Classic(_)) => "SUBSCRIBE",
+        (SubscribeOp::Unsubscribe, Channel::Classic(_)) => "UNSUBSCRIBE",
     }
 }
 
-/// The caller's side of a request on its way. Dropping it leaves the request its place.
-struct Exchange<'a> {
+/// Waits for the replies of a request. Dropping it abandons the request.
+struct ReplyFuture<'a> {
     wire: &'a Wire,
-    /// `None` once it is complete.
-    ticket: Option<Ticket>,
+    /// `None` once the request is complete.
+    request: Option<RequestId>,
 }
 
-impl Future for Exchange<'_> {
-    type Output = Result<Vec<Reply>, Broken>;
+impl Future for ReplyFuture<'_> {
+    type Output = Result<Vec<Reply>, ConnectionClosed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(ticket) = self.ticket else {
-            return Poll::Ready(Err(Broken));
+        let Some(request) = self.request else {
+            return Poll::Ready(Err(ConnectionClosed));
         };
-        let outcome = self.wire.state.lock().matcher.poll(ticket, context);
+        let outcome = self.wire.state.lock().matcher.poll(request, context);
         if outcome.is_ready() {
-            self.ticket = None;
+            self.request = None;
         }
         outcome
     }
 }
 
-impl Drop for Exchange<'_> {
+impl Drop for ReplyFuture<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            self.wire.state.lock().matcher.abandon(ticket);
+        if let Some(request) = self.request {
+            self.wire.state.lock().matcher.abandon(request);
         }
     }
 }
 
-/// Writes when it is dropped (invariant 2).
+/// Flushes when dropped (invariant 2).
 struct FlushOnDrop<'a>(&'a Wire);
 
 impl Drop for FlushOnDrop<'_> {
@@ -316,34 +342,34 @@ impl Drop for FlushOnDrop<'_> {
     }
 }
 
-/// Wakes the reading task, from the socket's side.
+/// The waker that the socket calls when it accepts more bytes.
 #[derive(Default)]
-struct Ready(Notify);
+struct SocketReady(Notify);
 
-impl Wake for Ready {
+impl Wake for SocketReady {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
 }
 
-/// The task that reads. Dropping it closes the connection (invariant 4).
-struct Reading(Arc<Wire>);
+/// The reading task. Dropping it closes the connection (invariant 4).
+struct ReadTask(Arc<Wire>);
 
-impl Drop for Reading {
+impl Drop for ReadTask {
     fn drop(&mut self) {
-        self.0.close("its runtime has ended");
+        self.0.close("the runtime of the connection was shut down");
     }
 }
 
-impl Reading {
-    async fn read(self, mut reader: Reader, on_event: OnEvent) {
+impl ReadTask {
+    async fn read(self, mut reader: SocketReader, on_event: OnEvent) {
         let wire = &*self.0;
         let mut decoder = Decoder::default();
-        let (mut buffer, mut start) = (Vec::with_capacity(READ), 0);
-        let (mut frames, mut woken, mut events) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut buffer, mut start) = (Vec::with_capacity(READ_CHUNK), 0);
+        let (mut frames, mut wakers, mut events) = (Vec::new(), Vec::new(), Vec::new());
         while !wire.is_closed() {
             buffer.drain(..mem::take(&mut start));
-            buffer.reserve(READ);
+            buffer.reserve(READ_CHUNK);
             let read = tokio::select! {
                 biased;
                 read = reader.read_buf(&mut buffer) => read,
@@ -353,31 +379,32 @@ impl Reading {
                 }
             };
             match read {
-                Ok(0) => return wire.close("the server has closed the connection"),
+                Ok(0) => return wire.close("the server closed the connection"),
                 Ok(_) => {}
                 Err(error) => return wire.close(&error.to_string()),
             }
-            let taken = decode(&mut decoder, &buffer, &mut start, &mut frames)
+            let handled = decode(&mut decoder, &buffer, &mut start, &mut frames)
                 .map_err(|malformed| malformed.to_string())
-                .and_then(|()| wire.take(&mut frames, &mut woken, &mut events));
-            if let Err(why) = taken {
-                tracing::warn!(why, "closing a connection that cannot be trusted");
-                return wire.close(&why);
+                .and_then(|()| wire.handle(&mut frames, &mut wakers, &mut events));
+            if let Err(reason) = handled {
+                tracing::warn!(reason, "protocol violation, closing the connection");
+                return wire.close(&reason);
             }
             events.drain(..).for_each(&on_event);
-            let several = woken.len() > 1;
-            woken.drain(..).for_each(Waker::wake);
+            let several = wakers.len() > 1;
+            wakers.drain(..).for_each(Waker::wake);
             if several {
-                // The callers that were woken send what comes next; all of it leaves together.
+                // The woken callers send their next requests, which then leave
+                // together.
                 tokio::task::yield_now().await;
-                wire.state.lock().is_reader_awake = false;
+                wire.state.lock().reader_will_flush = false;
                 wire.flush();
             }
         }
     }
 }
 
-/// Decodes every frame that is complete.
+/// Decodes every complete frame.
 fn decode(
     decoder: &mut Decoder,
     bytes: &[u8],
@@ -395,22 +422,22 @@ fn decode(
 }
 
 impl Wire {
-    fn take(
+    fn handle(
         &self,
         frames: &mut Vec<Frame>,
-        woken: &mut Vec<Waker>,
-        events: &mut Vec<Event>,
+        wakers: &mut Vec<Waker>,
+        events: &mut Vec<PushEvent>,
     ) -> Result<(), String> {
         let mut state = self.state.lock();
         let owed = state.matcher.owed();
         for frame in frames.drain(..) {
-            let event = state.matcher.take(frame, woken);
+            let event = state.matcher.handle(frame, wakers);
             events.extend(event.map_err(|distrust| distrust.to_string())?);
         }
         if state.matcher.owed() < owed {
-            self.answers.fetch_add(1, Ordering::Relaxed);
+            self.reply_count.fetch_add(1, Ordering::Relaxed);
         }
-        state.is_reader_awake = woken.len() > 1;
+        state.reader_will_flush = wakers.len() > 1;
         Ok(())
     }
 }

@@ -1,9 +1,10 @@
-//! A server in memory behind a network drawn from a seed, on tokio's clock: for running the layers above through more
-//! schedules than any machine has time for.
+//! A simulated server and network, driven by a seed and tokio's clock. It runs
+//! the layers above through many schedules in little time.
 //!
-//! It has the commands that a mutex uses. Requests of one connection are executed in order; otherwise they may be executed late,
-//! refused or lost, their answers too, and connections may break with requests still on their way, as long as
-//! [`World::calm_down`] was not called. Nothing is executed twice: connections do not do that.
+//! It supports the commands of a mutex. Requests of one connection are executed
+//! in order. Until [`World::calm_down`] is called, requests and replies may be
+//! delayed, refused or lost, and connections may break with requests in flight.
+//! Nothing is executed twice, because connections never repeat a command.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,35 +15,35 @@ use crate::sync::Mutex;
 use testkit::Dice;
 use tokio::sync::oneshot;
 
-use super::subscriptions::{Subscription, Unsubscribe};
-use super::{
+use crate::backend::{
     Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, PubSubEvent, Purpose,
-    Reply, RequestError, ServerError, ServerFacts, Slot,
+    Reply, RequestError, ServerError, ServerFacts, Slot, Subscription, Unsubscribe,
 };
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
 
-/// How long a request may be on its way on a connection that has broken: less than what the lease layer reckons with.
+/// The maximum delay of a request in flight on a broken connection. It is
+/// shorter than the delay that the lease layer assumes.
 pub(crate) const LATE: Duration = Duration::from_secs(14);
 
-/// The server, and the network in front of it.
+/// The server and its network.
 pub(crate) struct World {
-    server: Mutex<Server>,
+    server: Mutex<SimulatedServer>,
     dice: Mutex<Dice>,
     calm: AtomicBool,
     connections: AtomicU64,
 }
 
-/// What the server has.
+/// The state of the server.
 #[derive(Default)]
-struct Server {
+struct SimulatedServer {
     keys: HashMap<Vec<u8>, (Vec<u8>, BootInstant)>,
     counter: i64,
-    listeners: HashMap<Channel, Vec<Numbered>>,
+    listeners: HashMap<Channel, Vec<SimulatedListener>>,
 }
 
-/// A listener and its number.
-type Numbered = (u64, Arc<dyn Listener>);
+/// A listener and its id.
+type SimulatedListener = (u64, Arc<dyn Listener>);
 
 impl World {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
@@ -54,21 +55,21 @@ impl World {
         })
     }
 
-    /// From now on nothing fails.
+    /// Stops all faults.
     pub(crate) fn calm_down(&self) {
         self.calm.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nothing is held.
+    /// Returns whether no lock is held.
     pub(crate) fn is_empty(&self) -> bool {
         let now = BootInstant::now();
         let server = self.server.lock();
         server.keys.values().all(|(_, ends)| *ends <= now)
     }
 
-    /// A way for one process to talk to it.
+    /// Returns a backend for one process.
     pub(crate) fn connect(self: &Arc<Self>) -> Arc<Simulated> {
-        let open = || Mutex::new(Arc::new(Wire::new(self)));
+        let open = || Mutex::new(Arc::new(SimulatedConnection::new(self)));
         Arc::new(Simulated {
             world: self.clone(),
             requests: open(),
@@ -76,17 +77,19 @@ impl World {
         })
     }
 
-    /// A number below `limit`.
+    /// Returns a random number below `limit`.
     pub(crate) fn below(&self, limit: u64) -> u64 {
         self.dice.lock().below(limit)
     }
 
-    /// True about `of_thousand` times in a thousand, never in calm.
+    /// Returns true in about `of_thousand` of 1000 calls, and never after
+    /// [`World::calm_down`].
     fn happens(&self, of_thousand: u64) -> bool {
         !self.calm.load(Ordering::SeqCst) && self.below(1000) < of_thousand
     }
 
-    /// How long something is on its way: mostly short, sometimes longer than anybody waits.
+    /// Returns a random network delay: mostly short, sometimes longer than any
+    /// request timeout.
     fn delay(&self) -> Duration {
         if self.happens(20) {
             return Duration::from_millis(self.below(4000));
@@ -128,11 +131,11 @@ impl World {
                 None => -2,
             }),
             [b"DELEX", key, b"IFEQ", mark] => {
-                let ours = server.keys.get(*key).is_some_and(|(at, _)| at == mark);
-                if ours {
+                let is_owner = server.keys.get(*key).is_some_and(|(at, _)| at == mark);
+                if is_owner {
                     server.keys.remove(*key);
                 }
-                Reply::Int(i64::from(ours))
+                Reply::Int(i64::from(is_owner))
             }
             [b"SPUBLISH", channel, text] => {
                 let channel = Channel::Sharded(channel.to_vec());
@@ -140,7 +143,8 @@ impl World {
                 drop(server);
                 Reply::Int(self.publish(&listeners, text))
             }
-            // Renewal is the only script with one key, tokens that with two.
+            // The renewal is the only script with one key, the token
+            // reservation the only one with two.
             [b"EVALSHA", _, b"1", key, mark, lease] => match server.keys.get_mut(*key) {
                 Some((value, ends)) if value == mark => {
                     *ends = (*ends).max(now + millis(lease));
@@ -158,11 +162,11 @@ impl World {
                     false => Reply::Int(0),
                 }
             }
-            other => panic!("BUG: no such command: {other:?}"),
+            other => panic!("BUG: unknown command: {other:?}"),
         }
     }
 
-    fn publish(self: &Arc<Self>, listeners: &[Numbered], text: &[u8]) -> i64 {
+    fn publish(self: &Arc<Self>, listeners: &[SimulatedListener], text: &[u8]) -> i64 {
         for (_, listener) in listeners {
             if self.happens(50) {
                 continue;
@@ -189,11 +193,11 @@ fn millis(digits: &[u8]) -> Duration {
     Duration::from_millis(number(digits).unsigned_abs())
 }
 
-/// One process's connections.
+/// The connections of one process.
 pub(crate) struct Simulated {
     world: Arc<World>,
-    requests: Mutex<Arc<Wire>>,
-    keeper: Mutex<Arc<Wire>>,
+    requests: Mutex<Arc<SimulatedConnection>>,
+    keeper: Mutex<Arc<SimulatedConnection>>,
 }
 
 impl Backend for Simulated {
@@ -207,15 +211,15 @@ impl Backend for Simulated {
     }
 
     fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
-        let wire = match purpose {
+        let connection = match purpose {
             Purpose::Requests => &self.requests,
             Purpose::Keeper => &self.keeper,
         };
-        let mut wire = wire.lock();
-        if wire.is_broken() {
-            *wire = Arc::new(Wire::new(&self.world));
+        let mut connection = connection.lock();
+        if connection.is_broken() {
+            *connection = Arc::new(SimulatedConnection::new(&self.world));
         }
-        Some(wire.clone())
+        Some(connection.clone())
     }
 
     fn acknowledged(
@@ -223,7 +227,7 @@ impl Backend for Simulated {
         purpose: Purpose,
         slot: Slot,
         _wanted: ReplicaAck,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         self.connection(purpose, slot)
     }
@@ -246,49 +250,54 @@ impl Backend for Simulated {
             let listeners = server.listeners.entry(channel.clone());
             listeners.or_default().push((id, listener));
             drop(server);
-            Ok(Subscription::new(Box::new(Hearing { world, channel, id })))
+            Ok(Subscription::new(Box::new(SimulatedSubscription {
+                world,
+                channel,
+                id,
+            })))
         })
     }
 }
 
-struct Hearing {
+struct SimulatedSubscription {
     world: Arc<World>,
     channel: Channel,
     id: u64,
 }
 
-impl Unsubscribe for Hearing {}
+impl Unsubscribe for SimulatedSubscription {}
 
-impl Drop for Hearing {
+impl Drop for SimulatedSubscription {
     fn drop(&mut self) {
         let mut server = self.world.server.lock();
         let listeners = server.listeners.get_mut(&self.channel);
-        let gone = listeners.and_then(|listeners| {
+        let removed = listeners.and_then(|listeners| {
             let at = listeners.iter().position(|(id, _)| *id == self.id)?;
             Some(listeners.swap_remove(at))
         });
-        // Whoever listened may end other subscriptions when it goes.
+        // Dropping the listener may end other subscriptions, which need the
+        // lock.
         drop(server);
-        drop(gone);
+        drop(removed);
     }
 }
 
-/// One connection.
-struct Wire {
+/// A connection to the simulated server.
+struct SimulatedConnection {
     world: Arc<World>,
-    number: u64,
+    id: u64,
     broken: AtomicBool,
-    /// When the last request on it is executed.
-    last: Mutex<BootInstant>,
+    /// When the last request is executed.
+    last_execution: Mutex<BootInstant>,
 }
 
-impl Wire {
+impl SimulatedConnection {
     fn new(world: &Arc<World>) -> Self {
         Self {
             world: world.clone(),
-            number: world.connections.fetch_add(1, Ordering::SeqCst),
+            id: world.connections.fetch_add(1, Ordering::SeqCst),
             broken: AtomicBool::new(false),
-            last: Mutex::new(BootInstant::now()),
+            last_execution: Mutex::new(BootInstant::now()),
         }
     }
 
@@ -296,19 +305,20 @@ impl Wire {
         self.broken.load(Ordering::SeqCst)
     }
 
-    /// When a request that is sent now is executed: after those before it.
+    /// Returns when a request that is sent now is executed: after all earlier
+    /// ones.
     fn execution(&self, breaks: bool) -> BootInstant {
-        let on_its_way = match breaks {
+        let delay = match breaks {
             true => Duration::from_millis(self.world.below(LATE.as_millis() as u64)),
             false => self.world.delay(),
         };
-        let mut last = self.last.lock();
-        *last = (*last).max(BootInstant::now() + on_its_way);
+        let mut last = self.last_execution.lock();
+        *last = (*last).max(BootInstant::now() + delay);
         *last
     }
 }
 
-impl Connection for Wire {
+impl Connection for SimulatedConnection {
     fn facts(&self) -> Arc<ServerFacts> {
         Arc::new(ServerFacts {
             server_time: 0,
@@ -323,7 +333,7 @@ impl Connection for Wire {
     }
 
     fn id(&self) -> u64 {
-        self.number
+        self.id
     }
 
     fn ask(
@@ -333,11 +343,13 @@ impl Connection for Wire {
     ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
         let world = self.world.clone();
         if self.is_broken() {
-            return Box::pin(async { Err(RequestError::Unreachable("it has broken".into())) });
+            return Box::pin(async {
+                Err(RequestError::Unreachable("the connection is broken".into()))
+            });
         }
         let breaks = world.happens(15);
         let (at, lost) = (self.execution(breaks), world.happens(10));
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         tokio::spawn(async move {
             tokio::time::sleep_until(at.as_timer()).await;
             if lost {
@@ -346,20 +358,20 @@ impl Connection for Wire {
             let replies = world.execute(&batch);
             if !world.happens(20) {
                 tokio::time::sleep(world.delay()).await;
-                let _ = tell.send(replies);
+                let _ = sender.send(replies);
             } else {
-                // Nobody is told, and nobody is told that nobody is.
+                // The reply is lost, but the connection stays open.
                 tokio::time::sleep(LATE).await;
             }
         });
         self.broken.fetch_or(breaks || lost, Ordering::SeqCst);
         Box::pin(async move {
             if breaks {
-                return Err(RequestError::Unknown("it broke".into()));
+                return Err(RequestError::Unknown("the connection broke".into()));
             }
-            match tokio::time::timeout(timeout, told).await {
+            match tokio::time::timeout(timeout, receiver).await {
                 Ok(Ok(replies)) => Ok(replies),
-                _ => Err(RequestError::Unknown("no answer".into())),
+                _ => Err(RequestError::Unknown("no reply".into())),
             }
         })
     }

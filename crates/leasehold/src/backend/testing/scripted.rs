@@ -1,7 +1,8 @@
-//! A backend whose answers are written by the test, for paused clocks.
+//! A backend whose replies are written by the test, for paused clocks.
 //!
-//! A handler sees every pipeline with the purpose and connection it is sent on, and says what comes back and
-//! after how long. Subscriptions are confirmed at once; the test speaks to listeners itself.
+//! A handler receives every pipeline, with its purpose and connection, and
+//! returns the reply and its delay. Subscriptions are confirmed immediately;
+//! the test calls the listeners itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,38 +11,37 @@ use std::time::Duration;
 
 use crate::sync::Mutex;
 
-use super::subscriptions::{Subscription, Unsubscribe};
-use super::{
+use crate::backend::{
     Backend, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, PubSubEvent, Purpose,
-    Reply, RequestError, ServerFacts, Slot,
+    Reply, RequestError, ServerFacts, Slot, Subscription, Unsubscribe,
 };
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
 
-/// One pipeline as the handler sees it.
+/// A pipeline that the handler receives.
 pub(crate) struct Sent<'a> {
     pub(crate) purpose: Purpose,
-    /// Which connection carried it; a new number after [`Scripted::break_links`].
+    /// The id of its connection, which changes after [`Scripted::break_links`].
     pub(crate) connection: u64,
     pub(crate) batch: &'a Batch,
 }
 
 impl Sent<'_> {
-    /// The name of the first command.
+    /// Returns the name of the first command.
     pub(crate) fn name(&self) -> String {
         name_of(self.batch, 0)
     }
 }
 
-/// The name of the command at `index`.
+/// Returns the name of the command at `index`.
 pub(crate) fn name_of(batch: &Batch, index: usize) -> String {
     String::from_utf8_lossy(batch.args(index).next().unwrap_or_default()).into_owned()
 }
 
-/// What comes back, and after how long.
+/// The delay of a reply, and the reply.
 pub(crate) type Answer = (Duration, Result<Vec<Reply>, RequestError>);
 
-/// By channel.
+/// The listeners by channel.
 type Listeners = Arc<Mutex<HashMap<Channel, Arc<dyn Listener>>>>;
 
 type Handler = dyn FnMut(&Sent<'_>) -> Answer + Send;
@@ -62,12 +62,12 @@ impl Scripted {
         })
     }
 
-    /// Later requests get other connections.
+    /// Gives later requests a new connection.
     pub(crate) fn break_links(&self) {
         self.connection.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Tells every listener that a message came in, on the connections of now.
+    /// Delivers a message to every listener, on the current connection.
     pub(crate) fn publish(&self, text: &[u8]) {
         let connection = self.connection.load(Ordering::SeqCst);
         for listener in self.listeners.lock().values() {
@@ -91,9 +91,9 @@ impl Backend for Scripted {
     }
 
     fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
-        Some(Arc::new(ScriptedLink {
+        Some(Arc::new(ScriptedConnection {
             purpose,
-            number: self.connection.load(Ordering::SeqCst),
+            id: self.connection.load(Ordering::SeqCst),
             handler: self.handler.clone(),
             facts: Arc::new(ServerFacts {
                 server_time: 0,
@@ -113,7 +113,7 @@ impl Backend for Scripted {
         purpose: Purpose,
         slot: Slot,
         _wanted: ReplicaAck,
-        _patience: Duration,
+        _timeout: Duration,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
         self.connection(purpose, slot)
     }
@@ -130,37 +130,42 @@ impl Backend for Scripted {
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
         self.listeners.lock().insert(channel.clone(), listener);
         let listeners = self.listeners.clone();
-        Box::pin(async move { Ok(Subscription::new(Box::new(Ends { channel, listeners }))) })
+        Box::pin(async move {
+            Ok(Subscription::new(Box::new(ScriptedSubscription {
+                channel,
+                listeners,
+            })))
+        })
     }
 }
 
-struct Ends {
+struct ScriptedSubscription {
     channel: Channel,
     listeners: Listeners,
 }
 
-impl Unsubscribe for Ends {}
+impl Unsubscribe for ScriptedSubscription {}
 
-impl Drop for Ends {
+impl Drop for ScriptedSubscription {
     fn drop(&mut self) {
         self.listeners.lock().remove(&self.channel);
     }
 }
 
-struct ScriptedLink {
+struct ScriptedConnection {
     purpose: Purpose,
-    number: u64,
+    id: u64,
     handler: Arc<Mutex<Box<Handler>>>,
     facts: Arc<ServerFacts>,
 }
 
-impl Connection for ScriptedLink {
+impl Connection for ScriptedConnection {
     fn facts(&self) -> Arc<ServerFacts> {
         self.facts.clone()
     }
 
     fn id(&self) -> u64 {
-        self.number
+        self.id
     }
 
     fn ask(
@@ -171,13 +176,13 @@ impl Connection for ScriptedLink {
         Box::pin(async move {
             let sent = Sent {
                 purpose: self.purpose,
-                connection: self.number,
+                connection: self.id,
                 batch: &batch,
             };
-            let (after, answer) = (self.handler.lock())(&sent);
-            match tokio::time::timeout(timeout, tokio::time::sleep(after)).await {
-                Ok(()) => answer,
-                Err(_) => Err(RequestError::Unknown("no answer in time".into())),
+            let (delay, reply) = (self.handler.lock())(&sent);
+            match tokio::time::timeout(timeout, tokio::time::sleep(delay)).await {
+                Ok(()) => reply,
+                Err(_) => Err(RequestError::Unknown("no reply in time".into())),
             }
         })
     }

@@ -1,25 +1,25 @@
-//! Where the server is that takes writes: always at one address, or wherever sentinels say.
+//! The server that accepts writes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::{Endpoint, Event, RedisConnection, Role, Tls};
-use super::reply::RequestError;
 use super::sentinel::Sentinels;
+use crate::backend::RequestError;
+use crate::backend::connection::{Endpoint, PushEvent, RedisConnection, Role, Tls};
 use crate::error::BoxError;
 
-/// See the module's documentation.
+/// A server at a fixed address, or the current master according to sentinels.
 #[derive(Clone)]
-pub(crate) enum Origin {
+pub(crate) enum Master {
     Fixed(Arc<Endpoint>, Role),
-    Elected(Arc<Sentinels>, Role),
+    Sentinel(Arc<Sentinels>, Role),
 }
 
-impl Origin {
-    /// Understands `url`.
-    pub(super) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
+impl Master {
+    /// Parses `url`.
+    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
         match Sentinels::new(url, tls, connect_timeout) {
-            Some(sentinels) => sentinels.map(|sentinels| Self::Elected(sentinels, Role::Master)),
+            Some(sentinels) => sentinels.map(|sentinels| Self::Sentinel(sentinels, Role::Master)),
             None => {
                 let endpoint = Endpoint::new(url, tls, connect_timeout)?;
                 Ok(Self::Fixed(Arc::new(endpoint), Role::Master))
@@ -27,46 +27,46 @@ impl Origin {
         }
     }
 
-    /// The same server, as one of several that are asked as one.
-    pub(super) fn of_several(self) -> Self {
+    /// Returns the same server as a node of a quorum.
+    pub(crate) fn into_voter(self) -> Self {
         match self {
             Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::Voter),
-            Self::Elected(sentinels, _) => Self::Elected(sentinels, Role::Voter),
+            Self::Sentinel(sentinels, _) => Self::Sentinel(sentinels, Role::Voter),
         }
     }
 
-    pub(super) fn connect_timeout(&self) -> Duration {
+    pub(crate) fn connect_timeout(&self) -> Duration {
         match self {
             Self::Fixed(endpoint, _) => endpoint.connect_timeout(),
-            // The sentinels are asked first.
-            Self::Elected(sentinels, _) => sentinels.connect_timeout() * 2,
+            // Includes the query to the sentinels.
+            Self::Sentinel(sentinels, _) => sentinels.connect_timeout() * 2,
         }
     }
 
-    /// Connects to the server that it is now.
-    pub(super) async fn connect(
+    /// Connects to the current master.
+    pub(crate) async fn connect(
         &self,
         name: &'static str,
-        on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+        on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
     ) -> Result<Arc<RedisConnection>, RequestError> {
         match self {
             Self::Fixed(endpoint, role) => {
                 RedisConnection::connect(endpoint, name, *role, on_event).await
             }
-            Self::Elected(sentinels, role) => {
+            Self::Sentinel(sentinels, role) => {
                 connect_to_master(sentinels, *role, name, on_event).await
             }
         }
     }
 }
 
-/// Connects to the server that one sentinel names, or where it does not accept, to one that others name: the sentinel
-/// that was asked first may be behind.
+/// Connects to the server that one sentinel names. If it does not accept, tries
+/// the servers that other sentinels name, because the first may be outdated.
 async fn connect_to_master(
     sentinels: &Sentinels,
     role: Role,
     name: &'static str,
-    on_event: impl Fn(Event, u64) + Send + Sync + 'static,
+    on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
 ) -> Result<Arc<RedisConnection>, RequestError> {
     let on_event = Arc::new(on_event);
     let connect = async |server: &Endpoint| {
@@ -75,16 +75,16 @@ async fn connect_to_master(
         RedisConnection::connect(server, name, role, on_event).await
     };
     let first = sentinels.master().await?;
-    let failure = match connect(&first).await {
+    let error = match connect(&first).await {
         Ok(connection) => return Ok(connection),
-        Err(failure) => failure,
+        Err(error) => error,
     };
-    let election = sentinels.elect().await;
-    for server in election.besides(&format!("{first:?}")) {
-        tracing::info!(?first, %failure, ?server, "sentinels name another server too");
+    let candidates = sentinels.poll_all().await;
+    for server in candidates.alternatives_to(&format!("{first:?}")) {
+        tracing::info!(?first, %error, ?server, "trying another server that sentinels name");
         if let Ok(connection) = connect(server).await {
             return Ok(connection);
         }
     }
-    Err(failure)
+    Err(error)
 }

@@ -1,0 +1,188 @@
+//! The handshake of a new connection.
+
+use super::wire::{Wire, WireClosed};
+use crate::backend::topology::Credentials;
+use crate::backend::{
+    Capabilities, Command, Reply, RequestError, ServerError, ServerErrorKind, ServerFacts,
+};
+use crate::time::BootInstant;
+
+/// The role that a server must have to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A server that accepts writes for all slots.
+    Master,
+    /// A master that is a node of a quorum.
+    Voter,
+    /// A node of a cluster. The cluster itself routes writes to masters.
+    Member,
+    /// A sentinel.
+    Sentinel,
+}
+
+/// What the handshake sends.
+pub(super) struct Login<'a> {
+    pub(super) credentials: Option<&'a Credentials>,
+    pub(super) database: u32,
+    /// The connection's name in `CLIENT LIST`.
+    pub(super) name: &'static str,
+    pub(super) role: Role,
+}
+
+/// Logs in and reads the server's facts, in one round trip.
+pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFacts, RequestError> {
+    let (role, name) = (login.role, login.name);
+    let mut commands = vec![hello(login.credentials)];
+    if role != Role::Sentinel {
+        commands.push(Command::new("TIME"));
+        commands.push(
+            Command::new("COMMAND")
+                .arg("INFO")
+                .arg("DELEX")
+                .arg("DELIFEQ"),
+        );
+        commands.push(Command::new("CLIENT").arg("SETNAME").arg(name));
+        commands.push(Command::new("ECHO").arg(name));
+    }
+    if role == Role::Voter {
+        commands.push(Command::new("INFO").arg("server"));
+    }
+    if login.database > 0 {
+        commands.push(Command::new("SELECT").number(u64::from(login.database)));
+    }
+    let replies = wire.request(&commands.into_iter().collect()).await;
+    let replies = replies
+        .map_err(|WireClosed(reason)| RequestError::Unreachable(reason.to_string().into()))?;
+    let read_at = BootInstant::now();
+    let hello = &replies[0];
+    check(hello)?;
+    check_role(hello, role)?;
+    if login.database > 0 {
+        check(&replies[replies.len() - 1])?;
+    }
+    let (server_time, capabilities) = match role {
+        Role::Sentinel => (0, Capabilities::default()),
+        Role::Master | Role::Voter | Role::Member => {
+            // Seals need permission for `ECHO`.
+            check(&replies[4])?;
+            (server_time(&replies[1])?, capabilities(&replies[2]))
+        }
+    };
+    Ok(ServerFacts {
+        server_time,
+        read_at,
+        version: version(hello)?,
+        run_id: match role {
+            Role::Voter => run_id(&replies[5]),
+            _ => None,
+        },
+        capabilities,
+    })
+}
+
+fn hello(credentials: Option<&Credentials>) -> Command {
+    let hello = Command::new("HELLO").arg("3");
+    match credentials {
+        None => hello,
+        Some(Credentials { user, password }) => {
+            let user = if user.is_empty() { "default" } else { user };
+            hello.arg("AUTH").arg(user).arg(password)
+        }
+    }
+}
+
+fn check(reply: &Reply) -> Result<(), RequestError> {
+    match reply {
+        Reply::Refused(error) => Err(RequestError::Refused(error.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if the server does not have `role`. The error names the URL to use
+/// instead.
+fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
+    let field = |name| hello.field(name).and_then(Reply::text);
+    let reason = match (field("mode"), field("role"), role) {
+        (_, _, Role::Sentinel) => return Ok(()),
+        (Some("sentinel"), ..) => "the server is a sentinel; use `redis+sentinel://host/group`",
+        (Some("cluster"), _, Role::Master | Role::Voter) => {
+            "the server is a cluster node; use `redis+cluster://host`"
+        }
+        (Some("standalone"), _, Role::Member) => {
+            "the server is not a cluster node; use `redis://host`"
+        }
+        (_, Some("replica" | "slave"), Role::Master | Role::Voter) => {
+            "the server is a replica; use the URL of its master or of its sentinels"
+        }
+        _ => return Ok(()),
+    };
+    Err(RequestError::Unreachable(reason.into()))
+}
+
+fn server_time(time: &Reply) -> Result<u64, RequestError> {
+    check(time)?;
+    let parts = time.list().unwrap_or_default();
+    let number = |index: usize| u64::try_from(parts.get(index)?.int()?).ok();
+    let micros = |seconds: u64, micros| seconds.checked_mul(1_000_000)?.checked_add(micros);
+    let time = number(0)
+        .zip(number(1))
+        .and_then(|(one, two)| micros(one, two));
+    time.ok_or_else(|| RequestError::malformed("TIME", parts))
+}
+
+/// Returns the `run_id` of an `INFO` reply, or `None` if an ACL denies `INFO`.
+fn run_id(info: &Reply) -> Option<String> {
+    let mut lines = info.text()?.lines();
+    lines.find_map(|line| Some(line.strip_prefix("run_id:")?.to_owned()))
+}
+
+fn version(hello: &Reply) -> Result<String, RequestError> {
+    let field = |name| hello.field(name).and_then(Reply::text);
+    let server = field("server").unwrap_or("redis");
+    let version = field("version").unwrap_or("0");
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|n| n.parse::<u32>().ok());
+    if major.is_some_and(|major| major < 7) {
+        return Err(RequestError::Refused(ServerError {
+            kind: ServerErrorKind::Other,
+            message: format!("{server} {version} is below the minimum version 7.0"),
+        }));
+    }
+    Ok(format!("{server} {version}"))
+}
+
+/// Reads the reply to `COMMAND INFO`. If an ACL denies it, no optional command
+/// is used.
+fn capabilities(commands: &Reply) -> Capabilities {
+    let known = commands.list().unwrap_or_default();
+    let has = |index: usize| known.get(index).is_some_and(|entry| *entry != Reply::Nil);
+    Capabilities {
+        delex: has(0),
+        delifeq: has(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_server_is_rejected_with_its_version() {
+        let text = |text: &str| Reply::Bytes(text.as_bytes().to_vec());
+        let hello = ["server", "redis", "version", "6.2.14"].map(text).to_vec();
+        let Err(RequestError::Refused(error)) = version(&Reply::List(hello)) else {
+            panic!("accepted")
+        };
+        assert!(error.message.contains("6.2.14"));
+    }
+
+    #[test]
+    fn clock_out_of_range_is_malformed() {
+        let time = |seconds| server_time(&Reply::List(vec![Reply::Int(seconds), Reply::Int(1)]));
+        assert_eq!(time(2).unwrap(), 2_000_001);
+        assert!(time(-1).is_err());
+        assert!(time(i64::MAX).is_err());
+    }
+}

@@ -1,0 +1,217 @@
+//! One authenticated connection to one server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::endpoint::Endpoint;
+use super::handshake::Role;
+use super::matching::{PushEvent, SubscribeOp};
+use super::wire::{Wire, WireClosed};
+use crate::backend::{
+    Batch, BoxFuture, Channel, Command, Connection, Reply, RequestError, ServerError,
+    ServerErrorKind, ServerFacts,
+};
+
+/// An authenticated connection. Replies are matched and sealed, so a reply is
+/// never attributed to another request.
+pub(crate) struct RedisConnection {
+    id: u64,
+    /// The server's address, for messages.
+    server: String,
+    /// The host of that address.
+    host: String,
+    facts: Arc<ServerFacts>,
+    wire: Arc<Wire>,
+    /// How long the server may take to confirm a subscription change. Equal to
+    /// the connect timeout, since reconnecting includes subscribing again.
+    subscribe_timeout: Duration,
+}
+
+impl RedisConnection {
+    /// Connects on the current runtime, which then owns the connection.
+    /// `on_event` is called for every push with the connection's id, and must
+    /// not block.
+    pub(crate) async fn connect(
+        endpoint: &Endpoint,
+        name: &'static str,
+        role: Role,
+        on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, RequestError> {
+        static ID: AtomicU64 = AtomicU64::new(1);
+        let id = ID.fetch_add(1, Ordering::Relaxed);
+        let on_event = Box::new(move |event| on_event(event, id));
+        let (wire, facts) = endpoint.connect(name, role, on_event).await?;
+        Ok(Arc::new(Self {
+            id,
+            server: format!("{endpoint:?}"),
+            host: endpoint.host(),
+            facts: Arc::new(facts),
+            wire,
+            subscribe_timeout: endpoint.connect_timeout(),
+        }))
+    }
+
+    /// Returns whether the connection accepts new requests.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.wire.is_closed()
+    }
+
+    pub(crate) fn close(&self) {
+        self.wire.close("the client closed the connection");
+    }
+
+    /// Waits until either side has closed the connection.
+    pub(crate) async fn closed(&self) {
+        self.wire.closed().await;
+    }
+
+    /// Returns the server's address, for messages.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Returns the host of the server's address.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Sends `batch` and waits for its replies. Scripts unknown to the server
+    /// are sent again with their source.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped request keeps its position: the server executes every later
+    /// request after it, if it executes the dropped one at all. After a drop
+    /// nothing is sent again.
+    pub(crate) async fn exchange(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> Result<Vec<Reply>, RequestError> {
+        let exchange = async {
+            let mut replies = self.wire.request(&batch).await?;
+            if replies
+                .iter()
+                .any(|reply| reply.is_refused(ServerErrorKind::NoScript))
+            {
+                // Boxed because it happens once per script and server.
+                Box::pin(self.send_with_source(&batch, &mut replies)).await?;
+            }
+            Ok(replies)
+        };
+        let replies = self.with_timeout(timeout, exchange).await?;
+        if replies.iter().any(is_demoted) {
+            self.close();
+        }
+        Ok(replies)
+    }
+
+    /// Sends unknown scripts again, with their source.
+    async fn send_with_source(
+        &self,
+        batch: &Batch,
+        replies: &mut [Reply],
+    ) -> Result<(), WireClosed> {
+        let unknown = replies.iter().enumerate();
+        let unknown = unknown.filter(|(_, reply)| reply.is_refused(ServerErrorKind::NoScript));
+        let with_source = |(index, _)| Some((index, batch.with_source(index)?));
+        let (mut indices, mut commands): (Vec<_>, Vec<_>) = unknown.filter_map(with_source).unzip();
+        // `WAIT` must follow the writes that it waits for.
+        let waits = batch.commands().iter().enumerate();
+        for (index, wait) in waits.filter(|(_, command)| command.is_wait()) {
+            indices.push(index);
+            commands.push(wait.clone());
+        }
+        let new_replies = self.wire.request(&commands.into_iter().collect()).await?;
+        for (index, reply) in indices.into_iter().zip(new_replies) {
+            replies[index] = reply;
+        }
+        Ok(())
+    }
+
+    /// Subscribes or unsubscribes, and waits for the confirmation. The inner
+    /// errors are the server's.
+    pub(crate) async fn update_subscriptions(
+        &self,
+        op: SubscribeOp,
+        channels: &[Channel],
+    ) -> Result<Vec<Result<(), ServerError>>, RequestError> {
+        let updating = self.wire.update_subscriptions(op, channels);
+        let replies = self.with_timeout(self.subscribe_timeout, updating).await?;
+        let outcome = |reply| match reply {
+            Reply::Refused(error) => Err(error),
+            _ => Ok(()),
+        };
+        Ok(replies.into_iter().map(outcome).collect())
+    }
+
+    async fn with_timeout<T>(
+        &self,
+        timeout: Duration,
+        exchange: impl Future<Output = Result<T, WireClosed>>,
+    ) -> Result<T, RequestError> {
+        let replies_before = self.wire.reply_count();
+        match tokio::time::timeout(timeout, exchange).await {
+            Ok(Ok(replies)) => Ok(replies),
+            Ok(Err(WireClosed(reason))) => Err(RequestError::Unknown(reason.to_string().into())),
+            Err(_) => {
+                // If other replies arrived meanwhile, only this request is slow
+                // and the connection still works.
+                if self.wire.reply_count() == replies_before {
+                    self.close();
+                }
+                Err(RequestError::Unknown(
+                    format!("no reply within {timeout:?}").into(),
+                ))
+            }
+        }
+    }
+
+    /// Sends one command about the server itself, such as `ROLE`.
+    pub(crate) async fn query(
+        &self,
+        words: &[&str],
+        timeout: Duration,
+    ) -> Result<Reply, RequestError> {
+        let command = Command::new(words[0]);
+        let command = words[1..].iter().fold(command, Command::arg);
+        let batch = [command].into_iter().collect();
+        match self.exchange(batch, timeout).await?.pop() {
+            Some(Reply::Refused(error)) => Err(RequestError::Refused(error)),
+            Some(reply) => Ok(reply),
+            None => Err(RequestError::malformed(words[0], &[])),
+        }
+    }
+}
+
+impl Drop for RedisConnection {
+    /// Stops the reading task with the last handle.
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Connection for RedisConnection {
+    fn facts(&self) -> Arc<ServerFacts> {
+        self.facts.clone()
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
+        Box::pin(self.exchange(batch, timeout))
+    }
+}
+
+/// Returns whether the server has become a replica. The caller then has to find
+/// the new master.
+fn is_demoted(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(error) if error.message.contains("READONLY"))
+}

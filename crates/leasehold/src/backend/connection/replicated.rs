@@ -1,0 +1,271 @@
+//! Connections whose requests wait for replica acknowledgements.
+//!
+//! `WAIT` covers the writes of its own connection and blocks that connection.
+//! So each request needs an exclusive connection. The pool bounds their number,
+//! and requests wait for a free one.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::sync::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::{RedisConnection, Role};
+use crate::backend::topology::Master;
+use crate::backend::{Batch, BoxFuture, Command, Connection, Reply, RequestError, ServerFacts};
+use crate::options::{ReplicaAck, Replicas};
+use crate::time::BootInstant;
+
+/// The maximum number of connections of a pool.
+const MAX_CONNECTIONS: usize = 16;
+
+/// How long the number of replicas is cached.
+const REPLICA_COUNT_TTL: Duration = Duration::from_secs(1);
+
+/// The exclusive connections to one node, and its number of replicas.
+pub(crate) struct ReplicatedPool {
+    master: Master,
+    idle: Mutex<Vec<Arc<RedisConnection>>>,
+    permits: Arc<Semaphore>,
+    /// All connections, idle or in use.
+    all: Mutex<Vec<Weak<RedisConnection>>>,
+    /// The number of replicas, and when it was read.
+    replica_count: Mutex<Option<(BootInstant, u32)>>,
+}
+
+impl ReplicatedPool {
+    pub(crate) fn new(master: Master) -> Arc<Self> {
+        Arc::new(Self {
+            master,
+            idle: Mutex::default(),
+            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            all: Mutex::default(),
+            replica_count: Mutex::default(),
+        })
+    }
+
+    /// Waits up to `timeout` for a free connection. It is exclusive to the
+    /// caller until dropped.
+    pub(crate) async fn connection(
+        self: &Arc<Self>,
+        wanted: ReplicaAck,
+        timeout: Duration,
+    ) -> Result<Arc<dyn Connection>, RequestError> {
+        let permit = self.permits.clone().acquire_owned();
+        let permit = match tokio::time::timeout(timeout, permit).await {
+            Ok(permit) => permit.map_err(|_| RequestError::ShutDown)?,
+            Err(_) => {
+                let reason = format!(
+                    "no connection became free within {timeout:?}: all {MAX_CONNECTIONS} wait for replicas"
+                );
+                return Err(RequestError::Unreachable(reason.into()));
+            }
+        };
+        let (connection, permit) = match self.take_idle() {
+            Some(connection) => (connection, permit),
+            None => self.connect(permit).await?,
+        };
+        let mut exclusive = ReplicatedConnection {
+            pool: self.clone(),
+            connection,
+            replicas: 0,
+            timeout: wanted.timeout,
+            is_in_flight: AtomicBool::new(false),
+            _permit: permit,
+        };
+        exclusive.replicas = match wanted.replicas {
+            Replicas::AtLeast(count) => count,
+            Replicas::All => self.count_replicas(&exclusive.connection).await?,
+        };
+        Ok(Arc::new(exclusive))
+    }
+
+    /// Connects in a separate task. If the caller gives up, the connection
+    /// becomes idle.
+    async fn connect(
+        self: &Arc<Self>,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Arc<RedisConnection>, OwnedSemaphorePermit), RequestError> {
+        let (pool, (sender, connected)) = (self.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            let connected = pool.master.connect("leasehold-replicas", |_, _| ()).await;
+            if let Ok(connection) = &connected {
+                let mut all = pool.all.lock();
+                all.retain(|connection| connection.strong_count() > 0);
+                all.push(Arc::downgrade(connection));
+            }
+            if let Err(Ok((connection, _permit))) =
+                sender.send(connected.map(|connection| (connection, permit)))
+            {
+                pool.recycle(connection);
+            }
+        });
+        connected.await.unwrap_or(Err(RequestError::ShutDown))
+    }
+
+    fn recycle(&self, connection: Arc<RedisConnection>) {
+        if connection.is_open() {
+            self.idle.lock().push(connection);
+        }
+    }
+
+    /// Returns all open connections, idle or in use.
+    pub(crate) fn connections(&self) -> Vec<Arc<RedisConnection>> {
+        let all = self.all.lock();
+        let connections = all.iter().filter_map(Weak::upgrade);
+        connections
+            .filter(|connection| connection.is_open())
+            .collect()
+    }
+
+    fn take_idle(&self) -> Option<Arc<RedisConnection>> {
+        let mut idle = self.idle.lock();
+        loop {
+            match idle.pop() {
+                Some(connection) if connection.is_open() => return Some(connection),
+                Some(_) => {}
+                None => return None,
+            }
+        }
+    }
+
+    /// Returns the number of replicas, at least one.
+    ///
+    /// Replicas that are down count where they are known, because one of them
+    /// may be promoted later.
+    async fn count_replicas(&self, connection: &RedisConnection) -> Result<u32, RequestError> {
+        let cached = *self.replica_count.lock();
+        if let Some((when, count)) = cached
+            && BootInstant::now().since(when) < REPLICA_COUNT_TTL
+        {
+            return Ok(count);
+        }
+        let timeout = self.master.connect_timeout();
+        let count = match &self.master {
+            Master::Sentinel(sentinels, _) => sentinels.replicas().await?,
+            Master::Fixed(_, Role::Member) => {
+                parse_cluster_nodes(&connection.query(&["CLUSTER", "NODES"], timeout).await?)?
+            }
+            Master::Fixed(_, _) => {
+                let connected = parse_role(&connection.query(&["ROLE"], timeout).await?)?;
+                connected.max(cached.map_or(0, |(_, count)| count))
+            }
+        };
+        let count = count.max(1);
+        *self.replica_count.lock() = Some((BootInstant::now(), count));
+        Ok(count)
+    }
+}
+
+/// Returns the number of replicas in a reply to `ROLE`.
+fn parse_role(role: &Reply) -> Result<u32, RequestError> {
+    let replicas = role.list().and_then(|parts| parts.get(2)?.list());
+    let count = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
+    count.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
+}
+
+/// Returns the number of replicas of the replying node in `CLUSTER NODES`.
+fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
+    let text = nodes.text().unwrap_or_default();
+    let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    let is_own = |line: &&Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
+    let malformed = || RequestError::malformed("CLUSTER NODES", std::slice::from_ref(nodes));
+    let own = lines.iter().find(is_own).ok_or_else(malformed)?[0];
+    let replicas = lines.iter().filter(|line| line.get(3) == Some(&own));
+    u32::try_from(replicas.count()).map_err(|_| malformed())
+}
+
+/// An exclusive connection, which returns to its pool when dropped.
+struct ReplicatedConnection {
+    pool: Arc<ReplicatedPool>,
+    connection: Arc<RedisConnection>,
+    replicas: u32,
+    timeout: Duration,
+    /// Whether a request was sent whose reply has not arrived.
+    is_in_flight: AtomicBool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ReplicatedConnection {
+    async fn exchange(&self, batch: Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
+        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let wait = Command::new("WAIT")
+            .number(u64::from(self.replicas))
+            .number(millis.max(1));
+        let batch = batch.with(wait);
+        self.is_in_flight.store(true, Ordering::Release);
+        // Twice, because `WAIT` is sent again after an unknown script.
+        let limit = timeout + 2 * self.timeout;
+        let mut replies = self.connection.exchange(batch, limit).await?;
+        self.is_in_flight.store(false, Ordering::Release);
+        match replies.pop() {
+            Some(Reply::Int(count)) => {
+                let acknowledged = u32::try_from(count).unwrap_or(0);
+                let wanted = self.replicas;
+                match acknowledged >= wanted {
+                    true => Ok(replies),
+                    false => Err(RequestError::NotReplicated {
+                        acknowledged,
+                        wanted,
+                    }),
+                }
+            }
+            Some(Reply::Refused(error)) => Err(RequestError::Refused(error)),
+            other => Err(RequestError::malformed(
+                "WAIT",
+                &other.into_iter().collect::<Vec<_>>(),
+            )),
+        }
+    }
+}
+
+impl Connection for ReplicatedConnection {
+    fn facts(&self) -> Arc<ServerFacts> {
+        self.connection.facts()
+    }
+
+    fn id(&self) -> u64 {
+        self.connection.id()
+    }
+
+    fn ask(
+        &self,
+        batch: Batch,
+        timeout: Duration,
+    ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
+        Box::pin(self.exchange(batch, timeout))
+    }
+}
+
+impl Drop for ReplicatedConnection {
+    fn drop(&mut self) {
+        // While `WAIT` blocks the connection, no other request can use it.
+        match *self.is_in_flight.get_mut() {
+            true => self.connection.close(),
+            false => self.pool.recycle(self.connection.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_that_are_down_count() {
+        let nodes = "aa 10.0.0.1:1@2 myself,master - 0 0 1 connected 0-5\n\
+                     bb 10.0.0.1:3@4 slave aa 0 0 1 connected\n\
+                     cc 10.0.0.1:5@6 slave,fail aa 0 0 1 disconnected\n\
+                     dd 10.0.0.1:7@8 slave ee 0 0 1 connected\n\
+                     ee 10.0.0.1:9@10 master - 0 0 1 connected 6-9\n";
+        let reply = Reply::Bytes(nodes.as_bytes().to_vec());
+        assert_eq!(parse_cluster_nodes(&reply).unwrap(), 2);
+        assert!(parse_cluster_nodes(&Reply::Nil).is_err());
+        let replica = Reply::List(Vec::new());
+        let master = Reply::Bytes(b"master".to_vec());
+        let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
+        assert_eq!(parse_role(&role).unwrap(), 3);
+        assert!(parse_role(&Reply::Nil).is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! The connection that all callers share, made on demand.
+//!
+//! A separate task connects, on the runtime of the first caller, which then
+//! owns the connection. All callers wait for that task, and a caller that gives
+//! up does not cancel it. When the runtime shuts down, the connection closes,
+//! and the next caller connects on its own runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sync::Mutex;
+use tokio::sync::watch;
+
+use super::RedisConnection;
+use crate::backend::topology::Master;
+use crate::backend::{Backoff, RequestError};
+use crate::time::BootInstant;
+
+/// See the module's documentation.
+pub(crate) struct SharedConnection {
+    inner: Arc<SharedInner>,
+}
+
+struct SharedInner {
+    master: Master,
+    state: Mutex<SharedState>,
+}
+
+struct SharedState {
+    current: Option<Arc<RedisConnection>>,
+    /// The attempt in progress; holds `None` until it ends.
+    connecting: Option<watch::Receiver<Option<ConnectOutcome>>>,
+    backoff: Backoff,
+    /// When the next attempt may start.
+    not_before: BootInstant,
+    last_error: Option<Arc<RequestError>>,
+}
+
+/// The result of an attempt, for all callers that wait for it.
+type ConnectOutcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
+
+impl SharedConnection {
+    pub(crate) fn new(master: Master) -> Self {
+        let state = SharedState {
+            current: None,
+            connecting: None,
+            backoff: Backoff::new(Duration::from_millis(20), Duration::from_secs(1)),
+            not_before: BootInstant::now(),
+            last_error: None,
+        };
+        Self {
+            inner: Arc::new(SharedInner {
+                master,
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    pub(crate) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
+        self.inner.state.lock().open()
+    }
+
+    pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
+        loop {
+            let mut connecting = match self.inner.open_or_connect() {
+                ConnectStep::Open(connection) => return Ok(connection),
+                ConnectStep::Backoff(error) => return Err(clone_error(&error)),
+                ConnectStep::Connecting(connecting) => connecting,
+            };
+            // The runtime of the task was shut down: this caller connects
+            // itself.
+            if let Ok(outcome) = connecting.wait_for(Option::is_some).await
+                && let Some(outcome) = outcome.clone()
+            {
+                return outcome.map_err(|error| clone_error(&error));
+            }
+        }
+    }
+}
+
+/// What a caller does next.
+enum ConnectStep {
+    Open(Arc<RedisConnection>),
+    Connecting(watch::Receiver<Option<ConnectOutcome>>),
+    Backoff(Arc<RequestError>),
+}
+
+impl SharedState {
+    fn open(&self) -> Option<Arc<RedisConnection>> {
+        let current = self.current.as_ref();
+        current.filter(|connection| connection.is_open()).cloned()
+    }
+}
+
+impl SharedInner {
+    fn open_or_connect(self: &Arc<Self>) -> ConnectStep {
+        let mut state = self.state.lock();
+        if let Some(connection) = state.open() {
+            return ConnectStep::Open(connection);
+        }
+        if let Some(connecting) = state
+            .connecting
+            .as_ref()
+            .filter(|connecting| connecting.has_changed().is_ok())
+        {
+            return ConnectStep::Connecting(connecting.clone());
+        }
+        if let Some(error) = &state.last_error
+            && BootInstant::now() < state.not_before
+        {
+            return ConnectStep::Backoff(error.clone());
+        }
+        let (sender, connecting) = watch::channel(None);
+        state.connecting = Some(connecting.clone());
+        tokio::spawn(self.clone().connect(sender));
+        ConnectStep::Connecting(connecting)
+    }
+
+    async fn connect(self: Arc<Self>, sender: watch::Sender<Option<ConnectOutcome>>) {
+        let connecting = self.master.connect("leasehold-requests", |_, _| ());
+        let outcome = connecting.await.map_err(Arc::new);
+        let mut state = self.state.lock();
+        match &outcome {
+            Ok(connection) => {
+                state.backoff.reset();
+                state.current = Some(connection.clone());
+                state.last_error = None;
+            }
+            Err(error) => {
+                state.current = None;
+                state.not_before = BootInstant::now() + state.backoff.pause();
+                state.last_error = Some(error.clone());
+            }
+        }
+        state.connecting = None;
+        drop(state);
+        sender.send_replace(Some(outcome));
+    }
+}
+
+/// Clones an error for one more caller. No request was sent before it, so it
+/// never means that an outcome is unknown.
+fn clone_error(error: &RequestError) -> RequestError {
+    match error {
+        RequestError::Refused(error) => RequestError::Refused(error.clone()),
+        other => RequestError::Unreachable(other.to_string().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use testkit::{Dice, Fault, Flavor, Proxy, Server, scaled};
+
+    use super::*;
+    use crate::backend::Command;
+    use crate::backend::connection::{Endpoint, Role, Tls};
+
+    /// Frames that a server never sends at this position.
+    const UNEXPECTED: [&[u8]; 10] = [
+        b">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n",
+        b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n",
+        b">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n",
+        b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+        b">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$1\r\nx\r\n",
+        b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n",
+        b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n",
+        b"+OK\r\n",
+        b"$9\r\nlh-seal-1\r\n",
+        b"-ERR unsent\r\n",
+    ];
+
+    /// Chooses the fault for the reply to one command. Faults keep a distance
+    /// of eight commands: a lost reply and an inserted one would pass for a
+    /// valid reply, which no seal detects. Seals do not detect reordering
+    /// within one request either.
+    fn choose_fault(dice: &mut Dice, distance: &mut u32, is_last: bool) -> Fault {
+        *distance += 1;
+        if *distance < 8 {
+            return Fault::None;
+        }
+        let fault = match any_fault(dice) {
+            Fault::SwapReply if !is_last => Fault::None,
+            fault => fault,
+        };
+        if fault != Fault::None {
+            *distance = 0;
+        }
+        fault
+    }
+
+    fn any_fault(dice: &mut Dice) -> Fault {
+        match dice.below(400) {
+            0 => Fault::LoseReply,
+            1 => Fault::RepeatReply,
+            2 => Fault::SwapReply,
+            3 => Fault::Insert(UNEXPECTED[usize::try_from(dice.below(10)).unwrap()]),
+            _ => Fault::None,
+        }
+    }
+
+    /// Sends unique texts until `left` is used up. Returns how many replies
+    /// were accepted, and how many of those were wrong.
+    async fn ask(requests: Arc<SharedConnection>, task: u64, left: Arc<AtomicI64>) -> (u64, u64) {
+        // Short, because the loss of the last reply is detected only by the
+        // timeout.
+        let timeout = Duration::from_millis(30);
+        let (mut accepted, mut wrong) = (0, 0);
+        for round in 0u64.. {
+            if left.fetch_sub(1, Ordering::Relaxed) <= 0 {
+                break;
+            }
+            let Ok(connection) = requests.connection().await else {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            let last = round % 3;
+            let sent: Vec<_> = (0..=last)
+                .map(|at| format!("{task}-{round}-{at}-of-{last}"))
+                .collect();
+            let batch = sent.iter().map(|text| Command::new("PING").arg(text));
+            let Ok(replies) = connection.exchange(batch.collect(), timeout).await else {
+                continue;
+            };
+            let is_expected =
+                |(reply, text): (&crate::backend::Reply, &String)| reply.text() == Some(text);
+            let is_right =
+                replies.len() == sent.len() && replies.iter().zip(&sent).all(is_expected);
+            accepted += 1;
+            wrong += u64::from(!is_right);
+        }
+        (accepted, wrong)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn faulty_replies_are_never_accepted() {
+        let server = Server::start(&Flavor::one());
+        let proxy = Proxy::start(server.port());
+        let dice = Mutex::new((Dice::new(1), 0));
+        let injected = Arc::new(AtomicI64::new(0));
+        let count = injected.clone();
+        proxy.judge(move |args| match args[0].as_slice() {
+            b"PING" | b"ECHO" => {
+                let (dice, distance) = &mut *dice.lock();
+                let words: Vec<_> = args[1].split(|byte| *byte == b'-').collect();
+                let is_last = args[0] == b"ECHO" || words[2] == words[4];
+                let fault = choose_fault(dice, distance, is_last);
+                count.fetch_add(i64::from(fault != Fault::None), Ordering::Relaxed);
+                fault
+            }
+            _ => Fault::None,
+        });
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let endpoint = Endpoint::new(&url, &Tls::default(), Duration::from_millis(200)).unwrap();
+        let master = Master::Fixed(Arc::new(endpoint), Role::Master);
+        let requests = Arc::new(SharedConnection::new(master));
+        let total = i64::try_from(scaled(10_000)).unwrap();
+        let left = Arc::new(AtomicI64::new(total));
+        let tasks: Vec<_> = (0..32)
+            .map(|task| tokio::spawn(ask(requests.clone(), task, left.clone())))
+            .collect();
+        let (mut accepted, mut wrong) = (0, 0);
+        for task in tasks {
+            let (task_accepted, task_wrong) = task.await.unwrap();
+            accepted += task_accepted;
+            wrong += task_wrong;
+        }
+        let injected = injected.load(Ordering::Relaxed);
+        println!(
+            "{total} requests, {accepted} accepted, {injected} faults injected, {wrong} wrong"
+        );
+        assert_eq!(wrong, 0);
+        assert!(
+            accepted > 0 && injected > total / 400,
+            "{accepted} {injected}"
+        );
+    }
+}

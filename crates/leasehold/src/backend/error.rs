@@ -1,0 +1,178 @@
+//! Why a request has no usable reply.
+
+use std::fmt;
+
+use crate::error::BoxError;
+use crate::plain::plain;
+
+/// An error reply. Its command changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", plain(message))]
+pub(crate) struct ServerError {
+    pub(crate) kind: ServerErrorKind,
+    pub(crate) message: String,
+}
+
+/// Error replies, classified by what the caller can do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerErrorKind {
+    /// The server cannot serve the command now: it is loading, read-only, busy,
+    /// or its cluster is down. The caller retries.
+    Temporary,
+    OutOfMemory,
+    WrongType,
+    /// The password is wrong, or an ACL denies the command.
+    Denied,
+    /// The server does not know the script; the connection sends its source.
+    NoScript,
+    /// Fewer than a majority of a quorum's nodes can vote. Computed by this
+    /// client.
+    TooFewVote,
+    /// Two addresses of a quorum lead to the same server. Computed by this
+    /// client.
+    SameServer,
+    /// The request exceeds what the lock can ever grant. Returned by a script.
+    TooMuch,
+    Other,
+}
+
+impl ServerError {
+    pub(crate) fn new(code: &str, detail: &str) -> Self {
+        Self {
+            kind: ServerErrorKind::classify(code, detail),
+            message: format!("{code} {detail}").trim_end().to_owned(),
+        }
+    }
+}
+
+impl ServerErrorKind {
+    fn classify(code: &str, detail: &str) -> Self {
+        match code {
+            "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN"
+            | "NOREPLICAS" | "MISCONF" | "MOVED" | "ASK" => Self::Temporary,
+            "OOM" => Self::OutOfMemory,
+            "WRONGTYPE" => Self::WrongType,
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Denied,
+            "NOSCRIPT" => Self::NoScript,
+            _ => Self::classify_detail(detail),
+        }
+    }
+
+    /// Classifies an error that a command raised inside a script. The server
+    /// returns it as `ERR`, with the original code in the text.
+    fn classify_detail(detail: &str) -> Self {
+        if detail.contains("max number of clients") {
+            Self::Temporary
+        } else if detail.contains("WRONGTYPE") {
+            Self::WrongType
+        } else if detail.contains("OOM command") {
+            Self::OutOfMemory
+        } else if [
+            "can't run this command",
+            "can't access",
+            "can't publish",
+            "ACL failure",
+        ]
+        .iter()
+        .any(|denial| detail.contains(denial))
+        {
+            Self::Denied
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// Why a request has no usable reply.
+#[derive(Debug)]
+pub(crate) enum RequestError {
+    /// No connection could be made. Nothing was sent.
+    Unreachable(BoxError),
+    /// No reply arrived. The request may have been executed, or may still be.
+    Unknown(BoxError),
+    /// The server replied with an error. The request was not executed.
+    Refused(ServerError),
+    /// The request was executed, but fewer replicas than wanted acknowledged it
+    /// in time.
+    NotReplicated { acknowledged: u32, wanted: u32 },
+    /// The reply has a form that the protocol does not define.
+    Malformed(String),
+    /// The client was shut down.
+    ShutDown,
+}
+
+impl RequestError {
+    /// Returns whether the same request may succeed later.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
+            Self::Refused(error) => matches!(
+                error.kind,
+                ServerErrorKind::Temporary | ServerErrorKind::TooFewVote
+            ),
+            Self::Malformed(_) | Self::ShutDown => false,
+        }
+    }
+
+    /// Returns whether a request that must be executed should be sent again:
+    /// after every error except a permanent one.
+    pub(crate) fn should_retry(&self) -> bool {
+        self.is_transient() || matches!(self, Self::Malformed(_))
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(cause) | Self::Unknown(cause) => cause.fmt(f),
+            Self::Refused(error) => error.fmt(f),
+            Self::NotReplicated {
+                acknowledged,
+                wanted,
+            } => write!(
+                f,
+                "{acknowledged} of {wanted} replicas acknowledged the write in time"
+            ),
+            Self::Malformed(what) => f.write_str(what),
+            Self::ShutDown => f.write_str("the client was shut down"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_errors_are_classified() {
+        for (code, detail, kind) in [
+            ("LOADING", "Redis is loading", ServerErrorKind::Temporary),
+            (
+                "ERR",
+                "max number of clients reached",
+                ServerErrorKind::Temporary,
+            ),
+            ("OOM", "command not allowed", ServerErrorKind::OutOfMemory),
+            ("WRONGTYPE", "Operation against", ServerErrorKind::WrongType),
+            (
+                "NOPERM",
+                "this user has no permissions",
+                ServerErrorKind::Denied,
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command",
+                ServerErrorKind::Denied,
+            ),
+            (
+                "ERR",
+                "ACL failure in script: User x has no permissions to run the 'get' command",
+                ServerErrorKind::Denied,
+            ),
+            ("NOSCRIPT", "No matching script", ServerErrorKind::NoScript),
+            ("ERR", "syntax error", ServerErrorKind::Other),
+        ] {
+            assert_eq!(ServerError::new(code, detail).kind, kind, "{code} {detail}");
+        }
+    }
+}

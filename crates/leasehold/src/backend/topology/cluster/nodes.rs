@@ -1,0 +1,265 @@
+//! The nodes of a cluster, and which of them owns which slot.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinSet;
+
+use super::slot_map::{self, NodeAddress, Redirect, SlotMap};
+use super::slot_watch::SlotWatch;
+use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role};
+use crate::backend::topology::Master;
+use crate::backend::{Purpose, Reply, RequestError, Slot};
+
+const SLOTS: usize = 16_384;
+
+/// How long a node may take to return the slot map, without a connect timeout.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// All known nodes of a cluster.
+pub(super) struct Nodes {
+    /// The nodes named in the URL. Queried while no other node is connected.
+    seeds: Vec<Endpoint>,
+    keeper: Handle,
+    ownership: RwLock<Ownership>,
+    /// Held while reading the slot map, so that concurrent callers read it
+    /// once.
+    refreshing: Mutex<()>,
+    /// Notified when the slot map may be outdated.
+    pub(super) topology_changed: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Ownership {
+    nodes: HashMap<NodeAddress, Arc<Node>>,
+    /// Indexed by slot; empty until the slot map was read.
+    owners: Vec<Option<Arc<Node>>>,
+}
+
+/// One node and the connections to it.
+pub(super) struct Node {
+    /// Unique in this process.
+    pub(super) id: usize,
+    pub(super) host: String,
+    pub(super) connections: NodeConnections,
+    slot_watch: SlotWatch,
+}
+
+impl Nodes {
+    pub(super) fn new(seeds: Vec<Endpoint>, keeper: Handle) -> Self {
+        Self {
+            seeds,
+            keeper,
+            ownership: RwLock::default(),
+            refreshing: Mutex::new(()),
+            topology_changed: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Returns the owner of `slot`, if known.
+    pub(super) fn owner(&self, slot: Slot) -> Option<Arc<Node>> {
+        self.ownership.read().owners.get(usize::from(slot))?.clone()
+    }
+
+    /// Returns the owner of `slot`, reading the slot map if it is unknown.
+    pub(super) async fn find_owner(&self, slot: Slot) -> Result<Arc<Node>, RequestError> {
+        if let Some(node) = self.owner(slot) {
+            return Ok(node);
+        }
+        let _guard = self.refreshing.lock().await;
+        if self.owner(slot).is_none() {
+            self.read_slot_map().await?;
+        }
+        let unowned = || RequestError::Unreachable(format!("no node owns slot {slot}").into());
+        self.owner(slot).ok_or_else(unowned)
+    }
+
+    /// Returns whether `error` is a `MOVED` redirection by `node`, and records
+    /// it.
+    pub(super) fn record_redirect(&self, error: &RequestError, node: &Node) -> bool {
+        let RequestError::Refused(error) = error else {
+            return false;
+        };
+        let redirect = Redirect::from_reply(&Reply::Refused(error.clone()));
+        let Some(Redirect::Moved(slot, address)) = redirect else {
+            return false;
+        };
+        match address.resolve(&node.host) {
+            Some(address) => self.record_owner(slot, &address),
+            None => self.topology_changed.notify_one(),
+        }
+        true
+    }
+
+    /// Records that the node at `address` owns `slot`.
+    pub(super) fn record_owner(&self, slot: Slot, address: &NodeAddress) {
+        let Some(node) = self.node_at(address) else {
+            return;
+        };
+        if let Some(owner) = self.ownership.write().owners.get_mut(usize::from(slot)) {
+            *owner = Some(node);
+        }
+        self.topology_changed.notify_one();
+    }
+
+    /// Returns the node at `address`. Starts connecting if the node is new.
+    pub(super) fn node_at(&self, address: &NodeAddress) -> Option<Arc<Node>> {
+        static ID: AtomicUsize = AtomicUsize::new(0);
+        let mut ownership = self.ownership.write();
+        if let Some(node) = ownership.nodes.get(address) {
+            return Some(node.clone());
+        }
+        let endpoint = self.seeds.first()?.at(&address.host, address.port);
+        let master = Master::Fixed(Arc::new(endpoint), Role::Member);
+        let topology_changed = self.topology_changed.clone();
+        let on_state_change = Arc::new(move |_| topology_changed.notify_one());
+        let node = Arc::new(Node {
+            id: ID.fetch_add(1, Ordering::Relaxed),
+            host: address.host.clone(),
+            connections: NodeConnections::start(master, &self.keeper, on_state_change),
+            slot_watch: SlotWatch::default(),
+        });
+        ownership.nodes.insert(address.clone(), node.clone());
+        Some(node)
+    }
+
+    /// Reads the slot map. Returns whether it changed.
+    pub(super) async fn refresh_slot_map(&self) -> Result<bool, RequestError> {
+        let _guard = self.refreshing.lock().await;
+        self.read_slot_map().await
+    }
+
+    /// Reads the slot map from a connected node, or else from a node of the
+    /// URL. Returns whether it changed.
+    async fn read_slot_map(&self) -> Result<bool, RequestError> {
+        let nodes: Vec<_> = self.ownership.read().nodes.values().cloned().collect();
+        for node in nodes {
+            if let Some(connection) = node.connections.open_connection(Purpose::Keeper)
+                && let Ok(slot_map) = self.query_slot_map(&connection).await
+            {
+                return Ok(self.install(slot_map));
+            }
+        }
+        let mut last_error = RequestError::Unreachable("the URL names no node".into());
+        for seed in &self.seeds {
+            let querying = async {
+                let name = "leasehold-layout";
+                let connecting = RedisConnection::connect(seed, name, Role::Member, |_, _| ());
+                self.query_slot_map(&*connecting.await?).await
+            };
+            match querying.await {
+                Ok(slot_map) => return Ok(self.install(slot_map)),
+                Err(error) => last_error = error,
+            }
+        }
+        Err(last_error)
+    }
+
+    async fn query_slot_map(&self, connection: &RedisConnection) -> Result<SlotMap, RequestError> {
+        let timeout = self.seeds.first();
+        let timeout = timeout.map_or(DEFAULT_TIMEOUT, Endpoint::connect_timeout);
+        let reply = connection.query(&["CLUSTER", "SLOTS"], timeout).await?;
+        let slot_map = slot_map::parse(&reply, connection.host())?;
+        match slot_map.is_empty() {
+            true => Err(RequestError::Unreachable("no node owns any slot".into())),
+            false => Ok(slot_map),
+        }
+    }
+
+    /// Replaces the slot map. Returns whether it changed.
+    ///
+    /// Closes the connections to nodes without slots. A master that is demoted
+    /// and promoted again must not pass for one that was master throughout.
+    fn install(&self, slot_map: SlotMap) -> bool {
+        let mut owners = vec![None; SLOTS];
+        let mut masters = HashMap::new();
+        for (address, ranges) in slot_map {
+            let Some(node) = self.node_at(&address) else {
+                continue;
+            };
+            for slot in ranges.into_iter().flatten() {
+                if let Some(owner) = owners.get_mut(usize::from(slot)) {
+                    *owner = Some(node.clone());
+                }
+            }
+            masters.insert(address, node);
+        }
+        let mut ownership = self.ownership.write();
+        let before = std::mem::replace(&mut ownership.nodes, masters);
+        let id = |owner: &Option<Arc<Node>>| owner.as_ref().map(|node| node.id);
+        let is_changed = !ownership.owners.iter().map(id).eq(owners.iter().map(id));
+        ownership.owners = owners;
+        let is_gone = |address: &NodeAddress| !ownership.nodes.contains_key(address);
+        for (_, node) in before.iter().filter(|(address, _)| is_gone(address)) {
+            node.connections
+                .open_connections()
+                .for_each(|connection| connection.close());
+        }
+        is_changed
+    }
+
+    /// Returns the first slot of each node that owns any.
+    pub(super) fn first_slots(&self) -> Vec<Slot> {
+        let ownership = self.ownership.read();
+        let mut seen = HashSet::new();
+        let owners = (0..).zip(&ownership.owners);
+        let first = owners.filter_map(|(slot, owner)| {
+            let owner = owner.as_ref()?;
+            seen.insert(owner.id).then_some(slot)
+        });
+        first.collect()
+    }
+
+    /// Returns every node that owns slots.
+    fn masters(&self) -> Vec<Arc<Node>> {
+        let mut seen = HashSet::new();
+        let ownership = self.ownership.read();
+        let owners = ownership.owners.iter().flatten();
+        let masters = owners.filter(|owner| seen.insert(owner.id));
+        masters.cloned().collect()
+    }
+
+    /// Watches the slots of every node that owns any. Returns whether all nodes
+    /// are watched.
+    pub(super) async fn watch_slots(self: &Arc<Self>) -> bool {
+        let mut starting = JoinSet::new();
+        for node in self.masters() {
+            let nodes = self.clone();
+            starting.spawn(async move { nodes.watch_slots_of(&node).await });
+        }
+        let mut are_all_watched = true;
+        while let Some(is_watched) = starting.join_next().await {
+            are_all_watched &= is_watched.unwrap_or(false);
+        }
+        are_all_watched
+    }
+
+    async fn watch_slots_of(&self, node: &Arc<Node>) -> bool {
+        // A new connection notifies `topology_changed`, which starts the watch.
+        if node.connections.open_connection(Purpose::Keeper).is_none() {
+            return false;
+        }
+        let is_owned = |slot| {
+            let owner = self.owner(slot);
+            owner.is_some_and(|owner| Arc::ptr_eq(&owner, node))
+        };
+        if node.slot_watch.is_active(is_owned) {
+            return true;
+        }
+        let watch = &node.slot_watch;
+        let starting = watch.start(&node.connections, &self.topology_changed, is_owned);
+        match starting.await {
+            Ok(is_active) => is_active,
+            Err(error) => {
+                self.record_redirect(&error, node);
+                tracing::debug!(%error, "cannot watch the slots of a node");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Detecting that a node lost its slots.
+//!
+//! A server ends a sharded subscription when it no longer owns the channel's
+//! slot, and also when it is demoted. So a client that is subscribed in one
+//! slot of every node learns of a demotion from the node itself, before that
+//! node can be promoted again. Without it, the client would trust a node that
+//! may have lost locks in between.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::sync::Mutex;
+use tokio::sync::Notify;
+
+use crate::backend::connection::NodeConnections;
+use crate::backend::{Channel, Listener, PubSubEvent, RequestError, Slot, Subscription};
+
+/// How long a node may take to confirm the subscription.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The decimal numbers below this hash to every slot at least once.
+const NUMBERS: u32 = 1 << 18;
+
+/// A subscription that ends when one node loses its slots.
+#[derive(Default)]
+pub(super) struct SlotWatch(Mutex<Option<ActiveWatch>>);
+
+struct ActiveWatch {
+    slot: Slot,
+    listener: Arc<EndListener>,
+    _subscription: Subscription,
+}
+
+/// Records the end of the subscription.
+struct EndListener {
+    topology_changed: Arc<Notify>,
+    has_ended: AtomicBool,
+}
+
+impl Listener for EndListener {
+    fn on_event(&self, event: PubSubEvent<'_>) {
+        match event {
+            PubSubEvent::Ended => {
+                self.has_ended.store(true, Ordering::Release);
+                self.topology_changed.notify_one();
+            }
+            PubSubEvent::Resubscribed => self.has_ended.store(false, Ordering::Release),
+            PubSubEvent::Message { .. } => {}
+        }
+    }
+}
+
+impl SlotWatch {
+    /// Returns whether the subscription is active, in a slot that the node
+    /// still owns.
+    pub(super) fn is_active(&self, is_owned: impl Fn(Slot) -> bool) -> bool {
+        let watch = self.0.lock();
+        watch.as_ref().is_some_and(|watch| {
+            is_owned(watch.slot) && !watch.listener.has_ended.load(Ordering::Acquire)
+        })
+    }
+
+    /// Subscribes in a slot that the node owns. Returns `false` if there is
+    /// none or the node does not confirm in time.
+    pub(super) async fn start(
+        &self,
+        connections: &NodeConnections,
+        topology_changed: &Arc<Notify>,
+        is_owned: impl Fn(Slot) -> bool,
+    ) -> Result<bool, RequestError> {
+        let mut tags = (0..NUMBERS).map(|number| (number, slot_of(number)));
+        let Some((number, slot)) = tags.find(|(_, slot)| is_owned(*slot)) else {
+            return Ok(false);
+        };
+        // All clients use the same channels, so that a server has few of them.
+        let channel = Channel::Sharded(format!("leasehold:watch:{{{number}}}").into_bytes());
+        let listener = Arc::new(EndListener {
+            topology_changed: topology_changed.clone(),
+            has_ended: AtomicBool::new(false),
+        });
+        let subscribing = connections.subscribe(channel, listener.clone());
+        let Ok(subscribed) = tokio::time::timeout(CONFIRM_TIMEOUT, subscribing).await else {
+            return Ok(false);
+        };
+        let watch = ActiveWatch {
+            slot,
+            listener,
+            _subscription: subscribed?,
+        };
+        let before = self.0.lock().replace(watch);
+        drop(before);
+        // If the node was demoted after the slot map was read, it accepted the
+        // subscription as a replica does, and will never end it. Reading the
+        // map again detects this.
+        topology_changed.notify_one();
+        Ok(true)
+    }
+}
+
+/// Returns the slot of a channel with `number` as its hash tag.
+fn slot_of(number: u32) -> Slot {
+    crc16::State::<crc16::XMODEM>::calculate(number.to_string().as_bytes()) % 16_384
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_a_number() {
+        let mut slots = vec![false; 16_384];
+        for number in 0..NUMBERS {
+            slots[usize::from(slot_of(number))] = true;
+        }
+        assert!(slots.into_iter().all(|has_number| has_number));
+        // `CLUSTER KEYSLOT 123456789`
+        assert_eq!(slot_of(123_456_789), 12_739);
+    }
+}

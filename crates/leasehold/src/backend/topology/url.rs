@@ -1,0 +1,364 @@
+//! Parsers for the URLs of all topologies.
+//!
+//! No error repeats the URL, which may contain a password.
+
+use std::path::PathBuf;
+
+use crate::error::BoxError;
+
+/// The expected form of a server URL.
+const EXPECTED_FORM: &str = "expected `redis://user:password@host:6379/0`";
+
+/// A server's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServerAddress {
+    Tcp {
+        host: String,
+        port: u16,
+        is_tls: bool,
+    },
+    Unix(PathBuf),
+}
+
+/// The URL of one server.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ServerUrl {
+    pub(crate) address: ServerAddress,
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) database: u32,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    pub(crate) user: String,
+    pub(crate) password: String,
+}
+
+impl ServerUrl {
+    /// Parses the URL of one server.
+    pub(crate) fn parse(url: &str) -> Result<Self, BoxError> {
+        let (scheme, rest) = url.split_once("://").ok_or(EXPECTED_FORM)?;
+        match scheme {
+            "redis" | "valkey" => Self::parse_tcp(rest, false),
+            "rediss" | "valkeys" => Self::parse_tcp(rest, true),
+            "unix" | "redis+unix" | "valkey+unix" => Self::parse_unix(rest),
+            _ => Err(EXPECTED_FORM.into()),
+        }
+    }
+
+    /// Parses `user:password@host:port/database`.
+    fn parse_tcp(rest: &str, is_tls: bool) -> Result<Self, BoxError> {
+        let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+        if fragment == "insecure" {
+            return Err("`#insecure` does not disable certificate verification; \
+                        use `dangerously_trust_any_certificate`"
+                .into());
+        }
+        if !fragment.is_empty() || rest.contains('?') {
+            return Err("unexpected query or fragment".into());
+        }
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, host) = match authority.rsplit_once('@') {
+            Some((login, host)) => (Some(login), host),
+            None => (None, authority),
+        };
+        let (host, port) = host_and_port(host)?;
+        Ok(Self {
+            address: ServerAddress::Tcp { host, port, is_tls },
+            credentials: login.map(credentials).transpose()?.flatten(),
+            database: database(path)?,
+        })
+    }
+
+    /// Parses `/path/to/socket?db=0&user=…&pass=…`.
+    fn parse_unix(rest: &str) -> Result<Self, BoxError> {
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let path = percent_decode(path)?;
+        if path.is_empty() {
+            return Err("expected `unix:///run/redis.sock`".into());
+        }
+        let (mut user, mut password, mut number) = (String::new(), None, 0);
+        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
+            match setting.split_once('=').unwrap_or((setting, "")) {
+                ("db", value) => number = database(value)?,
+                ("user", value) => user = percent_decode(value)?,
+                ("pass", value) => password = Some(percent_decode(value)?),
+                _ => return Err("unknown query parameter".into()),
+            }
+        }
+        Ok(Self {
+            address: ServerAddress::Unix(path.into()),
+            credentials: password.map(|password| Credentials { user, password }),
+            database: number,
+        })
+    }
+}
+
+fn host_and_port(authority: &str) -> Result<(String, u16), BoxError> {
+    let (host, port) = match authority.strip_prefix('[') {
+        // An IPv6 address contains colons.
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or(EXPECTED_FORM)?;
+            match (rest, rest.strip_prefix(':')) {
+                ("", _) => (host, None),
+                (_, Some(port)) => (host, Some(port)),
+                _ => return Err(EXPECTED_FORM.into()),
+            }
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let port = port
+        .map_or(Ok(6379), str::parse)
+        .map_err(|_| EXPECTED_FORM)?;
+    let host = percent_decode(host)?;
+    match host.is_empty() || host.contains(char::is_whitespace) {
+        true => Err(EXPECTED_FORM.into()),
+        false => Ok((host, port)),
+    }
+}
+
+/// Parses `user:password`. A user without a password is ignored.
+fn credentials(login: &str) -> Result<Option<Credentials>, BoxError> {
+    let Some((user, password)) = login.split_once(':') else {
+        return Ok(None);
+    };
+    let (user, password) = (percent_decode(user)?, percent_decode(password)?);
+    Ok((!password.is_empty()).then_some(Credentials { user, password }))
+}
+
+fn database(path: &str) -> Result<u32, BoxError> {
+    match path.trim_end_matches('/') {
+        "" => Ok(0),
+        number => number.parse().map_err(|_| EXPECTED_FORM.into()),
+    }
+}
+
+/// Decodes `%` followed by two hexadecimal digits.
+fn percent_decode(text: &str) -> Result<String, BoxError> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match byte {
+            b'%' => {
+                let (digits, after) = rest.split_at_checked(2).ok_or(EXPECTED_FORM)?;
+                rest = after;
+                let digits = std::str::from_utf8(digits).map_err(|_| EXPECTED_FORM)?;
+                u8::from_str_radix(digits, 16).map_err(|_| EXPECTED_FORM)?
+            }
+            byte => *byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| EXPECTED_FORM.into())
+}
+
+/// A URL with several hosts:
+/// `scheme://credentials@host:port,host:port/path?query`.
+pub(crate) struct MultiHostUrl<'a> {
+    scheme: &'a str,
+    /// Including the `@`; empty without credentials.
+    pub(crate) credentials: String,
+    hosts: Vec<&'a str>,
+    pub(crate) path: &'a str,
+    pub(crate) query: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> MultiHostUrl<'a> {
+    /// Parses what follows `scheme+topology://`. Returns `None` if a host is
+    /// empty.
+    pub(crate) fn parse(scheme: &'a str, rest: &'a str) -> Option<Self> {
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (credentials, hosts) = match authority.rsplit_once('@') {
+            Some((credentials, hosts)) => (format!("{credentials}@"), hosts),
+            None => (String::new(), authority),
+        };
+        let hosts: Vec<_> = hosts.split(',').collect();
+        let query = query.split('&').filter(|pair| !pair.is_empty());
+        let query = query.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        hosts.iter().all(|host| !host.is_empty()).then(|| Self {
+            scheme,
+            credentials,
+            hosts,
+            path,
+            query: query.collect(),
+        })
+    }
+
+    /// Returns one URL per host. `port` is the default port.
+    pub(crate) fn urls(&self, credentials: &str, port: u16) -> Vec<String> {
+        let url = |host: &&str| {
+            let has_port = host
+                .rsplit_once(':')
+                .is_some_and(|(_, port)| !port.contains(']'));
+            let port = if has_port {
+                String::new()
+            } else {
+                format!(":{port}")
+            };
+            format!("{}://{credentials}{host}{port}/", self.scheme)
+        };
+        self.hosts.iter().map(url).collect()
+    }
+
+    /// Returns a URL with these credentials and a placeholder address.
+    pub(super) fn placeholder(&self, database: &str) -> String {
+        let (scheme, credentials) = (self.scheme, &self.credentials);
+        format!("{scheme}://{credentials}127.0.0.1:6379/{database}")
+    }
+
+    /// Fails if a parameter is not `known`. The error does not repeat it.
+    pub(crate) fn check_parameters(&self, known: &[&str]) -> Result<(), BoxError> {
+        match self.query.iter().all(|(name, _)| known.contains(name)) {
+            true => Ok(()),
+            false => Err("unknown query parameter".into()),
+        }
+    }
+
+    pub(crate) fn parameter(&self, name: &str) -> &'a str {
+        let found = self.query.iter().find(|(at, _)| *at == name);
+        found.map_or("", |(_, value)| value)
+    }
+}
+
+/// A sentinel URL, split into URLs of single servers.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct SentinelUrl {
+    /// The group's name, as configured in the sentinels.
+    pub(super) group: String,
+    /// A URL with the members' credentials and database. Its address is a
+    /// placeholder.
+    pub(super) member: String,
+    pub(super) sentinels: Vec<String>,
+}
+
+impl SentinelUrl {
+    pub(super) fn parse(scheme: &str, rest: &str) -> Result<Self, BoxError> {
+        const EXPECTED_FORM: &str =
+            "expected `redis+sentinel://user:password@host:26379,host:26379/group/0`";
+        let hosts = MultiHostUrl::parse(scheme, rest).ok_or(EXPECTED_FORM)?;
+        hosts.check_parameters(&["sentinel_username", "sentinel_password"])?;
+        let (group, database) = hosts.path.split_once('/').unwrap_or((hosts.path, ""));
+        if group.is_empty() {
+            return Err(EXPECTED_FORM.into());
+        }
+        let own = match (
+            hosts.parameter("sentinel_username"),
+            hosts.parameter("sentinel_password"),
+        ) {
+            ("", "") => String::new(),
+            (user, password) => format!("{user}:{password}@"),
+        };
+        Ok(Self {
+            group: group.to_owned(),
+            // The sentinels name the actual address.
+            member: hosts.placeholder(database),
+            sentinels: hosts.urls(&own, 26379),
+        })
+    }
+}
+
+/// Splits a cluster URL into the URLs of its hosts.
+pub(super) fn cluster_urls(scheme: &str, rest: &str) -> Result<Vec<String>, BoxError> {
+    const EXPECTED_FORM: &str = "expected `redis+cluster://user:password@host:6379,host:6379`";
+    let hosts = MultiHostUrl::parse(scheme, rest).ok_or(EXPECTED_FORM)?;
+    hosts.check_parameters(&[])?;
+    match hosts.path {
+        "" => Ok(hosts.urls(&hosts.credentials, 6379)),
+        _ => Err("a cluster has only one database; remove the path".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(url: &str) -> (String, u16, bool) {
+        match ServerUrl::parse(url).map(|url| url.address) {
+            Ok(ServerAddress::Tcp { host, port, is_tls }) => (host, port, is_tls),
+            other => panic!("{url}: {:?}", other.err()),
+        }
+    }
+
+    #[test]
+    fn host_and_port_are_parsed() {
+        assert_eq!(tcp("redis://host"), ("host".to_owned(), 6379, false));
+        assert_eq!(tcp("valkeys://h:1/"), ("h".to_owned(), 1, true));
+        assert_eq!(tcp("rediss://[::1]:7/2"), ("::1".to_owned(), 7, true));
+        assert_eq!(tcp("redis://u:p@[::1]"), ("::1".to_owned(), 6379, false));
+    }
+
+    #[test]
+    fn credentials_are_decoded() {
+        let login = |url| {
+            let credentials = ServerUrl::parse(url).unwrap().credentials;
+            credentials.map(|one| (one.user, one.password))
+        };
+        let pair = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
+        assert_eq!(login("redis://u:a%40b%2F@h"), pair("u", "a@b/"));
+        assert_eq!(login("redis://:p@h"), pair("", "p"));
+        assert_eq!(login("redis://u:p@x@h"), pair("u", "p@x"));
+        assert_eq!(login("redis://u@h"), None);
+        assert_eq!(login("redis://h"), None);
+        let socket = "redis+unix:///run/r.sock?db=1&user=u&pass=p%26";
+        assert_eq!(login(socket), pair("u", "p&"));
+        assert_eq!(ServerUrl::parse(socket).unwrap().database, 1);
+    }
+
+    #[test]
+    fn invalid_url_is_rejected_without_repeating_it() {
+        for url in [
+            "http://u:secret@host",
+            "redis://u:secret@host:port",
+            "redis://u:secret@",
+            "redis://u:%zzsecret@host",
+            "redis://u:secret@host/secret",
+            "redis://u:secret@host?secret=1",
+            "rediss://u:secret@host/#insecure",
+            "redis://u:secret@[::1",
+            "redis://u:secret@[::1]x",
+            "unix://?pass=secret",
+            "secret",
+        ] {
+            let error = ServerUrl::parse(url).err().map(|error| error.to_string());
+            assert!(
+                error.is_some_and(|error| !error.contains("secret")),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn sentinel_url_is_parsed() {
+        let url = SentinelUrl::parse(
+            "rediss",
+            "user:secret@one:26380,two,[::1]/group/3?sentinel_username=s&sentinel_password=p",
+        );
+        assert_eq!(
+            url.unwrap(),
+            SentinelUrl {
+                group: "group".to_owned(),
+                member: "rediss://user:secret@127.0.0.1:6379/3".to_owned(),
+                sentinels: ["one:26380", "two:26379", "[::1]:26379"]
+                    .map(|host| format!("rediss://s:p@{host}/"))
+                    .to_vec(),
+            }
+        );
+    }
+
+    #[test]
+    fn invalid_sentinel_url_is_not_repeated() {
+        for rest in [
+            "u:secret@host",
+            "u:secret@host/",
+            "u:secret@/group",
+            "u:secret@host/group?secret=1",
+        ] {
+            let error = SentinelUrl::parse("redis", rest).unwrap_err().to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}
