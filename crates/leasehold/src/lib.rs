@@ -50,7 +50,9 @@
 //! // Waits for the lock, renews it while the work runs, and drops the work if
 //! // the lock is lost.
 //! let sold = coupon
-//!     .run(|lease| async move { format!("token {}", lease.token()) })
+//!     .run(|lease| async move {
+//!         format!("sold with token {}", lease.token())
+//!     })
 //!     .await?;
 //! # drop(sold); Ok(()) }
 //! ```
@@ -71,7 +73,7 @@
 //! | a lock shared with Java services that use Redisson | [`Client::redisson`] |
 //! | to do the work only if no other client does | [`Mutex::try_lock`] |
 //! | a job that runs once, on hosts whose clocks differ | [`at_least`](TryAcquire::at_least) |
-//! | to limit how long a holder that hangs can block others | [`at_most`](Acquire::at_most) |
+//! | to limit how long a holder that hangs can block other clients | [`at_most`](Acquire::at_most) |
 //! | to see who holds a lock and who waits for it | [`Client::inspect`], [`Client::scan`] |
 //!
 //! Every lock hands out a [`Guard`] with a lease that is renewed and that
@@ -84,8 +86,9 @@
 //! # Cancel safety
 //!
 //! Every future of this crate can be dropped at any time. Dropping an acquire
-//! releases the lock if it was granted, or if a request in flight is still
-//! granted it. Dropping a release lets it complete in the background.
+//! releases the lock in the background if it was granted, or if a request in
+//! flight still acquires it. Dropping a release lets it complete in the
+//! background.
 //!
 //! # Crate features
 //!

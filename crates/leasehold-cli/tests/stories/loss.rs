@@ -109,7 +109,7 @@ fn take_away() -> Duration {
     stage.revoke("job");
     run.ends()
         .with_code(76)
-        .saying("the server no longer has it in our name");
+        .saying("this owner no longer holds the lock on the server");
     assert!(stage.has("told"));
     taken.elapsed()
 }

@@ -21,7 +21,7 @@ fn without_a_server_nothing_is_run() {
         .play();
     let closed = closed
         .with_code(69)
-        .saying("leasehold: the server cannot be reached");
+        .saying("leasehold: the server is unavailable");
     assert_eq!(closed.out, "");
     stage
         .leasehold("run --nonsense job")

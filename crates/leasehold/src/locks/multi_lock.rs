@@ -23,6 +23,7 @@ use crate::owner::Token;
 /// - While it waits for one lock, it holds and renews the earlier ones. A
 ///   [`fixed_lease`](Acquire::fixed_lease) that expires meanwhile fails the
 ///   whole acquire.
+/// - A future that is kept but not polled keeps the locks that it has acquired.
 ///
 /// # Examples
 ///
