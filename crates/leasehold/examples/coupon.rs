@@ -1,4 +1,4 @@
-//! The first example of the README: sell a coupon under a lock, with a fencing token.
+//! Sells a coupon under a lock; the first example of the README.
 
 use leasehold::{Client, Error};
 
@@ -6,7 +6,8 @@ use leasehold::{Client, Error};
 async fn main() -> Result<(), Error> {
     let client = Client::connect("redis://127.0.0.1/").await?;
     let coupon = client.mutex("coupon:42");
-    // Waits for the lock, renews it while the work runs, drops the work if the lock is lost.
+    // Waits for the lock, renews it while the work runs, and drops the work if
+    // the lock is lost.
     let work = coupon.run(|lease| async move { format!("sold with token {}", lease.token()) });
     println!("{}", work.await?);
     Ok(())

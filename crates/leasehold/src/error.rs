@@ -1,142 +1,179 @@
-//! What can go wrong, one variant per reaction.
+//! The errors of the public API, one variant per reaction.
 
 use std::time::Duration;
 
 use crate::info::Holder;
 use crate::plain::plain;
 
-/// Why a lock could not be had, kept or given back.
+/// An error of a lock operation.
 ///
-/// Each variant says what may have changed on the server and what to do next. That a lock is held by
-/// somebody else is no error of `try_lock`: it answers `None`. Displayed, an error is one line: what others have written
-/// is escaped in it.
+/// Each variant documents what may have changed on the server and how to react.
+/// A lock held by another owner is not an error of `try_lock`, which resolves
+/// to `Ok(None)`.
+///
+/// The `Display` form is one line. Text written by other clients is escaped.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold::Client;
+/// use leasehold::Error;
+///
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let limit = Duration::from_secs(1);
+/// match client.mutex("report").lock().timeout(limit).await {
+///     Ok(guard) => println!("acquired with token {}", guard.token()),
+///     Err(Error::Timeout { holder: Some(holder), .. }) => {
+///         println!("held by {holder}");
+///     }
+///     Err(error) if error.is_transient() => println!("retry: {error}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait ended before the lock was free.
+    /// The timeout elapsed before the lock was acquired.
     ///
-    /// Nothing is held and nothing was left behind. Try again later, or look at the holder.
-    #[error("waited {waited:?} for `{}`{}{}", plain(name), held_by(holder.as_deref()), place(*position))]
+    /// Nothing is held, and nothing was left on the server. Try again later, or
+    /// inspect the holder.
+    #[error(
+        "timed out after {waited:?} waiting for `{}`{}{}",
+        plain(name), held_by(holder.as_deref()), queue_position(*position)
+    )]
     Timeout {
-        /// The lock waited for.
+        /// The name of the lock.
         name: String,
-        /// How long.
+        /// How long the caller waited.
         waited: Duration,
-        /// Who held it when last asked.
+        /// The holder at the last attempt, if known.
         holder: Option<Box<Holder>>,
-        /// The place in line, from 1, where the kind has a line.
+        /// The position in the queue, from 1, if the lock has a queue.
         position: Option<u64>,
     },
 
-    /// The lease has ended while it was believed to be held.
+    /// The lease was lost while the guard was held.
     ///
-    /// Somebody else may hold the lock already. Stop the protected work and start over; what was
-    /// written with an older token is for the resource to refuse.
-    #[error("the lease on `{}` is lost: {loss}", plain(name))]
+    /// Another client may hold the lock already. Stop the protected work and
+    /// start over. The resource must reject writes with an older token.
+    #[error("lost the lease on `{}`: {loss}", plain(name))]
     Lost {
-        /// The lock that was lost.
+        /// The name of the lock.
         name: String,
-        /// How it came about.
+        /// Why the lease was lost.
         loss: Loss,
     },
 
-    /// No server could be reached, or it takes no requests now (loading, read-only, busy).
+    /// The server is unreachable, or rejects requests at the moment because it
+    /// is loading, read-only or busy.
     ///
-    /// Nothing has changed on the server. Trying again later is right.
-    #[error("the server cannot be reached")]
+    /// Nothing changed on the server. Try again later.
+    #[error("the server is unavailable")]
     Unavailable(#[source] BoxError),
 
-    /// A request was sent and no answer came back.
+    /// A request was sent and no reply arrived.
     ///
-    /// It may have been executed. After an acquire nothing is held: the client goes on cancelling
-    /// it until it can no longer take effect. After a release the client goes on releasing; the lock
-    /// is free at the latest when the lease ends. Trying again is safe.
-    #[error("no answer from the server, the outcome is unknown")]
+    /// The server may have executed it. After an acquire, nothing is held: the
+    /// client cancels the request in the background until it can no longer
+    /// take effect. After a release, the client keeps releasing, and the lock
+    /// is free when the lease expires at the latest. Trying again is safe.
+    #[error("no reply from the server; the request may have been executed")]
     OutcomeUnknown(#[source] BoxError),
 
-    /// Fewer replicas than asked for have confirmed in time that they have the lock.
+    /// Too few replicas acknowledged the lock in time.
     ///
-    /// It was granted, and is given back in the background; nothing is held. Look whether a replica is down or
-    /// lags behind; then try again, with more time or fewer replicas if that is acceptable.
-    #[error("{acknowledged} replicas have the lock in time, {wanted} are asked for")]
+    /// The lock was granted and is released in the background; nothing is held.
+    /// Check whether a replica is down or lags behind. Then try again, with a
+    /// longer timeout or fewer replicas if that is acceptable.
+    #[error("{acknowledged} of {wanted} replicas acknowledged the lock in time")]
     NotReplicated {
-        /// How many have confirmed.
+        /// The number of replicas that acknowledged the lock.
         acknowledged: u32,
-        /// How many were asked for.
+        /// The number of replicas that were required.
         wanted: u32,
     },
 
-    /// Too few of the nodes of a quorum can vote: they are out of reach, or were started again and must first let
-    /// every lease from before end.
+    /// Fewer than a majority of the quorum's nodes can vote, because they are
+    /// unreachable or restarted recently.
     ///
-    /// What was granted by some is given back; nothing is held. If the nodes are up, it passes by itself, unless
-    /// fewer than a majority still know what they granted: then see
-    /// [`QuorumBuilder::found`](crate::QuorumBuilder::found).
-    #[error("too few nodes can vote")]
+    /// Votes that were granted are released; nothing is held. A node that
+    /// restarted votes again once every lease from before has expired. If a
+    /// majority lost its data, see
+    /// [`QuorumBuilder::bootstrap`](crate::QuorumBuilder::bootstrap).
+    #[error("fewer than a majority of the quorum's nodes can vote")]
     NoQuorum(#[source] BoxError),
 
-    /// The server's memory is full and its policy is to refuse writes.
+    /// The server is out of memory and rejects writes.
     ///
-    /// Nothing has changed. Locks that are held stay held: renewal and release need no memory.
-    /// Free some memory on the server.
+    /// Nothing changed. Held locks stay held, because renewal and release need
+    /// no memory. Free memory on the server.
     #[error("the server is out of memory")]
     OutOfMemory(#[source] BoxError),
 
-    /// The lock's key holds something that is not a lock, or a lock of another kind.
+    /// The lock's key holds a different kind of lock, or other data.
     ///
-    /// Nothing has changed. Choose another name or prefix.
-    #[error("the key of `{}` holds data or a lock of another kind", plain(name))]
+    /// Nothing changed. Choose another name or prefix.
+    #[error(
+        "the key of `{}` holds a different kind of lock, or other data",
+        plain(name)
+    )]
     WrongType {
-        /// The lock whose key is in use.
+        /// The name of the lock.
         name: String,
     },
 
-    /// The server refused the credentials, or its ACL forbids a command, key or channel.
+    /// The server rejected the credentials, or its ACL forbids a command, key
+    /// or channel.
     ///
-    /// Nothing has changed. The README has the rule that suffices.
-    #[error("the server denies access")]
+    /// Nothing changed. The README lists the permissions that a client needs.
+    #[error("the server denied permission")]
     Denied(#[source] BoxError),
 
-    /// The server answered what this library does not understand.
+    /// The server sent a reply that this library does not understand.
     ///
-    /// What has changed depends on the source. Please report it.
-    #[error("the server gave an unexpected answer")]
+    /// What changed depends on the source. Please report it.
+    #[error("the server sent an unexpected reply")]
     Unexpected(#[source] BoxError),
 
-    /// An argument is out of its range, or more was asked for than there is; nothing has changed.
-    #[error("invalid {what}: {}", plain(why))]
+    /// An argument is invalid. Nothing changed.
+    #[error("invalid `{what}`: {}", plain(why))]
     Invalid {
-        /// Which argument.
+        /// The name of the argument.
         what: &'static str,
-        /// What is wrong with it.
+        /// The value and the limit that it violates.
         why: String,
     },
 
     /// The client was shut down.
     ///
-    /// All it held was released, or will end with its lease. Connect a new one.
+    /// Its locks were released, or expire with their leases. Connect a new
+    /// client.
     #[error("the client was shut down")]
     ShutDown,
 }
 
-/// An underlying error; its type is not part of the interface.
+/// An underlying error; its type is not part of the public API.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How a lease came to be lost.
+/// Why a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// No renewal was confirmed before the deadline: the server was out of reach or too slow, the
-    /// process was paused, or the lease was fixed and has run out.
-    #[error("no renewal was confirmed in time")]
+    /// No renewal was confirmed before the deadline. The server was unreachable
+    /// or too slow, the process was suspended, or a
+    /// [`fixed_lease`](crate::Acquire::fixed_lease) ran out.
+    #[error("no renewal was confirmed before its deadline")]
     Expired,
-    /// Somebody deleted or overwrote the lock on the server, or the server lost its data.
-    #[error("the server no longer has it in our name")]
+    /// The lock was deleted or overwritten on the server, or the server lost
+    /// its data.
+    #[error("this owner no longer holds the lock on the server")]
     Revoked,
     /// The limit set with [`at_most`](crate::Acquire::at_most) was reached.
-    #[error("its time limit was reached")]
+    #[error("its `at_most` limit was reached")]
     AtMost,
-    /// [`Client::shutdown`](crate::Client::shutdown) gave it back.
+    /// [`Client::shutdown`](crate::Client::shutdown) released it.
     #[error("the client was shut down")]
     ShutDown,
 }
@@ -173,12 +210,12 @@ impl Error {
 }
 
 fn held_by(holder: Option<&Holder>) -> String {
-    holder.map_or_else(String::new, |holder| format!(", which is held by {holder}"))
+    holder.map_or_else(String::new, |holder| format!(", held by {holder}"))
 }
 
-fn place(position: Option<u64>) -> String {
+fn queue_position(position: Option<u64>) -> String {
     position.map_or_else(String::new, |position| {
-        format!("; number {position} in line")
+        format!(" (queue position {position})")
     })
 }
 
@@ -187,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_one_line_whatever_names_have() {
+    fn display_escapes_names_to_one_line() {
         let name = || "a\nb".to_owned();
         let loss = Loss::Expired;
         for error in [
@@ -207,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_names_the_holder() {
+    fn timeout_names_holder_and_position() {
         let error = Error::Timeout {
             name: "coupon".to_owned(),
             waited: Duration::from_millis(500),
@@ -216,7 +253,8 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "waited 500ms for `coupon`, which is held by a client of another library; number 3 in line"
+            "timed out after 500ms waiting for `coupon`, held by a client of another library \
+             (queue position 3)"
         );
     }
 }

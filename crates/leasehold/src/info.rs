@@ -1,84 +1,95 @@
-//! What inspection returns: a lock, its kind, its holders and its waiters.
+//! The types that inspection returns.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use crate::plain::plain;
 
-/// A lock as anybody sees it.
+/// The state of a lock, from [`Client::inspect`](crate::Client::inspect) and
+/// [`Client::scan`](crate::Client::scan).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// The name, without the prefix.
+    /// The name of the lock, without the prefix.
     pub name: String,
-    /// What it is.
+    /// The kind of lock.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub kind: LockKind,
-    /// Who holds it: up to 1,000, the first only in a [`Scan`].
+    /// The holders; at most 1,000, and only the first one in a
+    /// [`Scan`](crate::Scan).
     pub holders: Vec<Holder>,
-    /// How many hold it.
+    /// The number of holders.
     pub holder_count: u64,
-    /// Who waits, in the order of service: up to 1,000, the first only in a [`Scan`]. Those who wait for a mutex, or
-    /// for a lock of Redisson's that is not fair, are nowhere noted.
+    /// The waiters in queue order; at most 1,000, and only the first one in a
+    /// [`Scan`](crate::Scan). Empty for a mutex and for a Redisson lock that is
+    /// not fair, because the server does not store their waiters.
     pub waiters: Vec<Waiter>,
-    /// How many wait; of a mutex, how many processes. `None` where that cannot be known.
+    /// The number of waiters, or of waiting processes for a mutex. `None` if
+    /// it is unknown.
     pub waiter_count: Option<u64>,
 }
 
-/// One who waits for a lock.
+/// A client that waits for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Waiter {
-    /// The host name of the machine that waits.
+    /// The host name of the waiter's machine.
     pub host: Option<String>,
-    /// The process on that machine.
+    /// The process id on that machine.
     pub pid: Option<u32>,
-    /// Since when, by the server's clock.
+    /// When it started to wait, by the server's clock.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "since_ms", serialize_with = "unix_millis")
     )]
     pub since: Option<SystemTime>,
-    /// What it wrote about itself.
+    /// The waiter's [`note`](crate::Acquire::note).
     pub note: Option<String>,
-    /// How a client of Redisson calls itself.
+    /// The id of a Redisson client and its thread, as in `UUID:THREAD`.
     pub redisson: Option<String>,
-    /// Whether the process is connected to the server now; `None` where that cannot be known.
+    /// Whether the waiter's process is connected to the server. `None` if it is
+    /// unknown.
     pub connected: Option<bool>,
 }
 
-/// The holder of a lock as others see it.
+/// The holder of a lock.
 ///
-/// A lock taken by another library on the same key has a holder of whom only the remaining time is
-/// known; the other fields are `None`.
+/// For a lock acquired by another library on the same key, only
+/// [`lease_remaining`](Self::lease_remaining) is known; the other fields are
+/// `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// The host name of the machine that holds it.
+    /// The host name of the holder's machine.
     pub host: Option<String>,
-    /// The process on that machine.
+    /// The process id on that machine.
     pub pid: Option<u32>,
-    /// Since when, by the server's clock.
+    /// When it acquired the lock, by the server's clock.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "since_ms", serialize_with = "unix_millis")
     )]
     pub since: Option<SystemTime>,
-    /// What the holder wrote about itself ([`note`](crate::Acquire::note)).
+    /// The holder's [`note`](crate::Acquire::note).
     pub note: Option<String>,
-    /// How a client of Redisson calls itself: its id and a thread's, as in `UUID:THREAD`.
+    /// The id of a Redisson client and its thread, as in `UUID:THREAD`.
     pub redisson: Option<String>,
-    /// Whether the process is connected to the server now. `None` when that
-    /// was not asked or cannot be known, and for a lock that is
-    /// [`released`](Self::released). A process that is not connected does not renew.
-    /// A process that connected within the last few milliseconds may not be
-    /// visible yet.
+    /// Whether the holder's process is connected to the server. A process that
+    /// is not connected does not renew.
+    ///
+    /// `None` if it is unknown, and for a lock that is
+    /// [`released`](Self::released). Only [`Client::inspect`] and
+    /// [`Client::scan`] query it. A process that connected within the last few
+    /// milliseconds may not be visible yet.
+    ///
+    /// [`Client::inspect`]: crate::Client::inspect
+    /// [`Client::scan`]: crate::Client::scan
     pub connected: Option<bool>,
-    /// How long the lease still lasts unless it is renewed; `None` when it does not expire or was
-    /// not asked for.
+    /// The remaining time of the lease unless it is renewed. `None` if the lock
+    /// does not expire, or if it was not queried.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "lease_remaining_ms", serialize_with = "millis")
@@ -86,42 +97,45 @@ pub struct Holder {
     pub lease_remaining: Option<Duration>,
     /// Whether the holder released the lock and
     /// [`at_least`](crate::Acquire::at_least) still keeps other clients
-    /// out. No client renews such a lock: it is free once
-    /// [`lease_remaining`](Self::lease_remaining) is over. Other libraries never set it.
+    /// out. Such a lock is not renewed. It is free once
+    /// [`lease_remaining`](Self::lease_remaining) has passed. Locks of other
+    /// libraries never set it.
     pub released: bool,
 }
 
-/// What was found under a name.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(tag = "kind", rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum LockKind {
-    /// A [`Mutex`](crate::Mutex), of one server or of this node of a [`Quorum`](crate::Quorum).
+    /// A [`Mutex`](crate::Mutex) of one server, or of this node of a
+    /// [`Quorum`](crate::Quorum).
     Mutex,
     /// A [`FairMutex`](crate::FairMutex).
     FairMutex,
     /// A [`Semaphore`](crate::Semaphore).
     Semaphore {
-        /// How many permits are taken.
+        /// The number of permits that are held.
         used: u64,
-        /// How many there are.
+        /// The total number of permits.
         permits: u64,
     },
     /// An [`RwLock`](crate::RwLock).
     RwLock,
-    /// A [`Latch`](crate::Latch), which nobody holds.
+    /// A [`Latch`](crate::Latch), which has no holders.
     Latch {
         /// The number of count-downs that remain.
         remaining: u64,
     },
-    /// A lock of Redisson's, plain or fenced; or a fair one for which nobody waits.
+    /// A plain or fenced lock of Redisson, or a fair one without waiters.
     RedissonLock,
-    /// A fair lock of Redisson's.
+    /// A fair lock of Redisson with waiters.
     RedissonFairLock,
-    /// A read-write lock of Redisson's.
+    /// A read-write lock of Redisson.
     RedissonReadWriteLock,
-    /// A string that is not of this library: the lock of another one, or no lock at all.
+    /// A string that this library did not write: a lock of another library, or
+    /// other data.
     Foreign,
 }
 
@@ -132,7 +146,7 @@ impl fmt::Display for LockKind {
             Self::FairMutex => "fair",
             Self::Semaphore { used, permits } => return write!(f, "semaphore {used}/{permits}"),
             Self::RwLock => "rw",
-            Self::Latch { remaining } => return write!(f, "latch {remaining} left"),
+            Self::Latch { remaining } => return write!(f, "latch {remaining} remaining"),
             Self::RedissonLock => "redisson",
             Self::RedissonFairLock => "redisson fair",
             Self::RedissonReadWriteLock => "redisson rw",
@@ -141,7 +155,7 @@ impl fmt::Display for LockKind {
     }
 }
 
-/// What the holder wrote is escaped: it begins no line and moves no cursor.
+/// Describes the holder in one line. Text that the holder wrote is escaped.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.host, self.pid, &self.redisson) {
@@ -157,8 +171,12 @@ impl fmt::Display for Holder {
             write!(f, ", for {}", seconds(age))?;
         }
         match self.lease_remaining {
-            Some(left) if self.released => write!(f, ", released, kept for {} more", seconds(left)),
-            Some(left) => write!(f, ", lease ends in {} unless renewed", seconds(left)),
+            Some(remaining) if self.released => {
+                write!(f, ", released, kept for {} more", seconds(remaining))
+            }
+            Some(remaining) => {
+                write!(f, ", lease ends in {} unless renewed", seconds(remaining))
+            }
             None => Ok(()),
         }
     }
@@ -193,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_who_for_how_long_and_how_long_still() {
+    fn display_shows_process_age_and_lease() {
         let holder = Holder {
             host: Some("web-3".to_owned()),
             pid: Some(4711),
@@ -211,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_holder_shows_when_the_lock_is_free() {
+    fn display_of_released_lock_shows_when_free() {
         let holder = Holder {
             host: Some("web-3".to_owned()),
             pid: Some(4711),
@@ -224,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_holder_wrote_stays_on_its_line() {
+    fn display_escapes_text_of_the_holder() {
         let holder = Holder {
             host: Some("web\x1b[2J".to_owned()),
             pid: Some(1),
@@ -236,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_holder_is_named_as_such() {
+    fn display_of_foreign_holder() {
         assert_eq!(Holder::default().to_string(), "a client of another library");
     }
 }

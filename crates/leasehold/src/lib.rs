@@ -1,81 +1,129 @@
-//! Distributed locks on the Redis or Valkey you already run.
+//! Distributed locks, backed by the Redis or Valkey you already run.
 //!
-//! What you hold is a *lease*: it is renewed while your work runs, it can be lost, and when it is, you are
-//! told before anybody else can have it.
+//! Every lock is a *lease*. The client renews it in the background while you
+//! hold the guard. If the client can no longer prove ownership, it invalidates
+//! the guard **before** the server can grant the lock to another client.
+//!
+//! - **Fencing tokens**: each acquisition gets a larger [`Token`] than every
+//!   earlier one, so that a resource can reject stale writes.
+//! - **No orphans**: an acquire that is cancelled, times out or loses its reply
+//!   is rolled back in the background.
+//! - **Push-based waiting**: pub/sub wakes waiters; a one-second poll covers
+//!   lost messages.
+//! - **Typed outcomes**: *busy*, *lost* and *outcome unknown* are never folded
+//!   into `false`.
+//!
+//! # Limitations
+//!
+//! - **A lock cannot stop a paused process.** A process can be suspended
+//!   between checking its lease and performing a write, for longer than the
+//!   lease lasts. Send [`Lease::token`] with every write, and let the resource
+//!   reject a token that is smaller than the largest it has seen.
+//! - **A lock is as durable as its server.** A restart without persistence,
+//!   `FLUSHALL` or a failover to a lagging replica can lose a lock, and a
+//!   second client can acquire it. The first holder learns this at its next
+//!   renewal. Use [`replicas`](Acquire::replicas) or a [`Quorum`] where that is
+//!   not acceptable.
+//! - **Servers must not evict keys** (`maxmemory-policy noeviction`), and must
+//!   not step their clock forward by more than 1 % of the lease.
+//! - **[`Mutex`] is unfair.** After a release, the first client to retry
+//!   acquires it. [`FairMutex`], [`RwLock`] and [`Semaphore`] are FIFO across
+//!   processes.
+//! - **A waiting future must be polled.** A future that is kept but not polled
+//!   can be granted the lock without noticing, and delays the other waiters of
+//!   its process. Drop a future that you no longer poll.
+//! - **Dropping a guard releases in the background.** Call
+//!   [`Client::shutdown`] before the program exits, or the last locks stay held
+//!   until their leases expire.
+//!
+//! Within these limits, two conflicting guards are never valid at the same
+//! time. [`guarantees`] states what each deployment guarantees, and under which
+//! assumptions.
+//!
+//! # Example
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), leasehold::Error> {
 //! let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
 //! let coupon = client.mutex("coupon:42");
 //!
-//! // Waits for the lock, renews it while the work runs, drops the work if the lock is lost.
+//! // Waits for the lock, renews it while the work runs, and drops the work if
+//! // the lock is lost.
 //! let sold = coupon
-//!     .run(|lease| async move { format!("sold with token {}", lease.token()) })
+//!     .run(|lease| async move {
+//!         format!("sold with token {}", lease.token())
+//!     })
 //!     .await?;
 //! # drop(sold); Ok(()) }
 //! ```
 //!
-//! # What is not promised
-//!
-//! No lock can stop code that is paused between a check and its effect: send the [`Token`] along with every
-//! write, and let the resource refuse smaller ones than it has seen. A server that loses its data can grant a
-//! lock twice; the first holder learns of it at its next renewal, and tokens go on rising as long as the
-//! server's clock does not go back past the last one. The server must not evict keys. Otherwise: two guards that
-//! exclude each other are never valid at the same time. What each deployment promises is told in [`guarantees`].
-//!
 //! # Which lock
 //!
-//! | you need | take |
+//! | You need | Use |
 //! |---|---|
-//! | one holder at a time; a key shared with other libraries | [`Client::mutex`] |
-//! | the same, entered again by its own holder | [`Mutex::reentrant`] |
-//! | one holder at a time in the order of asking, or many processes waiting | [`Client::fair_mutex`] |
-//! | at most n at a time, or n units of something | [`Client::semaphore`] |
+//! | one holder at a time, or a key shared with other libraries | [`Client::mutex`] |
+//! | the same, acquired again by its own holder | [`Mutex::reentrant`] |
+//! | one holder at a time in FIFO order, or many contending processes | [`Client::fair_mutex`] |
+//! | at most *n* holders, or *n* units of a resource | [`Client::semaphore`] |
 //! | many readers or one writer | [`Client::rw_lock`] |
 //! | several locks at once, without deadlock | [`MultiLock`] |
-//! | a lock that outlives a failover to any replica | [`replicas`](Acquire::replicas) |
-//! | a lock that outlives the loss of any minority of servers | [`Quorum::mutex`] |
-//! | to wait until n things have happened (nobody holds anything) | [`Client::latch`] |
-//! | a lock that Java services hold with Redisson | [`Client::redisson`] |
-//! | to do something only if nobody else does | [`Mutex::try_lock`] |
-//! | a job once, on hosts whose clocks differ | [`at_least`](TryAcquire::at_least) |
-//! | a bound on a holder that hangs | [`at_most`](Acquire::at_most) |
-//! | to see who holds what, and who waits | [`Client::inspect`], [`Client::scan`] |
+//! | a lock that survives a failover to any replica | [`replicas`](Acquire::replicas) |
+//! | a lock that survives the loss of any minority of servers (Redlock) | [`Quorum::mutex`] |
+//! | to wait until *n* events have happened, without a holder | [`Client::latch`] |
+//! | a lock shared with Java services that use Redisson | [`Client::redisson`] |
+//! | to do the work only if no other client does | [`Mutex::try_lock`] |
+//! | a job that runs once, on hosts whose clocks differ | [`at_least`](TryAcquire::at_least) |
+//! | to limit how long a holder that hangs can block other clients | [`at_most`](Acquire::at_most) |
+//! | to see who holds a lock and who waits for it | [`Client::inspect`], [`Client::scan`] |
 //!
-//! All but the latch hand out leases: renewed, told when lost, and fenced by a token except those of Redisson that
-//! have none. A name is of one kind at a time; using it as another is [`Error::WrongType`].
+//! Every lock hands out a [`Guard`] with a lease that is renewed and that
+//! reports its loss. Every lease has a fencing token, except those of the
+//! [`redisson`] objects that have none. A latch has no holder and no lease.
+//!
+//! A name belongs to one kind of lock at a time. Using it as another kind fails
+//! with [`Error::WrongType`].
 //!
 //! # Cancel safety
 //!
-//! Every future of this crate can be dropped at any time. A dropped acquire gives back whatever it has won, or
-//! will win by a request that is on its way; a dropped release goes on in the background.
+//! Every future of this crate can be dropped at any time. Dropping an acquire
+//! releases the lock in the background if it was granted, or if a request in
+//! flight still acquires it. Dropping a release lets it complete in the
+//! background.
 //!
-//! # Layout
+//! # Crate features
 //!
-//! Four layers, each naming only those below it, and `client`, `quorum`, `inspect` and `examine` which put them together:
+//! - `tls` (default): TLS by rustls, for `rediss://` and `valkeys://`.
+//! - `ring` (default) or `aws-lc-rs`: the cryptography that rustls uses.
+//! - `serde`: `Serialize` for the types that inspection returns.
 //!
-//! - `locks`: what a user names, as the calls that make up its life.
-//! - `lease`: when a lock is taken, waited for, kept, given back or lost.
-//! - `protocol`: what is said to a server; the Lua files are in `lua`, with the protocol in their README.
-//! - `backend`: where it is said: connections, subscriptions, reconnection.
+//! # Layers
+//!
+//! The source has four layers. Each uses only the layers below it. The module
+//! `client` assembles them.
+//!
+//! - `locks`: the lock types of the public API.
+//! - `lease`: when a lock is acquired, renewed, released or lost.
+//! - `protocol`: the requests and the Lua scripts; `lua/README.md` describes
+//!   the keys and replies.
+//! - `backend`: connections, subscriptions, topology and reconnection.
 
 mod backend;
 mod client;
 mod error;
-mod rng;
-mod sync;
-mod time;
+#[cfg(test)]
+mod fuzz_inputs;
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 mod info;
 mod lease;
 mod locks;
-#[cfg(test)]
-mod malformed;
 mod options;
 mod owner;
 mod plain;
 mod protocol;
+mod rng;
+mod sync;
+mod time;
 
 pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, Scan, ServerInfo};
 pub use error::{BoxError, Error, Loss};
@@ -89,12 +137,12 @@ pub use locks::{
 pub use options::Replicas;
 pub use owner::Token;
 
-/// Compiles what the README shows.
+/// Compiles the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// Compiles what the page on other libraries shows.
+/// Compiles the examples of the interoperability guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/interop.md")]
 struct Interop;

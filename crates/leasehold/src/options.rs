@@ -1,30 +1,39 @@
-//! The options of an acquisition: validated values, every default with its reason.
+//! The options of an acquire: their defaults, limits and validation.
 
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// Long enough that a garbage collection or a short outage costs nothing, short enough that a crashed
-/// holder blocks others for half a minute at most; what Redisson's users are used to.
+/// Long enough to survive a pause or a short outage, short enough that a
+/// crashed holder blocks other clients for half a minute at most. Redisson's
+/// default is the same.
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
-/// Longest note: it is stored with every held lock.
-pub(crate) const NOTE_LIMIT: usize = 256;
+/// Limits the note, which is stored with every held lock, in bytes.
+pub(crate) const MAX_NOTE_LEN: usize = 256;
 
-/// Shorter than this, network and timers eat up the lease.
+/// Below this, network latency and timers consume the lease.
 const MIN_LEASE: Duration = Duration::from_millis(20);
 
-/// Far beyond any use, far below what overflows in a server.
+/// Far beyond any use, and far below an overflow on the server.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
 
-/// How many replicas must have what was written before it counts.
+/// The shortest timeout or lifetime that the server can represent.
+const ONE_MILLISECOND: Duration = Duration::from_millis(1);
+
+/// The number of replicas that must acknowledge a lock; see
+/// [`Acquire::replicas`](crate::Acquire::replicas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Replicas {
-    /// So many of them. A failover may still choose one that is not among them.
+    /// At least this many replicas. A failover can still promote a replica that
+    /// did not acknowledge the lock.
     AtLeast(u32),
-    /// All that the sentinels or the cluster know of, also those that are down; behind a plain address, the
-    /// most that this client has seen connected. At least one.
+    /// All replicas, and at least one.
+    ///
+    /// These are all that the sentinels or the cluster know of, including those
+    /// that are down. Behind a plain address, the number is the largest that
+    /// this client has seen connected.
     All,
 }
 
@@ -34,31 +43,31 @@ impl From<u32> for Replicas {
     }
 }
 
-/// What is waited for before something counts, and for how long.
+/// Which replicas must acknowledge a write, and within which time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ReplicaAck {
     pub(crate) replicas: Replicas,
     pub(crate) timeout: Duration,
 }
 
-/// Under which conditions a lock is taken and kept.
+/// The options of one acquire.
 #[derive(Clone, Debug)]
 pub(crate) struct AcquireOptions {
     pub(crate) lease: Duration,
-    /// How long any lease may be.
+    /// The longest lease that this client can request.
     pub(crate) max_lease: Duration,
-    /// Whether the keeper renews the lease: not when the caller fixed its length.
+    /// Whether the keeper renews the lease; false for a fixed lease.
     pub(crate) renewed: bool,
-    /// How long to wait for the lock; for ever when `None`.
+    /// How long to wait for the lock; without a limit when `None`.
     pub(crate) timeout: Option<Duration>,
     pub(crate) at_least: Duration,
     pub(crate) at_most: Option<Duration>,
-    /// What must have the lock besides the server that grants it.
+    /// The acknowledgement required besides the reply of the master.
     pub(crate) replica_ack: Option<ReplicaAck>,
-    /// Whether a majority of several servers grants it.
+    /// Whether a majority of several servers grants the lock.
     pub(crate) quorum: bool,
     pub(crate) note: String,
-    /// Whether tasks of this process may leave the lock to each other.
+    /// Whether tasks of this client may hand the lock off to each other.
     pub(crate) local_handoff: bool,
 }
 
@@ -78,90 +87,99 @@ impl AcquireOptions {
         }
     }
 
-    /// Whether a lock on these options may be left to another task: not where more was agreed than that it is held
-    /// until it is given back.
+    /// Returns whether the lock may be handed off to another task.
+    ///
+    /// A fixed lease, `at_least` and `at_most` belong to one holder: they would
+    /// not hold for the next task.
     pub(crate) fn allows_handoff(&self) -> bool {
         self.local_handoff && self.renewed && self.at_most.is_none() && self.at_least.is_zero()
     }
 
-    /// Refuses what the protocol must not see, before anything is sent.
+    /// Rejects invalid options before a request is sent.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         validate_lease(self.lease, self.max_lease)?;
-        within("at_least", self.at_least, Duration::ZERO, self.max_lease)?;
+        check_range("at_least", self.at_least, Duration::ZERO, self.max_lease)?;
         if !self.renewed && self.at_least > self.lease {
-            let (least, lease) = (self.at_least, self.lease);
-            let why = format!("{least:?} is longer than the fixed lease of {lease:?}");
+            let (at_least, lease) = (self.at_least, self.lease);
+            let why = format!("{at_least:?} is longer than the fixed lease of {lease:?}");
             return Err(Error::invalid("at_least", why));
         }
         if let Some(at_most) = self.at_most {
-            within("at_most", at_most, MIN_LEASE, MAX_LEASE)?;
+            check_range("at_most", at_most, MIN_LEASE, MAX_LEASE)?;
             if at_most < self.at_least {
-                return Err(Error::invalid("at_most", "it is shorter than at_least"));
+                let at_least = self.at_least;
+                let why = format!("{at_most:?} is shorter than the `at_least` of {at_least:?}");
+                return Err(Error::invalid("at_most", why));
             }
         }
         if let Some(replica_ack) = self.replica_ack {
-            within(
-                "replicas",
-                replica_ack.timeout,
-                Duration::from_millis(1),
-                MAX_LEASE,
-            )?;
-            if self.quorum {
-                let why = "a majority of servers needs none";
-                return Err(Error::invalid("replicas", why));
-            }
-            if replica_ack.timeout >= self.lease {
-                let why = "they may not take as long as the lease";
-                return Err(Error::invalid("replicas", why));
-            }
+            self.validate_replica_ack(replica_ack)?;
         }
-        if self.note.len() > NOTE_LIMIT {
-            let why = format!("longer than {NOTE_LIMIT} bytes");
-            return Err(Error::invalid("note", why));
+        check_len("note", &self.note, MAX_NOTE_LEN)
+    }
+
+    fn validate_replica_ack(&self, replica_ack: ReplicaAck) -> Result<(), Error> {
+        let (timeout, lease) = (replica_ack.timeout, self.lease);
+        check_range("replicas", timeout, ONE_MILLISECOND, MAX_LEASE)?;
+        if self.quorum {
+            let why = "a quorum does not wait for replicas";
+            return Err(Error::invalid("replicas", why));
+        }
+        if timeout >= lease {
+            let why =
+                format!("the timeout of {timeout:?} is not shorter than the lease of {lease:?}");
+            return Err(Error::invalid("replicas", why));
         }
         Ok(())
     }
 }
 
-/// Checks a lease, where none may be longer than `longest`.
+/// Checks the length of a lease.
 pub(crate) fn validate_lease(lease: Duration, max_lease: Duration) -> Result<(), Error> {
-    within("lease", lease, MIN_LEASE, max_lease)
+    check_range("lease", lease, MIN_LEASE, max_lease)
 }
 
-/// Checks how long something that nobody holds is to be kept.
+/// Checks the lifetime of a latch.
 pub(crate) fn validate_life(life: Duration) -> Result<(), Error> {
-    within("life", life, Duration::from_millis(1), MAX_LEASE)
+    check_range("life", life, ONE_MILLISECOND, MAX_LEASE)
 }
 
-/// The part of a lease that is not counted on: clocks run apart, and timers fire late.
+/// Checks the length of a text in bytes.
+pub(crate) fn check_len(what: &'static str, text: &str, max: usize) -> Result<(), Error> {
+    let len = text.len();
+    if len > max {
+        let why = format!("{len} bytes are above the maximum of {max}");
+        return Err(Error::invalid(what, why));
+    }
+    Ok(())
+}
+
+/// Returns the part of a lease that is not relied on, because clocks drift and
+/// timers fire late.
 pub(crate) fn margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// Whole milliseconds, rounded up: the server never keeps a lock shorter than was asked.
+/// Returns whole milliseconds, rounded up, so that the server never holds a
+/// lock for less than was requested.
 pub(crate) fn millis_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-fn within(
+fn check_range(
     what: &'static str,
     value: Duration,
-    shortest: Duration,
-    longest: Duration,
+    min: Duration,
+    max: Duration,
 ) -> Result<(), Error> {
-    if value < shortest {
-        Err(Error::invalid(
-            what,
-            format!("{value:?} is below {shortest:?}"),
-        ))
-    } else if value > longest {
-        Err(Error::invalid(
-            what,
-            format!("{value:?} is above {longest:?}"),
-        ))
+    let why = if value < min {
+        format!("{value:?} is below the minimum of {min:?}")
+    } else if value > max {
+        format!("{value:?} is above the maximum of {max:?}")
     } else {
-        Ok(())
-    }
+        return Ok(());
+    };
+    Err(Error::invalid(what, why))
 }
 
 #[cfg(test)]
@@ -169,8 +187,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_outside_their_range_are_refused() {
-        for (lease, fine) in [
+    fn lease_out_of_range_is_rejected() {
+        for (lease, valid) in [
             (Duration::ZERO, false),
             (Duration::from_millis(1), false),
             (MIN_LEASE, true),
@@ -180,25 +198,35 @@ mod tests {
         ] {
             assert_eq!(
                 AcquireOptions::new(lease).validate().is_ok(),
-                fine,
+                valid,
                 "{lease:?}"
             );
         }
     }
 
     #[test]
-    fn a_limit_below_the_least_is_refused() {
-        let mut options = AcquireOptions::new(DEFAULT_LEASE);
-        options.at_least = Duration::from_secs(2);
-        options.at_most = Some(Duration::from_secs(1));
-        assert!(options.validate().is_err());
+    fn error_names_value_and_limit() {
+        let options = AcquireOptions::new(Duration::from_millis(1));
+        let error = options.validate().unwrap_err().to_string();
+        let expected = "invalid `lease`: 1ms is below the minimum of 20ms";
+        assert_eq!(error, expected);
     }
 
     #[test]
-    fn least_above_a_fixed_lease_is_refused() {
+    fn at_most_below_at_least_is_rejected() {
+        let mut options = AcquireOptions::new(DEFAULT_LEASE);
+        options.at_least = Duration::from_secs(2);
+        options.at_most = Some(Duration::from_secs(1));
+        let error = options.validate().unwrap_err().to_string();
+        let expected = "invalid `at_most`: 1s is shorter than the `at_least` of 2s";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn at_least_above_fixed_lease_is_rejected() {
         let mut options = AcquireOptions::new(Duration::from_secs(2));
         options.at_least = Duration::from_secs(5);
-        assert!(options.validate().is_ok(), "it is renewed until then");
+        assert!(options.validate().is_ok(), "a renewed lease reaches it");
         options.renewed = false;
         let error = options.validate().unwrap_err().to_string();
         assert!(error.contains("5s") && error.contains("2s"), "{error}");
@@ -207,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn milliseconds_are_rounded_up() {
+    fn milliseconds_round_up() {
         assert_eq!(millis_up(Duration::from_micros(20_001)), 21);
         assert_eq!(millis_up(Duration::from_millis(20)), 20);
     }

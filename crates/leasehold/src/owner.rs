@@ -1,71 +1,75 @@
-//! Who holds: the owner of one acquisition, and the fencing token of one holding.
+//! The owner of an acquisition, and the fencing token of a holder.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::rng;
 
-/// A random 128-bit id, new for every acquisition: the capability to renew and to release.
+/// A random 128-bit id, new for every acquisition: the capability to renew and
+/// to release.
 ///
-/// Its second half is this process's: whoever finds it on the server can tell the process something. It is written
-/// to the server and compared there. It never appears in `Debug`, logs or errors.
+/// The second half is the same for all owners of one process, so that another
+/// client can notify the process of a holder. The server stores and compares
+/// the id. It never appears in `Debug` output, logs or errors.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u128);
 
-/// Returns the second half of all owners of this process. A fork draws its own.
+/// Returns the second half of all owners of this process. A forked child has
+/// its own.
 ///
 /// Takes no lock: a fork copies a lock that another thread holds, and the child
 /// would wait for it without end.
 fn process() -> u64 {
-    /// Random, and the same in all forks; 0 until it is drawn.
+    /// Random, and shared with forked children; 0 until it is initialized.
     static FAMILY: AtomicU64 = AtomicU64::new(0);
-    /// The process that has drawn, and what it has drawn: half of the bits each.
-    static DRAWN: AtomicU64 = AtomicU64::new(0);
+    /// The process id in the upper half, random bits in the lower half.
+    static OWN: AtomicU64 = AtomicU64::new(0);
     let pid = u64::from(std::process::id());
-    let family = keep_or_draw(&FAMILY, |bits| bits != 0, rng::next_u64);
+    let family = load_or_init(&FAMILY, |bits| bits != 0, rng::next_u64);
     let is_own = |bits: u64| bits >> 32 == pid;
-    let own = keep_or_draw(&DRAWN, is_own, || pid << 32 | rng::next_u64() >> 32);
+    let own = load_or_init(&OWN, is_own, || pid << 32 | rng::next_u64() >> 32);
     family ^ own
 }
 
-/// Returns what `cell` has if it is `good`, else what this thread, or another
-/// one before it, draws.
-fn keep_or_draw(cell: &AtomicU64, good: impl Fn(u64) -> bool, draw: impl Fn() -> u64) -> u64 {
-    let mut seen = cell.load(Ordering::Acquire);
-    while !good(seen) {
-        let drawn = draw();
-        match cell.compare_exchange(seen, drawn, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => seen = drawn,
-            Err(other) => seen = other,
+/// Returns the value of `cell`, which is replaced by `init()` first unless it
+/// is valid. All threads return the same value.
+fn load_or_init(cell: &AtomicU64, is_valid: impl Fn(u64) -> bool, init: impl Fn() -> u64) -> u64 {
+    let mut current = cell.load(Ordering::Acquire);
+    while !is_valid(current) {
+        let new = init();
+        match cell.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => current = new,
+            Err(other) => current = other,
         }
     }
-    seen
+    current
 }
 
 impl Owner {
-    /// A new owner from the system's random source.
+    /// Returns a new owner from the system's random source.
     pub(crate) fn random() -> Self {
         Self(u128::from(rng::next_u64()) << 64 | u128::from(process()))
     }
 
-    /// What all owners of this process end with: 16 hex digits.
+    /// Returns the 16 hex digits that all owners of this process end with.
     pub(crate) fn process() -> String {
         format!("{:016x}", process())
     }
 
-    /// It as a number of 63 bits, for where threads are numbered.
+    /// Returns the owner as a number of 63 bits, for protocols that number
+    /// threads.
     pub(crate) fn number(&self) -> u64 {
         (self.0 >> 65) as u64
     }
 
-    /// One of several ids that it has, told apart by `number`.
+    /// Returns the id with this number among those derived from the owner.
     pub(crate) fn id(&self, number: u128) -> [u8; 16] {
         self.0.wrapping_add(number).to_be_bytes()
     }
 }
 
 impl fmt::Display for Owner {
-    /// The form in which it is sent: 32 hex digits.
+    /// Writes the wire form: 32 hex digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
@@ -85,12 +89,27 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A fencing token: strictly larger for every later holder of the same lock.
+/// A fencing token: larger for every later holder of the same lock.
 ///
-/// Send it along with every write to the protected resource, and let the resource refuse a token
-/// smaller than the largest it has seen. Then a holder that was paused, and woke up after its lease
-/// had ended, can do no harm. Tokens have gaps. They fit into a signed 64-bit integer and, until the
-/// year 2255, into the 53 bits that JavaScript and Lua count exactly.
+/// Send it with every write to the protected resource, and let the resource
+/// reject a token that is smaller than the largest it has seen. A holder that
+/// was paused beyond its lease can then no longer overwrite later data.
+///
+/// Tokens have gaps. They fit into a signed 64-bit integer and, until the year
+/// 2255, into the 53 bits that JavaScript and Lua represent exactly.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let guard = client.mutex("coupon:42").lock().await?;
+/// // The condition makes the database reject a stale holder.
+/// let sql = "UPDATE coupon SET owner = $1, token = $2
+///            WHERE id = 42 AND token < $2";
+/// let token = i64::try_from(guard.token().as_u64()).expect("fits");
+/// # drop((sql, token)); Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(u64);
 
@@ -99,7 +118,7 @@ impl Token {
         Self(number)
     }
 
-    /// The token as a number.
+    /// Returns the token as a number.
     #[must_use]
     pub fn as_u64(self) -> u64 {
         self.0
@@ -134,25 +153,28 @@ mod tests {
     }
 
     #[test]
-    fn owners_of_one_process_end_alike() {
+    fn owners_of_one_process_share_their_end() {
         let draw = || Owner::random().to_string()[16..].to_owned();
-        let drawing: Vec<_> = (0..8).map(|_| std::thread::spawn(draw)).collect();
-        for drawn in drawing {
-            assert_eq!(drawn.join().unwrap(), Owner::process());
+        let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(draw)).collect();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap(), Owner::process());
         }
     }
 
     #[test]
-    fn cell_of_another_process_is_drawn_anew() {
+    fn forked_process_gets_its_own_id() {
         let cell = AtomicU64::new(7 << 32 | 1);
         let of = |pid: u64| move |bits: u64| bits >> 32 == pid;
-        assert_eq!(keep_or_draw(&cell, of(7), || panic!("drawn")), 7 << 32 | 1);
-        assert_eq!(keep_or_draw(&cell, of(8), || 8 << 32 | 2), 8 << 32 | 2);
+        assert_eq!(
+            load_or_init(&cell, of(7), || panic!("initialized again")),
+            7 << 32 | 1
+        );
+        assert_eq!(load_or_init(&cell, of(8), || 8 << 32 | 2), 8 << 32 | 2);
         assert_eq!(cell.into_inner(), 8 << 32 | 2);
     }
 
     #[test]
-    fn an_owner_does_not_show_itself() {
+    fn debug_hides_the_owner() {
         let owner = Owner::random();
         assert!(!format!("{owner:?}").contains(&owner.to_string()));
     }

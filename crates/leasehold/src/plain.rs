@@ -1,22 +1,22 @@
-//! Text of others in messages: names, notes and what servers say.
+//! Escaping of untrusted text in messages: names, notes and server errors.
 //!
-//! It is shown as it is, except for characters that would do something to a terminal or a log: begin a line, move the
-//! cursor, or turn the text behind them around.
+//! The text is shown unchanged, except for characters that act on a terminal or
+//! a log: they start a line, move the cursor, or reverse the text after them.
 
 use std::fmt::{self, Write};
 
-/// Displays `text` with such characters escaped, as in `\n` and `\u{1b}`.
+/// Displays `text` with control characters escaped, as in `\n` and `\u{1b}`.
 pub(crate) fn plain(text: &str) -> Plain<'_> {
     Plain(text)
 }
 
-/// What [`plain`] returns.
+/// The return type of [`plain`].
 pub(crate) struct Plain<'a>(&'a str);
 
 impl fmt::Display for Plain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            match acts(c) {
+            match is_active(c) {
                 true => write!(f, "{}", c.escape_default())?,
                 false => f.write_char(c)?,
             }
@@ -25,8 +25,9 @@ impl fmt::Display for Plain<'_> {
     }
 }
 
-/// Whether a character does something: controls, separators of lines, and what sets the direction of text.
-fn acts(c: char) -> bool {
+/// Returns whether `c` is a control character, a line separator, or sets the
+/// direction of text.
+fn is_active(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_that_act_are_escaped() {
+    fn control_characters_are_escaped() {
         let hostile = "a\r\n\x1b[2J\u{9b}2J\u{202e}b\u{2066}\u{2029}\u{200f}";
         assert_eq!(
             plain(hostile).to_string(),
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn other_characters_stay_as_they_are() {
+    fn other_characters_are_unchanged() {
         let text = "C:\\temp \"état\" 夜間 e\u{301} 👩\u{200d}👧 שלום";
         assert_eq!(plain(text).to_string(), text);
     }

@@ -1,6 +1,7 @@
-//! Where chance comes from: the system's random source. In unit tests a seed can take its place.
+//! Random numbers from the system; unit tests can use a seed instead.
 //!
-//! Nothing is fetched ahead: what a process has in memory its forks have too, and so have clones of its machine.
+//! Nothing is buffered: a forked child, or a clone of the machine, would repeat
+//! numbers that are already in memory.
 
 #[cfg(test)]
 use std::cell::RefCell;
@@ -10,7 +11,7 @@ thread_local! {
     static SEEDED: RefCell<Option<testkit::Dice>> = const { RefCell::new(None) };
 }
 
-/// Returns 64 random bits, fit for secrets.
+/// Returns 64 random bits, suitable for secrets.
 pub(crate) fn next_u64() -> u64 {
     #[cfg(test)]
     if let Some(bits) = seeded_bits() {
@@ -26,7 +27,7 @@ pub(crate) fn next_f64() -> f64 {
     next_u64() as f64 / u64::MAX as f64
 }
 
-/// Makes all that follows on this thread come from `seed`.
+/// Derives all further numbers of this thread from `seed`.
 #[cfg(test)]
 pub(crate) fn seed(seed: u64) {
     SEEDED.set(Some(testkit::Dice::new(seed)));

@@ -1,18 +1,19 @@
-//! A clock that only moves forward and counts the time a machine sleeps.
+//! A monotonic clock that includes the time a machine is suspended.
 //!
-//! `std::time::Instant` stops while Linux is suspended, so a laptop or virtual machine that slept
-//! past its lease would wake up believing that it still holds the lock. `CLOCK_BOOTTIME` does not
-//! stop. In unit tests the clock is tokio's, so that it can be paused.
+//! `std::time::Instant` stops while Linux is suspended. A laptop or virtual
+//! machine that was suspended beyond its lease would resume and still believe
+//! that it holds the lock. `CLOCK_BOOTTIME` does not stop. Unit tests use
+//! tokio's clock, so that they can pause it.
 
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point on the clock, in nanoseconds since an arbitrary start.
+/// A point in time, in nanoseconds since an arbitrary start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant(u64);
 
 impl BootInstant {
-    /// Later than every moment that will come.
+    /// A point in time that is never reached.
     pub(crate) const NEVER: Self = Self(u64::MAX);
 
     pub(crate) fn now() -> Self {
@@ -27,24 +28,24 @@ impl BootInstant {
         Self(nanos)
     }
 
-    /// How much later than `earlier`; zero when it is not.
+    /// Returns the time since `earlier`, or zero if that is later.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same moment for tokio's timers, which stop during suspend.
+    /// Converts into an instant of tokio's timers, which stop during suspend.
     pub(crate) fn as_timer(self) -> tokio::time::Instant {
-        tokio::time::Instant::now() + self.since(Self::now()).min(FAR)
+        tokio::time::Instant::now() + self.since(Self::now()).min(MAX_TIMER)
     }
 
-    /// This moment moved `by` into the past.
+    /// Returns the point in time that is `by` earlier.
     pub(crate) fn saturating_sub(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(whole_nanos(by)))
     }
 }
 
-/// Timers are not set further ahead than this.
-const FAR: Duration = Duration::from_secs(86_400);
+/// The furthest that a timer is set ahead.
+const MAX_TIMER: Duration = Duration::from_secs(86_400);
 
 impl Add<Duration> for BootInstant {
     type Output = Self;
@@ -66,13 +67,15 @@ fn nanos() -> u64 {
 
 #[cfg(test)]
 thread_local! {
-    static BEGUN: std::cell::Cell<Option<std::time::Instant>> = const { std::cell::Cell::new(None) };
+    static TEST_START: std::cell::Cell<Option<std::time::Instant>> =
+        const { std::cell::Cell::new(None) };
 }
 
-/// On this thread the clock starts anew, so that what is done twice is done at the same moments.
+/// Restarts the clock on this thread, so that a repeated run reads the same
+/// times.
 #[cfg(test)]
 pub(crate) fn begin() {
-    BEGUN.set(Some(tokio::time::Instant::now().into_std()));
+    TEST_START.set(Some(tokio::time::Instant::now().into_std()));
 }
 
 #[cfg(any(test, not(target_os = "linux")))]
@@ -80,10 +83,10 @@ fn nanos() -> u64 {
     use std::sync::LazyLock;
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
     #[cfg(test)]
-    let start = BEGUN.get().unwrap_or(*START);
+    let start = TEST_START.get().unwrap_or(*START);
     #[cfg(not(test))]
     let start = *START;
     let now = tokio::time::Instant::now().into_std();
-    // An hour ahead, so that a moment before the start can still be named.
+    // Starts at one hour, so that earlier points in time can be represented.
     whole_nanos(now.saturating_duration_since(start) + Duration::from_secs(3600))
 }

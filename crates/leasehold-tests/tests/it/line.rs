@@ -270,7 +270,7 @@ fn a_place_in_line_is_known_while_waiting_and_when_giving_up() {
         ahead.abort();
         eventually("moved up", || second.queue_position() == Some(1)).await;
         let error = waiting.await.unwrap().unwrap_err();
-        assert!(error.to_string().ends_with("; number 1 in line"), "{error}");
+        assert!(error.to_string().ends_with("(queue position 1)"), "{error}");
         assert!(error.to_string().contains("held by process"), "{error}");
         assert_eq!(second.queue_position(), None);
         eventually("left", || self::waiting(&server, &name) == 0).await;

@@ -1,5 +1,4 @@
-//! The settings of a client, and how a client starts: the layers are put
-//! together here.
+//! The settings of a client, and how a client connects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,25 +13,47 @@ use crate::protocol::{Counters, Keyspace};
 impl Client {
     /// Connects with the default settings.
     ///
-    /// The URL is `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` (TLS) or `unix://`, with user,
-    /// password and database as in `redis://user:password@host:6379/0`; or `redis+sentinel://` (and
-    /// `rediss+sentinel://`) with the sentinels, the group's name and the database, as in
-    /// `redis+sentinel://user:password@one:26379,two:26379/group/0?sentinel_password=other`; or
-    /// `redis+cluster://` (and `rediss+cluster://`) with some of a cluster's nodes, as in
-    /// `redis+cluster://user:password@one:6379,two:6379`.
+    /// | Deployment | URL |
+    /// |---|---|
+    /// | one server | `redis://user:password@host:6379/0`, or `valkey://` |
+    /// | one server, TLS | `rediss://`, or `valkeys://` |
+    /// | one server, Unix socket | `unix://` |
+    /// | Sentinel | `redis+sentinel://user:password@one:26379,two:26379/group/0` |
+    /// | Cluster | `redis+cluster://user:password@one:6379,two:6379` |
+    ///
+    /// A Sentinel URL lists sentinels, followed by the name of the group and
+    /// the database. The query `?sentinel_password=…` sets the password of the
+    /// sentinels, and `sentinel_username` their user. A Cluster URL lists some
+    /// of the nodes. Both have a TLS form, `rediss+sentinel://` and
+    /// `rediss+cluster://`.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was opened.
+    /// Dropping the future closes the connections that were opened.
     ///
     /// # Errors
     ///
-    /// When the URL makes no sense, or the server cannot be reached or refuses the credentials.
+    /// [`Error::Invalid`] if the URL is invalid, [`Error::Unavailable`] if the
+    /// server is unreachable, and [`Error::Denied`] if it rejects the
+    /// credentials.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
 
-    /// Connects with other settings.
+    /// Returns a builder to connect with other settings.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::builder("redis://127.0.0.1/")
+    ///     .prefix("shop:lock:")
+    ///     .lease(Duration::from_secs(10))
+    ///     .connect()
+    ///     .await?;
+    /// # drop(client); Ok(()) }
+    /// ```
     pub fn builder(url: &str) -> ClientBuilder {
         ClientBuilder {
             url: url.to_owned(),
@@ -42,7 +63,9 @@ impl Client {
     }
 }
 
-/// Settings of a [`Client`], each with a default for a server in the same data centre.
+/// The settings of a [`Client`]; see [`Client::builder`].
+///
+/// The defaults suit a server in the same data centre.
 #[must_use = "nothing is connected until `connect` is called"]
 pub struct ClientBuilder {
     url: String,
@@ -50,7 +73,7 @@ pub struct ClientBuilder {
     pub(super) settings: Settings,
 }
 
-/// What clients of one server and of several have in common.
+/// The settings of both builders.
 pub(super) struct Settings {
     pub(super) prefix: String,
     pub(super) lease: Duration,
@@ -74,7 +97,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What `url` names.
+    /// Parses `url`.
     pub(super) fn target(&self, url: &str) -> Result<Target, Error> {
         Target::new(url, &self.tls, self.connect_timeout)
             .map_err(|why| Error::invalid("url", why.to_string()))
@@ -88,50 +111,61 @@ impl Settings {
     }
 }
 
-/// The settings that clients of one server and of several share.
+/// The methods that both builders share.
 macro_rules! settings {
     ($builder:ident) => {
         impl $builder {
-            /// What stands before every name to make its key; `lock:` by default, may be empty.
+            /// Sets the prefix of every key; `lock:` by default.
+            ///
+            /// The key of a lock is the prefix followed by the name. The
+            /// prefix can be empty and has at most 128 bytes.
             pub fn prefix(mut self, prefix: &str) -> Self {
                 prefix.clone_into(&mut self.settings.prefix);
                 self
             }
 
-            /// How long a lease lasts that is renewed; 30 s by default. It is renewed every third of it.
-            /// After a crash of the holder, others wait at most this long.
+            /// Sets the length of renewed leases; 30 s by default.
+            ///
+            /// A lease is renewed every third of its length. If the holder
+            /// crashes, other clients wait at most this long.
             pub fn lease(mut self, length: Duration) -> Self {
                 self.settings.lease = length;
                 self
             }
 
-            /// How long connecting may take, with login; 2 s by default.
+            /// Limits how long connecting can take, authentication included;
+            /// 2 s by default.
             pub fn connect_timeout(mut self, limit: Duration) -> Self {
                 self.settings.connect_timeout = limit;
                 self
             }
 
-            /// How long the answer to one request may take; 1 s by default, 200 ms from a node of a quorum.
-            /// Then its outcome is unknown, and it is cancelled in the background.
+            /// Limits how long the reply to one request can take; 1 s by
+            /// default, 200 ms for the nodes of a quorum.
+            ///
+            /// After that, the outcome of the request is unknown, and the
+            /// client cancels it in the background.
             pub fn request_timeout(mut self, limit: Duration) -> Self {
                 self.settings.request_timeout = limit;
                 self
             }
 
-            /// How long those who wait for a lock bear that it cannot be asked for, before they are told;
-            /// 30 s by default.
+            /// Limits how long waiters retry through an outage of the server
+            /// before they fail; 30 s by default.
             pub fn max_outage(mut self, limit: Duration) -> Self {
                 self.settings.max_outage = limit;
                 self
             }
 
-            /// The certificate (PEM) that a TLS server's must be signed by, in place of the system's.
+            /// Sets the root certificate (PEM) that TLS servers are verified
+            /// against, instead of the system's root certificates.
             pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
                 self.settings.tls.root_certificate = Some(pem.into());
                 self
             }
 
-            /// The certificate and its key (PEM) that a TLS server is shown when it asks who we are.
+            /// Sets the client certificate and its key (PEM) that are
+            /// presented to TLS servers that request one.
             pub fn client_certificate(
                 mut self,
                 certificate: impl Into<Vec<u8>>,
@@ -141,22 +175,24 @@ macro_rules! settings {
                 self
             }
 
-            /// The name that a TLS server's certificate must have, in place of
-            /// the host that the client dials; it is also sent as the server
-            /// name (SNI).
+            /// Sets the name that the certificates of TLS servers must have,
+            /// instead of the host that the client connects to. It is also
+            /// sent as the server name (SNI).
             ///
-            /// A client dials the nodes of a Cluster, and the master that a
-            /// sentinel names, at the address that they announce. Where that is
-            /// an IP address and the certificates have none, set the name that
-            /// all of them share. It applies to every server and sentinel of
-            /// this client.
+            /// Nodes of a Cluster, and a master behind Sentinel, announce the
+            /// address that a client connects to. If that is an IP address
+            /// that the certificates do not have, set the name that all of
+            /// them share. It applies to every server and sentinel of this
+            /// client.
             pub fn tls_name(mut self, name: &str) -> Self {
                 self.settings.tls.name = Some(name.to_owned());
                 self
             }
 
-            /// Believes whatever certificate a TLS server has, so that anybody in between can read and change
-            /// what is sent. For trying things out only.
+            /// Disables the verification of TLS certificates.
+            ///
+            /// An attacker on the network can then read and change all
+            /// traffic. Use it for experiments only.
             pub fn dangerously_trust_any_certificate(mut self) -> Self {
                 self.settings.tls.trusts_all = true;
                 self
@@ -164,7 +200,7 @@ macro_rules! settings {
         }
 
         impl std::fmt::Debug for $builder {
-            /// Leaves out addresses: they may hold a password.
+            /// Omits the URLs, which can contain a password.
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.debug_struct(stringify!($builder))
                     .field("prefix", &self.settings.prefix)
@@ -178,14 +214,15 @@ pub(super) use settings;
 settings!(ClientBuilder);
 
 impl ClientBuilder {
-    /// What [`replicas`](crate::Acquire::replicas) says, for all locks of this client.
+    /// Requires `count` replicas to acknowledge every lock of this client, each
+    /// within `timeout`; see [`Acquire::replicas`](crate::Acquire::replicas).
     pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
         let replicas = count.into();
         self.replica_ack = Some(ReplicaAck { replicas, timeout });
         self
     }
 
-    /// Connects, and starts the keeper.
+    /// Connects and starts the keeper.
     ///
     /// # Cancel safety
     ///
@@ -193,7 +230,8 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// As for [`Client::connect`].
+    /// As for [`Client::connect`], and [`Error::Invalid`] if a setting is out
+    /// of range.
     pub async fn connect(self) -> Result<Client, Error> {
         let settings = self.settings;
         let mut options = AcquireOptions::new(settings.lease);
@@ -207,7 +245,7 @@ impl ClientBuilder {
         let keyspace = Arc::new(Keyspace::new(&settings.prefix, counters)?);
         let runtime = keeper_runtime()?;
         let backend = target.open(runtime.handle());
-        let engine = Arc::new(start(runtime, backend, settings.limits())?);
+        let engine = Arc::new(start_engine(runtime, backend, settings.limits())?);
         engine.connect().await?;
         Ok(Client {
             engine,
@@ -224,8 +262,9 @@ pub(super) fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(|error| Error::Unavailable(error.into()))
 }
 
-/// Starts the keeper on its own thread, so that a blocked application loses no lease.
-pub(super) fn start(
+/// Starts the keeper on its own thread, so that it renews leases while the
+/// application's runtime is blocked.
+pub(super) fn start_engine(
     runtime: tokio::runtime::Runtime,
     backend: Arc<dyn Backend>,
     limits: Limits,

@@ -1,9 +1,9 @@
-//! Looking at locks from outside: who holds which, who waits, who is still there; and taking one away by force.
+//! Inspection of locks, and forced release.
 //!
-//! Looking changes nothing and never keeps the server busy: it reads what every client of the same prefix has written,
-//! a page at a time.
+//! Inspection only reads what the clients of the same prefix have written, one
+//! page at a time, so that it never blocks the server for long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,33 +12,38 @@ use super::Client;
 use crate::backend::Slot;
 use crate::error::Error;
 use crate::info::{Holder, LockInfo, LockKind, Waiter};
-use crate::lease::Engine;
 use crate::protocol::redisson::Mode;
 use crate::protocol::{
-    Keys, Kind, LockSnapshot, Notified, Participant, Probe, QueueKeys, QueueParams, Queued,
+    Call, Keys, Kind, LockSnapshot, Notified, Participant, Probe, QueueKeys, QueueParams, Queued,
     SingleKey, is_connected, page,
 };
 
-/// Of how many holders and how many waiters the particulars are told.
-const MOST: u64 = 1000;
+/// The number of holders, and of waiters, that are listed for one lock.
+const MAX_LISTED: u64 = 1000;
 
-/// How many keys a server looks at for one page; far below a millisecond of its time.
-const PAGE: u64 = 500;
+/// The number of keys that a server examines for one page. It takes the server
+/// far less than a millisecond.
+const PAGE_SIZE: u64 = 500;
 
-/// How often one who waits until a lock is free looks, where nobody tells it.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often to poll until a lock is free, where no message announces it.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Client {
-    /// What is under `name`: which kind of lock, who holds it and who waits. `None` when nobody does.
+    /// Returns the lock with this name, its holders and its waiters, or `None`
+    /// if it has neither.
     ///
-    /// Needs the rights to `GETRANGE`, and to `PUBSUB SHARDNUMSUB` to know who is there; for locks of Redisson's also to
+    /// The user needs permission for `GETRANGE`, and for `PUBSUB SHARDNUMSUB`
+    /// to know which processes are connected. Locks of Redisson also need
     /// `HSCAN`, `LLEN` and `LRANGE`.
     ///
+    /// # Examples
+    ///
     /// ```no_run
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
     /// if let Some(lock) = client.inspect("nightly-import").await? {
     ///     for holder in &lock.holders {
-    ///         println!("{}: held by {holder}, there: {:?}", lock.name, holder.connected);
+    ///         println!("held by {holder}, connected: {:?}", holder.connected);
     ///     }
     /// }
     /// # Ok(()) }
@@ -46,31 +51,40 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongType`] when what is there is no lock; or the server cannot be asked.
+    /// [`Error::WrongType`] if the key holds data that is not a lock, and
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>, Error> {
         let Some(mut snapshot) = self.snapshot(name).await? else {
             return Ok(None);
         };
-        know_who_is_there(&self.engine, std::slice::from_mut(&mut snapshot)).await?;
-        Ok(Some(LockInfo::new(name, snapshot)))
+        self.mark_connected(&mut [&mut snapshot]).await?;
+        Ok(Some(LockInfo::new(name.to_owned(), snapshot)))
     }
 
-    /// All locks of this client's prefix whose names match `pattern`, a glob of `*`, `?` and `[…]`; page by page, on
-    /// every node of a cluster.
+    /// Returns all locks whose names match `pattern`, page by page.
     ///
-    /// What is taken or released meanwhile may be seen or not, and a name may be seen twice. Needs the right to `SCAN`
-    /// besides those of [`inspect`](Self::inspect).
+    /// `pattern` is a glob of `*`, `?` and `[…]`. The scan covers the locks
+    /// with this client's prefix, on every node of a cluster. A lock that is
+    /// acquired or released during the scan can be missing, and a name can be
+    /// returned twice.
+    ///
+    /// The user needs permission for `SCAN`, in addition to those of
+    /// [`inspect`](Self::inspect).
+    ///
+    /// # Examples
     ///
     /// ```no_run
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
     /// let mut scan = client.scan("coupon:*");
     /// while let Some(page) = scan.next().await? {
     ///     for lock in page {
-    ///         println!("{} is held by {}", lock.name, lock.holder_count);
+    ///         println!("{} has {} holders", lock.name, lock.holder_count);
     ///     }
     /// }
     /// # Ok(()) }
@@ -84,27 +98,30 @@ impl Client {
         }
     }
 
-    /// Waits until nobody holds what is under `name`, for at most `limit`. It may be taken again at once: who needs
-    /// the lock takes it.
+    /// Waits until the lock with this name has no holder, for at most `limit`.
+    ///
+    /// Another client can acquire the lock immediately afterwards. To use the
+    /// lock, acquire it instead.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when the limit is over; otherwise those of [`inspect`](Self::inspect).
+    /// [`Error::Timeout`] if `limit` elapses, and any error of
+    /// [`inspect`](Self::inspect).
     pub async fn wait_until_free(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
-        let mutex = self.as_mutex(name)?;
+        let mutex = self.single_key(name)?;
         let start = std::time::Instant::now();
         loop {
             let holder = match self.inspect(name).await? {
-                Some(seen) if seen.holder_count > 0 => seen.holders.into_iter().next(),
+                Some(lock) if lock.holder_count > 0 => lock.holders.into_iter().next(),
                 _ => return Ok(()),
             };
             let waited = start.elapsed();
-            let left = limit.map_or(LOOK, |limit| limit.saturating_sub(waited).min(LOOK));
-            if left.is_zero() {
+            let remaining = limit.map_or(POLL_INTERVAL, |limit| limit.saturating_sub(waited));
+            if remaining.is_zero() {
                 return Err(Error::Timeout {
                     name: name.to_owned(),
                     waited,
@@ -112,76 +129,81 @@ impl Client {
                     position: None,
                 });
             }
-            // A mutex is announced; of others the end is seen by looking.
-            let hints: &dyn Notified = &mutex;
-            match self
+            // The release of a mutex is announced. Other kinds are polled.
+            let wakeups: &dyn Notified = &mutex;
+            let timeout = Some(remaining.min(POLL_INTERVAL));
+            let watch = self
                 .engine
-                .wait_until_free(hints, mutex.slot(), name, Some(left))
-                .await
-            {
+                .wait_until_free(wakeups, mutex.slot(), name, timeout);
+            match watch.await {
                 Ok(()) | Err(Error::Timeout { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Takes the lock away from all who hold it now, whatever they are doing, and tells them at once: their
-    /// [`lost`](crate::Lease::lost) fires. Those who held it are returned; none when it was free.
+    /// Revokes the lock from all its holders and returns them; empty if the
+    /// lock was free.
     ///
-    /// **Two may then work at the same time**: the one who lost it until it has stopped, and the next. Only what
-    /// refuses old [tokens](crate::Token) is safe from that. Holders of other libraries are not told.
+    /// The holders are notified, and their [`lost`](crate::Lease::lost) fires.
+    /// Holders that use other libraries are not notified.
     ///
-    /// A lock that is only [`released`](Holder::released) becomes free at once. No
-    /// process works under it, and none is notified.
+    /// **Two clients can then work at the same time**: the former holder until
+    /// it has stopped, and the next one. Only a resource that rejects old
+    /// [tokens](crate::Token) is safe from that.
+    ///
+    /// A lock that is only [`released`](Holder::released) becomes free
+    /// immediately. No process works under it, and none is notified.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the lock taken away or not, and the holders told or not; those who were not find out
-    /// at their next renewal.
+    /// Dropping the future can leave the lock revoked or held. Holders that
+    /// were not notified find out at their next renewal.
     ///
     /// # Errors
     ///
-    /// As for [`inspect`](Self::inspect), and [`Error::Invalid`] for a latch, or for a value of another library that has no
-    /// expiry: locks have one, data often has none. After [`Error::OutcomeUnknown`] it may have happened.
+    /// Any error of [`inspect`](Self::inspect). [`Error::Invalid`] for a latch,
+    /// and for a value of another library without an expiry, which is probably
+    /// data. After [`Error::OutcomeUnknown`], the lock may have been revoked.
     pub async fn force_release(&self, name: &str) -> Result<Vec<Holder>, Error> {
         let Some(snapshot) = self.snapshot(name).await? else {
             return Ok(Vec::new());
         };
         let kind: Box<dyn Kind> = match snapshot.kind {
             LockKind::Foreign if !snapshot.expires() => {
-                let why = "its key holds a value without an expiry, which is data and no lock";
+                let why = "its key holds a value without an expiry, which is not a lock";
                 return Err(Error::invalid("name", why));
             }
-            LockKind::Mutex | LockKind::Foreign => Box::new(self.as_mutex(name)?),
+            LockKind::Mutex | LockKind::Foreign => Box::new(self.single_key(name)?),
             LockKind::FairMutex | LockKind::Semaphore { .. } | LockKind::RwLock => {
                 Box::new(Queued::new(self.keys(name)?, QueueParams::NOTHING))
             }
             LockKind::RedissonLock
             | LockKind::RedissonFairLock
             | LockKind::RedissonReadWriteLock => {
-                return self.force_redisson(name, snapshot).await;
+                return self.force_unlock_redisson(name, snapshot).await;
             }
             LockKind::Latch { .. } => {
-                return Err(Error::invalid("name", "a latch is held by nobody"));
+                return Err(Error::invalid("name", "a latch has no holders"));
             }
         };
-        let mut freed = Vec::new();
+        let mut revoked = Vec::new();
         for participant in snapshot.holders {
             if self.engine.revoke(&*kind, &participant).await? {
-                freed.push(participant.holder);
+                revoked.push(participant.holder);
             }
         }
-        Ok(freed)
+        Ok(revoked)
     }
 
-    async fn force_redisson(
+    async fn force_unlock_redisson(
         &self,
         name: &str,
         snapshot: LockSnapshot,
     ) -> Result<Vec<Holder>, Error> {
         let redisson = self.redisson().prefix("");
         let key = format!("{}{name}", self.keyspace.prefix());
-        let done = match snapshot.kind {
+        let unlocked = match snapshot.kind {
             LockKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
             LockKind::RedissonReadWriteLock => {
                 let lock = redisson.read_write_lock(&key);
@@ -192,15 +214,14 @@ impl Client {
             }
             _ => redisson.lock(&key).force_unlock().await?,
         };
-        let holders = snapshot
-            .holders
-            .into_iter()
-            .map(|participant| participant.holder);
-        Ok(holders.filter(|_| done).collect())
+        Ok(match unlocked {
+            true => holders_of(snapshot.holders).collect(),
+            false => Vec::new(),
+        })
     }
 
-    /// The calls of what is under `name` if it is one string.
-    fn as_mutex(&self, name: &str) -> Result<SingleKey, Error> {
+    /// Returns the calls of a lock that is a single string key.
+    fn single_key(&self, name: &str) -> Result<SingleKey, Error> {
         let keys = self.keyspace.lock(name);
         let keys = keys.map_err(|why| Error::invalid("name", why))?;
         Ok(SingleKey::new(keys))
@@ -213,12 +234,12 @@ impl Client {
 
     async fn snapshot(&self, name: &str) -> Result<Option<LockSnapshot>, Error> {
         let keys = self.keys(name)?;
-        let ask = |call| self.engine.send(keys.slot(), name, call);
-        let seen = match ask(Probe::key(&keys)).await? {
-            Probe::More(more) => ask(Probe::probe_hash(&keys, more, MOST)).await?,
-            seen => seen,
+        let send = |call| self.engine.send(keys.slot(), name, call);
+        let probe = match send(Probe::key(&keys)).await? {
+            Probe::More(more) => send(Probe::probe_hash(&keys, more, MAX_LISTED)).await?,
+            probe => probe,
         };
-        match seen {
+        match probe {
             Probe::Nothing => Ok(None),
             Probe::Lock(snapshot) => Ok(Some(snapshot)),
             Probe::More(_) | Probe::Data => Err(Error::WrongType {
@@ -226,28 +247,101 @@ impl Client {
             }),
         }
     }
+
+    /// Inspects several locks with three pipelines to each node. Keys that hold
+    /// no lock are skipped.
+    async fn inspect_all(&self, names: Vec<String>) -> Result<Vec<LockInfo>, Error> {
+        let mut probes = Vec::new();
+        for name in names {
+            let keys = self.keys(&name)?;
+            let probe = (keys.slot(), Probe::key(&keys));
+            probes.push(((name, keys), probe));
+        }
+        let (mut locks, mut hash_probes) = (Vec::new(), Vec::new());
+        for ((name, keys), probe) in self.send_all(probes).await? {
+            match probe {
+                Probe::Lock(snapshot) => locks.push((name, snapshot)),
+                Probe::More(more) => {
+                    let probe = (keys.slot(), Probe::probe_hash(&keys, more, 1));
+                    hash_probes.push((name, probe));
+                }
+                Probe::Nothing | Probe::Data => {}
+            }
+        }
+        for (name, probe) in self.send_all(hash_probes).await? {
+            if let Probe::Lock(snapshot) = probe {
+                locks.push((name, snapshot));
+            }
+        }
+        let mut snapshots: Vec<_> = locks.iter_mut().map(|(_, snapshot)| snapshot).collect();
+        self.mark_connected(&mut snapshots).await?;
+        let locks = locks.into_iter();
+        Ok(locks
+            .map(|(name, snapshot)| LockInfo::new(name, snapshot))
+            .collect())
+    }
+
+    /// Sets `connected` for all holders and waiters of `snapshots`.
+    async fn mark_connected(&self, snapshots: &mut [&mut LockSnapshot]) -> Result<(), Error> {
+        // The process of a released lock does not renew it. Whether it is
+        // connected makes no difference.
+        let participants: Vec<_> = snapshots
+            .iter_mut()
+            .flat_map(|snapshot| snapshot.holders.iter_mut().chain(&mut snapshot.waiters))
+            .filter(|participant| !participant.holder.released)
+            .collect();
+        let processes: BTreeSet<String> = participants
+            .iter()
+            .filter_map(|participant| participant.process())
+            .map(str::to_owned)
+            .collect();
+        let calls = processes.into_iter().map(|process| {
+            let call = is_connected(&process);
+            (process, call)
+        });
+        let replies = self.send_all(calls.collect()).await?;
+        let connected: BTreeMap<_, _> = replies.into_iter().collect();
+        for participant in participants {
+            let process = participant.process();
+            let connected = process.and_then(|process| connected.get(process).copied());
+            participant.holder.connected = connected.flatten();
+        }
+        Ok(())
+    }
+
+    /// Sends many calls, each with the item it is for. Calls to the same node
+    /// share a pipeline.
+    async fn send_all<T, R>(&self, calls: Vec<(T, (Slot, Call<R>))>) -> Result<Vec<(T, R)>, Error> {
+        let (items, calls): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+        let replies = self.engine.send_all(calls).await?;
+        let replies = items.into_iter().zip(replies);
+        replies.map(|(item, reply)| Ok((item, reply?))).collect()
+    }
 }
 
-/// A walk through all locks, from [`Client::scan`].
-#[must_use = "nothing is looked at until `next` is called"]
+/// A scan of all locks, from [`Client::scan`].
+#[must_use = "nothing is scanned until `next` is called"]
 pub struct Scan {
     client: Client,
     pattern: String,
-    /// Slots of the nodes still to be walked through, the one at hand last.
+    /// A slot of each node that remains; the last one is scanned at present.
+    /// `None` until the first call.
     nodes: Option<Vec<Slot>>,
     cursor: u64,
 }
 
 impl Scan {
-    /// The next page, which may be empty; `None` at the end.
+    /// Returns the next page, which can be empty, or `None` at the end.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: the same page is read again.
+    /// Dropping the future loses nothing. The next call reads the same page
+    /// again.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked; calling again goes on from the same page.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. The next call reads the same page again.
     pub async fn next(&mut self) -> Result<Option<Vec<LockInfo>>, Error> {
         let engine = self.client.engine.clone();
         let nodes = match &mut self.nodes {
@@ -257,14 +351,14 @@ impl Scan {
         let Some(node) = nodes.last().copied() else {
             return Ok(None);
         };
-        let scan = page(&self.client.keyspace, &self.pattern, self.cursor, PAGE);
+        let scan = page(&self.client.keyspace, &self.pattern, self.cursor, PAGE_SIZE);
         let (cursor, names) = engine.send(node, &self.pattern, scan).await?;
-        let seen = self.client.look_at_all(names).await?;
+        let locks = self.client.inspect_all(names).await?;
         self.cursor = cursor;
         if cursor == 0 {
             nodes.pop();
         }
-        Ok(Some(seen))
+        Ok(Some(locks))
     }
 }
 
@@ -274,100 +368,33 @@ impl fmt::Debug for Scan {
     }
 }
 
-impl Client {
-    /// What is under each of `names`, where it is a lock.
-    async fn look_at_all(&self, names: Vec<String>) -> Result<Vec<LockInfo>, Error> {
-        let mut found = Vec::new();
-        for name in names {
-            let keys = self.keys(&name)?;
-            found.push((name, keys));
-        }
-        let looks = found.iter();
-        let looks = looks.map(|(_, keys)| (keys.slot(), Probe::key(keys)));
-        let first = self.engine.send_all(looks.collect()).await?;
-        let (mut seen, mut hashes, mut again) = (Vec::new(), Vec::new(), Vec::new());
-        for ((name, keys), first) in found.into_iter().zip(first) {
-            match first? {
-                Probe::Lock(snapshot) => seen.push((name, snapshot)),
-                Probe::More(more) => {
-                    again.push((keys.slot(), Probe::probe_hash(&keys, more, 1)));
-                    hashes.push(name);
-                }
-                Probe::Nothing | Probe::Data => {}
-            }
-        }
-        let second = self.engine.send_all(again).await?;
-        for (name, second) in hashes.into_iter().zip(second) {
-            if let Probe::Lock(snapshot) = second? {
-                seen.push((name, snapshot));
-            }
-        }
-        let (names, mut snapshots): (Vec<_>, Vec<_>) = seen.into_iter().unzip();
-        know_who_is_there(&self.engine, &mut snapshots).await?;
-        let seen = names.into_iter().zip(snapshots);
-        Ok(seen
-            .map(|(name, snapshot)| LockInfo::new(&name, snapshot))
-            .collect())
-    }
-}
-
-/// Asks of every process in `snapshots` whether it is connected.
-async fn know_who_is_there(engine: &Engine, snapshots: &mut [LockSnapshot]) -> Result<(), Error> {
-    let everybody = snapshots
-        .iter()
-        .flat_map(|snapshot| snapshot.holders.iter().chain(&snapshot.waiters));
-    let mut processes: BTreeMap<String, Option<bool>> = BTreeMap::new();
-    // The process of a kept lock has released it: whether it is connected
-    // makes no difference.
-    let renewing = everybody.filter(|participant| !participant.holder.released);
-    for process in renewing.filter_map(Participant::process) {
-        processes.insert(process.to_owned(), None);
-    }
-    let calls = processes.keys().map(|process| is_connected(process));
-    let answers = engine.send_all(calls.collect()).await?;
-    for (alive, answer) in processes.values_mut().zip(answers) {
-        *alive = answer?;
-    }
-    for snapshot in snapshots {
-        let participant = snapshot.holders.iter_mut().chain(&mut snapshot.waiters);
-        for participant in participant.filter(|participant| !participant.holder.released) {
-            let alive = participant
-                .process()
-                .and_then(|process| processes.get(process));
-            participant.holder.connected = alive.copied().flatten();
-        }
-    }
-    Ok(())
-}
-
 impl LockInfo {
-    fn new(name: &str, snapshot: LockSnapshot) -> Self {
-        let people = |participant: Vec<Participant>| {
-            participant
-                .into_iter()
-                .map(|participant| participant.holder)
-        };
+    fn new(name: String, snapshot: LockSnapshot) -> Self {
         Self {
-            name: name.to_owned(),
+            name,
             kind: snapshot.kind,
-            holders: people(snapshot.holders).collect(),
+            holders: holders_of(snapshot.holders).collect(),
             holder_count: snapshot.holder_count,
-            waiters: people(snapshot.waiters).map(Waiter::from).collect(),
+            waiters: holders_of(snapshot.waiters).map(waiter_of).collect(),
             waiter_count: snapshot.waiter_count,
         }
     }
 }
 
-impl From<Holder> for Waiter {
-    /// One who waits stands on the server as a holder does.
-    fn from(participant: Holder) -> Self {
-        Self {
-            host: participant.host,
-            pid: participant.pid,
-            since: participant.since,
-            note: participant.note,
-            redisson: participant.redisson,
-            connected: participant.connected,
-        }
+fn holders_of(participants: Vec<Participant>) -> impl Iterator<Item = Holder> {
+    let participants = participants.into_iter();
+    participants.map(|participant| participant.holder)
+}
+
+/// Converts the record of a waiter, which the server stores in the same form as
+/// that of a holder.
+fn waiter_of(record: Holder) -> Waiter {
+    Waiter {
+        host: record.host,
+        pid: record.pid,
+        since: record.since,
+        note: record.note,
+        redisson: record.redisson,
+        connected: record.connected,
     }
 }

@@ -1,4 +1,4 @@
-//! The client: connects, holds the defaults, and hands out locks. Here the layers are put together.
+//! The client: assembles the layers, and creates the handles of locks.
 
 mod builder;
 mod inspect;
@@ -19,12 +19,35 @@ use crate::locks::{FairMutex, Latch, Mutex, RwLock, Semaphore};
 use crate::options::AcquireOptions;
 use crate::protocol::Keyspace;
 
-/// A connection to the server that keeps the locks. Cheap to clone; one per process is enough.
+/// A client of the server that stores the locks.
 ///
-/// It has two connections and one thread of its own, the *keeper*, which renews leases even when the
-/// application's runtime is blocked. Dropping the last clone and the last guard ends the thread, after
-/// it has given back what was dropped; at the end of a program call [`shutdown`](Self::shutdown), or
-/// locks that were only just dropped may stay until their lease ends.
+/// A client is cheap to clone, and one per process is enough. It has two
+/// connections to each server and a thread of its own, the *keeper*. The keeper
+/// renews leases even while the application's runtime is blocked.
+///
+/// The methods that create a lock handle send no request. Names have 1 to 512
+/// bytes. An invalid name is reported as [`Error::Invalid`] by the first
+/// operation on the lock.
+///
+/// Dropping the last clone and the last guard stops the keeper, once it has
+/// released the locks that were dropped. Call [`shutdown`](Self::shutdown)
+/// before the program exits, or recently dropped locks can stay held until
+/// their leases expire.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn example() -> Result<(), leasehold::Error> {
+/// let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
+/// let guard = client.mutex("report").lock().await?;
+/// // …
+/// let _ = guard.release().await?;
+/// client.shutdown(Duration::from_secs(5)).await;
+/// # Ok(()) }
+/// ```
+///
+/// [`Error::Invalid`]: crate::Error::Invalid
 #[derive(Clone)]
 pub struct Client {
     pub(crate) engine: Arc<Engine>,
@@ -33,54 +56,59 @@ pub struct Client {
 }
 
 impl Client {
-    /// A lock that one holder has at a time.
+    /// Returns a handle to a mutual-exclusion lock.
     ///
-    /// Any name from 1 to 512 bytes; the key is the prefix and the name as they are. A name that cannot
-    /// be used is told when the lock is.
+    /// Its key is the client's [prefix](ClientBuilder::prefix) followed by
+    /// `name`.
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
-    /// A lock that one holder has at a time, and that those who wait get in the order in which they came.
+    /// Returns a handle to a mutual-exclusion lock with a FIFO queue.
     #[must_use]
     pub fn fair_mutex(&self, name: &str) -> FairMutex {
         FairMutex::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
-    /// So many permits, given to those who wait in the order in which they came.
+    /// Returns a handle to a semaphore with `permits` permits.
     #[must_use]
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let engine = self.engine.clone();
         Semaphore::new(engine, &self.keyspace, name, permits, &self.options)
     }
 
-    /// A lock that many readers or one writer hold, served in the order in which they came.
+    /// Returns a handle to a read-write lock.
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
-    /// A count that several processes bring down to zero, for others to wait for.
+    /// Returns a handle to a count-down latch.
     #[must_use]
     pub fn latch(&self, name: &str) -> Latch {
         Latch::new(self.engine.clone(), &self.keyspace, name)
     }
 
-    /// The objects of a fleet of Redisson clients on the same server: see [`redisson`](crate::redisson).
+    /// Returns the Redisson objects on this server; see
+    /// [`redisson`](crate::redisson).
     pub fn redisson(&self) -> Redisson {
         Redisson::new(self.engine.clone(), &self.keyspace, &self.options)
     }
 
-    /// Gives back every lock that is held, and refuses to take more. Returns whether all was given back
-    /// within `limit`; what was not, ends with its lease.
+    /// Releases every lock of this client and rejects further operations.
     ///
-    /// Guards that are still around are lost with [`Loss::ShutDown`](crate::Loss::ShutDown); those who
-    /// wait for a lock get [`Error::ShutDown`].
+    /// Waits until all locks are released, for at most `timeout`. Locks that
+    /// are not released by then expire with their leases. Guards that still
+    /// exist are lost with [`Loss::ShutDown`]. Waiters fail with
+    /// [`Error::ShutDown`].
     ///
     /// # Cancel safety
     ///
     /// Dropping the future stops only the waiting.
+    ///
+    /// [`Loss::ShutDown`]: crate::Loss::ShutDown
+    /// [`Error::ShutDown`]: crate::Error::ShutDown
     pub async fn shutdown(&self, timeout: Duration) -> ShutdownOutcome {
         self.engine.shutdown(timeout).await
     }

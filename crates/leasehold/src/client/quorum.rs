@@ -1,9 +1,9 @@
-//! A quorum: locks kept by a majority of independent servers (Redlock), put together from the layers.
+//! The client of a quorum: independent servers that grant locks by majority.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::builder::{Settings, keeper_runtime, settings, start};
+use super::builder::{Settings, keeper_runtime, settings, start_engine};
 use crate::backend::Target;
 use crate::error::Error;
 use crate::lease::{Engine, Readmission, ShutdownOutcome};
@@ -11,19 +11,34 @@ use crate::locks::Mutex;
 use crate::options::AcquireOptions;
 use crate::protocol::{Counters, Electorate, Keyspace};
 
-/// Independent servers, of which a majority keeps each lock: it outlives the loss of any minority.
+/// A client of independent servers that grant locks by majority (Redlock).
 ///
-/// The servers must not be replicas of each other, nor nodes of a cluster; three or five of them, best on machines that
-/// fail apart. A lock is held while a majority has it and its lease lasts; tokens rise as everywhere. A server
-/// that was started again, whether or not it kept its data, does not vote until the longest lease has passed.
-/// Before the first use the quorum must be [founded](QuorumBuilder::found), once.
+/// A lock survives the loss of any minority of the servers. It is held while a
+/// majority stores it and its lease lasts. Its fencing tokens increase as those
+/// of every other lock.
+///
+/// # Limitations
+///
+/// - The servers must be independent: not replicas of each other, and not nodes
+///   of a Cluster. Use three or five, on machines that fail independently.
+/// - A server that restarted does not vote until the
+///   [longest lease](QuorumBuilder::max_lease) has passed, even if it kept its
+///   data.
+/// - [`Mutex`] is the only kind of lock.
+/// - The quorum must be [bootstrapped](QuorumBuilder::bootstrap) once before
+///   its first use.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), leasehold::Error> {
-/// let nodes = ["redis://one", "redis://two", "redis://three"];
-/// leasehold::Quorum::builder(nodes).bootstrap().await?; // once, by whoever sets it up
+/// use leasehold::Quorum;
 ///
-/// let quorum = leasehold::Quorum::connect(nodes).await?;
+/// let nodes = ["redis://one", "redis://two", "redis://three"];
+/// // Once, when the servers are set up.
+/// Quorum::builder(nodes).bootstrap().await?;
+///
+/// let quorum = Quorum::connect(nodes).await?;
 /// let guard = quorum.mutex("coupon:42").lock().await?;
 /// # drop(guard); Ok(()) }
 /// ```
@@ -36,22 +51,25 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Connects with the default settings. The URLs are those of [`Client::connect`](crate::Client::connect),
-    /// except clusters; the same ones for every client.
+    /// Connects with the default settings.
+    ///
+    /// The URLs have the form of [`Client::connect`](crate::Client::connect);
+    /// Cluster URLs are not allowed. Every client must list the same servers.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was opened.
+    /// Dropping the future closes the connections that were opened.
     ///
     /// # Errors
     ///
-    /// When a URL makes no sense, a server refuses the credentials, or fewer than a majority can vote
-    /// ([`Error::NoQuorum`]).
+    /// [`Error::Invalid`] if a URL is invalid, or if there are fewer than 3 or
+    /// more than 64. [`Error::Denied`] if a server rejects the credentials.
+    /// [`Error::NoQuorum`] if fewer than a majority of the servers can vote.
     pub async fn connect(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, Error> {
         Self::builder(urls).connect().await
     }
 
-    /// Connects with other settings.
+    /// Returns a builder to connect with other settings.
     pub fn builder(urls: impl IntoIterator<Item = impl Into<String>>) -> QuorumBuilder {
         QuorumBuilder {
             urls: urls.into_iter().map(Into::into).collect(),
@@ -63,11 +81,11 @@ impl Quorum {
         }
     }
 
-    /// A lock that one holder has at a time.
+    /// Returns a handle to a mutual-exclusion lock.
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
         let engine = self.engine.clone();
-        Mutex::voted(
+        Mutex::with_quorum(
             engine,
             &self.keyspace,
             &self.electorate,
@@ -76,7 +94,8 @@ impl Quorum {
         )
     }
 
-    /// As [`Client::shutdown`](crate::Client::shutdown).
+    /// Releases every lock of this client and rejects further operations; see
+    /// [`Client::shutdown`](crate::Client::shutdown).
     ///
     /// # Cancel safety
     ///
@@ -92,7 +111,9 @@ impl std::fmt::Debug for Quorum {
     }
 }
 
-/// Settings of a [`Quorum`], each with a default for servers in the same region.
+/// The settings of a [`Quorum`]; see [`Quorum::builder`].
+///
+/// The defaults suit servers in the same region.
 #[must_use = "nothing is connected until `connect` is called"]
 pub struct QuorumBuilder {
     urls: Vec<String>,
@@ -102,14 +123,17 @@ pub struct QuorumBuilder {
 settings!(QuorumBuilder);
 
 impl QuorumBuilder {
-    /// The longest lease of any client of this quorum and prefix; a minute by default. A server that was started again
-    /// does not vote for so long: it must be the same for all.
+    /// Sets the longest lease of any client of this quorum and prefix; one
+    /// minute by default.
+    ///
+    /// A server that restarted does not vote for this long. The value must be
+    /// the same for all clients.
     pub fn max_lease(mut self, length: Duration) -> Self {
         self.max_lease = length;
         self
     }
 
-    /// Connects, and starts the keeper.
+    /// Connects and starts the keeper.
     ///
     /// # Cancel safety
     ///
@@ -126,25 +150,31 @@ impl QuorumBuilder {
         Ok(quorum)
     }
 
-    /// Declares that no lock of this quorum and prefix is held, and lets every server vote: once before the first
-    /// use, and again only when a majority has lost its data and the longest lease has passed since.
+    /// Declares that no lock of this quorum and prefix is held, and allows
+    /// every server to vote.
     ///
-    /// Where locks are held, it makes no difference to servers that vote already; those that do not forget what they
-    /// granted before they were started again, which may be granted twice.
+    /// Call it once before the first use. Call it again only if a majority lost
+    /// its data, and only after the longest lease has passed since.
+    ///
+    /// **Do not call it while locks are held.** It does not affect servers that
+    /// vote already. A server that restarted forgets the locks it granted
+    /// before, and can grant them twice.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves some servers voting and others not; it can be repeated.
+    /// Dropping the future can leave some servers voting and others not. Call
+    /// it again.
     ///
     /// # Errors
     ///
-    /// When one of the servers cannot be reached: all of them must vote at the start.
+    /// [`Error::NoQuorum`] if a server is unreachable: all of them must be
+    /// reachable. Otherwise as for [`Quorum::connect`].
     pub async fn bootstrap(self) -> Result<(), Error> {
         let limit = self.settings.connect_timeout;
         let (quorum, readmission, _) = self.open()?;
-        let founded = quorum.engine.bootstrap(&readmission, limit).await;
+        let result = quorum.engine.bootstrap(&readmission, limit).await;
         quorum.shutdown(Duration::from_secs(1)).await;
-        founded
+        result
     }
 
     fn open(self) -> Result<(Quorum, Readmission, tokio::runtime::Handle), Error> {
@@ -158,7 +188,10 @@ impl QuorumBuilder {
             .map(|url| settings.target(url))
             .collect::<Result<_, _>>()?;
         if targets.len() < 3 || targets.len() > 64 || targets.iter().any(Target::divides_slots) {
-            let why = "a quorum is from 3 to 64 independent servers, none of them a cluster";
+            let why = format!(
+                "{} servers; a quorum has 3 to 64 independent servers, and none is a cluster",
+                targets.len()
+            );
             return Err(Error::invalid("url", why));
         }
         let keyspace = Arc::new(Keyspace::new(&settings.prefix, Counters::one())?);
@@ -171,9 +204,9 @@ impl QuorumBuilder {
             settings.request_timeout,
             &keeper,
         );
-        let (longest, timeout) = (self.max_lease, settings.request_timeout);
-        let readmission = Readmission::new(electorate.clone(), longest, timeout);
-        let engine = Arc::new(start(runtime, backend, settings.limits())?);
+        let (max_lease, timeout) = (self.max_lease, settings.request_timeout);
+        let readmission = Readmission::new(electorate.clone(), max_lease, timeout);
+        let engine = Arc::new(start_engine(runtime, backend, settings.limits())?);
         let quorum = Quorum {
             engine,
             keyspace,

@@ -1,4 +1,4 @@
-//! Examining a server: what it says of itself that locks depend on.
+//! The properties of a server that locks depend on.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,79 +7,90 @@ use crate::backend::Slot;
 use crate::error::Error;
 use crate::protocol::{Report, clock, report};
 
-/// How often the round trip is measured; the shortest counts.
-const ROUNDS: usize = 5;
+/// The number of round trips that are measured. The shortest one counts.
+const SAMPLES: usize = 5;
 
-/// What one server says of itself; `None` for what it does not tell this user.
+/// The properties of one server, from
+/// [`Client::server_info`](crate::Client::server_info).
+///
+/// A field is `None` if the server's ACL does not let this user read it.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ServerInfo {
-    /// Its name and version.
+    /// The name and version of the server.
     pub version: String,
-    /// Whether it has a command for giving back what is ours, so that no script is needed.
+    /// Whether the server has a native compare-and-delete command, so that a
+    /// release needs no script.
     pub native_release: bool,
-    /// Whether it is part of a cluster.
+    /// Whether the server is a node of a cluster.
     pub cluster: bool,
-    /// `maxmemory-policy`: anything but `noeviction` may throw away locks.
+    /// The setting `maxmemory-policy`. Every value except `noeviction` can
+    /// evict locks.
     pub eviction_policy: Option<String>,
-    /// `maxmemory` in bytes; 0 when it has no limit.
+    /// The setting `maxmemory` in bytes; 0 means no limit.
     pub max_memory: Option<u64>,
-    /// How many replicas are connected.
+    /// The number of connected replicas.
     pub replicas: Option<u32>,
-    /// How many of them it must hear from to take writes.
+    /// The setting `min-replicas-to-write`: how many replicas must be connected
+    /// for the server to accept writes.
     pub min_replicas: Option<u32>,
-    /// When it writes everything to disk, empty for never: its setting `save`.
+    /// The setting `save`: when the server writes snapshots; empty for never.
     pub snapshots: Option<String>,
-    /// Whether it logs every write to disk, and when that is flushed, as in `everysec`.
+    /// The setting `appendfsync` if the append-only file is enabled, as in
+    /// `everysec`; otherwise `no`.
     pub append_only: Option<String>,
-    /// How long it has been up.
+    /// The time since the server started.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "uptime_ms", serialize_with = "crate::info::millis")
     )]
     pub uptime: Option<Duration>,
-    /// The shortest of a few round trips.
+    /// The shortest of a few measured round trips.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "round_trip_us", serialize_with = "micros")
     )]
     pub round_trip: Duration,
-    /// How far its clock is ahead of ours, in seconds, give or take half a round trip.
+    /// How far the server's clock is ahead of the local one, in seconds. The
+    /// measurement is accurate to half a round trip.
     pub clock_ahead: Option<f64>,
 }
 
 impl Client {
-    /// What the server says of itself that locks depend on; of a cluster, one for each node that has slots.
+    /// Returns the properties of the server that locks depend on; in a cluster,
+    /// those of every node that owns slots.
     ///
-    /// Uses `TIME`, and where it may `INFO` and `CONFIG GET`.
+    /// Sends `TIME`, `INFO` and `CONFIG GET`. The user needs no permission for
+    /// the last two; their fields are then `None`.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When a server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if a server does not
+    /// reply.
     pub async fn server_info(&self) -> Result<Vec<ServerInfo>, Error> {
         let mut servers = Vec::new();
         for slot in self.engine.shards().await? {
-            servers.push(self.examine_one(slot).await?);
+            servers.push(self.server_info_of(slot).await?);
         }
         Ok(servers)
     }
 
-    async fn examine_one(&self, slot: Slot) -> Result<ServerInfo, Error> {
+    async fn server_info_of(&self, slot: Slot) -> Result<ServerInfo, Error> {
         let facts = self.engine.facts(slot).await?;
         let report = self.engine.send(slot, "", report()).await?;
         let (mut round_trip, mut clock_ahead) = (Duration::MAX, None);
-        for _ in 0..ROUNDS {
+        for _ in 0..SAMPLES {
             let start = Instant::now();
-            let theirs = self.engine.send(slot, "", clock()).await?;
-            let took = start.elapsed();
-            if took < round_trip {
-                round_trip = took;
-                clock_ahead = theirs.map(|theirs| ahead(theirs, took / 2));
+            let server_micros = self.engine.send(slot, "", clock()).await?;
+            let elapsed = start.elapsed();
+            if elapsed < round_trip {
+                round_trip = elapsed;
+                clock_ahead = server_micros.map(|micros| seconds_ahead(micros, elapsed / 2));
             }
         }
         let number = |name| report.info(name)?.parse().ok();
@@ -102,20 +113,21 @@ impl Client {
     }
 }
 
-/// When the log of writes is flushed, `no` where there is none.
+/// Returns when the append-only file is flushed, or `no` if it is disabled.
 fn append_only(report: &Report) -> Option<String> {
-    let on = report.setting("appendonly").map(|on| on == "yes");
-    match on.or_else(|| Some(report.info("aof_enabled")? == "1"))? {
+    let enabled = report.setting("appendonly").map(|value| value == "yes");
+    match enabled.or_else(|| Some(report.info("aof_enabled")? == "1"))? {
         false => Some("no".to_owned()),
         true => Some(report.setting("appendfsync").unwrap_or("yes").to_owned()),
     }
 }
 
-/// How far a clock that was read `ago` is ahead of ours, in seconds.
-fn ahead(theirs_micros: u64, ago: Duration) -> f64 {
-    let ours = SystemTime::now().duration_since(UNIX_EPOCH);
-    let ours = ours.unwrap_or_default().saturating_sub(ago).as_secs_f64();
-    Duration::from_micros(theirs_micros).as_secs_f64() - ours
+/// Returns how far a server's clock is ahead of the local one, in seconds. The
+/// server's clock was read `age` ago.
+fn seconds_ahead(server_micros: u64, age: Duration) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let local = now.unwrap_or_default().saturating_sub(age).as_secs_f64();
+    Duration::from_micros(server_micros).as_secs_f64() - local
 }
 
 /// Serializes a duration as whole microseconds.

@@ -12,8 +12,28 @@ use crate::protocol::Kind;
 
 /// A pending acquire that waits for the lock; awaiting it starts the acquire.
 ///
-/// Without further options it waits without a timeout, and the lease is
-/// renewed until the guard is dropped.
+/// By default it waits without a timeout, and the lease is renewed until the
+/// guard is dropped.
+///
+/// A future that waits must be polled. One that is kept but not polled can be
+/// granted the lock without noticing. It then holds the lock for the rest of
+/// one lease, and blocks other tasks of its process for up to two seconds.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let guard = client
+///     .mutex("report")
+///     .lock()
+///     .timeout(Duration::from_millis(500))
+///     .at_most(Duration::from_secs(60))
+///     .note("monthly report")
+///     .await?;
+/// # drop(guard); Ok(()) }
+/// ```
 ///
 /// # Cancel safety
 ///
@@ -23,9 +43,11 @@ use crate::protocol::Kind;
 ///
 /// # Errors
 ///
-/// [`Error::Timeout`] when [`timeout`](Self::timeout) elapses. While it waits,
-/// the client retries through an outage of the server for up to
-/// [`max_outage`](crate::ClientBuilder::max_outage).
+/// [`Error::Timeout`] if [`timeout`](Self::timeout) elapses, and
+/// [`Error::Invalid`] if an option or the name is invalid. While it waits, the
+/// client retries through an outage of the server for up to
+/// [`max_outage`](crate::ClientBuilder::max_outage). After that, it fails with
+/// [`Error::Unavailable`] or [`Error::OutcomeUnknown`].
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct Acquire<G = Guard> {
     pub(super) request: AcquireRequest,
@@ -35,11 +57,34 @@ pub struct Acquire<G = Guard> {
 
 /// A pending acquire that does not wait; awaiting it starts the acquire.
 ///
-/// It resolves to `Ok(None)` when another owner holds the lock.
+/// It resolves to `Ok(None)` if another owner holds the lock.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let nightly = client.mutex("nightly-import");
+/// let minute = Duration::from_secs(60);
+/// // The first of ten hosts runs the job. The others are kept out for a
+/// // minute, even if the job takes less.
+/// if let Some(guard) = nightly.try_lock().at_least(minute).await? {
+///     // …
+///     let _ = guard.release().await?;
+/// }
+/// # Ok(()) }
+/// ```
 ///
 /// # Cancel safety
 ///
 /// As for [`Acquire`].
+///
+/// # Errors
+///
+/// [`Error::Invalid`] if an option or the name is invalid, and
+/// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does not
+/// reply.
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct TryAcquire<G = Guard> {
     pub(super) request: AcquireRequest,
@@ -89,12 +134,17 @@ impl<G: GuardType> Acquire<G> {
     /// Acquires the lock, runs `work`, and releases the lock on every exit
     /// path; see [`Mutex::run`].
     ///
-    /// [`Mutex::run`]: crate::Mutex::run
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the lock in the
+    /// background.
     ///
     /// # Errors
     ///
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
     /// before the work completes.
+    ///
+    /// [`Mutex::run`]: crate::Mutex::run
     pub async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
     where
         R: FnOnce(Lease<G::Fencing>) -> W,
@@ -121,11 +171,11 @@ macro_rules! options {
         }
 
         impl<G: GuardType> $type<G> {
-            /// Sets the length of the lease, which is renewed every third of
-            /// it; the client's [`lease`](crate::ClientBuilder::lease) by
-            /// default.
+            /// Sets the length of the renewed lease; by default that of
+            /// [`ClientBuilder::lease`](crate::ClientBuilder::lease).
             ///
-            /// If the holder crashes, other clients wait at most this long.
+            /// The lease is renewed every third of its length. If the holder
+            /// crashes, other clients wait at most this long.
             pub fn lease(mut self, length: Duration) -> Self {
                 self.request.options.lease = length;
                 self.request.options.renewed = true;
@@ -161,8 +211,11 @@ macro_rules! options {
             }
 
             /// Requires `count` replicas to acknowledge the acquire and every
-            /// renewal, each within `timeout`. Without it, a failover can
-            /// grant the lock twice.
+            /// renewal, each within `timeout`.
+            ///
+            /// Without it, a failover can grant the lock twice. With
+            /// [`Replicas::All`](crate::Replicas::All), no lock can be
+            /// acquired while a replica is down.
             ///
             /// An acquire that is not acknowledged in time is released and
             /// fails with
@@ -175,12 +228,12 @@ macro_rules! options {
                 self
             }
 
-            /// Allows or forbids local hand-off: tasks of one client that wait
-            /// for the same lock pass it to each other without a request, each
-            /// with its own token. Allowed by default.
+            /// Allows or forbids local hand-off; allowed by default.
             ///
-            /// Only a [`Mutex`](crate::Mutex) or
-            /// [`FairMutex`](crate::FairMutex) is handed off.
+            /// With local hand-off, tasks of one client that wait for the same
+            /// lock pass it to each other without a request, each with its own
+            /// token. It applies to a [`Mutex`](crate::Mutex) and to a
+            /// [`FairMutex`](crate::FairMutex).
             pub fn local_handoff(mut self, allowed: bool) -> Self {
                 self.request.options.local_handoff = allowed;
                 self

@@ -1,4 +1,4 @@
-//! The fair mutex: one holder at a time, served in the order in which they came.
+//! The fair mutex: one holder at a time, in FIFO order.
 
 use std::sync::Arc;
 
@@ -10,18 +10,27 @@ use crate::lease::{Engine, Lease};
 use crate::options::AcquireOptions;
 use crate::protocol::{Keyspace, QueueParams, Queued};
 
-/// A lock that one holder has at a time, and that those who wait get in the order in which they came.
+/// A distributed mutual-exclusion lock with a FIFO queue.
 ///
-/// A release gives the lock to the first in line and tells it, so one process is woken however many wait;
-/// a waiter that has died is passed over within three seconds. The tasks of one client are one waiter: the one
-/// that is served leaves the lock to the next of them for up to ten milliseconds, as with a [`Mutex`](crate::Mutex), then the
-/// client goes to the end of the line; one that gives up leaves its place to the next of them.
+/// A release grants the lock to the first waiter in the queue and notifies it,
+/// so that one process wakes up however many wait. A waiter that crashed is
+/// skipped within three seconds.
 ///
-/// Not promised: order across a loss of the server's data, and a place to one who was out of the server's
-/// reach for more than three seconds when the lock passed by. It gets back in where it was.
+/// The tasks of one client share one queue entry. They hand the lock off to
+/// each other for at most 10 ms, as described for
+/// [`Mutex`](crate::Mutex#local-hand-off). Then the client re-enters at the end
+/// of the queue. A task that stops waiting leaves the queue entry to the next
+/// task of its client.
 ///
-/// While no client waits, it costs the server what a [`Mutex`](crate::Mutex) does.
-/// With waiters, a release and the next entry are two scripts.
+/// While no client waits, the server does the same work as for a
+/// [`Mutex`](crate::Mutex). With waiters, a release and the next entry are two
+/// scripts.
+///
+/// # Limitations
+///
+/// - A waiter that is disconnected for three seconds can be skipped. It
+///   re-enters at its old position.
+/// - The order is lost if the server loses its data.
 #[derive(Clone)]
 pub struct FairMutex {
     handle: Handle<Queued>,
@@ -34,52 +43,59 @@ impl FairMutex {
         name: &str,
         options: &AcquireOptions,
     ) -> Self {
-        let share = QueueParams {
+        let params = QueueParams {
             kind: "fair",
             capacity: 1,
             weight: 1,
             shared: false,
             handed_on: true,
         };
-        let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
+        let kind = keyspace.queue(name).map(|keys| Queued::new(keys, params));
         Self {
             handle: Handle::new(engine, name, kind, options),
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Acquires the lock, waiting in line for it as long as need be.
+    /// Acquires the lock, waiting in the queue until it is granted.
+    ///
+    /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
-    /// let guard = client.fair_mutex("printer").lock().timeout(Duration::from_secs(60)).await?;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let printer = client.fair_mutex("printer");
+    /// let guard = printer.lock().timeout(Duration::from_secs(60)).await?;
     /// # drop(guard); Ok(()) }
     /// ```
     pub fn lock(&self) -> Acquire {
         Acquire::new(self.handle.request())
     }
 
-    /// Acquires the lock if nobody holds it and nobody waits; `Ok(None)` otherwise.
+    /// Acquires the lock if it has no holder and no waiters; resolves to
+    /// `Ok(None)` otherwise.
     pub fn try_lock(&self) -> TryAcquire {
         TryAcquire::new(self.handle.request())
     }
 
-    /// Acquires the lock, does `work`, and gives the lock back on every way out, as
-    /// [`Mutex::run`](crate::Mutex::run) does.
+    /// Acquires the lock, runs `work`, and releases the lock on every exit
+    /// path; see [`Mutex::run`](crate::Mutex::run).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work and gives the lock, or the place in line, back in the background.
+    /// Dropping the future drops the work, and releases the lock or leaves the
+    /// queue in the background.
     ///
     /// # Errors
     ///
-    /// Those of acquiring, and [`Error::Lost`] when the lease was lost before the work was done.
+    /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
+    /// before the work completes.
     pub async fn run<F, W>(&self, work: F) -> Result<W::Output, Error>
     where
         F: FnOnce(Lease) -> W,
@@ -88,15 +104,21 @@ impl FairMutex {
         self.lock().run(work).await
     }
 
-    /// The place in line of the task of this client that waits for this lock: 1 is served next. `None` when
-    /// none waits. As of its last heartbeat, at most a second ago; asks nobody.
+    /// Returns this client's position in the queue, or `None` if none of its
+    /// tasks waits. The waiter at position 1 is next.
+    ///
+    /// The position is that of the last heartbeat, at most a second ago. The
+    /// call sends no request.
+    ///
+    /// # Examples
     ///
     /// ```no_run
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
     /// let printer = client.fair_mutex("printer");
     /// let waiting = tokio::spawn(printer.lock().into_future());
     /// if let Some(position) = printer.queue_position() {
-    ///     println!("number {position} in line");
+    ///     println!("queue position {position}");
     /// }
     /// # drop(waiting); Ok(()) }
     /// ```
@@ -106,15 +128,16 @@ impl FairMutex {
         self.handle.engine.ahead(&*kind).map(|ahead| ahead + 1)
     }
 
-    /// Who holds the lock now; `None` when nobody does.
+    /// Returns the current holder, or `None` if the lock is free.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         self.handle.holder().await
     }

@@ -1,4 +1,4 @@
-//! A name and the way to its lock: what the handles of all kinds are made of.
+//! The handle of a named lock, which every lock type wraps.
 
 use std::sync::Arc;
 
@@ -9,15 +9,33 @@ use crate::lease::Engine;
 use crate::options::AcquireOptions;
 use crate::protocol::{Call, Kind};
 
-/// Some kind of lock by its name. Costs nothing; makes no request until it is used.
+/// The handle of a lock of kind `K`. Creating one sends no request.
 pub(super) struct Handle<K: ?Sized> {
     pub(super) engine: Arc<Engine>,
-    /// Or the name that cannot be one and why, which is told when the lock is used.
-    kind: Result<Arc<K>, (String, String)>,
-    /// The kind as the lease layer sees it.
+    kind: Result<Arc<K>, InvalidName>,
+    /// Converts the kind into the form that the lease layer uses.
     as_kind: fn(Arc<K>) -> Arc<dyn Kind>,
-    /// What an acquisition starts from.
+    /// The default options of an acquire.
     options: AcquireOptions,
+}
+
+/// A name that cannot be used. It is reported when the lock is used, so that
+/// creating a handle cannot fail.
+#[derive(Clone)]
+pub(super) struct InvalidName {
+    pub(super) name: String,
+    why: String,
+}
+
+impl InvalidName {
+    pub(super) fn new(name: &str, why: String) -> Self {
+        let name = name.to_owned();
+        Self { name, why }
+    }
+
+    pub(super) fn error(&self) -> Error {
+        Error::invalid("name", &self.why)
+    }
 }
 
 impl<K: Kind> Handle<K> {
@@ -29,7 +47,9 @@ impl<K: Kind> Handle<K> {
     ) -> Self {
         Self {
             engine,
-            kind: kind.map(Arc::new).map_err(|why| (name.to_owned(), why)),
+            kind: kind
+                .map(Arc::new)
+                .map_err(|why| InvalidName::new(name, why)),
             as_kind: |kind| kind,
             options: options.clone(),
         }
@@ -37,8 +57,8 @@ impl<K: Kind> Handle<K> {
 }
 
 impl Handle<dyn Kind> {
-    /// For a lock that is used in the same way whichever family it is of.
-    pub(super) fn of_any(
+    /// Creates a handle that does not depend on the type of the kind.
+    pub(super) fn dynamic(
         engine: Arc<Engine>,
         name: &str,
         kind: Result<Arc<dyn Kind>, String>,
@@ -46,7 +66,7 @@ impl Handle<dyn Kind> {
     ) -> Self {
         Self {
             engine,
-            kind: kind.map_err(|why| (name.to_owned(), why)),
+            kind: kind.map_err(|why| InvalidName::new(name, why)),
             as_kind: |kind| kind,
             options: options.clone(),
         }
@@ -57,23 +77,21 @@ impl<K: Kind + ?Sized> Handle<K> {
     pub(super) fn name(&self) -> &str {
         match &self.kind {
             Ok(kind) => kind.name(),
-            Err((name, _)) => name,
+            Err(invalid) => &invalid.name,
         }
     }
 
     pub(super) fn kind(&self) -> Result<Arc<K>, Error> {
-        match &self.kind {
-            Ok(kind) => Ok(kind.clone()),
-            Err((_, why)) => Err(Error::invalid("name", why)),
-        }
+        self.kind.clone().map_err(|invalid| invalid.error())
     }
 
-    /// An acquisition of this lock.
+    /// Returns a request to acquire this lock.
     pub(super) fn request(&self) -> AcquireRequest {
         self.request_as(self.kind())
     }
 
-    /// An acquisition of this lock as `kind` takes it.
+    /// Returns a request to acquire this lock as `kind`, which can differ in
+    /// the number of permits.
     pub(super) fn request_as(&self, kind: Result<Arc<K>, Error>) -> AcquireRequest {
         AcquireRequest {
             engine: self.engine.clone(),
@@ -84,11 +102,11 @@ impl<K: Kind + ?Sized> Handle<K> {
     }
 
     pub(super) async fn holder(&self) -> Result<Option<Holder>, Error> {
-        self.query(Kind::holder).await
+        self.send(Kind::holder).await
     }
 
-    /// Sends one call of this lock's.
-    pub(super) async fn query<R>(&self, call: impl FnOnce(&K) -> Call<R>) -> Result<R, Error> {
+    /// Sends one call of this lock.
+    pub(super) async fn send<R>(&self, call: impl FnOnce(&K) -> Call<R>) -> Result<R, Error> {
         let kind = self.kind()?;
         let call = call(&kind);
         self.engine.send(kind.slot(), kind.name(), call).await

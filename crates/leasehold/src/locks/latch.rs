@@ -1,26 +1,47 @@
-//! The latch: opens when it has been counted down to zero.
+//! The latch: opens after a number of count-downs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::handle::InvalidName;
 use crate::error::Error;
 use crate::lease::Engine;
-use crate::options::validate_life;
+use crate::options::{check_len, validate_life};
 use crate::protocol::{Call, Keyspace, LatchCalls};
 
-/// Longest name of one who counts down, in bytes: it is stored until the latch is forgotten.
-const CALLER_LIMIT: usize = 256;
+/// Limits the name of a caller, which is stored as long as the latch, in bytes.
+const MAX_CALLER_LEN: usize = 256;
 
-/// A count that several processes bring down to zero, for others to wait for. It is no lock: nobody holds it.
+/// A distributed count-down latch.
 ///
-/// It is forgotten when the life given to [`set`](Self::set) is over, open or not.
+/// A latch opens after a number of callers have counted down. It is not a lock:
+/// it has no holder, no lease and no token.
+///
+/// The server deletes a latch when the `life` passed to [`set`](Self::set) is
+/// over, whether it is open or not.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// use leasehold::LatchState;
+///
+/// let ready = client.latch("shards-loaded");
+/// ready.set(2, Duration::from_secs(3600)).await?;
+/// ready.count_down("shard-1").await?;
+/// ready.count_down("shard-2").await?;
+/// assert_eq!(ready.wait().await?, LatchState::Open);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Latch {
     engine: Arc<Engine>,
-    latched: Result<Arc<LatchCalls>, (String, String)>,
+    calls: Result<Arc<LatchCalls>, InvalidName>,
 }
 
-/// How a latch stands.
+/// The state of a [`Latch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LatchState {
@@ -29,9 +50,9 @@ pub enum LatchState {
         /// The number of count-downs that remain.
         remaining: u32,
     },
-    /// It has been counted down to zero.
+    /// No count-downs remain.
     Open,
-    /// There is none: never set, deleted, or its life is over.
+    /// No latch exists: it was never set, was deleted, or its life is over.
     Absent,
 }
 
@@ -41,98 +62,74 @@ pub enum LatchState {
 pub enum SetOutcome {
     /// The latch was created.
     Created,
-    /// A latch of this name exists and is unchanged.
+    /// A latch with this name exists and is unchanged.
     AlreadyExists,
 }
 
 impl Latch {
     pub(crate) fn new(engine: Arc<Engine>, keyspace: &Keyspace, name: &str) -> Self {
-        let latched = match keyspace.lock(name) {
+        let calls = match keyspace.lock(name) {
             Ok(keys) => Ok(Arc::new(LatchCalls::new(keys))),
-            Err(why) => Err((name.to_owned(), why)),
+            Err(why) => Err(InvalidName::new(name, why)),
         };
-        Self { engine, latched }
+        Self { engine, calls }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the latch.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.latched {
-            Ok(latched) => latched.name(),
-            Err((name, _)) => name,
+        match &self.calls {
+            Ok(calls) => calls.name(),
+            Err(invalid) => &invalid.name,
         }
     }
 
     /// Creates the latch. It opens after `count` count-downs and is deleted
     /// after `life`. An existing latch is left unchanged.
     ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
-    /// let ready = client.latch("shards-loaded");
-    /// ready.set(2, Duration::from_secs(3600)).await?;
-    /// ready.count_down("shard-1").await?;
-    /// ready.count_down("shard-2").await?;
-    /// let state = ready.wait().await?;
-    /// # drop(state); Ok(()) }
-    /// ```
-    ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the latch made or not.
+    /// Dropping the future can leave the latch created or not.
     ///
     /// # Errors
     ///
-    /// When `count` is 0 or `life` out of range, or the server cannot be asked. After [`Error::OutcomeUnknown`] it
-    /// may have been made; setting it again then returns
-    /// [`SetOutcome::AlreadyExists`].
+    /// [`Error::Invalid`] if `count` is zero or `life` is out of range, and
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. After the last one, the latch may have been created; calling
+    /// it again then returns [`SetOutcome::AlreadyExists`].
     pub async fn set(&self, count: u32, life: Duration) -> Result<SetOutcome, Error> {
         if count == 0 {
-            return Err(Error::invalid("count", "there must be at least one"));
+            return Err(Error::invalid("count", "0 is below the minimum of 1"));
         }
         validate_life(life)?;
-        let created = self.ask(|latched| latched.set(count, life)).await?;
+        let created = self.send(|latch| latch.set(count, life)).await?;
         Ok(match created {
             true => SetOutcome::Created,
             false => SetOutcome::AlreadyExists,
         })
     }
 
-    /// Counts down in the name of `caller`, whose second count-down changes nothing: it can be repeated after
-    /// any error.
+    /// Counts down in the name of `caller`, and returns the new state.
+    ///
+    /// Each caller counts once: repeating the call changes nothing, so it is
+    /// safe to repeat after any error.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it counted or not; repeating it is safe.
+    /// Dropping the future can leave the caller counted or not.
     ///
     /// # Errors
     ///
-    /// When `caller` is longer than 256 bytes, or the server cannot be asked.
+    /// [`Error::Invalid`] if `caller` has more than 256 bytes, and
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn count_down(&self, caller: &str) -> Result<LatchState, Error> {
-        if caller.len() > CALLER_LIMIT {
-            let why = format!("longer than {CALLER_LIMIT} bytes");
-            return Err(Error::invalid("caller", why));
-        }
-        let left = self.ask(|latched| latched.count_down(caller)).await?;
-        Ok(LatchState::of(left))
+        check_len("caller", caller, MAX_CALLER_LEN)?;
+        let remaining = self.send(|latch| latch.count_down(caller)).await?;
+        Ok(LatchState::new(remaining))
     }
 
-    /// How it stands now.
-    ///
-    /// # Cancel safety
-    ///
-    /// It changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// When the server cannot be asked.
-    pub async fn state(&self) -> Result<LatchState, Error> {
-        Ok(LatchState::of(self.ask(LatchCalls::left).await?))
-    }
-
-    /// Waits until it is open or gone, and says which. A latch that was never set is gone.
-    ///
-    /// GrantDelivery by push; a message that is lost costs at most a second.
+    /// Returns the state of the latch.
     ///
     /// # Cancel safety
     ///
@@ -140,13 +137,32 @@ impl Latch {
     ///
     /// # Errors
     ///
-    /// When the server is out of reach for longer than
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
+    pub async fn state(&self) -> Result<LatchState, Error> {
+        Ok(LatchState::new(self.send(LatchCalls::left).await?))
+    }
+
+    /// Waits until the latch is open or absent, and returns the state. Resolves
+    /// immediately if the latch was never set.
+    ///
+    /// Waiters are woken by pub/sub. A lost message delays a waiter by at most
+    /// one second.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply for longer than
     /// [`max_outage`](crate::ClientBuilder::max_outage).
     pub async fn wait(&self) -> Result<LatchState, Error> {
         self.wait_until(None).await
     }
 
-    /// As [`wait`](Self::wait), for at most `limit`.
+    /// Waits like [`wait`](Self::wait), for at most `limit`.
     ///
     /// # Cancel safety
     ///
@@ -154,50 +170,49 @@ impl Latch {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when the limit is over, and those of [`wait`](Self::wait).
+    /// [`Error::Timeout`] if `limit` elapses, and any error of
+    /// [`wait`](Self::wait).
     pub async fn wait_timeout(&self, limit: Duration) -> Result<LatchState, Error> {
         self.wait_until(Some(limit)).await
     }
 
-    /// Deletes it, and wakes all who wait; false when there was none.
+    /// Deletes the latch and wakes all waiters. Returns whether it existed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it deleted or not.
+    /// Dropping the future can leave the latch deleted or not.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. After the last one, the latch may have been deleted.
     pub async fn delete(&self) -> Result<bool, Error> {
-        self.ask(LatchCalls::delete).await
+        self.send(LatchCalls::delete).await
     }
 
     async fn wait_until(&self, limit: Option<Duration>) -> Result<LatchState, Error> {
-        let latched = self.latched()?;
-        let (slot, name) = (latched.slot(), latched.name());
+        let calls = self.calls()?;
+        let (slot, name) = (calls.slot(), calls.name());
         self.engine
-            .wait_until_free(&*latched, slot, name, limit)
+            .wait_until_free(&*calls, slot, name, limit)
             .await?;
         self.state().await
     }
 
-    async fn ask<R>(&self, call: impl FnOnce(&LatchCalls) -> Call<R>) -> Result<R, Error> {
-        let latched = self.latched()?;
-        let call = call(&latched);
-        self.engine.send(latched.slot(), latched.name(), call).await
+    async fn send<R>(&self, call: impl FnOnce(&LatchCalls) -> Call<R>) -> Result<R, Error> {
+        let calls = self.calls()?;
+        let call = call(&calls);
+        self.engine.send(calls.slot(), calls.name(), call).await
     }
 
-    fn latched(&self) -> Result<Arc<LatchCalls>, Error> {
-        match &self.latched {
-            Ok(latched) => Ok(latched.clone()),
-            Err((_, why)) => Err(Error::invalid("name", why)),
-        }
+    fn calls(&self) -> Result<Arc<LatchCalls>, Error> {
+        self.calls.clone().map_err(|invalid| invalid.error())
     }
 }
 
 impl LatchState {
-    fn of(left: Option<u32>) -> Self {
-        match left {
+    fn new(remaining: Option<u32>) -> Self {
+        match remaining {
             None => Self::Absent,
             Some(0) => Self::Open,
             Some(remaining) => Self::Closed { remaining },

@@ -1,4 +1,4 @@
-//! What a user names: each kind of lock, as the calls that make up its life.
+//! The lock types of the public API.
 
 mod acquire;
 mod fair_mutex;

@@ -1,4 +1,4 @@
-//! The multi-lock: several locks of any kind as one guard.
+//! The multi-lock: several locks of any kind under one guard.
 
 use std::future::{IntoFuture, poll_fn};
 use std::pin::Pin;
@@ -11,22 +11,35 @@ use crate::error::{Error, Loss};
 use crate::lease::{Guard, Lease, ReleaseOutcome, until_lost};
 use crate::owner::Token;
 
-/// Several acquisitions as one: all or none, and lost when one is lost. Started by `.await`.
+/// A pending acquire of several locks; awaiting it starts the acquire.
 ///
-/// The locks are taken one after another in the order of their keys, whatever order they are given in, so two
-/// that want the same locks cannot wait for each other. While one is waited for, those before it are held
-/// and renewed; a fixed lease that is too short for that fails the whole. All must be of one client, and no
-/// lock may be named twice.
+/// It acquires all locks or none, and the result is lost when one lease is
+/// lost. The locks are acquired one after another in the order of their keys,
+/// so that two clients that acquire the same locks cannot deadlock.
+///
+/// # Limitations
+///
+/// - All locks must belong to one client, and no lock can be listed twice.
+/// - While it waits for one lock, it holds and renews the earlier ones. A
+///   [`fixed_lease`](Acquire::fixed_lease) that expires meanwhile fails the
+///   whole acquire.
+/// - A future that is kept but not polled keeps the locks that it has acquired.
+///
+/// # Examples
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
 /// use leasehold::MultiLock;
 ///
-/// let (from, to) = (client.mutex("account:1"), client.fair_mutex("account:2"));
-/// let both = MultiLock::new([from.lock(), to.lock()]).timeout(Duration::from_secs(5)).await?;
+/// let from = client.mutex("account:1");
+/// let to = client.fair_mutex("account:2");
+/// let both = MultiLock::new([from.lock(), to.lock()])
+///     .timeout(Duration::from_secs(5))
+///     .await?;
 /// for (name, token) in both.tokens() {
-///     println!("{name} with token {token}");
+///     println!("{name} has token {token}");
 /// }
 /// let _ = both.release().await?;
 /// # Ok(()) }
@@ -34,70 +47,81 @@ use crate::owner::Token;
 ///
 /// # Cancel safety
 ///
-/// As for [`Acquire`]: whatever was won is given back.
+/// As for [`Acquire`]. Locks that were acquired are released.
 ///
 /// # Errors
 ///
-/// Those of the acquisitions; what was held by then is given back. [`Error::Invalid`] when the locks are of
-/// different clients, or one is named twice.
+/// The first error of an acquire; the locks that were acquired before it are
+/// released. [`Error::Invalid`] if the locks belong to different clients, or if
+/// one is listed twice.
 #[derive(Debug)]
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct MultiLock {
     parts: Vec<Acquire>,
-    wait: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
-/// Several locks that are held as one. Dropping it gives all of them back in the background.
+/// The guard of a [`MultiLock`].
+///
+/// Dropping it releases all locks in the background.
 #[derive(Debug)]
-#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
     guards: Vec<Guard>,
 }
 
 impl MultiLock {
-    /// These acquisitions, each with its own options; a writer's is made one of them by `.into()`.
+    /// Combines several acquires, each with its own options.
+    ///
+    /// The acquire of a writer is converted with `.into()`.
     pub fn new(parts: impl IntoIterator<Item = Acquire>) -> Self {
         Self {
             parts: parts.into_iter().collect(),
-            wait: None,
+            timeout: None,
         }
     }
 
-    /// Waits at most this long for all of them together; a part's own limit counts beside it.
+    /// Waits at most `limit` for all locks together. The timeouts of the single
+    /// acquires also apply.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.wait = Some(limit);
+        self.timeout = Some(limit);
         self
     }
 
-    /// Acquires all, does `work`, and gives all back on every way out, as
-    /// [`Mutex::run`](crate::Mutex::run) does. The work is dropped when any of them is lost.
+    /// Acquires all locks, runs `work`, and releases the locks on every exit
+    /// path; see [`Mutex::run`](crate::Mutex::run). The work is dropped if one
+    /// lease is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the locks in the
+    /// background.
     ///
     /// # Errors
     ///
-    /// Those of acquiring, and [`Error::Lost`] when one was lost before the work was done.
+    /// Any error of the acquire, and [`Error::Lost`] if a lease is lost before
+    /// the work completes.
     pub async fn run<F, W>(self, work: F) -> Result<W::Output, Error>
     where
         F: FnOnce(Vec<Lease>) -> W,
         W: Future,
     {
-        let held = self.await?;
-        let work = work(held.leases().cloned().collect());
-        let outcome = until_lost(work, held.ended()).await;
-        let in_time = held.check();
-        if let Err(error) = held.release().await {
-            tracing::warn!(%error, "release goes on in the background");
-        }
+        let guard = self.await?;
+        let work = work(guard.leases().cloned().collect());
+        let outcome = until_lost(work, guard.ended()).await;
+        let validity = guard.check();
+        guard.release_or_warn().await;
         match outcome {
             Some(outcome) => {
                 let value = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                in_time.map(|()| value)
+                validity.map(|()| value)
             }
-            None => in_time.and(Err(Error::ShutDown)),
+            None => validity.and(Err(Error::ShutDown)),
         }
     }
 
-    /// The parts in the order in which they are taken.
-    fn in_order(self) -> Result<Vec<Acquire>, Error> {
+    /// Returns the acquires in the order of their keys.
+    fn sorted_parts(self) -> Result<Vec<Acquire>, Error> {
         let mut keyed = Vec::with_capacity(self.parts.len());
         for mut part in self.parts {
             let kind = part.request.kind?;
@@ -108,33 +132,43 @@ impl MultiLock {
         keyed.sort_by(|one, other| one.0.cmp(&other.0));
         for pair in keyed.windows(2) {
             if !Arc::ptr_eq(&pair[0].1.request.engine, &pair[1].1.request.engine) {
-                return Err(Error::invalid("locks", "they are of different clients"));
+                return Err(Error::invalid(
+                    "locks",
+                    "two of them belong to different clients",
+                ));
             }
             if pair[0].0 == pair[1].0 {
-                return Err(Error::invalid("locks", "one of them is named twice"));
+                let name = pair[0]
+                    .1
+                    .request
+                    .kind
+                    .as_ref()
+                    .map_or("", |kind| kind.name());
+                let why = format!("`{name}` is listed twice");
+                return Err(Error::invalid("locks", why));
             }
         }
         Ok(keyed.into_iter().map(|(_, part)| part).collect())
     }
 
-    async fn take(self) -> Result<MultiGuard, Error> {
-        let (limit, start) = (self.wait, Instant::now());
-        let parts = self.in_order()?;
-        let mut held = MultiGuard {
+    async fn acquire(self) -> Result<MultiGuard, Error> {
+        let (limit, start) = (self.timeout, Instant::now());
+        let parts = self.sorted_parts()?;
+        let mut acquired = MultiGuard {
             guards: Vec::with_capacity(parts.len()),
         };
         for mut part in parts {
-            let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+            let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             let own = part.request.options.timeout;
-            part.request.options.timeout = left.into_iter().chain(own).min();
+            part.request.options.timeout = remaining.into_iter().chain(own).min();
             match part.request.acquire().await {
-                Ok(guard) => held.guards.push(guard),
-                Err(error) => return held.fail(error).await,
+                Ok(guard) => acquired.guards.push(guard),
+                Err(error) => return acquired.fail(error).await,
             }
         }
-        match held.check() {
-            Ok(()) => Ok(held),
-            Err(error) => held.fail(error).await,
+        match acquired.check() {
+            Ok(()) => Ok(acquired),
+            Err(error) => acquired.fail(error).await,
         }
     }
 }
@@ -144,38 +178,41 @@ impl IntoFuture for MultiLock {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.take())
+        Box::pin(self.acquire())
     }
 }
 
 impl MultiGuard {
-    /// The lease of each, in the order in which they were taken.
+    /// Returns the leases, in the order in which they were acquired.
     pub fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.guards.iter().map(Guard::lease)
     }
 
-    /// The name and fencing token of each, in the order in which they were taken.
+    /// Returns the name and fencing token of each lock, in the order in which
+    /// they were acquired.
     pub fn tokens(&self) -> impl Iterator<Item = (&str, Token)> {
         self.leases().map(|lease| (lease.name(), lease.token()))
     }
 
-    /// How long all are certainly held still; zero when one has ended.
+    /// Returns the remaining time of the lease that ends first; zero if one has
+    /// ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        let left = self.leases().map(Lease::remaining);
-        left.min().unwrap_or(Duration::MAX)
+        let remaining = self.leases().map(Lease::remaining);
+        remaining.min().unwrap_or(Duration::MAX)
     }
 
-    /// Checks, by the clock alone, that all leases are still valid.
+    /// Checks, by the clock alone, that all leases are valid.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`], of the first that is lost.
+    /// [`Error::Lost`] for the first lease that was lost.
     pub fn check(&self) -> Result<(), Error> {
         self.leases().try_for_each(Lease::check)
     }
 
-    /// Waits until one of them is lost, and says which and how.
+    /// Waits until one lease is lost, and returns its name and the reason.
+    /// Resolves to `None` as the reason if a lock was released.
     ///
     /// # Cancel safety
     ///
@@ -195,47 +232,55 @@ impl MultiGuard {
         .await
     }
 
-    /// Makes every lease last at least `lease` from now; see [`Guard::extend`].
+    /// Extends every lease to at least `lease` from now; see [`Guard::extend`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves each lease as it was or extended.
+    /// Dropping the future leaves each lease unchanged or extended.
     ///
     /// # Errors
     ///
-    /// The first there is; some may have been extended by then.
+    /// The first error of a lease. Other leases may have been extended.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let extended = all(self.guards.iter().map(|guard| guard.extend(lease))).await;
-        extended.into_iter().collect()
+        let extensions = self.guards.iter().map(|guard| guard.extend(lease));
+        join_all(extensions).await.into_iter().collect()
     }
 
-    /// Gives all of them back, at the same time, and says what became of them: [`ReleaseOutcome::Released`] only if
-    /// all were held to the end.
+    /// Releases all locks concurrently.
+    ///
+    /// Returns [`ReleaseOutcome::Released`] only if every lease was valid until
+    /// its release.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future hands the release to the background.
+    /// Dropping the future lets the releases complete in the background.
     ///
     /// # Errors
     ///
-    /// The first there is; all were tried, and the background goes on trying.
+    /// The first error of a release. The client keeps releasing in the
+    /// background.
     pub async fn release(self) -> Result<ReleaseOutcome, Error> {
         let mut worst = ReleaseOutcome::Released;
-        for release in all(self.guards.into_iter().map(Guard::release)).await {
-            match release? {
+        for outcome in join_all(self.guards.into_iter().map(Guard::release)).await {
+            match outcome? {
                 ReleaseOutcome::Released => {}
-                less => worst = less,
+                other => worst = other,
             }
         }
         Ok(worst)
     }
 
-    /// Gives back what there is before it says why there is no more: who tries again finds it free.
+    /// Releases the acquired locks before it returns `error`, so that a retry
+    /// finds them free.
     async fn fail(self, error: Error) -> Result<Self, Error> {
-        if let Err(error) = self.release().await {
-            tracing::warn!(%error, "release goes on in the background");
-        }
+        self.release_or_warn().await;
         Err(error)
+    }
+
+    async fn release_or_warn(self) {
+        if let Err(error) = self.release().await {
+            tracing::warn!(%error, "release continues in the background");
+        }
     }
 
     async fn ended(&self) {
@@ -243,8 +288,8 @@ impl MultiGuard {
     }
 }
 
-/// Runs futures at the same time in one task, until all are done.
-async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+/// Polls futures concurrently in one task until all have completed.
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     poll_fn(|context| {
         let mut done = true;

@@ -1,4 +1,4 @@
-//! The mutex: one holder at a time, on a single key.
+//! The mutex: a single key without a queue.
 
 use std::sync::Arc;
 
@@ -11,25 +11,57 @@ use crate::lease::{Engine, Lease};
 use crate::options::AcquireOptions;
 use crate::protocol::{Electorate, Keyspace, Kind, QuorumLock, SingleKey};
 
-/// A lock that one holder has at a time. Not fair: whoever tries first after a release gets it.
+/// A distributed mutual-exclusion lock.
 ///
-/// It is the single key that `SET key value NX PX` recipes use (redis-py's `Lock`, redsync,
-/// node-redlock on one node), so with the same key those exclude it and it excludes them. One of a
-/// [`Quorum`](crate::Quorum) is that key on several servers, held by whoever has a majority.
+/// `Mutex` is unfair: after a release, the first client to retry acquires it.
+/// Use [`FairMutex`] when order matters or many processes contend.
 ///
-/// Tasks of one client that wait for it are one waiter to the server. The one that is served leaves the lock to the next of
-/// them, for up to ten milliseconds, without asking: each has a token of its own and a guard that is lost as any other, and
-/// those who look see the first of them. It is so for leases that are renewed, without `at_least` and `at_most`, on the same
-/// options; [`hand_on(false)`](crate::locks::Acquire::hand_on) has a lock asked for, and given back, each time.
+/// The lock is a single string key, as in the `SET key value NX PX` recipe. A
+/// lock of redis-py, redsync or node-redlock on the same key and server
+/// conflicts with it. The mutex of a [`Quorum`] is that key on several servers,
+/// and a majority of them grants it.
 ///
-/// A handle is a name and costs nothing; make one wherever it is needed.
+/// A handle is only a name. Create one wherever it is needed.
+///
+/// # Local hand-off
+///
+/// Tasks of one client that wait for the same mutex form a single waiter on
+/// the server. Once that waiter acquires the lock, its tasks pass it to each
+/// other in FIFO order without a round trip, for at most 10 ms. The client then
+/// releases it so that other processes can compete ("lock cohorting").
+///
+/// Every task receives its own [`Guard`] and a larger fencing token. Leases
+/// cloned from an earlier guard report that it was released. [`holder`] reports
+/// the task that acquired the lock from the server.
+///
+/// Hand-off requires equal options, automatic renewal, and neither `at_least`
+/// nor `at_most`. Disable it with [`local_handoff(false)`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let report = client.mutex("report");
+/// let guard = report.lock().await?;
+/// guard.check()?; // by the clock alone, without a request
+/// println!("token {}, {:?} remaining", guard.token(), guard.remaining());
+/// let _ = guard.release().await?;
+/// # Ok(()) }
+/// ```
+///
+/// [`FairMutex`]: crate::FairMutex
+/// [`Guard`]: crate::Guard
+/// [`Quorum`]: crate::Quorum
+/// [`holder`]: Self::holder
+/// [`local_handoff(false)`]: crate::Acquire::local_handoff
 #[derive(Clone)]
 pub struct Mutex {
     handle: Handle<dyn Kind>,
 }
 
 impl Mutex {
-    /// Kept by one server.
+    /// Creates a mutex that one server grants.
     pub(crate) fn new(
         engine: Arc<Engine>,
         keyspace: &Keyspace,
@@ -40,12 +72,12 @@ impl Mutex {
             .lock(name)
             .map(|keys| Arc::new(SingleKey::new(keys)) as _);
         Self {
-            handle: Handle::of_any(engine, name, kind, options),
+            handle: Handle::dynamic(engine, name, kind, options),
         }
     }
 
-    /// Kept by a majority of several.
-    pub(crate) fn voted(
+    /// Creates a mutex that a majority of several servers grants.
+    pub(crate) fn with_quorum(
         engine: Arc<Engine>,
         keyspace: &Keyspace,
         electorate: &Arc<Electorate>,
@@ -55,23 +87,26 @@ impl Mutex {
         let keys = keyspace.lock(name);
         let kind = keys.map(|keys| Arc::new(QuorumLock::new(keys, electorate)) as _);
         Self {
-            handle: Handle::of_any(engine, name, kind, options),
+            handle: Handle::dynamic(engine, name, kind, options),
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Acquires the lock, waiting for it as long as need be.
+    /// Acquires the lock, waiting until it is free.
     ///
-    /// Set options before awaiting:
+    /// The options are set before the returned [`Acquire`] is awaited.
+    ///
+    /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
     /// let guard = client
     ///     .mutex("report")
     ///     .lock()
@@ -85,13 +120,17 @@ impl Mutex {
         Acquire::new(self.request())
     }
 
-    /// Acquires the lock if it is free; `Ok(None)` when somebody holds it.
+    /// Acquires the lock if it is free; resolves to `Ok(None)` if another owner
+    /// holds it.
+    ///
+    /// # Examples
     ///
     /// ```no_run
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
     /// match client.mutex("report").try_lock().await? {
-    ///     Some(guard) => println!("ours, with token {}", guard.token()),
-    ///     None => println!("somebody is at it already"),
+    ///     Some(guard) => println!("acquired with token {}", guard.token()),
+    ///     None => println!("another client holds it"),
     /// }
     /// # Ok(()) }
     /// ```
@@ -99,16 +138,20 @@ impl Mutex {
         TryAcquire::new(self.request())
     }
 
-    /// Acquires the lock, does `work`, and gives the lock back on every way out: the recommended form.
+    /// Acquires the lock, runs `work`, and releases the lock on every exit
+    /// path. This is the recommended form.
     ///
-    /// When the lease is lost, the work is dropped at its next await, and this fails. What `work`
-    /// returns is returned untouched. If `work` panics, the lock is given back before the panic goes
-    /// on.
+    /// If the lease is lost, the work is dropped at its next await point, and
+    /// the call fails. Otherwise it returns the output of `work`. If `work`
+    /// panics, the lock is released before the panic resumes.
+    ///
+    /// # Examples
     ///
     /// ```no_run
     /// # async fn sell_one(token: leasehold::Token) -> u32 { 0 }
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
-    /// let left = client
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let remaining = client
     ///     .mutex("coupon:42")
     ///     .run(|lease| async move { sell_one(lease.token()).await })
     ///     .await?;
@@ -117,11 +160,13 @@ impl Mutex {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work and gives the lock back in the background.
+    /// Dropping the future drops the work and releases the lock in the
+    /// background.
     ///
     /// # Errors
     ///
-    /// Those of acquiring, and [`Error::Lost`] when the lease was lost before the work was done.
+    /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
+    /// before the work completes.
     pub async fn run<F, W>(&self, work: F) -> Result<W::Output, Error>
     where
         F: FnOnce(Lease) -> W,
@@ -130,21 +175,22 @@ impl Mutex {
         self.lock().run(work).await
     }
 
-    /// A handle that can be entered again while it is held, by all who have a clone of it.
+    /// Returns a handle that can acquire the lock again while it holds it.
     #[must_use]
     pub fn reentrant(&self) -> Reentrant {
         Reentrant::new(self.handle.clone(), |guard| guard)
     }
 
-    /// Who holds the lock now; `None` when nobody does.
+    /// Returns the current holder, or `None` if the lock is free.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         self.handle.holder().await
     }

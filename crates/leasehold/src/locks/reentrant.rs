@@ -1,6 +1,7 @@
-//! Entering a lock again that one holds already.
+//! Reentrant handles.
 //!
-//! Reentrancy belongs to a handle, not to a thread: tasks move between threads.
+//! Reentrancy belongs to a handle, not to a thread, because tasks move between
+//! threads.
 
 use std::sync::Arc;
 
@@ -9,14 +10,31 @@ use super::handle::Handle;
 use crate::lease::{Guard, Reentry};
 use crate::protocol::Kind;
 
-/// A handle to a lock that can be entered again by whoever has a clone of it.
+/// A handle that can acquire its lock again while it holds it.
 ///
-/// The first guard acquires the lock, the last one to go gives it back; those in between do not ask
-/// the server. All share one lease and one token. The options of the first acquisition stand.
+/// All clones of the handle share one acquisition. The first guard acquires the
+/// lock, and dropping the last guard releases it. The guards in between send no
+/// request. All guards share one lease and one token, and the options of the
+/// first acquire apply.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// use leasehold::ReleaseOutcome;
+///
+/// let account = client.mutex("account:1").reentrant();
+/// let outer = account.lock().await?;
+/// let inner = account.lock().await?; // without a request
+/// assert_eq!(inner.release().await?, ReleaseOutcome::StillHeld);
+/// assert_eq!(outer.release().await?, ReleaseOutcome::Released);
+/// # Ok(()) }
+/// ```
 pub struct Reentrant<G = Guard> {
     handle: Handle<dyn Kind>,
     reentry: Arc<Reentry>,
-    /// Makes the guard that this kind hands out.
+    /// Makes the guard that this kind returns.
     wrap: fn(Guard) -> G,
 }
 
@@ -29,12 +47,14 @@ impl<G> Reentrant<G> {
         }
     }
 
-    /// Acquires the lock, or enters it again at once when a guard of this handle holds it.
+    /// Acquires the lock, waiting until it is free. Resolves immediately if
+    /// this handle holds it.
     pub fn lock(&self) -> Acquire<G> {
         Acquire::guarded_by(self.request(), self.wrap)
     }
 
-    /// Acquires the lock if it is free or held by this handle.
+    /// Acquires the lock if it is free or held by this handle; resolves to
+    /// `Ok(None)` otherwise.
     pub fn try_lock(&self) -> TryAcquire<G> {
         TryAcquire::guarded_by(self.request(), self.wrap)
     }

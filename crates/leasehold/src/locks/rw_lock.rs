@@ -1,4 +1,4 @@
-//! The read-write lock: many readers or one writer, served in the order in which they came.
+//! The read-write lock: many readers or one writer, in FIFO order.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,27 +12,52 @@ use crate::lease::{Engine, Fenced, Guard, Lease, ReleaseOutcome};
 use crate::options::AcquireOptions;
 use crate::protocol::{Keyspace, QueueParams, Queued};
 
-/// More readers than a server can have connections.
-const READERS: u64 = 1_000_000_000;
+/// The capacity of the lock: more readers than a server can have connections.
+const MAX_READERS: u64 = 1_000_000_000;
 
-/// A lock that many readers or one writer hold, served in the order in which they came.
+/// A distributed read-write lock with a FIFO queue.
 ///
-/// A writer that waits stops readers that come later, and readers that wait stop later writers: neither
-/// starves. Readers that wait next to each other are let in together. Each has a lease of its own, so a
-/// crashed reader keeps nobody out for longer than that. A writer's token is larger than all before;
-/// readers inside at the same time share theirs.
+/// Many readers or one writer hold the lock. A waiting writer blocks later
+/// readers, and waiting readers block later writers, so neither starves.
+/// Adjacent readers in the queue are granted the lock together.
 ///
-/// A reader cannot become a writer: two that tried would wait for each other for ever. Release, acquire
-/// [`write`](Self::write), and look again at what was read. The other way is [`WriteGuard::downgrade`].
+/// Every holder has its own lease and its own fencing token, readers included.
+/// A reader's token is larger than that of every earlier writer, and smaller
+/// than that of every later one. A reader that crashed blocks writers until its
+/// lease expires.
+///
+/// # Limitations
+///
+/// A reader cannot become a writer: two readers that tried would deadlock.
+/// Release the lock, acquire [`write`](Self::write), and read the data again. A
+/// writer becomes a reader with [`WriteGuard::downgrade`].
+///
+/// The limitations of the queue are those of [`FairMutex`](crate::FairMutex).
+///
+/// # Examples
+///
+/// ```no_run
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let catalogue = client.rw_lock("catalogue");
+/// let reader = catalogue.read().await?;
+/// let _ = reader.release().await?;
+/// let writer = catalogue.write().await?;
+/// let reader = writer.downgrade().await?;
+/// # drop(reader); Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct RwLock {
     write: Handle<Queued>,
     read: Handle<Queued>,
 }
 
-/// A [`RwLock`] that is held for writing; a [`Guard`] that can be turned into a reader's.
+/// The guard of a writer, which can be [downgraded](Self::downgrade).
+///
+/// It dereferences to its [`Lease`]. Dropping it releases the lock in the
+/// background.
 #[derive(Debug)]
-#[must_use = "the lock is given back as soon as the guard is dropped"]
+#[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct WriteGuard<F = Fenced> {
     guard: Guard<F>,
 }
@@ -46,70 +71,63 @@ impl RwLock {
     ) -> Self {
         let keys = keyspace.queue(name);
         let handle = |engine, weight, shared| {
-            let share = QueueParams {
+            let params = QueueParams {
                 kind: "rw",
-                capacity: READERS,
+                capacity: MAX_READERS,
                 weight,
                 shared,
                 handed_on: false,
             };
-            let kind = keys.clone().map(|keys| Queued::new(keys, share));
+            let kind = keys.clone().map(|keys| Queued::new(keys, params));
             Handle::new(engine, name, kind, options)
         };
         Self {
-            write: handle(engine.clone(), READERS, false),
+            write: handle(engine.clone(), MAX_READERS, false),
             read: handle(engine, 1, true),
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.write.name()
     }
 
-    /// Acquires the lock beside other readers, waiting in line as long as need be.
+    /// Acquires the lock for reading, waiting in the queue until it is granted.
     ///
-    /// Each task that waits to read has a place of its own in the server's line, and sends a heartbeat a
-    /// second.
-    ///
-    /// ```no_run
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
-    /// let catalogue = client.rw_lock("catalogue");
-    /// let reading = catalogue.read().await?;
-    /// let _ = reading.release().await?;
-    /// let writing = catalogue.write().await?;
-    /// let reading = writing.downgrade().await?;
-    /// # drop(reading); Ok(()) }
-    /// ```
+    /// Every task that waits to read has its own queue entry, and sends one
+    /// heartbeat per second.
     pub fn read(&self) -> Acquire {
         Acquire::new(self.read.request())
     }
 
-    /// Acquires the lock beside other readers if no writer holds it or waits; `Ok(None)` otherwise.
+    /// Acquires the lock for reading if no writer holds it or waits for it;
+    /// resolves to `Ok(None)` otherwise.
     pub fn try_read(&self) -> TryAcquire {
         TryAcquire::new(self.read.request())
     }
 
-    /// Acquires the lock alone, waiting in line as long as need be.
+    /// Acquires the lock for writing, waiting in the queue until it is granted.
     pub fn write(&self) -> Acquire<WriteGuard> {
         Acquire::guarded_by(self.write.request(), WriteGuard::new)
     }
 
-    /// Acquires the lock alone if nobody holds it or waits; `Ok(None)` otherwise.
+    /// Acquires the lock for writing if it has no holders and no waiters;
+    /// resolves to `Ok(None)` otherwise.
     pub fn try_write(&self) -> TryAcquire<WriteGuard> {
         TryAcquire::guarded_by(self.write.request(), WriteGuard::new)
     }
 
-    /// One of those who hold the lock now; `None` when nobody does.
+    /// Returns one of the current holders, or `None` if the lock is free.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         self.write.holder().await
     }
@@ -120,23 +138,25 @@ impl<F> WriteGuard<F> {
         Self { guard }
     }
 
-    /// Goes on as a reader, without anybody writing in between; readers that wait at the head of the line
-    /// come in. The token stays; those readers have larger ones.
+    /// Converts this guard into that of a reader, without a writer in between.
+    ///
+    /// Readers at the head of the queue are granted the lock. The guard keeps
+    /// its token; those readers have larger ones.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the lock back in the background.
+    /// Dropping the future releases the lock in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] when the lock is not ours any more. After any other error it is given back in the
-    /// background.
+    /// [`Error::Lost`] if the lease was lost. After any other error, the lock
+    /// is released in the background.
     pub async fn downgrade(self) -> Result<Guard<F>, Error> {
         self.guard.downgrade().await?;
         Ok(self.guard)
     }
 
-    /// Returns a view of this lease that can be cloned and passed on.
+    /// Returns the lease, which can be cloned and passed to the protected work.
     #[must_use]
     pub fn lease(&self) -> &Lease<F> {
         self.guard.lease()
@@ -156,15 +176,15 @@ impl<F> WriteGuard<F> {
         self.guard.extend(lease).await
     }
 
-    /// Gives the lock back and says what became of it; see [`Guard::release`].
+    /// Releases the lock; see [`Guard::release`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future hands the release to the background, as dropping the guard does.
+    /// Dropping the future lets the release complete in the background.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. The background goes on trying.
+    /// As for [`Guard::release`]. The client keeps releasing in the background.
     pub async fn release(self) -> Result<ReleaseOutcome, Error> {
         self.guard.release().await
     }
@@ -186,21 +206,22 @@ impl<F> GuardType for WriteGuard<F> {
 
 impl From<Acquire<WriteGuard>> for Acquire {
     /// Converts into an acquire whose guard cannot be downgraded.
-    fn from(writing: Acquire<WriteGuard>) -> Self {
-        Self::new(writing.request)
+    fn from(writer: Acquire<WriteGuard>) -> Self {
+        Self::new(writer.request)
     }
 }
 
 impl From<TryAcquire<WriteGuard>> for TryAcquire {
     /// Converts into an acquire whose guard cannot be downgraded.
-    fn from(writing: TryAcquire<WriteGuard>) -> Self {
-        Self::new(writing.request)
+    fn from(writer: TryAcquire<WriteGuard>) -> Self {
+        Self::new(writer.request)
     }
 }
 
 impl<F> From<WriteGuard<F>> for Guard<F> {
-    fn from(writing: WriteGuard<F>) -> Self {
-        writing.guard
+    /// Converts into a guard that cannot be downgraded.
+    fn from(writer: WriteGuard<F>) -> Self {
+        writer.guard
     }
 }
 

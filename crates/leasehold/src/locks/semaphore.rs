@@ -1,4 +1,4 @@
-//! The semaphore: so many permits, each a lease of its own.
+//! The semaphore: permits with leases, in FIFO order.
 
 use std::sync::Arc;
 
@@ -9,30 +9,41 @@ use crate::lease::Engine;
 use crate::options::AcquireOptions;
 use crate::protocol::{Keyspace, QueueParams, Queued};
 
-/// So many permits, of which each holder has some; who waits is served in the order in which they came.
+/// A distributed semaphore with a FIFO queue.
 ///
-/// Permits are a lease like any other: renewed while the guard lives, and free again when a holder has
-/// crashed. One who asks for many is not passed by those who ask for few. Every holding has a token of its
-/// own, larger than all before; those of several holders at the same time are all valid.
+/// Each holder has one or more permits under one lease. The lease is renewed
+/// while the guard exists. The permits of a crashed holder are available again
+/// when its lease expires. A waiter for many permits is not overtaken by
+/// waiters for few.
 ///
-/// All who use a semaphore should name the same number of permits. Where they differ, the number of whoever
-/// came first stands until nobody holds or waits; [`set_permits`](Self::set_permits) changes it at once.
+/// Every holder has its own fencing token, larger than all earlier ones. The
+/// tokens of concurrent holders are all valid.
 ///
-/// The tasks of one client that wait are one waiter, as with [`FairMutex`](crate::FairMutex).
+/// The waiting tasks of one client share one queue entry, as for
+/// [`FairMutex`](crate::FairMutex).
+///
+/// # Limitations
+///
+/// All clients should use the same number of permits. If they differ, the
+/// number of the first client applies until the semaphore has no holders and no
+/// waiters. [`set_permits`](Self::set_permits) changes it immediately.
+///
+/// The limitations of the queue are those of [`FairMutex`](crate::FairMutex).
 #[derive(Clone)]
 pub struct Semaphore {
     handle: Handle<Queued>,
 }
 
-/// How a semaphore stands.
+/// The permits and waiters of a [`Semaphore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PermitCounts {
-    /// How many there are.
+    /// The total number of permits.
     pub total: u32,
-    /// How many are held. More than `total` for a while after it was lowered.
+    /// The number of held permits. It can exceed `total` for a while after that
+    /// was lowered.
     pub held: u32,
-    /// How many processes wait.
+    /// The number of waiting processes.
     pub waiters: u32,
 }
 
@@ -44,29 +55,32 @@ impl Semaphore {
         permits: u32,
         options: &AcquireOptions,
     ) -> Self {
-        let share = QueueParams {
+        let params = QueueParams {
             kind: "semaphore",
             capacity: u64::from(permits),
             weight: 1,
             shared: false,
             handed_on: false,
         };
-        let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
+        let kind = keyspace.queue(name).map(|keys| Queued::new(keys, params));
         Self {
             handle: Handle::new(engine, name, kind, options),
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Acquires one permit, waiting in line for it as long as need be.
+    /// Acquires one permit, waiting in the queue until it is granted.
+    ///
+    /// # Examples
     ///
     /// ```no_run
-    /// # async fn example(client: leasehold::Client) -> Result<(), leasehold::Error> {
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
     /// let downloads = client.semaphore("downloads", 10);
     /// let permit = downloads.acquire().await?;
     /// # drop(permit); Ok(()) }
@@ -75,65 +89,75 @@ impl Semaphore {
         self.acquire_many(1)
     }
 
-    /// Acquires so many permits at once, waiting in line until there are as many.
+    /// Acquires `permits` permits at once, waiting in the queue until they are
+    /// granted.
     ///
-    /// Asking for none, or for more than there are in all, is [`Error::Invalid`].
+    /// Fails with [`Error::Invalid`] if `permits` is zero or exceeds the total.
     pub fn acquire_many(&self, permits: u32) -> Acquire {
-        Acquire::new(self.handle.request_as(self.taking(permits)))
+        Acquire::new(self.handle.request_as(self.with_permits(permits)))
     }
 
-    /// Acquires one permit if there is one and nobody waits; `Ok(None)` otherwise.
+    /// Acquires one permit if it is available and no client waits; resolves to
+    /// `Ok(None)` otherwise.
     pub fn try_acquire(&self) -> TryAcquire {
         self.try_acquire_many(1)
     }
 
-    /// Acquires so many permits if there are as many and nobody waits; `Ok(None)` otherwise.
+    /// Acquires `permits` permits at once if they are available and no client
+    /// waits; resolves to `Ok(None)` otherwise.
     pub fn try_acquire_many(&self, permits: u32) -> TryAcquire {
-        TryAcquire::new(self.handle.request_as(self.taking(permits)))
+        TryAcquire::new(self.handle.request_as(self.with_permits(permits)))
     }
 
-    /// Sets how many permits there are, whatever those who use the semaphore say; holders keep theirs.
+    /// Sets the total number of permits, which overrides the number that
+    /// clients use.
     ///
-    /// The server remembers it for 30 days after the semaphore was last used. Those who wait for more than
-    /// there now are get [`Error::Invalid`] within a second.
+    /// Holders keep their permits. Waiters for more than the new total fail
+    /// with [`Error::Invalid`] within a second. The server stores the number
+    /// until 30 days after the semaphore was last used.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the number as it was or set.
+    /// Dropping the future leaves the number unchanged or set.
     ///
     /// # Errors
     ///
-    /// When `permits` is 0 or the server cannot be asked. Setting it again is safe.
+    /// [`Error::Invalid`] if `permits` is zero, and [`Error::Unavailable`] or
+    /// [`Error::OutcomeUnknown`] if the server does not reply. Calling it again
+    /// is safe.
     pub async fn set_permits(&self, permits: u32) -> Result<(), Error> {
-        let kind = self.taking(permits)?;
+        let kind = self.with_permits(permits)?;
         let set = |_: &_| kind.set_capacity(u64::from(permits));
-        self.handle.query(set).await
+        self.handle.send(set).await
     }
 
-    /// How many permits there are, how many are held, and how many processes wait.
+    /// Returns the number of permits, of held permits, and of waiting
+    /// processes.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn permits(&self) -> Result<PermitCounts, Error> {
         let kind = self.handle.kind()?;
-        let stats = self.handle.query(Queued::stats).await?;
-        let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        let stats = self.handle.send(Queued::stats).await?;
+        let saturate = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Ok(PermitCounts {
-            total: number(stats.capacity.unwrap_or(kind.capacity())),
-            held: number(stats.used),
-            waiters: number(stats.waiting),
+            total: saturate(stats.capacity.unwrap_or(kind.capacity())),
+            held: saturate(stats.used),
+            waiters: saturate(stats.waiting),
         })
     }
 
-    fn taking(&self, permits: u32) -> Result<Arc<Queued>, Error> {
+    /// Returns the calls that acquire `permits` permits.
+    fn with_permits(&self, permits: u32) -> Result<Arc<Queued>, Error> {
         let kind = self.handle.kind()?;
         if permits == 0 || kind.capacity() == 0 {
-            return Err(Error::invalid("permits", "there must be at least one"));
+            return Err(Error::invalid("permits", "0 is below the minimum of 1"));
         }
         Ok(match permits {
             1 => kind,

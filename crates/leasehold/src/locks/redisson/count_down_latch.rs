@@ -1,95 +1,89 @@
-//! Redisson's `RCountDownLatch`: opens when it has been counted down to zero.
+//! Redisson's `RCountDownLatch`: opens after a number of count-downs.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Redisson;
+use super::super::handle::InvalidName;
+use super::context::RedissonContext;
 use crate::error::Error;
 use crate::lease::Engine;
 use crate::owner::Owner;
 use crate::protocol::Call;
 use crate::protocol::redisson::CountDownCalls;
 
-/// Redisson's latch by its name. One that was never set is open.
+/// A count-down latch of Redisson.
 ///
-/// It is kept until it is counted down or deleted.
+/// A latch that was never set is open. The server stores it until it is counted
+/// down to zero or deleted.
 #[derive(Clone)]
 pub struct RCountDownLatch {
     engine: Arc<Engine>,
-    latch: Result<Arc<CountDownCalls>, (String, String)>,
+    calls: Result<Arc<CountDownCalls>, InvalidName>,
 }
 
 impl RCountDownLatch {
-    pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let latch = redisson.naming.latch(name);
+    pub(super) fn new(context: &RedissonContext, name: &str) -> Self {
+        let calls = match context.naming.latch(name) {
+            Ok(keys) => Ok(Arc::new(CountDownCalls::new(keys))),
+            Err(why) => Err(InvalidName::new(name, why)),
+        };
         Self {
-            engine: redisson.engine.clone(),
-            latch: latch
-                .map(|latch| Arc::new(CountDownCalls::new(latch)))
-                .map_err(|why| (name.to_owned(), why)),
+            engine: context.engine.clone(),
+            calls,
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the latch.
     #[must_use]
     pub fn name(&self) -> &str {
-        match &self.latch {
-            Ok(latch) => latch.name(),
-            Err((name, _)) => name,
+        match &self.calls {
+            Ok(calls) => calls.name(),
+            Err(invalid) => &invalid.name,
         }
     }
 
-    /// Closes the latch, for so many count-downs to come; false when it is closed already.
+    /// Closes the latch until `count` count-downs. Returns false if it is
+    /// closed already.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it closed or not.
+    /// Dropping the future can leave the latch closed or unchanged.
     ///
     /// # Errors
     ///
-    /// When `count` is 0, or the server cannot be asked. After [`Error::OutcomeUnknown`] it may have been closed.
+    /// [`Error::Invalid`] if `count` is zero, and [`Error::Unavailable`] or
+    /// [`Error::OutcomeUnknown`] if the server does not reply. After the last
+    /// one, the latch may have been closed.
     pub async fn try_set_count(&self, count: u32) -> Result<bool, Error> {
         if count == 0 {
-            return Err(Error::invalid("count", "there must be at least one"));
+            return Err(Error::invalid("count", "0 is below the minimum of 1"));
         }
-        self.ask(|latch| latch.set(count)).await
+        self.send(|latch| latch.set(count)).await
     }
 
-    /// Counts down; how many are still to come. An answer that is lost is asked for again, and counts once.
+    /// Counts down and returns the number of count-downs that remain.
+    ///
+    /// If the reply is lost, the client sends the request once more. It counts
+    /// once.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it counted or not.
+    /// Dropping the future can leave it counted or not.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] it may have been counted.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. After the last one, it may have been counted.
     pub async fn count_down(&self) -> Result<i64, Error> {
-        let number = Owner::random();
-        let count = |latch: &CountDownCalls| latch.count_down(&number);
-        match self.ask(count).await {
-            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => self.ask(count).await,
-            counted => counted,
+        let id = Owner::random();
+        let count_down = |latch: &CountDownCalls| latch.count_down(&id);
+        match self.send(count_down).await {
+            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => self.send(count_down).await,
+            result => result,
         }
     }
 
-    /// How many count-downs are still to come.
-    ///
-    /// # Cancel safety
-    ///
-    /// It changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// When the server cannot be asked.
-    pub async fn count(&self) -> Result<i64, Error> {
-        self.ask(CountDownCalls::left).await
-    }
-
-    /// Waits until the latch is open. Redisson's `await`.
-    ///
-    /// The server pushes the change. A lost message delays the waiter by at
-    /// most a second, where Redisson's waits without end.
+    /// Returns the number of count-downs that remain.
     ///
     /// # Cancel safety
     ///
@@ -97,7 +91,25 @@ impl RCountDownLatch {
     ///
     /// # Errors
     ///
-    /// When the server is unreachable for longer than
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
+    pub async fn count(&self) -> Result<i64, Error> {
+        self.send(CountDownCalls::left).await
+    }
+
+    /// Waits until the latch is open: Redisson's `await`.
+    ///
+    /// Waiters are woken by pub/sub. A lost message delays a waiter by at most
+    /// one second. A waiter of Redisson does not recover from it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply for longer than
     /// [`max_outage`](crate::ClientBuilder::max_outage).
     pub async fn wait(&self) -> Result<(), Error> {
         self.watch(None).await
@@ -111,44 +123,43 @@ impl RCountDownLatch {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] when `limit` elapses, and those of
+    /// [`Error::Timeout`] if `limit` elapses, and any error of
     /// [`wait`](Self::wait).
     pub async fn wait_timeout(&self, limit: Duration) -> Result<(), Error> {
         self.watch(Some(limit)).await
     }
 
-    /// Deletes it, which opens it for all who wait, of Java too; false when it was open.
+    /// Deletes the latch, which opens it for all waiters, Java included.
+    /// Returns false if it was open.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it deleted or not.
+    /// Dropping the future can leave the latch deleted or not.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. After the last one, the latch may have been deleted.
     pub async fn delete(&self) -> Result<bool, Error> {
-        self.ask(CountDownCalls::delete).await
+        self.send(CountDownCalls::delete).await
     }
 
     async fn watch(&self, limit: Option<Duration>) -> Result<(), Error> {
-        let latch = self.latch()?;
-        let (slot, name) = (latch.slot(), latch.name());
+        let calls = self.calls()?;
+        let (slot, name) = (calls.slot(), calls.name());
         self.engine
-            .wait_until_free(&*latch, slot, name, limit)
+            .wait_until_free(&*calls, slot, name, limit)
             .await
     }
 
-    async fn ask<R>(&self, call: impl FnOnce(&CountDownCalls) -> Call<R>) -> Result<R, Error> {
-        let latch = self.latch()?;
-        let call = call(&latch);
-        self.engine.send(latch.slot(), latch.name(), call).await
+    async fn send<R>(&self, call: impl FnOnce(&CountDownCalls) -> Call<R>) -> Result<R, Error> {
+        let calls = self.calls()?;
+        let call = call(&calls);
+        self.engine.send(calls.slot(), calls.name(), call).await
     }
 
-    fn latch(&self) -> Result<Arc<CountDownCalls>, Error> {
-        match &self.latch {
-            Ok(latch) => Ok(latch.clone()),
-            Err((_, why)) => Err(Error::invalid("name", why)),
-        }
+    fn calls(&self) -> Result<Arc<CountDownCalls>, Error> {
+        self.calls.clone().map_err(|invalid| invalid.error())
     }
 }
 

@@ -1,97 +1,105 @@
-//! Redisson's `RLock`, whichever of its locks it is.
+//! Redisson's `RLock`: plain, fenced, fair, and both sides of a read-write
+//! lock.
 
 use std::sync::Arc;
 
 use super::super::acquire::{Acquire, GuardType, TryAcquire};
 use super::super::handle::Handle;
 use super::super::reentrant::Reentrant;
-use super::Redisson;
+use super::context::RedissonContext;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::{Guard, Lease, Unfenced};
 use crate::protocol::redisson::{FairLockCalls, LockCalls, Naming, Object};
 use crate::protocol::{Call, Kind};
 
-/// One of Redisson's locks by its name: what its `RLock` is. `G` is the guard that it hands out.
+/// A lock of Redisson, as its `RLock`. `G` is the type of its guards.
 ///
-/// The owner of a lock is the guard, not the thread: each acquisition is to Redisson as if a thread of its own made
-/// it. Use [`reentrant`](Self::reentrant) to enter a lock that is held.
+/// The owner of a lock is the guard, not the thread. To Java clients, each
+/// acquisition is one of a separate thread. Use [`reentrant`](Self::reentrant)
+/// to acquire a lock again that is held.
 pub struct RLock<G = Guard<Unfenced>> {
     handle: Handle<dyn Kind>,
-    /// Takes the lock away from whoever holds it.
+    /// Makes the call of `force_unlock`; `None` if the name is invalid.
     force: Arc<dyn Fn() -> Option<Call<bool>> + Send + Sync>,
+    /// Makes the guard that this kind returns.
     wrap: fn(Guard) -> G,
 }
 
 impl RLock {
-    pub(super) fn plain(redisson: &Redisson, name: &str) -> Self {
-        let hashed = |object, _: &Naming| LockCalls::plain(object);
-        Self::new(redisson, name, hashed, LockCalls::force, Guard::unfenced)
+    pub(super) fn plain(context: &RedissonContext, name: &str) -> Self {
+        let make = |object, _: &Naming| LockCalls::plain(object);
+        Self::new(context, name, make, LockCalls::force, Guard::unfenced)
     }
 
-    pub(super) fn fair(redisson: &Redisson, name: &str) -> Self {
-        let fair = |object, naming: &Naming| FairLockCalls::new(object, naming.fair_wait);
-        Self::new(redisson, name, fair, FairLockCalls::force, Guard::unfenced)
+    pub(super) fn fair(context: &RedissonContext, name: &str) -> Self {
+        let make = |object, naming: &Naming| FairLockCalls::new(object, naming.fair_wait);
+        Self::new(context, name, make, FairLockCalls::force, Guard::unfenced)
     }
 }
 
 impl RLock<Guard> {
-    pub(super) fn fenced(redisson: &Redisson, name: &str) -> Self {
-        let hashed = |object, _: &Naming| LockCalls::fenced(object);
-        Self::new(redisson, name, hashed, LockCalls::force, |guard| guard)
+    pub(super) fn fenced(context: &RedissonContext, name: &str) -> Self {
+        let make = |object, _: &Naming| LockCalls::fenced(object);
+        Self::new(context, name, make, LockCalls::force, |guard| guard)
     }
 }
 
 impl<G> RLock<G> {
-    /// The lock that `make` makes of the object `name`.
+    /// Creates the lock whose calls `make` creates from the keys of `name`.
     pub(super) fn new<K: Kind>(
-        redisson: &Redisson,
+        context: &RedissonContext,
         name: &str,
         make: impl FnOnce(Object, &Naming) -> K,
         force: fn(&K) -> Call<bool>,
         wrap: fn(Guard) -> G,
     ) -> Self {
-        let naming = &redisson.naming;
+        let naming = &context.naming;
         let object = naming.object(name);
         let kind = object.map(|object| Arc::new(make(object, naming)));
-        let of = kind.clone().ok();
-        let (engine, options) = (redisson.engine.clone(), &redisson.options);
+        let calls = kind.clone().ok();
+        let (engine, options) = (context.engine.clone(), &context.options);
         Self {
-            handle: Handle::of_any(engine, name, kind.map(|kind| kind as _), options),
-            force: Arc::new(move || of.as_deref().map(force)),
+            handle: Handle::dynamic(engine, name, kind.map(|kind| kind as _), options),
+            force: Arc::new(move || calls.as_deref().map(force)),
             wrap,
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Acquires the lock, waiting for it as long as need be; the lease is renewed unless its length is
-    /// [fixed](Acquire::fixed_lease).
+    /// Acquires the lock, waiting until it is free: Redisson's `lock()` and
+    /// `tryLock(wait)`.
     ///
-    /// What Redisson's `lock()` and `tryLock(wait)` do. A note is not kept: the naming has no place for it.
+    /// The lease is renewed unless it is [fixed](Acquire::fixed_lease). A
+    /// [note](Acquire::note) is not stored, because Redisson's data has no
+    /// field for it.
     pub fn lock(&self) -> Acquire<G> {
         Acquire::guarded_by(self.handle.request(), self.wrap)
     }
 
-    /// Acquires the lock if it is free; `Ok(None)` when somebody holds it.
+    /// Acquires the lock if it is free; resolves to `Ok(None)` if another owner
+    /// holds it.
     pub fn try_lock(&self) -> TryAcquire<G> {
         TryAcquire::guarded_by(self.handle.request(), self.wrap)
     }
 
-    /// Acquires the lock, does `work`, and gives the lock back on every way out; see
-    /// [`Mutex::run`](crate::Mutex::run).
+    /// Acquires the lock, runs `work`, and releases the lock on every exit
+    /// path; see [`Mutex::run`](crate::Mutex::run).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the work and gives the lock back in the background.
+    /// Dropping the future drops the work and releases the lock in the
+    /// background.
     ///
     /// # Errors
     ///
-    /// Those of acquiring, and [`Error::Lost`] when the lease was lost before the work was done.
+    /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
+    /// before the work completes.
     pub async fn run<R, W>(&self, work: R) -> Result<W::Output, Error>
     where
         G: GuardType,
@@ -101,41 +109,48 @@ impl<G> RLock<G> {
         self.lock().run(work).await
     }
 
-    /// A handle that can be entered again while it is held, by all who have a clone of it. How often it has been is
-    /// written to the server, where Java clients see it as the hold count.
+    /// Returns a handle that can acquire the lock again while it holds it.
+    ///
+    /// The number of its guards is written to the server, where Java clients
+    /// read it as the hold count.
     #[must_use]
     pub fn reentrant(&self) -> Reentrant<G> {
         Reentrant::new(self.handle.clone(), self.wrap)
     }
 
-    /// Takes the lock away from whoever holds it; false when nobody does. Redisson's `forceUnlock`.
+    /// Revokes the lock from its holder: Redisson's `forceUnlock`. Returns
+    /// whether it was held.
     ///
-    /// A Rust holder learns of it at its next renewal, a Java holder when it unlocks.
+    /// A Rust holder learns of it at its next renewal, a Java holder when it
+    /// unlocks.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves it taken away or not.
+    /// Dropping the future can leave the lock revoked or held.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] it may have been taken away.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. After the last one, the lock may have been revoked.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         match (self.force)() {
-            Some(call) => self.handle.query(|_| call).await,
-            // The name cannot be one, and that is told.
+            Some(call) => self.handle.send(|_| call).await,
+            // The name is invalid, which `kind` reports.
             None => self.handle.kind().map(|_| false),
         }
     }
 
-    /// Who holds the lock now, by the name that Redisson's client goes by; `None` when nobody does.
+    /// Returns the current holder, or `None` if the lock is free. Its field
+    /// [`redisson`](Holder::redisson) is the id of the client and thread.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         self.handle.holder().await
     }

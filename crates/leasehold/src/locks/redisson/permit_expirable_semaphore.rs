@@ -1,85 +1,95 @@
-//! Redisson's `RPermitExpirableSemaphore`: permits with a lease each.
+//! Redisson's `RPermitExpirableSemaphore`: permits with leases.
 
 use std::sync::Arc;
 
 use super::super::acquire::{Acquire, TryAcquire};
 use super::super::handle::Handle;
-use super::Redisson;
+use super::context::RedissonContext;
 use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
 use crate::protocol::redisson::ExpirableCalls;
 
-/// Each permit has an id that is sent along: more at once would hold up the server.
-const MOST: u32 = 1000;
+/// Limits one request: each permit has an id that is sent, and more of them
+/// would block the server.
+const MAX_PERMITS: u32 = 1000;
 
-/// Redisson's semaphore whose permits expire, by its name. Not fair.
+/// A semaphore of Redisson, whose permits have leases.
 ///
-/// Permits that are taken here are renewed until their guard is gone, which Redisson's own are not. Those whose
-/// lease has ended come back when somebody asks for permits.
+/// It is unfair. Permits acquired here are renewed until their guard is
+/// dropped, which Redisson itself does not do. Expired permits become available
+/// when a client next acquires permits.
 #[derive(Clone)]
 pub struct RPermitExpirableSemaphore {
     handle: Handle<ExpirableCalls>,
 }
 
 impl RPermitExpirableSemaphore {
-    pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let kind = redisson.naming.object(name).map(ExpirableCalls::new);
+    pub(super) fn new(context: &RedissonContext, name: &str) -> Self {
+        let kind = context.naming.object(name).map(ExpirableCalls::new);
         Self {
-            handle: Handle::new(redisson.engine.clone(), name, kind, &redisson.options),
+            handle: Handle::new(context.engine.clone(), name, kind, &context.options),
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Acquires so many permits, at most 1000, waiting for them as long as need be.
+    /// Acquires `permits` permits, from 1 to 1000, waiting until they are
+    /// available.
     pub fn acquire(&self, permits: u32) -> Acquire<Guard<Unfenced>> {
         Acquire::guarded_by(
-            self.handle.request_as(self.taking(permits)),
+            self.handle.request_as(self.with_permits(permits)),
             Guard::unfenced,
         )
     }
 
-    /// Acquires so many permits if there are; `Ok(None)` otherwise.
+    /// Acquires `permits` permits, from 1 to 1000, if they are available;
+    /// resolves to `Ok(None)` otherwise.
     pub fn try_acquire(&self, permits: u32) -> TryAcquire<Guard<Unfenced>> {
         TryAcquire::guarded_by(
-            self.handle.request_as(self.taking(permits)),
+            self.handle.request_as(self.with_permits(permits)),
             Guard::unfenced,
         )
     }
 
-    /// Sets how many permits there are; false when that was done before.
+    /// Sets the number of permits if it was never set. Returns whether it was
+    /// set by this call.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves them set or not.
+    /// Dropping the future can leave the number set or not.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] they may have been set.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. After the last one, the number may have been set.
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
-        self.handle.query(|kind| kind.set(permits)).await
+        self.handle.send(|kind| kind.set(permits)).await
     }
 
-    /// How many permits could be taken now; less than nothing when more were taken away than there were.
+    /// Returns the number of available permits. It is negative if the total was
+    /// lowered below the number of held permits.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn available_permits(&self) -> Result<i64, Error> {
-        self.handle.query(ExpirableCalls::available).await
+        self.handle.send(ExpirableCalls::available).await
     }
 
-    fn taking(&self, permits: u32) -> Result<Arc<ExpirableCalls>, Error> {
-        if permits == 0 || permits > MOST {
-            return Err(Error::invalid("permits", format!("from 1 to {MOST}")));
+    /// Returns the calls that acquire `permits` permits.
+    fn with_permits(&self, permits: u32) -> Result<Arc<ExpirableCalls>, Error> {
+        if permits == 0 || permits > MAX_PERMITS {
+            let why = format!("{permits} is not between 1 and {MAX_PERMITS}");
+            return Err(Error::invalid("permits", why));
         }
         Ok(Arc::new(self.handle.kind()?.taking(permits)))
     }

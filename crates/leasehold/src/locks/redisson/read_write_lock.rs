@@ -1,15 +1,19 @@
 //! Redisson's `RReadWriteLock`: many readers or one writer.
 
-use super::super::WriteGuard;
-use super::{RLock, Redisson};
+use super::super::rw_lock::WriteGuard;
+use super::context::RedissonContext;
+use super::lock::RLock;
 use crate::lease::{Guard, Unfenced};
 use crate::protocol::redisson::{Mode, ReadWriteCalls};
 
-/// Redisson's read-write lock by its name. Not fair: as long as readers come, a writer waits.
+/// A read-write lock of Redisson.
 ///
-/// A reader cannot become a writer. A writer becomes a reader by [`WriteGuard::downgrade`], which also wakes the
-/// readers that wait; with Redisson's own way, taking the read lock as well and giving the write lock back, those
-/// are woken by nobody.
+/// It is unfair: while readers arrive, a writer can starve.
+///
+/// A reader cannot become a writer. A writer becomes a reader with
+/// [`WriteGuard::downgrade`], which also wakes waiting readers. Redisson's own
+/// way, to acquire the read lock and release the write lock, does not wake
+/// them.
 #[derive(Clone, Debug)]
 pub struct RReadWriteLock {
     read: RLock,
@@ -17,35 +21,35 @@ pub struct RReadWriteLock {
 }
 
 impl RReadWriteLock {
-    pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let of = |mode| move |object, _: &_| ReadWriteCalls::new(object, mode);
+    pub(super) fn new(context: &RedissonContext, name: &str) -> Self {
+        let calls = |mode| move |object, _: &_| ReadWriteCalls::new(object, mode);
         let write = |guard: Guard| WriteGuard::new(guard.unfenced());
-        let (read_mode, write_mode) = (of(Mode::Read), of(Mode::Write));
+        let (read_mode, write_mode) = (calls(Mode::Read), calls(Mode::Write));
         Self {
             read: RLock::new(
-                redisson,
+                context,
                 name,
                 read_mode,
                 ReadWriteCalls::force,
                 Guard::unfenced,
             ),
-            write: RLock::new(redisson, name, write_mode, ReadWriteCalls::force, write),
+            write: RLock::new(context, name, write_mode, ReadWriteCalls::force, write),
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {
         self.read.name()
     }
 
-    /// Redisson's `readLock()`: held by many at a time.
+    /// Returns the lock of readers: Redisson's `readLock()`.
     #[must_use]
     pub fn read_lock(&self) -> &RLock {
         &self.read
     }
 
-    /// Redisson's `writeLock()`: held by one alone.
+    /// Returns the lock of the writer: Redisson's `writeLock()`.
     #[must_use]
     pub fn write_lock(&self) -> &RLock<WriteGuard<Unfenced>> {
         &self.write

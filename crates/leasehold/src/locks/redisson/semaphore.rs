@@ -1,10 +1,10 @@
-//! Redisson's `RSemaphore`: permits that belong to nobody and never expire.
+//! Redisson's `RSemaphore`: permits without an owner or an expiry.
 
 use std::sync::Arc;
 
 use super::super::acquire::{Acquire, TryAcquire};
 use super::super::handle::Handle;
-use super::Redisson;
+use super::context::RedissonContext;
 use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
 use crate::options::{AcquireOptions, MAX_LEASE};
@@ -12,35 +12,43 @@ use crate::owner::Owner;
 use crate::protocol::Kind;
 use crate::protocol::redisson::SemaphoreCalls;
 
-/// Redisson's semaphore by its name. Not fair.
+/// A semaphore of Redisson, whose permits do not expire.
 ///
-/// The server does not know who holds its permits: those of a process that crashes are gone until somebody adds
-/// them again, and so are those whose answer was lost, where the server stays out of reach for 20 s after. Where
-/// that matters take [`RPermitExpirableSemaphore`](super::RPermitExpirableSemaphore).
+/// It is unfair, and the server does not store who holds its permits. The
+/// permits of a process that crashes are lost until a client
+/// [adds](Self::add_permits) them again. Permits of an acquire whose reply was
+/// lost are also lost if the server then stays unreachable for 20 s. Use
+/// [`RPermitExpirableSemaphore`] where that is not acceptable.
+///
+/// [`RPermitExpirableSemaphore`]: super::RPermitExpirableSemaphore
 #[derive(Clone)]
 pub struct RSemaphore {
     handle: Handle<SemaphoreCalls>,
 }
 
-/// Permits of a [`RSemaphore`], given back when dropped. They have no lease and cannot be lost.
+/// The guard of permits of an [`RSemaphore`].
+///
+/// The permits have no lease and cannot be lost. Dropping the guard releases
+/// them in the background.
 #[derive(Debug)]
-#[must_use = "the permits are given back as soon as this is dropped"]
+#[must_use = "the permits are released as soon as the guard is dropped"]
 pub struct PermitGuard {
     guard: Guard<Unfenced>,
 }
 
 impl RSemaphore {
-    pub(super) fn new(redisson: &Redisson, name: &str) -> Self {
-        let kind = redisson.naming.object(name).map(SemaphoreCalls::new);
-        // What never expires is held for as long as anything can be, and not renewed.
+    pub(super) fn new(context: &RedissonContext, name: &str) -> Self {
+        let kind = context.naming.object(name).map(SemaphoreCalls::new);
+        // Permits do not expire: the lease is the longest possible, and is not
+        // renewed.
         let mut options = AcquireOptions::new(MAX_LEASE);
         options.renewed = false;
         Self {
-            handle: Handle::new(redisson.engine.clone(), name, kind, &options),
+            handle: Handle::new(context.engine.clone(), name, kind, &options),
         }
     }
 
-    /// The name it was made with.
+    /// Returns the name of the semaphore.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
@@ -48,64 +56,70 @@ impl RSemaphore {
 
     /// Acquires `permits` permits, waiting until they are available.
     pub fn acquire(&self, permits: u32) -> Acquire<PermitGuard> {
-        let request = self.handle.request_as(self.taking(permits));
+        let request = self.handle.request_as(self.with_permits(permits));
         Acquire::guarded_by(request, PermitGuard::new)
     }
 
-    /// Acquires `permits` permits if they are available; `Ok(None)`
+    /// Acquires `permits` permits if they are available; resolves to `Ok(None)`
     /// otherwise.
     pub fn try_acquire(&self, permits: u32) -> TryAcquire<PermitGuard> {
-        let request = self.handle.request_as(self.taking(permits));
+        let request = self.handle.request_as(self.with_permits(permits));
         TryAcquire::guarded_by(request, PermitGuard::new)
     }
 
-    /// Adds permits, also to a semaphore that had none: Redisson's `release` by one who did not acquire.
+    /// Adds permits: Redisson's `release` without a preceding `acquire`.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves them added or not.
+    /// Dropping the future can leave the permits added or not.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] they may have been added.
+    /// [`Error::Invalid`] if `permits` is zero, and [`Error::Unavailable`] or
+    /// [`Error::OutcomeUnknown`] if the server does not reply. After the last
+    /// one, the permits may have been added.
     pub async fn add_permits(&self, permits: u32) -> Result<(), Error> {
-        let kind = self.taking(permits)?;
+        let kind = self.with_permits(permits)?;
         let value = kind.value(&Owner::random(), 0, "");
         self.handle
-            .query(|_| kind.give(&value, true))
+            .send(|_| kind.give(&value, true))
             .await
             .map(drop)
     }
 
-    /// Sets how many permits there are; false when that was done before.
+    /// Sets the number of permits if it was never set. Returns whether it was
+    /// set by this call.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves them set or not.
+    /// Dropping the future can leave the number set or not.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. After [`Error::OutcomeUnknown`] they may have been set.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. After the last one, the number may have been set.
     pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
-        self.handle.query(|kind| kind.set(permits)).await
+        self.handle.send(|kind| kind.set(permits)).await
     }
 
-    /// How many permits there are now.
+    /// Returns the number of available permits.
     ///
     /// # Cancel safety
     ///
-    /// It changes nothing.
+    /// Dropping the future changes nothing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
     pub async fn available_permits(&self) -> Result<i64, Error> {
-        self.handle.query(SemaphoreCalls::available).await
+        self.handle.send(SemaphoreCalls::available).await
     }
 
-    fn taking(&self, permits: u32) -> Result<Arc<SemaphoreCalls>, Error> {
+    /// Returns the calls that acquire `permits` permits.
+    fn with_permits(&self, permits: u32) -> Result<Arc<SemaphoreCalls>, Error> {
         if permits == 0 {
-            return Err(Error::invalid("permits", "there must be at least one"));
+            return Err(Error::invalid("permits", "0 is below the minimum of 1"));
         }
         Ok(Arc::new(self.handle.kind()?.taking(permits)))
     }
@@ -118,15 +132,16 @@ impl PermitGuard {
         }
     }
 
-    /// Gives the permits back.
+    /// Releases the permits.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future hands the release to the background, as dropping the permits does.
+    /// Dropping the future lets the release complete in the background.
     ///
     /// # Errors
     ///
-    /// When the server cannot be asked. The background goes on trying.
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply. The client keeps releasing in the background.
     pub async fn release(self) -> Result<(), Error> {
         self.guard.release().await.map(drop)
     }

@@ -1,7 +1,7 @@
-//! What comes from outside and is not what it should be: URLs, names, answers and messages. Whatever it is, it is refused or understood, and
-//! nothing panics.
+//! Random inputs from outside: URLs, names, replies and messages.
 //!
-//! `scripts/deep models malformed` tries a hundred times as many.
+//! Every input is parsed or rejected, without a panic. `scripts/deep models`
+//! runs a hundred times as many.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,14 @@ use crate::protocol::{
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Must never be repeated in an error.
+/// A password, which no error may contain.
 const SECRET: &str = "s3cr3t";
 
-/// What tells one client from another: 32 hex digits.
+/// The id of a client: 32 hex digits.
 const CLIENT: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn urls() {
+fn urls_are_parsed_or_rejected() {
     hold_for_all(5_000, &url(), |url| {
         if let Err(error) = Target::new(&url, &Tls::default(), LEASE) {
             assert!(!error.to_string().contains(SECRET), "{error}");
@@ -38,7 +38,7 @@ fn urls() {
     });
 }
 
-/// Parts of URLs in an order that is mostly right, and anything at all.
+/// Generates URLs from valid and invalid parts, and arbitrary text.
 fn url() -> impl Strategy<Value = String> {
     let scheme = prop::sample::select(vec![
         "redis",
@@ -83,17 +83,17 @@ fn url() -> impl Strategy<Value = String> {
         ".{0,20}",
     ];
     let built = (scheme, credentials, host, rest)
-        .prop_map(|(scheme, who, host, rest)| format!("{scheme}://{who}{host}{rest}"));
+        .prop_map(|(scheme, user, host, rest)| format!("{scheme}://{user}{host}{rest}"));
     prop_oneof![9 => built, 1 => ".{0,60}"]
 }
 
 #[test]
-fn names() {
+fn names_are_accepted_or_rejected() {
     let spaces: Vec<_> = ["lock:", "", "{", "a}b{c", "{tag}"]
         .into_iter()
         .filter_map(|prefix| Keyspace::new(prefix, Counters::one()).ok())
         .collect();
-    let layout = Naming::new(CLIENT, true, LEASE);
+    let naming = Naming::new(CLIENT, true, LEASE);
     let name = prop_oneof![
         8 => ".{0,40}",
         2 => "[{}:*?\\[\\]\\\\\0\r\n]{0,12}",
@@ -108,12 +108,12 @@ fn names() {
             }
             let _ = space.queue(&name);
         }
-        let _ = (layout.object(&name), layout.latch(&name));
+        let _ = (naming.object(&name), naming.latch(&name));
     });
 }
 
 #[test]
-fn answers() {
+fn replies_are_parsed_or_rejected() {
     hold_for_all(3_000, &vec(reply(), 0..5), |replies| {
         for kind in kinds() {
             read_as_kind(&*kind, &replies);
@@ -122,7 +122,7 @@ fn answers() {
     });
 }
 
-/// What a server may answer: mostly what some script answers, put together in another way.
+/// Generates replies, mostly from the parts of real ones.
 fn reply() -> impl Strategy<Value = Reply> {
     let words = [
         "OK",
@@ -163,7 +163,7 @@ fn reply() -> impl Strategy<Value = Reply> {
 
 fn kinds() -> Vec<Box<dyn Kind>> {
     let space = Keyspace::new("lock:", Counters::one()).expect("a prefix");
-    let share = QueueParams {
+    let params = QueueParams {
         kind: "semaphore",
         capacity: 3,
         weight: 1,
@@ -173,7 +173,7 @@ fn kinds() -> Vec<Box<dyn Kind>> {
     let electorate = Arc::new(Electorate::new(&space.standing()));
     vec![
         Box::new(SingleKey::new(space.lock("a").expect("a name"))),
-        Box::new(Queued::new(space.queue("a").expect("a name"), share)),
+        Box::new(Queued::new(space.queue("a").expect("a name"), params)),
         Box::new(QuorumLock::new(
             space.lock("a").expect("a name"),
             &electorate,
@@ -189,11 +189,11 @@ fn kinds() -> Vec<Box<dyn Kind>> {
 }
 
 fn object() -> Object {
-    let layout = Naming::new(CLIENT, false, LEASE);
-    layout.object("a").expect("a name")
+    let naming = Naming::new(CLIENT, false, LEASE);
+    naming.object("a").expect("a name")
 }
 
-/// What it says does not matter, only that it says something.
+/// Reads the replies. Only a panic fails the test.
 fn read<R>(call: Call<R>, replies: &[Reply]) {
     let _ = call.read(replies.to_vec());
 }
@@ -217,14 +217,14 @@ fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
     if let Some(call) = kind.downgrade(&value) {
         read(call, replies);
     }
-    if let Some(hand_on) = kind.local_handoff() {
-        read(hand_on.reserve_tokens(&value, 4, Token::new(3)), replies);
+    if let Some(handoff) = kind.local_handoff() {
+        read(handoff.reserve_tokens(&value, 4, Token::new(3)), replies);
     }
     match kind.wait_strategy() {
-        WaitStrategy::Notified(hints) => read(hints.glance(), replies),
-        WaitStrategy::Queued(line) => {
-            read(line.enter(&value, LEASE, LEASE, Some(7)), replies);
-            read(line.stay(&value, LEASE, LEASE), replies);
+        WaitStrategy::Notified(wakeups) => read(wakeups.glance(), replies),
+        WaitStrategy::Queued(queue) => {
+            read(queue.enter(&value, LEASE, LEASE, Some(7)), replies);
+            read(queue.stay(&value, LEASE, LEASE), replies);
         }
     }
 }
@@ -234,8 +234,8 @@ fn read_as_others(replies: &[Reply]) {
     let queue = space.queue("a").expect("a name");
     let electorate = Electorate::new(&space.standing());
     let latch = LatchCalls::new(space.lock("a").expect("a name"));
-    let layout = Naming::new(CLIENT, false, LEASE);
-    let count_down = CountDownCalls::new(layout.latch("a").expect("a name"));
+    let naming = Naming::new(CLIENT, false, LEASE);
+    let count_down = CountDownCalls::new(naming.latch("a").expect("a name"));
     read(Probe::key(&queue), replies);
     read(Probe::probe_hash(&queue, More::Queue, 5), replies);
     let left = Some(LEASE);
@@ -259,7 +259,7 @@ fn read_as_others(replies: &[Reply]) {
 }
 
 #[test]
-fn messages() {
+fn messages_are_parsed_or_rejected() {
     let message = prop_oneof![
         vec(any::<u8>(), 0..80),
         "[0-9a-f]{0,34}( [0-9]{0,22}){0,4}".prop_map(String::into_bytes),
