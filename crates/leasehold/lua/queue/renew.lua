@@ -7,7 +7,7 @@
 -- ARGV[2]  length  integer from 1
 --
 -- Returns
---   standing  of the owner; see queue/steps
+--   standing  of the owner; see queue/prelude_steps
 --   error LEASEHOLD  an argument is out of its range; nothing was changed
 
 local owner, length = ARGV[1], tonumber(ARGV[2])

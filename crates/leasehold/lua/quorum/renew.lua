@@ -3,7 +3,7 @@
 -- Makes the lease of a lock on one of several nodes last at least so long from now, if it is still ours.
 --
 -- KEYS[1]  lock      string; see lua/README.md
--- KEYS[2]  standing  hash; whether this node may vote, see quorum/admit
+-- KEYS[2]  standing  hash; whether this node may vote, see quorum/rejoin
 -- ARGV[1]  mark      string; what the holder wrote when it acquired
 -- ARGV[2]  lease_ms  integer from 1; milliseconds
 --

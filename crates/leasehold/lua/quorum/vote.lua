@@ -6,7 +6,7 @@
 --
 -- KEYS[1]  lock      string; see lua/README.md
 -- KEYS[2]  votes     string; the highest token granted for this lock, forgotten after a week
--- KEYS[3]  standing  hash; whether this node may vote, see quorum/admit
+-- KEYS[3]  standing  hash; whether this node may vote, see quorum/rejoin
 -- ARGV[1]  mark      string; who asks
 -- ARGV[2]  lease_ms  integer from 1; milliseconds
 -- ARGV[3]  token     integer; microseconds

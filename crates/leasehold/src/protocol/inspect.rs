@@ -16,7 +16,7 @@ use crate::backend::{Command, Reply, RequestError, ServerErrorKind, Slot};
 use crate::info::Holder;
 use crate::info::LockKind;
 
-script!(LIST, "queue/state.lua", "queue/list.lua");
+script!(LIST, "queue/prelude_state.lua", "queue/inspect.lua");
 
 /// How much of a string is read: more than any value of ours has.
 const VALUE: u64 = 2047;
@@ -287,7 +287,7 @@ fn latch(state: &Reply) -> Option<LockSnapshot> {
     })
 }
 
-/// A lock with a queue: what `queue/list.lua` replies.
+/// A lock with a queue: what `queue/inspect.lua` replies.
 fn ours(reply: &Reply) -> Option<LockSnapshot> {
     let (people, state) = reply.list()?.split_last()?;
     let people = people.list()?;

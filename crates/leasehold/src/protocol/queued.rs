@@ -3,7 +3,7 @@
 //! One algorithm for all its kinds: a lock has a capacity, an owner takes a weight of it, and a release grants
 //! the lock to the head of the queue as long as that fits. Each step is one script.
 //!
-//! While one owner holds the lock and none waits, it is one plain string as a [mutex](super::lean) is, and is
+//! While one owner holds the lock and none waits, it is one plain string as a [mutex](super::single_key) is, and is
 //! acquired, renewed and released by the mutex's commands. A second owner makes a queue of it by a script. A client
 //! that finds a queue where it expected the string asks by script, and does so until it finds the string again.
 
@@ -26,37 +26,41 @@ use crate::owner::{Owner, Token};
 
 script!(
     ENTER,
-    "queue/state.lua",
-    "queue/steps.lua",
-    "queue/enter.lua"
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
+    "queue/enqueue.lua"
 );
 script!(
     RENEW,
-    "queue/state.lua",
-    "queue/steps.lua",
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
     "queue/renew.lua"
 );
 script!(
     RELEASE,
-    "queue/state.lua",
-    "queue/steps.lua",
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
     "queue/release.lua"
 );
 script!(
     SHRINK,
-    "queue/state.lua",
-    "queue/steps.lua",
-    "queue/shrink.lua"
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
+    "queue/downgrade.lua"
 );
 script!(
     CAPACITY,
-    "queue/state.lua",
-    "queue/steps.lua",
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
     "queue/capacity.lua"
 );
-script!(LOOK, "queue/state.lua", "queue/look.lua");
-script!(TOKENS, "queue/state.lua", "queue/tokens.lua");
-script!(DROP, "queue/drop.lua");
+script!(LOOK, "queue/prelude_state.lua", "queue/stats.lua");
+script!(
+    TOKENS,
+    "queue/prelude_state.lua",
+    "queue/reserve_tokens.lua"
+);
+script!(DROP, "queue/compare_and_delete.lua");
 
 /// How long a capacity that was set is remembered after the lock was last used.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
@@ -396,7 +400,7 @@ impl Grant {
     }
 }
 
-/// The replies that `queue/steps.lua` lists; `None` when it is none of them.
+/// The replies that `queue/prelude_steps.lua` lists; `None` when it is none of them.
 fn standing(reply: &Reply) -> Option<Result<QueueStatus, RequestError>> {
     let Reply::List(parts) = reply else {
         return None;

@@ -27,10 +27,10 @@ use crate::owner::{Owner, Token};
 
 script!(VOTE, "quorum/vote.lua");
 script!(RENEW, "quorum/renew.lua");
-script!(FILL, "quorum/fill.lua");
+script!(FILL, "quorum/repair.lua");
 script!(RELEASE, "quorum/release.lua");
-script!(KEEP, "lean/keep.lua");
-script!(ADMIT, "quorum/admit.lua");
+script!(KEEP, "single_key/release_after.lua");
+script!(ADMIT, "quorum/rejoin.lua");
 
 /// The calls of one lock of this family.
 #[derive(Debug)]

@@ -20,10 +20,10 @@ use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
 
-script!(RENEW, "lean/renew.lua");
-script!(RELEASE, "lean/release.lua");
-script!(KEEP, "lean/keep.lua");
-script!(TOKENS, "lean/tokens.lua");
+script!(RENEW, "single_key/renew.lua");
+script!(RELEASE, "single_key/release.lua");
+script!(KEEP, "single_key/release_after.lua");
+script!(TOKENS, "single_key/reserve_tokens.lua");
 
 /// The calls of one lock of this family.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ const RENEWALS: [(&str, &str); 5] = [
 ];
 const LOCK: &str = include_str!("../../../../leasehold/lua/redisson/lock_renew.lua");
 const READ_WRITE: &str = concat!(
-    include_str!("../../../../leasehold/lua/redisson/rw_readers.lua"),
+    include_str!("../../../../leasehold/lua/redisson/rw_prelude.lua"),
     include_str!("../../../../leasehold/lua/redisson/rw_renew.lua")
 );
 const PERMITS: &str = include_str!("../../../../leasehold/lua/redisson/permits_renew.lua");

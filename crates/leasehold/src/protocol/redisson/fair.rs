@@ -15,13 +15,21 @@ use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
-script!(ENTER, "redisson/fair_line.lua", "redisson/fair_enter.lua");
+script!(
+    ENTER,
+    "redisson/fair_prelude.lua",
+    "redisson/fair_enqueue.lua"
+);
 script!(
     RELEASE,
-    "redisson/fair_line.lua",
+    "redisson/fair_prelude.lua",
     "redisson/fair_release.lua"
 );
-script!(FORCE, "redisson/fair_line.lua", "redisson/fair_force.lua");
+script!(
+    FORCE,
+    "redisson/fair_prelude.lua",
+    "redisson/fair_force_unlock.lua"
+);
 
 /// The calls of one lock.
 #[derive(Debug)]
@@ -158,7 +166,7 @@ fn read_standing(replies: Vec<Reply>) -> Result<QueueStatus, RequestError> {
     standing(&reply).ok_or_else(|| RequestError::malformed("an owner's standing", &[reply]))
 }
 
-/// The answers that `redisson/fair_enter.lua` lists; `None` when it is none of them.
+/// The answers that `redisson/fair_enqueue.lua` lists; `None` when it is none of them.
 fn standing(reply: &Reply) -> Option<QueueStatus> {
     if reply.int() == Some(0) {
         let holder = Holder::default();

@@ -20,7 +20,7 @@ script!(ACQUIRE, "redisson/lock_acquire.lua");
 script!(ACQUIRE_FENCED, "redisson/fenced_acquire.lua");
 script!(RENEW, "redisson/lock_renew.lua");
 script!(RELEASE, "redisson/lock_release.lua");
-script!(RECOUNT, "redisson/lock_recount.lua");
+script!(RECOUNT, "redisson/lock_set_hold_count.lua");
 
 /// The calls of one lock.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use crate::owner::Owner;
 script!(ACQUIRE, "redisson/permits_acquire.lua");
 script!(RENEW, "redisson/permits_renew.lua");
 script!(RELEASE, "redisson/permits_release.lua");
-script!(LOOK, "redisson/permits_look.lua");
+script!(LOOK, "redisson/permits_available.lua");
 
 /// The calls of one semaphore, for those who take so many permits.
 #[derive(Clone, Debug)]

@@ -17,23 +17,23 @@ use crate::owner::Owner;
 
 script!(ACQUIRE_READ, "redisson/read_acquire.lua");
 script!(ACQUIRE_WRITE, "redisson/write_acquire.lua");
-script!(RENEW, "redisson/rw_readers.lua", "redisson/rw_renew.lua");
+script!(RENEW, "redisson/rw_prelude.lua", "redisson/rw_renew.lua");
 script!(
     RELEASE,
-    "redisson/rw_readers.lua",
+    "redisson/rw_prelude.lua",
     "redisson/rw_release.lua"
 );
 script!(
     DOWNGRADE,
-    "redisson/rw_readers.lua",
+    "redisson/rw_prelude.lua",
     "redisson/rw_downgrade.lua"
 );
 script!(
     RECOUNT,
-    "redisson/rw_readers.lua",
-    "redisson/rw_recount.lua"
+    "redisson/rw_prelude.lua",
+    "redisson/rw_set_hold_count.lua"
 );
-script!(FORCE, "redisson/rw_force.lua");
+script!(FORCE, "redisson/rw_force_unlock.lua");
 
 /// What one who comes wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

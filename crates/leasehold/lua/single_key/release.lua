@@ -1,4 +1,4 @@
--- lean/release
+-- single_key/release
 --
 -- Deletes a lock if it is still ours and wakes those who wait for it. Used where the server has no
 -- command for it (DELEX, DELIFEQ).

@@ -1,4 +1,4 @@
--- redisson/lock_recount
+-- redisson/lock_set_hold_count
 --
 -- Writes how often a lock has been entered, if it is still ours. The number, not a difference: it can be repeated.
 --

@@ -1,4 +1,4 @@
--- queue/shrink
+-- queue/downgrade
 --
 -- Lets a holder keep less of the lock than it took, and grants the rest to the next.
 --
@@ -6,7 +6,7 @@
 -- ARGV[2]  weight  integer from 1; what it keeps, no more than it has
 --
 -- Returns
---   standing  of the owner; see queue/steps
+--   standing  of the owner; see queue/prelude_steps
 --   error LEASEHOLD  an argument is out of its range; nothing was changed
 
 local owner, weight = ARGV[1], tonumber(ARGV[2])

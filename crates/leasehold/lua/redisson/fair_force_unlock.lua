@@ -1,4 +1,4 @@
--- redisson/fair_force
+-- redisson/fair_force_unlock
 --
 -- Takes a lock away from whoever holds it, and calls the next in line.
 --

@@ -1,4 +1,4 @@
--- lean/keep
+-- single_key/release_after
 --
 -- Ends a holding but keeps the lock from others a while longer: if it is still ours, it expires
 -- after exactly that time, under a mark that no renewal has: one under way does not prolong it.

@@ -1,4 +1,4 @@
--- redisson/fair_line (prelude)
+-- redisson/fair_prelude (prelude)
 --
 -- What the scripts of fair locks share: the line, from which those who were waited for too long are removed first.
 -- By the server's clock, where Redisson's own clients use theirs.

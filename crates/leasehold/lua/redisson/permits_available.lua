@@ -1,4 +1,4 @@
--- redisson/permits_look
+-- redisson/permits_available
 --
 -- Says how many permits could be taken now, without changing anything.
 --

@@ -1,4 +1,4 @@
--- queue/drop
+-- queue/compare_and_delete
 --
 -- Deletes a lock that is one plain string, if it is still ours. Used where the server has no command for it
 -- (DELEX, DELIFEQ).

@@ -1,4 +1,4 @@
--- redisson/rw_recount
+-- redisson/rw_set_hold_count
 --
 -- Writes how often a reader or writer has entered, if it still holds the lock. The number, not a difference: it can
 -- be repeated.

@@ -1,4 +1,4 @@
--- lean/renew
+-- single_key/renew
 --
 -- Makes the lease of a lock last at least so long from now, if it is still ours. Never shortens it,
 -- so that two renewals may overtake each other.

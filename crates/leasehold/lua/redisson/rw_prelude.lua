@@ -1,4 +1,4 @@
--- redisson/rw_readers (prelude)
+-- redisson/rw_prelude (prelude)
 --
 -- What the scripts that change a read-write lock's holders share.
 --

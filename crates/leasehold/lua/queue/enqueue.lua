@@ -1,4 +1,4 @@
--- queue/enter
+-- queue/enqueue
 --
 -- Acquires the lock if no owner waits and there is room; else enters the queue, if the owner is to wait.
 -- Repeated by the same owner it only replies how that owner stands.
@@ -10,7 +10,7 @@
 -- ARGV[5]  ticket   integer; 0, or that of the place which the same waiter has lost
 --
 -- Returns
---   standing  of the owner; see queue/steps
+--   standing  of the owner; see queue/prelude_steps
 --   error WRONGTYPE  the lock is one of another kind; nothing was changed
 --   error LEASEHOLD  an argument is out of its range; nothing was changed
 

@@ -1,11 +1,11 @@
--- quorum/fill
+-- quorum/repair
 --
 -- Puts a lock that a majority of the nodes has on one that missed it, if it is free there. The holder asks
 -- for it only while its lease is certain.
 --
 -- KEYS[1]  lock      string; see lua/README.md
 -- KEYS[2]  votes     string; the highest token granted for this lock
--- KEYS[3]  standing  hash; whether this node may vote, see quorum/admit
+-- KEYS[3]  standing  hash; whether this node may vote, see quorum/rejoin
 -- ARGV[1]  mark      string; what the holder wrote when it acquired
 -- ARGV[2]  left_ms   integer from 1; milliseconds that the lease lasts still
 -- ARGV[3]  token     integer; the holder's

@@ -1,6 +1,6 @@
--- queue/steps (prelude)
+-- queue/prelude_steps (prelude)
 --
--- What the scripts of this folder do to the state that queue/state has read.
+-- What the scripts of this folder do to the state that queue/prelude_state has read.
 --
 -- Standing: how an owner stands, the reply of most scripts
 --   [1, token, now, end, alone]          it holds; 1 where the lock is one plain string, else 0

@@ -1,4 +1,4 @@
--- redisson/rw_force
+-- redisson/rw_force_unlock
 --
 -- Takes a read-write lock away from those who hold it in one mode, and wakes those who wait.
 --

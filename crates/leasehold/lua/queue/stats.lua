@@ -1,4 +1,4 @@
--- queue/look
+-- queue/stats
 --
 -- Reports how the lock stands now. Changes nothing.
 --

@@ -1,4 +1,4 @@
--- redisson/fair_enter
+-- redisson/fair_enqueue
 --
 -- Takes a lock if it is free and it is our turn; else takes a place in line, or keeps one.
 --

@@ -1,4 +1,4 @@
--- queue/list
+-- queue/inspect
 --
 -- Lists who holds the lock and who waits for it. Changes nothing.
 --

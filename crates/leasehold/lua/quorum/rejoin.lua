@@ -1,4 +1,4 @@
--- quorum/admit
+-- quorum/rejoin
 --
 -- Says whether a node may vote, and lets it. Every start of a server has a run id of its own, and a server
 -- that was started again may have forgotten what it granted: it does not vote until every lease from before

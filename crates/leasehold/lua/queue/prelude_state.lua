@@ -1,7 +1,7 @@
--- queue/state (prelude)
+-- queue/prelude_state (prelude)
 --
 -- Reads and writes the state of a lock that has a queue. It stands before the text of each script of this folder, and
--- queue/steps behind it. Moments are microseconds by the server's clock.
+-- queue/prelude_steps behind it. Moments are microseconds by the server's clock.
 --
 -- KEYS[1]  lock        string; one holder, or the summary of a queue: see lua/README.md
 -- KEYS[2]  holders     zset; owner -> when its lease ends

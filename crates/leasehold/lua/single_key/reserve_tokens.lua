@@ -1,4 +1,4 @@
--- lean/tokens
+-- single_key/reserve_tokens
 --
 -- Takes more tokens for a lock that is still ours, for those it is handed on to. The counter does not pass the
 -- server's clock by that: a counter that was lost starts again at the clock, above all tokens given before.

@@ -1,4 +1,4 @@
--- queue/tokens
+-- queue/reserve_tokens
 --
 -- Takes more tokens for a lock that an owner still holds, for those it is handed on to. The counter does not pass
 -- the server's clock by that: a counter that was lost starts again at the clock, above all tokens given before.
