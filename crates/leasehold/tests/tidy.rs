@@ -251,8 +251,8 @@ fn check_script(name: &str, text: &str) {
             Some(value) if value.starts_with("redis.error_reply") => {
                 assert!(listed("error"), "{name}: {value}");
             }
-            Some(value) if value.starts_with('{') || value.contains("standing(") => {
-                let known = listed("list") || listed("standing");
+            Some(value) if value.starts_with('{') || value.contains("status(") => {
+                let known = listed("list") || listed("status");
                 assert!(known, "{name}: {value}");
             }
             Some(_) => assert!(listed("n"), "{name}: {line}"),
@@ -269,7 +269,7 @@ fn check_script(name: &str, text: &str) {
             .iter()
             .any(|line| line.trim() == format!("return {answer}"));
         assert!(
-            returned || ["n", "error", "list", "standing"].contains(&answer),
+            returned || ["n", "error", "list", "status"].contains(&answer),
             "{name}: {answer} is never returned"
         );
     }

@@ -86,14 +86,14 @@ const BROKEN: [(&str, &str, &str); 13] = [
         "a second holder makes the first forgotten",
     ),
     (
-        "due, last, changed = min(due, ends), max(last, ends), changed or ends < due",
-        "last, changed = max(last, ends), changed",
+        "due, last_expiry, changed = min(due, ends), max(last_expiry, ends), changed or ends < due",
+        "last_expiry, changed = max(last_expiry, ends), changed",
         "the end of a heartbeat is not awaited",
     ),
     (
         "due = min(due, tonumber(call('ZRANGE', heartbeats, '0', '0', 'WITHSCORES')[2] or NEVER))",
         "due = NEVER",
-        "nothing is due after the first settling",
+        "nothing is due after the first eviction",
     ),
     (
         "    if token == '0' then",

@@ -1,19 +1,20 @@
 -- queue/compare_and_delete
 --
--- Deletes a lock that is one plain string, if it is still ours. Used where the server has no command for it
--- (DELEX, DELIFEQ).
+-- Deletes a lock that is a plain string if the caller owns it. Used on servers
+-- without a compare-and-delete command (DELEX, DELIFEQ). No prelude precedes
+-- it.
 --
--- KEYS[1]  lock  string; see lua/README.md
--- ARGV[1]  mark  string; what the holder wrote when it acquired
+-- KEYS[1]  lock   string; see lua/README.md
+-- ARGV[1]  value  string; written by the owner when it acquired
 --
 -- Returns
 --   1  deleted
---   0  it was not ours, or it has a queue; nothing was changed
+--   0  not the owner, or the lock has a queue; nothing was changed
 
 local lock = KEYS[1]
-local mark = ARGV[1]
+local value = ARGV[1]
 
-if redis.call('GET', lock) ~= mark then
+if redis.call('GET', lock) ~= value then
   return 0
 end
 redis.call('DEL', lock)

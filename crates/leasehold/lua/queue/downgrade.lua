@@ -1,29 +1,31 @@
 -- queue/downgrade
 --
--- Lets a holder keep less of the lock than it took, and grants the rest to the next.
+-- Reduces the weight of a holder, and grants the rest to the next waiters.
+--
+-- Preceded by queue/prelude_state and queue/prelude_steps.
 --
 -- ARGV[1]  owner   string; 32 hex digits
--- ARGV[2]  weight  integer from 1; what it keeps, no more than it has
+-- ARGV[2]  weight  integer from 1; the new weight, at most the old one
 --
 -- Returns
---   standing  of the owner; see queue/prelude_steps
---   error LEASEHOLD  an argument is out of its range; nothing was changed
+--   status  of the owner; see queue/prelude_steps
+--   error LEASEHOLD  an argument is out of range; nothing was changed
 
 local owner, weight = ARGV[1], tonumber(ARGV[2])
 
 if not in_range(weight or 0) then
-  return redis.error_reply('LEASEHOLD weight is out of its range')
+  return redis.error_reply('LEASEHOLD weight is out of range')
 end
 if expiry > 0 or plain and sole.owner == owner then
   open_queue()
-  -- A write that needs no memory comes first: what follows is then allowed on a full server.
+  -- A full server allows what follows only after a write that needs no memory.
   call('HDEL', entries, '')
-  settle()
-  local has, first, token, since, channel, mark = entry(owner)
-  if has and since ~= '0' and weight <= tonumber(has) then
-    used, changed = used - has + weight, true
-    enrol(owner, weight, first, token, since, channel, mark)
+  evict_expired()
+  local before, first_lease, token, since, channel, value = entry(owner)
+  if before and since ~= '0' and weight <= tonumber(before) then
+    used, changed = used - before + weight, true
+    write_entry(owner, weight, first_lease, token, since, channel, value)
     promote()
   end
 end
-return stored(standing(owner))
+return store_and(status(owner))

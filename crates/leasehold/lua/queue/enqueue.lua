@@ -1,37 +1,39 @@
 -- queue/enqueue
 --
--- Acquires the lock if no owner waits and there is room; else enters the queue, if the owner is to wait.
--- Repeated by the same owner it only replies how that owner stands.
+-- Acquires the lock if no owner waits and it fits; otherwise enters the queue
+-- if the owner waits. Repeated by the same owner, only returns its status.
 --
--- ARGV[1]  mark     string; kind, capacity, weight, owner and more, see lua/README.md
--- ARGV[2]  channel  string; where the owner's client hears of its grant
--- ARGV[3]  lease    integer from 1; of an owner that holds the lock at once
--- ARGV[4]  wait     integer; 0 not to wait, else how long a heartbeat counts
--- ARGV[5]  ticket   integer; 0, or that of the place which the same waiter has lost
+-- Preceded by queue/prelude_state and queue/prelude_steps.
+--
+-- ARGV[1]  value    string; kind, capacity, weight, owner: see lua/README.md
+-- ARGV[2]  channel  string; where the owner's client receives its grants
+-- ARGV[3]  lease    integer from 1; the lease of an owner that holds at once
+-- ARGV[4]  wait     integer; 0 not to wait, else how long a heartbeat is valid
+-- ARGV[5]  ticket   integer; 0, or the ticket of a queue entry that was lost
 --
 -- Returns
---   standing  of the owner; see queue/prelude_steps
---   error WRONGTYPE  the lock is one of another kind; nothing was changed
---   error LEASEHOLD  an argument is out of its range; nothing was changed
+--   status  of the owner; see queue/prelude_steps
+--   error WRONGTYPE  the lock is of another kind; nothing was changed
+--   error LEASEHOLD  an argument is out of range; nothing was changed
 
-local mark, channel = ARGV[1], ARGV[2]
+local value, channel = ARGV[1], ARGV[2]
 local lease, wait, ticket = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
-local asked, most, weight, owner = match(mark, '^lh1:(%a+):(%d+):(%d+) (%x+) ')
-most, weight = tonumber(most or 0), tonumber(weight or 0)
-if not in_range(weight, most, lease or 0, (wait or -1) + 1, (ticket or -1) + 1) then
-  return redis.error_reply('LEASEHOLD an argument is out of its range')
+local wanted_kind, limit, weight, owner = match(value, '^lh1:(%a+):(%d+):(%d+) (%x+) ')
+limit, weight = tonumber(limit or 0), tonumber(weight or 0)
+if not in_range(weight, limit, lease or 0, (wait or -1) + 1, (ticket or -1) + 1) then
+  return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-settle()
-if kind and kind ~= asked and used + kept > 0 then
+evict_expired()
+if kind and kind ~= wanted_kind and used + capacity_ttl > 0 then
   store()
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
-if used == 0 and kept == 0 then
-  if weight > most then
-    return {3, most, now}
+if used == 0 and capacity_ttl == 0 then
+  if weight > limit then
+    return {3, limit, now}
   end
-  call('SET', lock, mark, 'PXAT', digits(math.ceil((now + lease) / 1000)))
+  call('SET', lock, value, 'PXAT', digits(math.ceil((now + lease) / 1000)))
   return {1, next_token(), now, now + lease, 1}
 end
 local reply
@@ -41,20 +43,20 @@ if not is_known and weight > capacity then
   reply = {3, capacity, now}
 elseif not is_known and not is_refused then
   open_queue()
-  local newest, first = call('ZRANGE', queue, '-1', '-1', 'WITHSCORES'), digits(min(wait, lease))
+  local newest, first_lease = call('ZRANGE', queue, '-1', '-1', 'WITHSCORES'), digits(min(wait, lease))
   if not newest[1] and used + weight <= capacity then
     fresh[holders], fresh[entries] = true, true
-    local token, ends = admit(owner, lease, weight, first, channel, mark)
+    local token, ends = add_holder(owner, lease, weight, first_lease, channel, value)
     reply = {1, token, now, ends, 0}
   elseif wait > 0 then
     if not newest[1] then
       fresh[queue], fresh[heartbeats], fresh[entries] = true, true, true
     end
     ticket = ticket > 0 and ticket or max(tonumber(newest[2] or 0) + 1, now)
-    enqueue(owner, ticket, now + wait, weight, first, channel, mark)
+    enqueue(owner, ticket, now + wait, weight, first_lease, channel, value)
     local before = used
     promote()
-    reply = used == before and waiting(owner, ticket)
+    reply = used == before and waiting_status(owner, ticket)
   end
 end
-return stored(reply or standing(owner))
+return store_and(reply or status(owner))

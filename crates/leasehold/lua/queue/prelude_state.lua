@@ -1,59 +1,67 @@
 -- queue/prelude_state (prelude)
 --
--- Reads and writes the state of a lock that has a queue. It stands before the text of each script of this folder, and
--- queue/prelude_steps behind it. Moments are microseconds by the server's clock.
+-- Reads and writes the state of a lock that can have a queue. Precedes every
+-- script of this folder except queue/compare_and_delete. Times are
+-- microseconds of the server's clock.
 --
--- KEYS[1]  lock        string; one holder, or the summary of a queue: see lua/README.md
+-- KEYS[1]  lock        string; the only holder, or the summary of a queue
 -- KEYS[2]  holders     zset; owner -> when its lease ends
 -- KEYS[3]  queue       zset; waiting owner -> its ticket
--- KEYS[4]  heartbeats  zset; waiting owner -> when it counts as dead
+-- KEYS[4]  heartbeats  zset; waiting owner -> when its heartbeat expires
 -- KEYS[5]  entries     hash; owner -> entry, see lua/README.md
--- KEYS[6]  counter     string; the largest token so far
+-- KEYS[6]  counter     string; the largest token issued so far
 
-local lock, holders, queue, heartbeats, entries, counter = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local lock, holders, queue = KEYS[1], KEYS[2], KEYS[3]
+local heartbeats, entries, counter = KEYS[4], KEYS[5], KEYS[6]
 local call, match, max, min = redis.call, string.match, math.max, math.min
--- The keys outlast the last lease by a second at least: until then the scripts decide and not the server.
+-- The keys outlast the last lease by at least GRACE milliseconds: until then
+-- the scripts decide what has expired, not the server.
 local GRACE, SLACK, NEVER = 1000, 10000, 2 ^ 53
 
-local value = call('GET', lock)
+local stored = call('GET', lock)
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
--- No lease and no heartbeat ends before `due`. The keys expire at `expiry`, in milliseconds; 0 without a queue.
-local kind, capacity, used, due, expiry, kept = nil, 0, 0, NEVER, 0, 0
--- The only holder: owner, ends, entry. It is `plain` while the lock is its value and has no queue.
+-- No lease or heartbeat ends before `due`. All keys expire at `expiry`, in
+-- milliseconds; 0 without a queue.
+local kind, capacity, used, due, expiry, capacity_ttl = nil, 0, 0, NEVER, 0, 0
+-- The only holder: owner, ends, entry. `plain` while the lock's key holds its
+-- value and there is no queue.
 local sole, plain
--- Whether the summary must be written, which keys may be new and without an expiry, and the latest end that was set.
-local changed, fresh, last = false, {}, 0
+-- Whether the summary must be written, which keys may be new and without an
+-- expiry, and the latest end that was set.
+local changed, fresh, last_expiry = false, {}, 0
 
-if value then
-  local ends, shown, owner
-  kind, capacity, used, due, expiry, kept, ends, shown =
-    match(value, '^lh1:queue:(%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+if stored then
+  local ends, rest, owner
+  kind, capacity, used, due, expiry, capacity_ttl, ends, rest =
+    match(stored, '^lh1:queue:(%a+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
   if kind then
-    capacity, used, due, expiry, kept = capacity + 0, used + 0, due + 0, expiry + 0, kept + 0
-    sole = ends ~= '0' and {owner = match(shown, ' lh1%S+ (%x+) '), ends = ends + 0, entry = shown} or nil
+    capacity, used, due = capacity + 0, used + 0, due + 0
+    expiry, capacity_ttl = expiry + 0, capacity_ttl + 0
+    sole = ends ~= '0' and {owner = match(rest, ' lh1%S+ (%x+) '), ends = ends + 0, entry = rest} or nil
   else
     local weight, since
-    kind, capacity, weight, owner, since = match(value, '^lh1:(%a+):(%d+):(%d+) (%x+) (%d+) ')
+    kind, capacity, weight, owner, since = match(stored, '^lh1:(%a+):(%d+):(%d+) (%x+) (%d+) ')
     if not kind then
       return redis.error_reply('WRONGTYPE the key holds another kind of lock')
     end
     ends = call('PEXPIRETIME', lock) * 1000
     ends = ends < 0 and NEVER or ends
-    sole = {owner = owner, ends = ends, entry = weight .. ' 0 0 ' .. since .. '000 + ' .. value}
-    plain, capacity, used, due, expiry, kept = true, capacity + 0, weight + 0, ends, 0, 0
+    sole = {owner = owner, ends = ends, entry = weight .. ' 0 0 ' .. since .. '000 + ' .. stored}
+    plain, capacity, used, due, expiry, capacity_ttl = true, capacity + 0, weight + 0, ends, 0, 0
     if ends <= now then
       kind, sole, plain, capacity, used, due = nil, nil, nil, 0, 0, NEVER
     end
   end
 end
 
--- In full, and as text: a number that Lua hands to a command costs more than the command.
+-- All digits, as text: Lua's own conversion of a number costs more than the
+-- command that takes it.
 local function digits(number)
   return string.format('%d', number)
 end
 
--- Whether all are integers from 1.
+-- Whether all arguments are integers from 1.
 local function in_range(...)
   for _, number in ipairs({...}) do
     if number < 1 or number % 1 ~= 0 or number > NEVER then
@@ -63,13 +71,14 @@ local function in_range(...)
   return true
 end
 
--- weight, first lease, token, since or 0 while it waits, channel or '-' after a release, mark: see lua/README.md
+-- Returns weight, first lease, token, since (0 while waiting), channel ('-'
+-- after a release) and value: see lua/README.md.
 local function entry(owner)
   local found = sole and sole.owner == owner and sole.entry or not plain and call('HGET', entries, owner)
   return match(found or '', '^(%d+) (%d+) (%d+) (%d+) (%S+) (.*)$')
 end
 
-local function enrol(owner, weight, ...)
+local function write_entry(owner, weight, ...)
   local written = table.concat({digits(weight), ...}, ' ')
   if sole and sole.owner == owner then
     sole.entry, changed = written, true
@@ -78,14 +87,14 @@ local function enrol(owner, weight, ...)
   end
 end
 
--- Sets when the lease of a holder ends.
+-- Sets when a holder's lease ends.
 local function set_end(owner, ends)
   if sole and sole.owner == owner then
     sole.ends = ends
   else
     call('ZADD', holders, digits(ends), owner)
   end
-  due, last, changed = min(due, ends), max(last, ends), true
+  due, last_expiry, changed = min(due, ends), max(last_expiry, ends), true
 end
 
 local function next_token()
@@ -97,24 +106,25 @@ local function next_token()
   return before + 1
 end
 
--- Makes a queue of a plain string. What an evicting server has left of an older queue must not deceive.
+-- Turns a plain string into a queue. Deletes keys of an earlier queue that an
+-- evicting server may have left.
 local function open_queue()
   if plain or not kind then
     call('DEL', holders, queue, heartbeats, entries)
-    last, changed, plain = plain and sole.ends or 0, true, nil
+    last_expiry, changed, plain = plain and sole.ends or 0, true, nil
   end
 end
 
--- Writes what must outlast the script.
+-- Writes the summary and the expiries.
 local function store()
   if plain or not kind then
     return
   end
-  if used == 0 and kept == 0 then
+  if used == 0 and capacity_ttl == 0 then
     call('DEL', lock, holders, queue, heartbeats, entries)
     return
   end
-  local need = math.ceil(max(last, now + kept) / 1000) + GRACE
+  local need = math.ceil(max(last_expiry, now + capacity_ttl) / 1000) + GRACE
   if need > expiry then
     expiry, changed = need + SLACK, true
     fresh = {[holders] = true, [queue] = true, [heartbeats] = true, [entries] = true}
@@ -123,14 +133,15 @@ local function store()
     call('PEXPIREAT', key, digits(expiry))
   end
   if changed then
-    local numbers = {digits(capacity), digits(used), digits(due), digits(expiry), digits(kept)}
+    local numbers = {digits(capacity), digits(used), digits(due), digits(expiry), digits(capacity_ttl)}
     local holder = sole and digits(sole.ends) .. ' ' .. sole.entry or '0 '
     call('SET', lock, 'lh1:queue:' .. kind .. ' ' .. table.concat(numbers, ' ') .. ' ' .. holder, 'PXAT', numbers[4])
   end
 end
 
--- Gives a reply that may have changed the state.
-local function stored(reply)
+-- Writes the state, and returns a reply that was computed before.
+local function store_and(reply)
   store()
   return reply
 end
+

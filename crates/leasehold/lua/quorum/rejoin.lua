@@ -1,45 +1,47 @@
 -- quorum/rejoin
 --
--- Says whether a node may vote, and lets it. Every start of a server has a run id of its own, and a server
--- that was started again may have forgotten what it granted: it does not vote until every lease from before
--- has ended, and then not below the highest token that a majority of the others knows of.
+-- Returns whether a node votes, and lets it rejoin. A restarted node may have
+-- forgotten what it granted. It stays in quarantine until every lease from
+-- before has ended, and then votes only above the highest token known to a
+-- majority of the other nodes.
 --
--- KEYS[1]  standing    hash; run: the start that may vote, floor and highest: tokens it must exceed and
---                      has granted; asked, since: the start that waits, and from when on
--- ARGV[1]  longest_ms  integer; the longest lease there is; milliseconds
--- ARGV[2]  floor       integer; 0 only to ask
+-- Preceded by quorum/prelude.
+--
+-- KEYS[1]  voter         hash; run: the run id that votes; floor, highest: the
+--                        tokens it must exceed and has granted; pending,
+--                        since: the run id in quarantine, and its start
+-- ARGV[1]  max_lease_ms  integer; the longest lease of the quorum, milliseconds
+-- ARGV[2]  floor         integer; 0 only asks
 --
 -- Returns
---   list  1, highest: it votes, and this is the highest token it knows of
---         0, milliseconds: it does not, for so long at least
---         2, 0: it may be let in when it is told the floor
---   error LEASEHOLD  an argument is out of its range; nothing was changed
+--   list  1, highest: the node votes, and knows this token as the highest
+--         0, milliseconds: in quarantine for at least this long
+--         2, 0: the quarantine is over; the node rejoins when sent a floor
+--   error LEASEHOLD  an argument is out of range; nothing was changed
 
-local standing = KEYS[1]
-local longest_ms, floor = tonumber(ARGV[1]), ARGV[2]
-local number = tonumber(floor)
+local voter = KEYS[1]
+local max_lease_ms, floor = tonumber(ARGV[1]), ARGV[2]
 
-if not longest_ms or longest_ms < 0 or not number or number < 0 or number >= 2 ^ 53 then
-  return redis.error_reply('LEASEHOLD an argument is out of its range')
+local lowest = tonumber(floor)
+if not is_integer(max_lease_ms, 0) or not is_integer(lowest, 0) then
+  return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-local known = redis.call('HMGET', standing, 'run', 'highest', 'asked', 'since')
-if known[1] == run then
+local known = redis.call('HMGET', voter, 'run', 'highest', 'pending', 'since')
+if known[1] == run_id then
   return {1, tonumber(known[2])}
 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if known[3] ~= run then
-  redis.call('HSET', standing, 'asked', run, 'since', now)
+local now = math.floor(clock() / 1000)
+if known[3] ~= run_id then
+  redis.call('HSET', voter, 'pending', run_id, 'since', now)
   known[4] = now
 end
-local left = math.max(0, tonumber(known[4]) + longest_ms - now)
-if left > 0 then
-  return {0, left}
+local remaining = math.max(0, tonumber(known[4]) + max_lease_ms - now)
+if remaining > 0 then
+  return {0, remaining}
 end
-if number == 0 then
+if lowest == 0 then
   return {2, 0}
 end
-redis.call('HSET', standing, 'run', run, 'floor', floor, 'highest', floor)
-redis.call('HDEL', standing, 'asked', 'since')
-return {1, number}
+redis.call('HSET', voter, 'run', run_id, 'floor', floor, 'highest', floor)
+redis.call('HDEL', voter, 'pending', 'since')
+return {1, lowest}

@@ -1,13 +1,15 @@
 -- redisson/fair_force_unlock
 --
--- Takes a lock away from whoever holds it, and calls the next in line.
+-- Revokes a lock from its holder, and wakes the next waiter.
 --
--- KEYS[4]  channel  string; where each waiter listens below its own name
--- ARGV[3]  publish  string; the command by which this fleet announces
+-- Preceded by redisson/clock_prelude and redisson/fair_prelude.
+--
+-- KEYS[4]  channel  string; followed by a waiter's name
+-- ARGV[3]  publish  string; the publish command of this deployment
 --
 -- Returns
---   1  somebody held it
---   0  nobody did
+--   1  revoked
+--   0  the lock was free
 
 local channel = KEYS[4]
 local publish = ARGV[3]

@@ -1,34 +1,32 @@
 -- redisson/fair_prelude (prelude)
 --
--- What the scripts of fair locks share: the line, from which those who were waited for too long are removed first.
--- By the server's clock, where Redisson's own clients use theirs.
+-- Removes expired waiters from the head of a fair lock's queue. Preceded by
+-- redisson/clock_prelude; precedes the scripts of fair locks.
 --
--- KEYS[1]  lock      hash; the owner's field counts how often it was entered
--- KEYS[2]  line      list; those who wait, the next one first
--- KEYS[3]  timeouts  sorted set; those who wait, by when they are given up
--- ARGV[1]  owner     string; client and thread, as Redisson writes them
--- ARGV[2]  wait_ms   integer from 1; how much longer each waits for the one before it
+-- KEYS[1]  lock      hash; owner -> hold count
+-- KEYS[2]  queue     list; waiters, the next one first
+-- KEYS[3]  timeouts  sorted set; waiter -> when it expires
+-- ARGV[1]  owner     string; client and thread, in Redisson's notation
+-- ARGV[2]  wait_ms   integer from 1; how much longer each waiter may take than
+--                    the one before it
 
-local lock, line, timeouts = KEYS[1], KEYS[2], KEYS[3]
+local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
 local owner, wait_ms = ARGV[1], tonumber(ARGV[2])
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
-local head = redis.call('LINDEX', line, 0)
+local head = redis.call('LINDEX', queue, 0)
 while head do
-  local score = redis.call('ZSCORE', timeouts, head)
-  if score and tonumber(score) > now then
+  local timeout = redis.call('ZSCORE', timeouts, head)
+  if timeout and tonumber(timeout) > now then
     break
   end
   redis.call('ZREM', timeouts, head)
-  redis.call('LPOP', line)
-  head = redis.call('LINDEX', line, 0)
+  redis.call('LPOP', queue)
+  head = redis.call('LINDEX', queue, 0)
 end
 
--- Those behind the first `ahead` need not wait for one who leaves.
+-- Moves up the timeouts behind the first `ahead` waiters: a waiter has left.
 local function advance(ahead)
-  for _, waiter in ipairs(redis.call('LRANGE', line, ahead, -1)) do
+  for _, waiter in ipairs(redis.call('LRANGE', queue, ahead, -1)) do
     redis.call('ZINCRBY', timeouts, -wait_ms, waiter)
   end
 end

@@ -1,15 +1,15 @@
 -- redisson/permits_available
 --
--- Says how many permits could be taken now, without changing anything.
+-- Returns how many permits could be acquired now. Changes nothing.
 --
--- KEYS[1]  available  integer; how many there are; absent like none
--- KEYS[2]  held       sorted set; permits that are held, by when they expire
+-- Preceded by redisson/clock_prelude.
+--
+-- KEYS[1]  available  integer; available permits; absent like 0
+-- KEYS[2]  held       sorted set; permit id -> when it expires
 --
 -- Returns
---   n  so many, those that have expired included
+--   n  the number of permits, including expired ones
 
 local available, held = KEYS[1], KEYS[2]
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 return tonumber(redis.call('GET', available) or 0) + redis.call('ZCOUNT', held, 0, now)

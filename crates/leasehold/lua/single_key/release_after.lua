@@ -1,32 +1,33 @@
 -- single_key/release_after
 --
--- Ends a holding but keeps the lock from others a while longer: if it is still ours, it expires
--- after exactly that time, under a mark that no renewal has: one under way does not prolong it.
+-- Releases a lock but keeps other clients out for a while longer. The key
+-- expires after exactly that time. Its new value differs from the one that
+-- renewals compare, so a renewal in flight cannot prolong it.
 --
--- KEYS[1]  lock     string; see lua/README.md
--- ARGV[1]  mark     string; what the holder wrote when it acquired
--- ARGV[2]  left_ms  integer from 1; milliseconds until it is free
--- ARGV[3]  kept     string; the mark from now on
+-- KEYS[1]  lock         string; see lua/README.md
+-- ARGV[1]  value        string; written by the owner when it acquired
+-- ARGV[2]  hold_for_ms  integer from 1; milliseconds until the lock is free
+-- ARGV[3]  released     string; the value from now on
 --
 -- Returns
---   1  it ends after that time, or was so released before
---   0  it was not ours; nothing was changed
---   error LEASEHOLD  an argument is out of its range; nothing was changed
+--   1  the lock expires after that time, or was released like this before
+--   0  not the owner; nothing was changed
+--   error LEASEHOLD  an argument is out of range; nothing was changed
 
 local lock = KEYS[1]
-local mark, left_ms, kept = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local value, hold_for_ms, released = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
-if not left_ms or left_ms < 1 or left_ms % 1 ~= 0 then
-  return redis.error_reply('LEASEHOLD left_ms is out of its range')
+if not hold_for_ms or hold_for_ms < 1 or hold_for_ms % 1 ~= 0 then
+  return redis.error_reply('LEASEHOLD hold_for_ms is out of range')
 end
-local holder = redis.call('GET', lock)
-if holder == kept then
+local found = redis.call('GET', lock)
+if found == released then
   return 1
 end
-if holder ~= mark then
+if found ~= value then
   return 0
 end
--- A write that needs no memory comes first: what follows is then allowed on a full server.
-redis.call('PEXPIRE', lock, left_ms)
-redis.call('SET', lock, kept, 'KEEPTTL')
+-- A full server allows the SET only after a write that needs no memory.
+redis.call('PEXPIRE', lock, hold_for_ms)
+redis.call('SET', lock, released, 'KEEPTTL')
 return 1

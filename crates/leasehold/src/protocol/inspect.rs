@@ -145,7 +145,7 @@ impl Probe {
         let line = super::redisson::prefixed("redisson_lock_queue", key);
         let scan = Command::new("HSCAN").arg(key).number(0);
         let commands = vec![
-            Command::new("HMGET").arg(key).arg("kind").arg("left"),
+            Command::new("HMGET").arg(key).arg("kind").arg("remaining"),
             scan.arg("COUNT").number(FIELDS),
             Command::new("LLEN").arg(&line),
             Command::new("LRANGE").arg(&line).number(0).number(most - 1),

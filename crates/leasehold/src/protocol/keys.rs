@@ -76,7 +76,7 @@ impl Keyspace {
 
     /// Where a node of several notes whether it may vote.
     pub(crate) fn standing(&self) -> String {
-        format!("{RESERVED}standing:{{{}}}:{}", tag_of(0), self.prefix)
+        format!("{RESERVED}voter:{{{}}}:{}", tag_of(0), self.prefix)
     }
 
     /// What is kept below the prefix, as a server's `SCAN` wants it, of which the name matches `pattern`.

@@ -65,7 +65,7 @@ impl LatchCalls {
         let fields = Command::new("HMGET")
             .arg(self.keys.lock())
             .arg("kind")
-            .arg("left");
+            .arg("remaining");
         Call::new(vec![fields], |replies| read_left(first("HMGET", replies)?))
     }
 

@@ -25,12 +25,12 @@ use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
 
-script!(VOTE, "quorum/vote.lua");
-script!(RENEW, "quorum/renew.lua");
-script!(FILL, "quorum/repair.lua");
+script!(VOTE, "quorum/prelude.lua", "quorum/vote.lua");
+script!(RENEW, "quorum/prelude.lua", "quorum/renew.lua");
+script!(FILL, "quorum/prelude.lua", "quorum/repair.lua");
 script!(RELEASE, "quorum/release.lua");
 script!(KEEP, "single_key/release_after.lua");
-script!(ADMIT, "quorum/rejoin.lua");
+script!(ADMIT, "quorum/prelude.lua", "quorum/rejoin.lua");
 
 /// The calls of one lock of this family.
 #[derive(Debug)]

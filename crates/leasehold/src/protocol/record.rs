@@ -14,7 +14,7 @@ use crate::owner::Owner;
 const VERSION: &str = "lh1";
 
 /// What stands in place of the version once the owner has released the lock and `at_least` keeps it from others.
-const KEPT: &str = "lh1:kept";
+const KEPT: &str = "lh1:released";
 
 /// What the summary of a queue begins with, which names no holder.
 const QUEUE: &str = "lh1:queue:";

@@ -17,16 +17,19 @@ use crate::owner::{Owner, Token};
 
 script!(
     ENTER,
+    "redisson/clock_prelude.lua",
     "redisson/fair_prelude.lua",
     "redisson/fair_enqueue.lua"
 );
 script!(
     RELEASE,
+    "redisson/clock_prelude.lua",
     "redisson/fair_prelude.lua",
     "redisson/fair_release.lua"
 );
 script!(
     FORCE,
+    "redisson/clock_prelude.lua",
     "redisson/fair_prelude.lua",
     "redisson/fair_force_unlock.lua"
 );

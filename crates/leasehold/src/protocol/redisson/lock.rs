@@ -18,7 +18,11 @@ use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/lock_acquire.lua");
 script!(ACQUIRE_FENCED, "redisson/fenced_acquire.lua");
-script!(RENEW, "redisson/lock_renew.lua");
+script!(
+    RENEW,
+    "redisson/renew_prelude.lua",
+    "redisson/lock_renew.lua"
+);
 script!(RELEASE, "redisson/lock_release.lua");
 script!(RECOUNT, "redisson/lock_set_hold_count.lua");
 

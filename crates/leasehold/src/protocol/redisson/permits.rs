@@ -14,10 +14,26 @@ use crate::backend::Capabilities;
 use crate::info::Holder;
 use crate::owner::Owner;
 
-script!(ACQUIRE, "redisson/permits_acquire.lua");
-script!(RENEW, "redisson/permits_renew.lua");
-script!(RELEASE, "redisson/permits_release.lua");
-script!(LOOK, "redisson/permits_available.lua");
+script!(
+    ACQUIRE,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_acquire.lua"
+);
+script!(
+    RENEW,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_renew.lua"
+);
+script!(
+    RELEASE,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_release.lua"
+);
+script!(
+    LOOK,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_available.lua"
+);
 
 /// The calls of one semaphore, for those who take so many permits.
 #[derive(Clone, Debug)]

@@ -17,7 +17,12 @@ use crate::owner::Owner;
 
 script!(ACQUIRE_READ, "redisson/read_acquire.lua");
 script!(ACQUIRE_WRITE, "redisson/write_acquire.lua");
-script!(RENEW, "redisson/rw_prelude.lua", "redisson/rw_renew.lua");
+script!(
+    RENEW,
+    "redisson/renew_prelude.lua",
+    "redisson/rw_prelude.lua",
+    "redisson/rw_renew.lua"
+);
 script!(
     RELEASE,
     "redisson/rw_prelude.lua",
