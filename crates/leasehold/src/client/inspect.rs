@@ -154,7 +154,7 @@ impl Client {
             }
             LockKind::Mutex | LockKind::Foreign => Box::new(self.as_mutex(name)?),
             LockKind::FairMutex | LockKind::Semaphore { .. } | LockKind::RwLock => {
-                Box::new(Queued::new(self.keys(name)?, QueueParams::NOTHING))
+                Box::new(Queued::new(self.keys(name)?, QueueParams::RELEASE_ONLY))
             }
             LockKind::RedissonLock
             | LockKind::RedissonFairLock
@@ -215,13 +215,13 @@ impl Client {
         let keys = self.keys(name)?;
         let ask = |call| self.engine.ask(keys.slot(), name, call);
         let seen = match ask(Probe::key(&keys)).await? {
-            Probe::More(more) => ask(Probe::probe_hash(&keys, more, MOST)).await?,
+            Probe::FollowUp(more) => ask(Probe::follow_up(&keys, more, MOST)).await?,
             seen => seen,
         };
         match seen {
             Probe::Nothing => Ok(None),
             Probe::Lock(snapshot) => Ok(Some(snapshot)),
-            Probe::More(_) | Probe::Data => Err(Error::WrongType {
+            Probe::FollowUp(_) | Probe::Data => Err(Error::WrongType {
                 name: name.to_owned(),
             }),
         }
@@ -289,8 +289,8 @@ impl Client {
         for ((name, keys), first) in found.into_iter().zip(first) {
             match first? {
                 Probe::Lock(snapshot) => seen.push((name, snapshot)),
-                Probe::More(more) => {
-                    again.push((keys.slot(), Probe::probe_hash(&keys, more, 1)));
+                Probe::FollowUp(more) => {
+                    again.push((keys.slot(), Probe::follow_up(&keys, more, 1)));
                     hashes.push(name);
                 }
                 Probe::Nothing | Probe::Data => {}

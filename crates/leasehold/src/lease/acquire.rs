@@ -322,8 +322,11 @@ impl Engine {
     /// Invariant 8. After a loss of data the first client to notice raises the counter for all.
     async fn lifted(&self, armed: &Armed<'_>, token: Token) -> Result<Token, RequestError> {
         let connection = armed.connection();
-        match armed.kind().raise_token(connection.facts().server_time) {
-            Some(raise) => raise.send(connection, self.limits.request).await,
+        match armed.kind().raise_token() {
+            Some(counter) => {
+                let raise = counter.raise_token(connection.facts().server_time);
+                raise.send(connection, self.limits.request).await
+            }
             None => Ok(token),
         }
     }

@@ -86,7 +86,7 @@ impl Admission {
                 tokio::time::sleep(PAUSE).await;
             }
             // That one of them does not vote is no event where it is known.
-            () = self.electorate.barred(), if all_vote => {}
+            () = self.electorate.vote_refused(), if all_vote => {}
         }
     }
 
@@ -102,7 +102,7 @@ impl Admission {
         let admit = || async {
             let connection = engine.backend.connection(Purpose::Requests, 0).await?;
             let floor = connection.facts().server_now();
-            let admitting = self.electorate.admit(Duration::ZERO, floor);
+            let admitting = self.electorate.rejoin(Duration::ZERO, floor);
             admitting.send(&*connection, self.timeout).await
         };
         until(admit, |nodes| nodes, limit).await
@@ -129,7 +129,7 @@ impl Admission {
         });
         let floor = highest.max().unwrap_or(0).max(1);
         let connection = backend.connection(purpose, 0).await?;
-        let admitting = self.electorate.admit(self.longest, floor);
+        let admitting = self.electorate.rejoin(self.longest, floor);
         let admitted = admitting.send(&*connection, self.timeout).await?;
         tracing::info!(votes = voting(&admitted), "a node votes again");
         Ok(admitted)
@@ -142,7 +142,7 @@ impl Admission {
     ) -> Result<Vec<NodeStatus>, RequestError> {
         let connection = backend.connection(purpose, 0).await?;
         self.electorate
-            .survey(self.longest)
+            .poll_nodes(self.longest)
             .send(&*connection, self.timeout)
             .await
     }
@@ -177,7 +177,7 @@ fn pause(seats: &[NodeStatus]) -> Duration {
     let jitter = JITTER.mul_f64(rng::next_f64());
     let due = seats.iter().filter_map(|seat| match seat {
         NodeStatus::Ready if voting(seats) >= majority(seats.len()) => Some(jitter),
-        NodeStatus::Quarantined { left } => Some(*left + jitter),
+        NodeStatus::Quarantined { remaining } => Some(*remaining + jitter),
         _ => None,
     });
     due.min().map_or(calm, |due| due.min(calm))
@@ -241,7 +241,9 @@ mod tests {
         let (answer, number) = match seat {
             NodeStatus::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
             NodeStatus::Ready => (2, 0),
-            NodeStatus::Quarantined { left } => (0, i64::try_from(left.as_millis()).unwrap()),
+            NodeStatus::Quarantined { remaining } => {
+                (0, i64::try_from(remaining.as_millis()).unwrap())
+            }
             NodeStatus::NoReply => return None,
         };
         Some(Reply::List(vec![Reply::Int(answer), Reply::Int(number)]))
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn nodes_are_asked_when_one_can_be_let_in() {
         let left = Duration::from_secs(5);
-        let quarantined = NodeStatus::Quarantined { left };
+        let quarantined = NodeStatus::Quarantined { remaining: left };
         for _ in 0..100 {
             let calm = [
                 &[knows(1), knows(1)][..],
@@ -326,7 +328,7 @@ mod tests {
         tokio::time::sleep(CALM * 3 + AT_ONCE * 2).await;
         let calm = asked.lock().len();
         assert!((1..=3).contains(&calm), "{calm}");
-        electorate.note(&barred);
+        electorate.record_refusals(&barred);
         tokio::time::sleep(AT_ONCE * 2).await;
         assert_eq!(asked.lock().len(), calm + 1);
         watching.abort();
@@ -335,8 +337,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_in_quarantine_is_left_alone() {
         let left = Duration::from_secs(9);
-        let (admission, engine, asked) =
-            nodes(&[&[knows(10), knows(20), NodeStatus::Quarantined { left }]]);
+        let (admission, engine, asked) = nodes(&[&[
+            knows(10),
+            knows(20),
+            NodeStatus::Quarantined { remaining: left },
+        ]]);
         admission.check(&engine, LIMIT).await.unwrap();
         assert_eq!(floors(&asked), [0]);
     }

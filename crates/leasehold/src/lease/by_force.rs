@@ -41,7 +41,7 @@ impl Engine {
     /// Tells it again for a while where nobody hears it: one who has only just connected does not listen yet.
     async fn tell(&self, holder: &Participant) -> Result<(), RequestError> {
         for _ in 0..TELLINGS {
-            let Some((slot, telling)) = holder.tell() else {
+            let Some((slot, telling)) = holder.notify() else {
                 return Ok(());
             };
             let connection = self.connection(slot).await?;

@@ -161,8 +161,11 @@ impl<F> Guard<F> {
     async fn send_downgrade(&self) -> Result<RenewReply, RequestError> {
         let (held, engine) = (&self.lease.held, &self.hold.engine);
         let connection = engine.connection(held.kind.slot()).await?;
-        match held.kind.downgrade(&held.value) {
-            Some(call) => call.send(&*connection, engine.limits.request).await,
+        match held.kind.downgrade() {
+            Some(kind) => {
+                let call = kind.downgrade(&held.value);
+                call.send(&*connection, engine.limits.request).await
+            }
             None => Ok(RenewReply::Renewed),
         }
     }

@@ -83,7 +83,7 @@ impl Keeper {
 
     /// Shows others how often a lock has been entered, where that can be seen.
     pub(super) fn recount(&self, held: Arc<Held>) {
-        if held.kind.set_hold_count(&held.value, 1).is_some() && held.begin_recount() {
+        if held.kind.hold_count().is_some() && held.begin_recount() {
             self.inbox.order(Order::Recount(held));
         }
     }

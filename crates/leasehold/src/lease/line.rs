@@ -279,7 +279,7 @@ impl Engine {
         };
         let armed = Armed::new(&self.keeper, kind, value, connection.clone());
         let sent = BootInstant::now();
-        let entering = line.enter(&stay.value, lease, place, *notes.ticket());
+        let entering = line.enqueue(&stay.value, lease, place, *notes.ticket());
         let standing = match entering.send(&*connection, self.limits.request).await {
             Err(failure @ RequestError::Refused(_)) => {
                 armed.disarm();
@@ -315,7 +315,10 @@ impl Stay<'_> {
         let mut last = entered;
         loop {
             let server_now = match last.standing {
-                QueueStatus::Holds { token, left } => {
+                QueueStatus::Holds {
+                    token,
+                    remaining: left,
+                } => {
                     return Ok(End::Served(token, Granted::new(last.sent, left)));
                 }
                 QueueStatus::Gone { .. } => return Ok(End::Gone),
@@ -331,7 +334,7 @@ impl Stay<'_> {
             };
             let mut pause = next_beat(self.place);
             last = loop {
-                let stay = || self.line.stay(&self.value, self.lease, self.place);
+                let stay = || self.line.heartbeat(&self.value, self.lease, self.place);
                 let beat = beat(self.engine, self.kind.slot(), stay, pause);
                 tokio::select! {
                     biased;

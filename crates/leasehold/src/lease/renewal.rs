@@ -112,9 +112,10 @@ pub(super) async fn repair(held: Arc<Held>, backend: Arc<dyn Backend>, timeout: 
         return;
     };
     let left = deadline.since(BootInstant::now());
-    let Some(call) = held.kind.repair(&held.value, left, held.token) else {
+    let Some(kind) = held.kind.repair() else {
         return;
     };
+    let call = kind.repair(&held.value, left, held.token);
     // Of all: the node that misses it is not one of the majority that replies first.
     if let Err(failure) = call.await_all_nodes().send(&*connection, timeout).await {
         tracing::debug!(lock = held.kind.name(), %failure, "could not be filled in");
@@ -148,7 +149,8 @@ pub(super) async fn recount(held: Arc<Held>, backend: Arc<dyn Backend>, timeout:
 }
 
 async fn show_entries(held: &Held, entries: u32, backend: &dyn Backend, timeout: Duration) -> bool {
-    let call = held.kind.set_hold_count(&held.value, entries);
+    let call = held.kind.hold_count();
+    let call = call.map(|kind| kind.set_hold_count(&held.value, entries));
     let connection = backend.connection(Purpose::Keeper, held.kind.slot()).await;
     match (call, connection) {
         (Some(call), Ok(connection)) => call.send(&*connection, timeout).await.is_ok(),

@@ -336,7 +336,7 @@ impl Asking<'_> {
             }
             self.looked = Some(BootInstant::now());
             match glance(engine, hints, slot).await {
-                Ok(LockStatus::Held { left: still }) => left = still,
+                Ok(LockStatus::Held { remaining: still }) => left = still,
                 Ok(LockStatus::Free) | Err(_) => return,
             }
         }
@@ -409,7 +409,7 @@ impl Engine {
             };
             match seen {
                 Ok(LockStatus::Free) => return Ok(()),
-                Ok(LockStatus::Held { left }) => {
+                Ok(LockStatus::Held { remaining: left }) => {
                     log.fine();
                     turn.until_worth_trying(self, hints, slot, left).await;
                 }
@@ -428,10 +428,7 @@ async fn glance(
     slot: Slot,
 ) -> Result<LockStatus, RequestError> {
     let connection = engine.backend.connection(Purpose::Keeper, slot).await?;
-    hints
-        .glance()
-        .send(&*connection, engine.limits.request)
-        .await
+    hints.poll().send(&*connection, engine.limits.request).await
 }
 
 #[cfg(test)]

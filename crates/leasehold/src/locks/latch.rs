@@ -127,7 +127,7 @@ impl Latch {
     ///
     /// When the server cannot be asked.
     pub async fn state(&self) -> Result<LatchState, Error> {
-        Ok(LatchState::of(self.ask(LatchCalls::left).await?))
+        Ok(LatchState::of(self.ask(LatchCalls::remaining).await?))
     }
 
     /// Waits until it is open or gone, and says which. A latch that was never set is gone.

@@ -51,7 +51,7 @@ impl RwLock {
                 capacity: READERS,
                 weight,
                 shared,
-                handed_on: false,
+                local_handoff: false,
             };
             let kind = keys.clone().map(|keys| Queued::new(keys, share));
             Handle::new(engine, name, kind, options)

@@ -49,7 +49,7 @@ impl Semaphore {
             capacity: u64::from(permits),
             weight: 1,
             shared: false,
-            handed_on: false,
+            local_handoff: false,
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, share));
         Self {
@@ -126,7 +126,7 @@ impl Semaphore {
         Ok(PermitCounts {
             total: number(stats.capacity.unwrap_or(kind.capacity())),
             held: number(stats.used),
-            waiters: number(stats.waiting),
+            waiters: number(stats.waiters),
         })
     }
 

@@ -83,7 +83,7 @@ impl RCountDownLatch {
     ///
     /// When the server cannot be asked.
     pub async fn count(&self) -> Result<i64, Error> {
-        self.ask(CountDownCalls::left).await
+        self.ask(CountDownCalls::remaining).await
     }
 
     /// Waits until the latch is open. Redisson's `await`.

@@ -26,19 +26,33 @@ pub struct RLock<G = Guard<Unfenced>> {
 impl RLock {
     pub(super) fn plain(redisson: &Redisson, name: &str) -> Self {
         let hashed = |object, _: &Naming| LockCalls::plain(object);
-        Self::new(redisson, name, hashed, LockCalls::force, Guard::unfenced)
+        Self::new(
+            redisson,
+            name,
+            hashed,
+            LockCalls::force_unlock,
+            Guard::unfenced,
+        )
     }
 
     pub(super) fn fair(redisson: &Redisson, name: &str) -> Self {
         let fair = |object, naming: &Naming| FairLockCalls::new(object, naming.fair_wait);
-        Self::new(redisson, name, fair, FairLockCalls::force, Guard::unfenced)
+        Self::new(
+            redisson,
+            name,
+            fair,
+            FairLockCalls::force_unlock,
+            Guard::unfenced,
+        )
     }
 }
 
 impl RLock<Guard> {
     pub(super) fn fenced(redisson: &Redisson, name: &str) -> Self {
         let hashed = |object, _: &Naming| LockCalls::fenced(object);
-        Self::new(redisson, name, hashed, LockCalls::force, |guard| guard)
+        Self::new(redisson, name, hashed, LockCalls::force_unlock, |guard| {
+            guard
+        })
     }
 }
 

@@ -81,7 +81,7 @@ impl RPermitExpirableSemaphore {
         if permits == 0 || permits > MOST {
             return Err(Error::invalid("permits", format!("from 1 to {MOST}")));
         }
-        Ok(Arc::new(self.handle.kind()?.taking(permits)))
+        Ok(Arc::new(self.handle.kind()?.with_permits(permits)))
     }
 }
 

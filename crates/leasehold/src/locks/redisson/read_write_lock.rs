@@ -26,10 +26,16 @@ impl RReadWriteLock {
                 redisson,
                 name,
                 read_mode,
-                ReadWriteCalls::force,
+                ReadWriteCalls::force_unlock,
                 Guard::unfenced,
             ),
-            write: RLock::new(redisson, name, write_mode, ReadWriteCalls::force, write),
+            write: RLock::new(
+                redisson,
+                name,
+                write_mode,
+                ReadWriteCalls::force_unlock,
+                write,
+            ),
         }
     }
 

@@ -72,7 +72,7 @@ impl RSemaphore {
         let kind = self.taking(permits)?;
         let value = kind.value(&Owner::random(), 0, "");
         self.handle
-            .query(|_| kind.give(&value, true))
+            .query(|_| kind.release_permits(&value, true))
             .await
             .map(drop)
     }
@@ -107,7 +107,7 @@ impl RSemaphore {
         if permits == 0 {
             return Err(Error::invalid("permits", "there must be at least one"));
         }
-        Ok(Arc::new(self.handle.kind()?.taking(permits)))
+        Ok(Arc::new(self.handle.kind()?.with_permits(permits)))
     }
 }
 

@@ -1,16 +1,17 @@
-//! Redisson's semaphore: a number on the server, and nothing that says who took from it.
+//! Redisson's semaphore: a number on the server, without owners.
 //!
-//! What is taken belongs to nobody there and never expires. So that nothing is taken or given back twice when an
-//! answer is lost, each acquisition is noted for a while.
+//! Acquired permits have no owner on the server and never expire. Each
+//! acquisition has a deduplication key for a while, so that a request whose
+//! reply was lost can be repeated.
 
 use std::time::Duration;
 
-use super::super::script::script;
-use super::super::{
-    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
-    RenewReply, WaitStrategy,
-};
-use super::{NOTED, Object, digits, enough, freed, millis, read_done, set, taken};
+use super::super::call::Call;
+use super::super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
+use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use super::super::script::{digits, script};
+use super::naming::Object;
+use super::shared::{DEDUP_TTL, millis, permits_acquired, poll_permits, read_done, released, set};
 use crate::backend::{Capabilities, Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::Owner;
@@ -18,12 +19,12 @@ use crate::owner::Owner;
 script!(ACQUIRE, "redisson/semaphore_acquire.lua");
 script!(RELEASE, "redisson/semaphore_release.lua");
 
-/// The calls of one semaphore, for those who take so many permits.
+/// The calls of a semaphore, for acquisitions of the same number of permits.
 #[derive(Clone, Debug)]
 pub(crate) struct SemaphoreCalls {
     object: Object,
     channel: String,
-    wanted: u32,
+    permits: u32,
 }
 
 impl SemaphoreCalls {
@@ -31,19 +32,19 @@ impl SemaphoreCalls {
         Self {
             channel: object.prefixed("redisson_sc"),
             object,
-            wanted: 1,
+            permits: 1,
         }
     }
 
-    /// The same, for one who takes so many.
-    pub(crate) fn taking(&self, permits: u32) -> Self {
+    /// Returns the same semaphore, for acquisitions of `permits`.
+    pub(crate) fn with_permits(&self, permits: u32) -> Self {
         Self {
-            wanted: permits,
+            permits,
             ..self.clone()
         }
     }
 
-    /// Sets how many there are, if that was never done.
+    /// Sets the number of permits, unless it was set before.
     pub(crate) fn set(&self, permits: u32) -> Call<bool> {
         set(
             &self.object,
@@ -53,7 +54,7 @@ impl SemaphoreCalls {
         )
     }
 
-    /// How many there are.
+    /// Reads the number of available permits.
     pub(crate) fn available(&self) -> Call<i64> {
         let commands = vec![Command::new("GET").arg(self.key())];
         Call::new(commands, |replies| match replies.as_slice() {
@@ -66,25 +67,26 @@ impl SemaphoreCalls {
         })
     }
 
-    /// Gives permits back, once under one mark; those that only the note can tell of only if it does.
-    pub(crate) fn give(&self, mark: &[u8], certain: bool) -> Call<ReleaseReply> {
-        let note = self.note(mark);
-        let keys = [self.key(), note.as_bytes(), self.channel.as_bytes()];
+    /// Releases permits, once for each `value`. Unless `certain`, only if the
+    /// deduplication key shows that they were acquired.
+    pub(crate) fn release_permits(&self, value: &[u8], certain: bool) -> Call<ReleaseReply> {
+        let dedup = self.dedup_key(value);
+        let keys = [self.key(), dedup.as_bytes(), self.channel.as_bytes()];
         let args = [
-            &digits(self.wanted.into())[..],
-            &millis(NOTED),
+            &digits(self.permits.into())[..],
+            &millis(DEDUP_TTL),
             self.object.publish(),
             if certain { b"1" } else { b"0" },
         ];
-        Call::script(&RELEASE, &keys, &args, read_done).map(freed)
+        Call::script(&RELEASE, &keys, &args, read_done).map(released)
     }
 
-    fn note(&self, mark: &[u8]) -> String {
-        self.object.note(&String::from_utf8_lossy(mark))
+    fn dedup_key(&self, value: &[u8]) -> String {
+        self.object.dedup_key(&String::from_utf8_lossy(value))
     }
 }
 
-/// There is nothing to renew: the permits are ours until they are given back.
+/// Renews nothing: permits belong to their holder until it releases them.
 impl Kind for SemaphoreCalls {
     fn keys(&self) -> &dyn Keys {
         &self.object
@@ -94,31 +96,31 @@ impl Kind for SemaphoreCalls {
         owner.to_string().into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, _lease: Duration, _look: bool) -> Call<AcquireReply> {
-        let note = self.note(mark);
-        let keys = [self.key(), note.as_bytes()];
-        let args = [&digits(self.wanted.into())[..], &millis(NOTED)];
-        Call::script(&ACQUIRE, &keys, &args, read_done).map(taken)
+    fn acquire(&self, value: &LockValue, _lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
+        let dedup = self.dedup_key(value);
+        let keys = [self.key(), dedup.as_bytes()];
+        let args = [&digits(self.permits.into())[..], &millis(DEDUP_TTL)];
+        Call::script(&ACQUIRE, &keys, &args, read_done).map(permits_acquired)
     }
 
-    fn renew(&self, _mark: &[u8], _lease: Duration) -> Call<RenewReply> {
+    fn renew(&self, _value: &[u8], _lease: Duration) -> Call<RenewReply> {
         self.available().map(|_| RenewReply::Renewed)
     }
 
     fn release(
         &self,
-        mark: &[u8],
-        _keep: Option<Duration>,
+        value: &[u8],
+        _hold_for: Option<Duration>,
         _server: Capabilities,
     ) -> Call<ReleaseReply> {
-        self.give(mark, true)
+        self.release_permits(value, true)
     }
 
-    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<ReleaseReply> {
-        self.give(mark, false)
+    fn cancel(&self, value: &[u8], _server: Capabilities) -> Call<ReleaseReply> {
+        self.release_permits(value, false)
     }
 
-    /// Permits do not tell who holds them.
+    /// Returns `None`: permits name no holder.
     fn holder(&self) -> Call<Option<Holder>> {
         self.available().map(|_| None)
     }
@@ -130,10 +132,10 @@ impl Kind for SemaphoreCalls {
 
 impl Notified for SemaphoreCalls {
     fn channel_name(&self) -> ChannelName<'_> {
-        self.object.announced(&self.channel)
+        self.object.channel_name(&self.channel)
     }
 
-    fn glance(&self) -> Call<LockStatus> {
-        enough(self.available(), self.wanted)
+    fn poll(&self) -> Call<LockStatus> {
+        poll_permits(self.available(), self.permits)
     }
 }
