@@ -1,6 +1,6 @@
 -- redisson/fair_release
 --
--- Releases a lock whatever its hold count is, or keeps other clients out until
+-- Releases a lock with any hold count, or keeps other clients out until
 -- it expires, under a field that no renewal in flight matches. An owner that
 -- waits leaves the queue instead. Wakes the next waiter when the lock is free.
 --

@@ -1,6 +1,6 @@
 -- redisson/lock_release
 --
--- Releases a lock whatever its hold count is, and wakes the waiters; or keeps
+-- Releases a lock with any hold count, and wakes the waiters; or keeps
 -- other clients out until it expires, under a field that no renewal in flight
 -- matches.
 --

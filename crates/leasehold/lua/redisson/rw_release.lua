@@ -1,6 +1,6 @@
 -- redisson/rw_release
 --
--- Releases what a reader or writer holds, whatever its hold count is; or keeps
+-- Releases what a reader or writer holds, with any hold count; or keeps
 -- other clients out until it expires, under names that no renewal in flight
 -- matches. Wakes the waiters when the lock is free.
 --

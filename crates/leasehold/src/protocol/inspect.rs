@@ -2,8 +2,8 @@
 //! whether their processes are connected.
 //!
 //! Only reads. One pipeline reads a string; a queue or a hash needs a second
-//! one. Information that the user may not read stays unknown, except for the key
-//! itself.
+//! one. Information that the user may not read stays unknown, except for the
+//! key itself.
 
 use std::time::Duration;
 

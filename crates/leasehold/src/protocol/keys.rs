@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! 1. All keys and channels of a lock hash to one slot, whatever its name is.
+//! 1. All keys and channels of a lock hash to one slot, for any name.
 //! 2. Two names never share a key or channel, and no lock's key begins with
 //!    `leasehold:`.
 
@@ -95,7 +95,8 @@ impl Keyspace {
         escaped + pattern
     }
 
-    /// Returns the name of the lock at `key`; `None` if it cannot be a lock's key.
+    /// Returns the name of the lock at `key`; `None` if it cannot be a lock's
+    /// key.
     pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
         let key = std::str::from_utf8(key).ok()?;
         let name = key.strip_prefix(&self.prefix)?;

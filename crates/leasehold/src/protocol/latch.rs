@@ -42,7 +42,8 @@ impl LatchCalls {
         Call::script(&SET, &self.key(), &args, read_done)
     }
 
-    /// Counts down. Returns the remaining count, or `None` if there is no latch.
+    /// Counts down. Returns the remaining count, or `None` if there is no
+    /// latch.
     pub(crate) fn count_down(&self, caller: &str) -> Call<Option<u32>> {
         let args = [caller.as_bytes(), self.channel.as_bytes()];
         Call::script(&COUNT_DOWN, &self.key(), &args, |replies| {

@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! 1. Every step is idempotent for its owner: a repeated acquire returns *held*,
-//!    and releasing a lock of another owner changes nothing.
+//! 1. Every step is idempotent for its owner: a repeated acquire returns
+//!    *held*, and releasing a lock of another owner changes nothing.
 //! 2. The first write of an acquire carries its expiry.
 //! 3. A release uses no command that fails when the server's memory is full.
 //! 4. Names reach the server only as arguments, never in the text of a script.

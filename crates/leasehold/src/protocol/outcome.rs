@@ -57,8 +57,8 @@ pub(crate) enum QueueStatus {
         ahead: u64,
         /// The server's clock at the reply, in microseconds.
         server_now: u64,
-        /// The ticket that orders its queue entry, if the reply has it. A waiter
-        /// that loses its entry re-enters with it at the same position.
+        /// The ticket that orders its queue entry, if the reply has it. A
+        /// waiter that loses its entry re-enters with it at the same position.
         ticket: Option<u64>,
         /// One of the holders.
         holder: Holder,

@@ -2,8 +2,8 @@
 //! server grants the lock in FIFO order.
 //!
 //! One algorithm serves all kinds. A lock has a capacity, an owner takes a
-//! weight of it, and a release grants the lock to the head of the queue while it
-//! fits. Each step is one script.
+//! weight of it, and a release grants the lock to the head of the queue while
+//! it fits. Each step is one script.
 //!
 //! While one owner holds the lock and none waits, it is a plain string, like a
 //! [mutex](super::single_key), and the mutex's commands acquire, renew and
@@ -408,7 +408,8 @@ fn renewed(status: &QueueStatus) -> RenewReply {
     }
 }
 
-/// Returns whole microseconds, rounded up: the server never shortens a duration.
+/// Returns whole microseconds, rounded up: the server never shortens a
+/// duration.
 fn micros(duration: Duration) -> Vec<u8> {
     duration.as_nanos().div_ceil(1000).to_string().into_bytes()
 }

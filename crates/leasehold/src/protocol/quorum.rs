@@ -1,12 +1,12 @@
 //! A lock on several independent nodes: one string key on each of them, held by
 //! the owner that has a majority.
 //!
-//! Every call goes to all nodes at once and is answered by a [`Reply::PerNode`];
-//! [`tally`] decides what that means. The client proposes a token, the same one
-//! to all nodes, and a node grants only tokens above those it granted before.
-//! Any two majorities share a node, so tokens are unique and rise. Clocks only
-//! affect how often a second round is needed, and when a node may forget: a node
-//! whose clock is days off does not vote.
+//! Every call goes to all nodes at once and is answered by a
+//! [`Reply::PerNode`]; [`tally`] decides what that means. The client proposes a
+//! token, the same one to all nodes, and a node grants only tokens above those
+//! it granted before. Any two majorities share a node, so tokens are unique and
+//! rise. Clocks only affect how often a second round is needed, and when a node
+//! may forget: a node whose clock is days off does not vote.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -32,7 +32,8 @@ pub(super) enum Verdict {
         value: Vec<u8>,
         remaining_ms: i64,
     },
-    /// No owner has a majority, though enough nodes vote. Retry above `highest`.
+    /// No owner has a majority, though enough nodes vote. Retry above
+    /// `highest`.
     Split {
         highest: u64,
     },

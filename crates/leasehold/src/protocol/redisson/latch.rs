@@ -1,5 +1,5 @@
-//! Redisson's count-down latch: a number on the server, which is deleted when it
-//! reaches zero.
+//! Redisson's count-down latch: a number on the server, which is deleted when
+//! it reaches zero.
 
 use super::super::call::Call;
 use super::super::kind::{ChannelName, Keys, Notified};

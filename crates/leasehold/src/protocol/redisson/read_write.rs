@@ -1,5 +1,6 @@
-//! Redisson's read-write lock: a hash with the mode and a field for each holder,
-//! and a key for each hold of a reader, which expires with the reader's lease.
+//! Redisson's read-write lock: a hash with the mode and a field for each
+//! holder, and a key for each hold of a reader, which expires with the reader's
+//! lease.
 
 use std::time::Duration;
 
