@@ -17,7 +17,7 @@ use crate::protocol::redisson::{
     SemaphoreCalls,
 };
 use crate::protocol::{
-    Call, Counters, Electorate, Keyspace, Kind, LatchCalls, More, Probe, QueueParams, Queued,
+    Call, Counters, Electorate, FollowUp, Keyspace, Kind, LatchCalls, Probe, QueueParams, Queued,
     QuorumLock, SingleKey, WaitStrategy, clock, is_connected, page, report,
 };
 
@@ -168,9 +168,9 @@ fn kinds() -> Vec<Box<dyn Kind>> {
         capacity: 3,
         weight: 1,
         shared: true,
-        handed_on: true,
+        local_handoff: true,
     };
-    let electorate = Arc::new(Electorate::new(&space.standing()));
+    let electorate = Arc::new(Electorate::new(&space.voter()));
     vec![
         Box::new(SingleKey::new(space.lock("a").expect("a name"))),
         Box::new(Queued::new(space.queue("a").expect("a name"), params)),
@@ -208,23 +208,23 @@ fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
     read(kind.release(&value, Some(LEASE), server), replies);
     read(kind.cancel(&value, server), replies);
     read(kind.holder(), replies);
-    if let Some(call) = kind.set_hold_count(&value, 2) {
-        read(call, replies);
+    if let Some(hold_count) = kind.hold_count() {
+        read(hold_count.set_hold_count(&value, 2), replies);
     }
-    if let Some(call) = kind.raise_token(5) {
-        read(call, replies);
+    if let Some(tokens) = kind.raise_token() {
+        read(tokens.raise_token(5), replies);
     }
-    if let Some(call) = kind.downgrade(&value) {
-        read(call, replies);
+    if let Some(writer) = kind.downgrade() {
+        read(writer.downgrade(&value), replies);
     }
     if let Some(handoff) = kind.local_handoff() {
         read(handoff.reserve_tokens(&value, 4, Token::new(3)), replies);
     }
     match kind.wait_strategy() {
-        WaitStrategy::Notified(wakeups) => read(wakeups.glance(), replies),
+        WaitStrategy::Notified(wakeups) => read(wakeups.poll(), replies),
         WaitStrategy::Queued(queue) => {
-            read(queue.enter(&value, LEASE, LEASE, Some(7)), replies);
-            read(queue.stay(&value, LEASE, LEASE), replies);
+            read(queue.enqueue(&value, LEASE, LEASE, Some(7)), replies);
+            read(queue.heartbeat(&value, LEASE, LEASE), replies);
         }
     }
 }
@@ -232,30 +232,33 @@ fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
 fn read_as_others(replies: &[Reply]) {
     let space = Keyspace::new("lock:", Counters::one()).expect("a prefix");
     let queue = space.queue("a").expect("a name");
-    let electorate = Electorate::new(&space.standing());
+    let electorate = Electorate::new(&space.voter());
     let latch = LatchCalls::new(space.lock("a").expect("a name"));
     let naming = Naming::new(CLIENT, false, LEASE);
     let count_down = CountDownCalls::new(naming.latch("a").expect("a name"));
     read(Probe::key(&queue), replies);
-    read(Probe::probe_hash(&queue, More::Queue, 5), replies);
+    read(Probe::follow_up(&queue, FollowUp::Queue, 5), replies);
     let left = Some(LEASE);
-    read(Probe::probe_hash(&queue, More::Hash { left }, 5), replies);
+    read(
+        Probe::follow_up(&queue, FollowUp::Hash { remaining: left }, 5),
+        replies,
+    );
     read(page(&space, "*", 0, 10), replies);
     read(is_connected("process").1, replies);
     read(report(), replies);
     read(clock(), replies);
-    read(electorate.survey(LEASE), replies);
-    read(electorate.admit(LEASE, 9), replies);
+    read(electorate.poll_nodes(LEASE), replies);
+    read(electorate.rejoin(LEASE, 9), replies);
     read(latch.set(3, LEASE), replies);
     read(latch.count_down("caller"), replies);
-    read(latch.left(), replies);
+    read(latch.remaining(), replies);
     read(latch.delete(), replies);
     read(count_down.set(3), replies);
-    read(count_down.left(), replies);
+    read(count_down.remaining(), replies);
     read(count_down.delete(), replies);
     read(SemaphoreCalls::new(object()).available(), replies);
     read(ExpirableCalls::new(object()).available(), replies);
-    read(LockCalls::plain(object()).force(), replies);
+    read(LockCalls::plain(object()).force_unlock(), replies);
 }
 
 #[test]

@@ -100,7 +100,7 @@ async fn waits_until(server: &Server, change: Change) -> (LatchState, Duration) 
             assert!(latch.delete().await.unwrap());
             assert!(!latch.delete().await.unwrap());
         }
-        Change::OpenedSilently => server.tell(&["HSET", &key(&name), "left", "0"]),
+        Change::OpenedSilently => server.tell(&["HSET", &key(&name), "remaining", "0"]),
         Change::Expired => server.tell(&["PEXPIRE", &key(&name), "1"]),
     }
     let state = waiter.await.unwrap().unwrap();

@@ -16,19 +16,22 @@ use crate::support::{lua, scaled};
 use queue::{Form, Model};
 use step::Step;
 
-const STATE: &str = lua!("queue/state");
-const SHARED: &str = lua!("queue/steps");
+const STATE: &str = lua!("queue/prelude_state");
+const SHARED: &str = lua!("queue/prelude_steps");
 const STEPS: [(&str, &str); 6] = [
-    ("enter", lua!("queue/enter")),
+    ("enter", lua!("queue/enqueue")),
     ("renew", lua!("queue/renew")),
     ("release", lua!("queue/release")),
-    ("shrink", lua!("queue/shrink")),
+    ("shrink", lua!("queue/downgrade")),
     ("capacity", lua!("queue/capacity")),
-    ("look", lua!("queue/look")),
+    ("look", lua!("queue/stats")),
 ];
 
 /// The steps of a lock that is one plain string.
-const PLAIN: [(&str, &str); 2] = [("extend", lua!("lean/renew")), ("drop", lua!("queue/drop"))];
+const PLAIN: [(&str, &str); 2] = [
+    ("extend", lua!("single_key/renew")),
+    ("drop", lua!("queue/compare_and_delete")),
+];
 
 /// Small ways to break the scripts: what to replace, by what, and what that does.
 const BROKEN: [(&str, &str, &str); 13] = [
@@ -83,14 +86,14 @@ const BROKEN: [(&str, &str, &str); 13] = [
         "a second holder makes the first forgotten",
     ),
     (
-        "due, last, changed = min(due, ends), max(last, ends), changed or ends < due",
-        "last, changed = max(last, ends), changed",
+        "due, last_expiry, changed = min(due, ends), max(last_expiry, ends), changed or ends < due",
+        "last_expiry, changed = max(last_expiry, ends), changed",
         "the end of a heartbeat is not awaited",
     ),
     (
         "due = min(due, tonumber(call('ZRANGE', heartbeats, '0', '0', 'WITHSCORES')[2] or NEVER))",
         "due = NEVER",
-        "nothing is due after the first settling",
+        "nothing is due after the first eviction",
     ),
     (
         "    if token == '0' then",
@@ -194,7 +197,7 @@ fn keys(name: &str) -> [String; 6] {
     .map(|what| format!("{name}:{what}"))
 }
 
-/// Takes a step of a lock that is one plain string, as `protocol/lean.rs` does.
+/// Takes a step of a lock that is one plain string, as `protocol/single_key.rs` does.
 fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
     let [lock, .., counter] = keys(name);
     let mark = model.mark(step);

@@ -4,14 +4,14 @@ use testkit::{Answer, Flavor, Server};
 
 use crate::support::lua;
 
-const STATE: &str = lua!("queue/state");
-const STEPS: &str = lua!("queue/steps");
-const ENTER: &str = lua!("queue/enter");
+const STATE: &str = lua!("queue/prelude_state");
+const STEPS: &str = lua!("queue/prelude_steps");
+const ENTER: &str = lua!("queue/enqueue");
 const RENEW: &str = lua!("queue/renew");
 const RELEASE: &str = lua!("queue/release");
-const SHRINK: &str = lua!("queue/shrink");
+const SHRINK: &str = lua!("queue/downgrade");
 const CAPACITY: &str = lua!("queue/capacity");
-const TOKENS: &str = lua!("queue/tokens");
+const TOKENS: &str = lua!("queue/reserve_tokens");
 
 const KEYS: [&str; 6] = [
     "lock",

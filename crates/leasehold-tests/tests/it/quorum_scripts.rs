@@ -2,11 +2,23 @@
 
 use testkit::{Answer, Flavor, Server};
 
-const VOTE: &str = include_str!("../../../leasehold/lua/quorum/vote.lua");
-const RENEW: &str = include_str!("../../../leasehold/lua/quorum/renew.lua");
-const FILL: &str = include_str!("../../../leasehold/lua/quorum/fill.lua");
+const VOTE: &str = concat!(
+    include_str!("../../../leasehold/lua/quorum/prelude.lua"),
+    include_str!("../../../leasehold/lua/quorum/vote.lua")
+);
+const RENEW: &str = concat!(
+    include_str!("../../../leasehold/lua/quorum/prelude.lua"),
+    include_str!("../../../leasehold/lua/quorum/renew.lua")
+);
+const FILL: &str = concat!(
+    include_str!("../../../leasehold/lua/quorum/prelude.lua"),
+    include_str!("../../../leasehold/lua/quorum/repair.lua")
+);
 const RELEASE: &str = include_str!("../../../leasehold/lua/quorum/release.lua");
-const ADMIT: &str = include_str!("../../../leasehold/lua/quorum/admit.lua");
+const ADMIT: &str = concat!(
+    include_str!("../../../leasehold/lua/quorum/prelude.lua"),
+    include_str!("../../../leasehold/lua/quorum/rejoin.lua")
+);
 
 fn eval(server: &Server, script: &str, keys: &[&str], args: &[&str]) -> Answer {
     let count = keys.len().to_string();

@@ -248,8 +248,8 @@ fn what_is_dropped_together_with_the_last_client_is_given_back() {
 #[test]
 fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
     const RELEASE: &str = concat!(
-        include_str!("../../../leasehold/lua/queue/state.lua"),
-        include_str!("../../../leasehold/lua/queue/steps.lua"),
+        include_str!("../../../leasehold/lua/queue/prelude_state.lua"),
+        include_str!("../../../leasehold/lua/queue/prelude_steps.lua"),
         include_str!("../../../leasehold/lua/queue/release.lua")
     );
     run(async {

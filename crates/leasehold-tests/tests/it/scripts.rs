@@ -2,10 +2,10 @@
 
 use testkit::{Answer, Flavor, Server};
 
-const RENEW: &str = include_str!("../../../leasehold/lua/lean/renew.lua");
-const RELEASE: &str = include_str!("../../../leasehold/lua/lean/release.lua");
-const KEEP: &str = include_str!("../../../leasehold/lua/lean/keep.lua");
-const TOKENS: &str = include_str!("../../../leasehold/lua/lean/tokens.lua");
+const RENEW: &str = include_str!("../../../leasehold/lua/single_key/renew.lua");
+const RELEASE: &str = include_str!("../../../leasehold/lua/single_key/release.lua");
+const KEEP: &str = include_str!("../../../leasehold/lua/single_key/release_after.lua");
+const TOKENS: &str = include_str!("../../../leasehold/lua/single_key/reserve_tokens.lua");
 const RAISE: &str = include_str!("../../../leasehold/lua/token/raise.lua");
 
 fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Answer {

@@ -372,7 +372,7 @@ fn a_release_that_arrives_late_does_not_free_a_later_holder() {
             .lock()
             .await
             .unwrap();
-        let script = include_str!("../../../leasehold/lua/lean/release.lua");
+        let script = include_str!("../../../leasehold/lua/single_key/release.lua");
         let answer = server.ask(&["EVAL", script, "1", &key(&name), &value, "c"]);
         assert_eq!(answer.int(), 0);
         last.check().unwrap();

@@ -1,14 +1,14 @@
 -- latch/delete
 --
--- Deletes a latch and wakes those who wait for it.
+-- Deletes a latch and wakes its waiters.
 --
 -- KEYS[1]  latch    hash; see lua/README.md
--- ARGV[1]  channel  string; where waiters listen
+-- ARGV[1]  channel  string; the waiters' channel
 --
 -- Returns
 --   1  deleted
---   0  there was none
---   error WRONGTYPE  the key is that of a lock; nothing was changed
+--   0  no latch
+--   error WRONGTYPE  the key holds a lock; nothing was changed
 
 local latch = KEYS[1]
 local channel = ARGV[1]
@@ -21,6 +21,6 @@ if kind ~= 'latch' then
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
 redis.call('DEL', latch)
--- A refused publish must not fail what is done: waiters then find it by polling.
+-- A refused publish must not fail the call: waiters then find it by polling.
 redis.pcall('SPUBLISH', channel, '')
 return 1

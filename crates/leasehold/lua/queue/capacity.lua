@@ -1,32 +1,35 @@
 -- queue/capacity
 --
--- Sets the capacity, whatever the owners that enter say, and remembers it for a while after the lock was last used.
--- Waiters that can never fit are dropped; they find out at their next heartbeat.
+-- Sets the capacity, which then overrides the one in owners' values, and keeps
+-- it for a while after the lock was last used. Removes waiters whose weight
+-- exceeds it; they learn this by their next heartbeat.
 --
--- ARGV[1]  asked       string; which kind of lock this is
--- ARGV[2]  most        integer from 1; the capacity from now on
--- ARGV[3]  remembered  integer from 1; for how long
+-- Preceded by queue/prelude_state and queue/prelude_steps.
+--
+-- ARGV[1]  wanted_kind  string; the kind of the lock
+-- ARGV[2]  limit        integer from 1; the capacity from now on
+-- ARGV[3]  ttl          integer from 1; how long the capacity is kept
 --
 -- Returns
---   list  how much is in use, now
---   error WRONGTYPE  the lock is one of another kind; nothing was changed
---   error LEASEHOLD  an argument is out of its range; nothing was changed
+--   list  used, now
+--   error WRONGTYPE  the lock is of another kind; nothing was changed
+--   error LEASEHOLD  an argument is out of range; nothing was changed
 
-local asked, most, remembered = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local wanted_kind, limit, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-if not in_range(most or 0, remembered or 0) then
-  return redis.error_reply('LEASEHOLD an argument is out of its range')
+if not in_range(limit or 0, ttl or 0) then
+  return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-settle()
-if kind and kind ~= asked and used + kept > 0 then
+evict_expired()
+if kind and kind ~= wanted_kind and used + capacity_ttl > 0 then
   store()
   return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
 end
 open_queue()
-kind, capacity, kept, changed = asked, most, remembered, true
+kind, capacity, capacity_ttl, changed = wanted_kind, limit, ttl, true
 for _, owner in ipairs(call('ZRANGE', queue, 0, -1)) do
-  if tonumber(entry(owner) or 0) > most then
-    drop(owner)
+  if tonumber(entry(owner) or 0) > limit then
+    remove_waiter(owner)
   end
 end
 promote()

@@ -1,14 +1,15 @@
 -- redisson/delete
 --
--- Takes a lock away from whoever holds it, or deletes a latch, which opens it; and wakes those who wait.
+-- Deletes a lock, which revokes it, or a latch, which opens it, and wakes the
+-- waiters.
 --
 -- KEYS[1]  key      hash of a lock, or integer of a latch
--- KEYS[2]  channel  string; where waiters listen
--- ARGV[1]  publish  string; the command by which this fleet announces
+-- KEYS[2]  channel  string; the waiters' channel
+-- ARGV[1]  publish  string; the publish command of this deployment
 --
 -- Returns
 --   1  deleted
---   0  there was none; nothing was changed
+--   0  the key did not exist; nothing was changed
 
 local key, channel = KEYS[1], KEYS[2]
 local publish = ARGV[1]

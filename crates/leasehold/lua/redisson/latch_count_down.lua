@@ -1,26 +1,26 @@
 -- redisson/latch_count_down
 --
--- Counts down once under one note, and opens the latch for those who wait when nothing is left to come.
+-- Decrements a latch, once per deduplication key, and opens it at zero.
 --
--- KEYS[1]  latch     integer; how many are still to come; absent when it is open
--- KEYS[2]  note      string; that it has been counted, for those who ask again
--- KEYS[3]  channel   string; where waiters listen
--- ARGV[1]  noted_ms  integer from 1; how long it is noted
--- ARGV[2]  publish   string; the command by which this fleet announces
+-- KEYS[1]  latch         integer; the remaining count; absent when it is open
+-- KEYS[2]  dedup         string; exists if this count-down was executed
+-- KEYS[3]  channel       string; the waiters' channel
+-- ARGV[1]  dedup_ttl_ms  integer from 1; lifetime of the deduplication key
+-- ARGV[2]  publish       string; the publish command of this deployment
 --
 -- Returns
---   n  how many are still to come
---   0  none: it is open
+--   n  the remaining count
+--   0  the latch is open
 
-local latch, note, channel = KEYS[1], KEYS[2], KEYS[3]
-local noted_ms, publish = ARGV[1], ARGV[2]
+local latch, dedup, channel = KEYS[1], KEYS[2], KEYS[3]
+local dedup_ttl_ms, publish = ARGV[1], ARGV[2]
 
-local left = tonumber(redis.call('GET', latch) or 0)
-if left == 0 or redis.call('EXISTS', note) == 1 then
-  return left
+local remaining = tonumber(redis.call('GET', latch) or 0)
+if remaining == 0 or redis.call('EXISTS', dedup) == 1 then
+  return remaining
 end
-redis.call('SET', note, 1, 'PX', noted_ms)
-if left > 1 then
+redis.call('SET', dedup, 1, 'PX', dedup_ttl_ms)
+if remaining > 1 then
   return redis.call('DECR', latch)
 end
 redis.call('DEL', latch)

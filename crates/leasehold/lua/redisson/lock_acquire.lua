@@ -1,14 +1,15 @@
 -- redisson/lock_acquire
 --
--- Takes a lock if nobody holds it. Asked again by the same owner, it is held once as before.
+-- Acquires a lock that is free. Repeated by the same owner, counts no second
+-- hold.
 --
--- KEYS[1]  lock      hash; the owner's field counts how often it was entered
--- ARGV[1]  owner     string; client and thread, as Redisson writes them
+-- KEYS[1]  lock      hash; owner -> hold count
+-- ARGV[1]  owner     string; client and thread, in Redisson's notation
 -- ARGV[2]  lease_ms  integer from 1; milliseconds
 --
 -- Returns
---   1     it is ours
---   list  left_ms, field: somebody else's: for how long unless renewed, and a field of the hash
+--   1     the owner holds the lock
+--   list  remaining_ms, field: another owner holds it; a field of the hash
 
 local lock = KEYS[1]
 local owner, lease_ms = ARGV[1], ARGV[2]

@@ -1,32 +1,33 @@
 -- redisson/lock_release
 --
--- Releases a lock if the owner holds it, however often it was entered, and wakes waiters; or keeps it
--- from others until it ends by itself, under a field that no renewal under way has.
+-- Releases a lock with any hold count, and wakes the waiters; or keeps
+-- other clients out until it expires, under a field that no renewal in flight
+-- matches.
 --
--- KEYS[1]  lock     hash; the owner's field counts how often it was entered
--- KEYS[2]  channel  string; where waiters listen
--- ARGV[1]  owner    string; client and thread, as Redisson writes them
--- ARGV[2]  keep_ms  integer from 0; milliseconds until it is free
--- ARGV[3]  publish  string; the command by which this fleet announces
--- ARGV[4]  kept     string; the field in place of the owner's while the lock is kept
+-- KEYS[1]  lock         hash; owner -> hold count
+-- KEYS[2]  channel      string; the waiters' channel
+-- ARGV[1]  owner        string; client and thread, in Redisson's notation
+-- ARGV[2]  hold_for_ms  integer from 0; milliseconds until the lock is free
+-- ARGV[3]  publish      string; the publish command of this deployment
+-- ARGV[4]  released     string; the field after a release with hold_for_ms
 --
 -- Returns
---   1  it is free, or will be; also where it was so released before
---   0  it was not ours; nothing was changed
+--   1  the lock is free or expires, also if it was released like this before
+--   0  not the owner; nothing was changed
 
 local lock, channel = KEYS[1], KEYS[2]
-local owner, keep_ms, publish, kept = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local owner, hold_for_ms, publish, released = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
-if keep_ms > 0 and redis.call('HEXISTS', lock, kept) == 1 then
+if hold_for_ms > 0 and redis.call('HEXISTS', lock, released) == 1 then
   return 1
 end
 if redis.call('HEXISTS', lock, owner) == 0 then
   return 0
 end
-if keep_ms > 0 then
-  -- A write that needs no memory comes first: what follows is then allowed on a full server.
-  redis.call('PEXPIRE', lock, keep_ms)
-  redis.call('HSET', lock, kept, 1)
+if hold_for_ms > 0 then
+  -- A full server allows the HSET only after a write that needs no memory.
+  redis.call('PEXPIRE', lock, hold_for_ms)
+  redis.call('HSET', lock, released, 1)
   redis.call('HDEL', lock, owner)
   return 1
 end

@@ -1,18 +1,18 @@
 -- redisson/read_acquire
 --
--- Takes a read-write lock for reading if no writer holds it. Each entry of a reader has a key of its own that
--- expires with its lease.
+-- Acquires a read-write lock for reading unless a writer holds it. Each hold of
+-- a reader has a key of its own, which expires with the reader's lease.
 --
 -- KEYS[1]  lock      hash; mode, and a field per reader or for the writer
--- KEYS[2]  entries   string; the keys of this owner's entries begin so
--- ARGV[1]  owner     string; client and thread, as Redisson writes them
+-- KEYS[2]  holds     string; prefix of the keys of this owner's holds
+-- ARGV[1]  owner     string; client and thread, in Redisson's notation
 -- ARGV[2]  lease_ms  integer from 1; milliseconds
 --
 -- Returns
---   1     it is ours
---   list  left_ms, field, field: a writer's: for how long unless renewed, and fields of the hash
+--   1     the owner holds the lock
+--   list  remaining_ms, field, field: a writer holds it; fields of the hash
 
-local lock, entries = KEYS[1], KEYS[2]
+local lock, holds = KEYS[1], KEYS[2]
 local owner, lease_ms = ARGV[1], ARGV[2]
 
 local mode = redis.call('HGET', lock, 'mode')
@@ -21,7 +21,7 @@ if mode == 'write' or (not mode and redis.call('EXISTS', lock) == 1) then
 end
 if redis.call('HEXISTS', lock, owner) == 0 then
   redis.call('HSET', lock, 'mode', 'read', owner, 1)
-  redis.call('SET', entries .. ':1', 1, 'PX', lease_ms)
+  redis.call('SET', holds .. ':1', 1, 'PX', lease_ms)
   if not mode then
     redis.call('PEXPIRE', lock, lease_ms)
   else

@@ -1,52 +1,55 @@
 -- redisson/rw_release
 --
--- Releases what a reader or writer holds, however often it was entered; or keeps it from others until it
--- ends by itself, under names that no renewal under way has. Waiters are woken when the lock is free.
+-- Releases what a reader or writer holds, with any hold count; or keeps
+-- other clients out until it expires, under names that no renewal in flight
+-- matches. Wakes the waiters when the lock is free.
 --
--- KEYS[3]  channel  string; where waiters listen
--- ARGV[2]  keep_ms  integer from 0; milliseconds until it is free
--- ARGV[3]  publish  string; the command by which this fleet announces
--- ARGV[4]  kept     string; the owner's name while what it held is kept
+-- Preceded by redisson/rw_prelude.
+--
+-- KEYS[3]  channel      string; the waiters' channel
+-- ARGV[2]  hold_for_ms  integer from 0; milliseconds until the lock is free
+-- ARGV[3]  publish      string; the publish command of this deployment
+-- ARGV[4]  released     string; the owner after a release with hold_for_ms
 --
 -- Returns
---   1  it is released, or will be; also where it was so released before
---   0  it was not ours; nothing was changed
+--   1  it is released or expires, also if it was released like this before
+--   0  not the owner; nothing was changed
 
 local channel = KEYS[3]
-local keep_ms, publish, kept = tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local hold_for_ms, publish, released = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
-local kept_writer = kept .. ':write'
-local entries = tonumber(redis.call('HGET', lock, owner))
-if keep_ms > 0 and redis.call('HEXISTS', lock, kept) + redis.call('HEXISTS', lock, kept_writer) > 0 then
+local released_writer = released .. ':write'
+local holds = tonumber(redis.call('HGET', lock, owner))
+if hold_for_ms > 0 and redis.call('HEXISTS', lock, released) + redis.call('HEXISTS', lock, released_writer) > 0 then
   return 1
 end
-if not entries and redis.call('HEXISTS', lock, writer) == 0 then
+if not holds and redis.call('HEXISTS', lock, writer) == 0 then
   return 0
 end
--- What has expired is not kept.
-local is_kept = keep_ms > 0 and (not entries or redis.call('EXISTS', entry(owner, 1)) == 1)
--- A write that needs no memory comes first: what follows is then allowed on a full server.
-for number = 1, entries or 0 do
-  redis.call('DEL', entry(owner, number))
+-- A reader whose lease has expired keeps no other client out.
+local stays_held = hold_for_ms > 0 and (not holds or redis.call('EXISTS', hold(owner, 1)) == 1)
+-- A full server allows what follows only after a write that needs no memory.
+for number = 1, holds or 0 do
+  redis.call('DEL', hold(owner, number))
 end
-if is_kept and entries then
-  redis.call('SET', entry(kept, 1), 1, 'PX', keep_ms)
-  redis.call('HSET', lock, kept, 1)
+if stays_held and holds then
+  redis.call('SET', hold(released, 1), 1, 'PX', hold_for_ms)
+  redis.call('HSET', lock, released, 1)
   redis.call('HDEL', lock, owner)
-  redis.call('PEXPIRE', lock, readers_left())
+  redis.call('PEXPIRE', lock, readers_remaining())
   return 1
-elseif is_kept then
-  redis.call('PEXPIRE', lock, keep_ms)
-  redis.call('HSET', lock, kept_writer, 1)
+elseif stays_held then
+  redis.call('PEXPIRE', lock, hold_for_ms)
+  redis.call('HSET', lock, released_writer, 1)
   redis.call('HDEL', lock, writer)
   return 1
 end
-redis.call('HDEL', lock, entries and owner or writer)
-local left = readers_left()
-if left > 0 then
-  redis.call('PEXPIRE', lock, left)
-elseif not entries or redis.call('HGET', lock, 'mode') == 'read' then
+redis.call('HDEL', lock, holds and owner or writer)
+local remaining = readers_remaining()
+if remaining > 0 then
+  redis.call('PEXPIRE', lock, remaining)
+elseif not holds or redis.call('HGET', lock, 'mode') == 'read' then
   redis.call('DEL', lock)
-  redis.pcall(publish, channel, entries and '0' or '1')
+  redis.pcall(publish, channel, holds and '0' or '1')
 end
 return 1

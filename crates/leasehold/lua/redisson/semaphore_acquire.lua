@@ -1,27 +1,28 @@
 -- redisson/semaphore_acquire
 --
--- Takes permits if there are so many. Asked again under the same note it takes no more, and after a cancel none.
+-- Acquires permits if enough are available. Repeated under the same
+-- deduplication key, acquires no more; after a cancel, none.
 --
--- KEYS[1]  available  integer; how many there are; absent like none
--- KEYS[2]  note       string; what became of this acquisition, for those who ask again
--- ARGV[1]  wanted     integer from 1; how many
--- ARGV[2]  noted_ms   integer from 1; how long it is noted
+-- KEYS[1]  available     integer; available permits; absent like 0
+-- KEYS[2]  dedup         string; 1 acquired, 0 released or cancelled
+-- ARGV[1]  wanted        integer from 1; the number of permits
+-- ARGV[2]  dedup_ttl_ms  integer from 1; lifetime of the deduplication key
 --
 -- Returns
---   1  they are ours
---   0  there are not so many, or it was cancelled; nothing was changed
+--   1  acquired, now or by an earlier request
+--   0  too few are available, or cancelled; nothing was changed
 
-local available, note = KEYS[1], KEYS[2]
-local wanted, noted_ms = tonumber(ARGV[1]), ARGV[2]
+local available, dedup = KEYS[1], KEYS[2]
+local wanted, dedup_ttl_ms = tonumber(ARGV[1]), ARGV[2]
 
-local noted = redis.call('GET', note)
-if noted == '1' then
+local outcome = redis.call('GET', dedup)
+if outcome == '1' then
   return 1
 end
-local there = redis.call('GET', available)
-if noted or not there or tonumber(there) < wanted then
+local count = redis.call('GET', available)
+if outcome or not count or tonumber(count) < wanted then
   return 0
 end
-redis.call('SET', note, 1, 'PX', noted_ms)
+redis.call('SET', dedup, 1, 'PX', dedup_ttl_ms)
 redis.call('DECRBY', available, wanted)
 return 1

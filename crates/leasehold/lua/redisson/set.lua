@@ -1,16 +1,17 @@
 -- redisson/set
 --
--- Sets a number that is not there, and announces it: the permits of a semaphore, the count of a latch.
+-- Sets a number that is absent, and announces it: the permits of a semaphore,
+-- or the count of a latch.
 --
--- KEYS[1]  key      integer; absent where it was never set, or a latch is open
--- KEYS[2]  channel  string; where waiters listen
--- ARGV[1]  number   integer; what it is to be
--- ARGV[2]  publish  string; the command by which this fleet announces
--- ARGV[3]  message  string; what is announced
+-- KEYS[1]  key      integer; absent if it was never set, or a latch is open
+-- KEYS[2]  channel  string; the waiters' channel
+-- ARGV[1]  number   integer; the new number
+-- ARGV[2]  publish  string; the publish command of this deployment
+-- ARGV[3]  message  string; the message to publish
 --
 -- Returns
 --   1  set
---   0  it is there already; nothing was changed
+--   0  the number exists; nothing was changed
 
 local key, channel = KEYS[1], KEYS[2]
 local number, publish, message = ARGV[1], ARGV[2], ARGV[3]

@@ -1,15 +1,15 @@
 -- redisson/write_acquire
 --
--- Takes a read-write lock for writing if nobody holds it. Asked again by the same owner, it is held once as
--- before.
+-- Acquires a read-write lock for writing if it is free. Repeated by the same
+-- owner, counts no second hold.
 --
 -- KEYS[1]  lock      hash; mode, and a field per reader or for the writer
--- ARGV[1]  writer    string; the owner as Redisson writes it for a writer
+-- ARGV[1]  writer    string; the owner in Redisson's notation for a writer
 -- ARGV[2]  lease_ms  integer from 1; milliseconds
 --
 -- Returns
---   1     it is ours
---   list  left_ms, field, field: held: for how long unless renewed, and fields of the hash
+--   1     the owner holds the lock
+--   list  remaining_ms, field, field: held; fields of the hash
 
 local lock = KEYS[1]
 local writer, lease_ms = ARGV[1], ARGV[2]

@@ -176,7 +176,7 @@ impl Client {
             }
             LockKind::Mutex | LockKind::Foreign => Box::new(self.single_key(name)?),
             LockKind::FairMutex | LockKind::Semaphore { .. } | LockKind::RwLock => {
-                Box::new(Queued::new(self.keys(name)?, QueueParams::NOTHING))
+                Box::new(Queued::new(self.keys(name)?, QueueParams::RELEASE_ONLY))
             }
             LockKind::RedissonLock
             | LockKind::RedissonFairLock
@@ -236,13 +236,15 @@ impl Client {
         let keys = self.keys(name)?;
         let send = |call| self.engine.send(keys.slot(), name, call);
         let probe = match send(Probe::key(&keys)).await? {
-            Probe::More(more) => send(Probe::probe_hash(&keys, more, MAX_LISTED)).await?,
+            Probe::FollowUp(follow_up) => {
+                send(Probe::follow_up(&keys, follow_up, MAX_LISTED)).await?
+            }
             probe => probe,
         };
         match probe {
             Probe::Nothing => Ok(None),
             Probe::Lock(snapshot) => Ok(Some(snapshot)),
-            Probe::More(_) | Probe::Data => Err(Error::WrongType {
+            Probe::FollowUp(_) | Probe::Data => Err(Error::WrongType {
                 name: name.to_owned(),
             }),
         }
@@ -261,8 +263,8 @@ impl Client {
         for ((name, keys), probe) in self.send_all(probes).await? {
             match probe {
                 Probe::Lock(snapshot) => locks.push((name, snapshot)),
-                Probe::More(more) => {
-                    let probe = (keys.slot(), Probe::probe_hash(&keys, more, 1));
+                Probe::FollowUp(follow_up) => {
+                    let probe = (keys.slot(), Probe::follow_up(&keys, follow_up, 1));
                     hash_probes.push((name, probe));
                 }
                 Probe::Nothing | Probe::Data => {}

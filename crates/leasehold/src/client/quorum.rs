@@ -195,7 +195,7 @@ impl QuorumBuilder {
             return Err(Error::invalid("url", why));
         }
         let keyspace = Arc::new(Keyspace::new(&settings.prefix, Counters::one())?);
-        let electorate = Arc::new(Electorate::new(&keyspace.standing()));
+        let electorate = Arc::new(Electorate::new(&keyspace.voter()));
         let runtime = keeper_runtime()?;
         let keeper = runtime.handle().clone();
         let backend = Target::open_all(

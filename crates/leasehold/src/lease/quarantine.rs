@@ -90,7 +90,7 @@ impl Readmission {
                 tokio::time::sleep(CONNECT_PAUSE).await;
             }
             // A node that is known not to vote is no event.
-            () = self.electorate.barred(), if all_vote => {}
+            () = self.electorate.vote_refused(), if all_vote => {}
         }
     }
 
@@ -110,7 +110,7 @@ impl Readmission {
         let admit = || async {
             let connection = context.backend.connection(Purpose::Requests, 0).await?;
             let floor = connection.facts().server_now();
-            let call = self.electorate.admit(Duration::ZERO, floor);
+            let call = self.electorate.rejoin(Duration::ZERO, floor);
             call.send(&*connection, self.timeout).await
         };
         until_voting(admit, |nodes| nodes, timeout).await
@@ -138,7 +138,7 @@ impl Readmission {
         });
         let floor = highest.max().unwrap_or(0).max(1);
         let connection = backend.connection(purpose, 0).await?;
-        let call = self.electorate.admit(self.max_lease, floor);
+        let call = self.electorate.rejoin(self.max_lease, floor);
         let nodes = call.send(&*connection, self.timeout).await?;
         tracing::info!(voting = voting(&nodes), "a node of the quorum votes again");
         Ok(nodes)
@@ -150,7 +150,7 @@ impl Readmission {
         purpose: Purpose,
     ) -> Result<Vec<NodeStatus>, RequestError> {
         let connection = backend.connection(purpose, 0).await?;
-        let call = self.electorate.survey(self.max_lease);
+        let call = self.electorate.poll_nodes(self.max_lease);
         call.send(&*connection, self.timeout).await
     }
 }
@@ -185,7 +185,7 @@ fn poll_delay(nodes: &[NodeStatus]) -> Duration {
     let jitter = JITTER.mul_f64(rng::next_f64());
     let due = nodes.iter().filter_map(|node| match node {
         NodeStatus::Ready if voting(nodes) >= majority(nodes.len()) => Some(jitter),
-        NodeStatus::Quarantined { left } => Some(*left + jitter),
+        NodeStatus::Quarantined { remaining } => Some(*remaining + jitter),
         _ => None,
     });
     due.min().map_or(idle, |due| due.min(idle))
@@ -250,7 +250,9 @@ mod tests {
         let (status, number) = match node {
             NodeStatus::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
             NodeStatus::Ready => (2, 0),
-            NodeStatus::Quarantined { left } => (0, i64::try_from(left.as_millis()).unwrap()),
+            NodeStatus::Quarantined { remaining } => {
+                (0, i64::try_from(remaining.as_millis()).unwrap())
+            }
             NodeStatus::NoReply => return None,
         };
         Some(Reply::List(vec![Reply::Int(status), Reply::Int(number)]))
@@ -310,8 +312,8 @@ mod tests {
 
     #[test]
     fn poll_delay_ends_when_a_node_can_be_readmitted() {
-        let left = Duration::from_secs(5);
-        let quarantined = NodeStatus::Quarantined { left };
+        let remaining = Duration::from_secs(5);
+        let quarantined = NodeStatus::Quarantined { remaining };
         for _ in 0..100 {
             let calm = [
                 &[knows(1), knows(1)][..],
@@ -325,7 +327,7 @@ mod tests {
             }
             assert!(poll_delay(&[knows(1), knows(1), READY]) <= JITTER);
             let due = poll_delay(&[knows(1), knows(1), quarantined]);
-            assert!((left..=left + JITTER).contains(&due), "{due:?}");
+            assert!((remaining..=remaining + JITTER).contains(&due), "{due:?}");
         }
     }
 
@@ -338,7 +340,7 @@ mod tests {
         tokio::time::sleep(IDLE_INTERVAL * 3 + AT_ONCE * 2).await;
         let calm = polls.lock().len();
         assert!((1..=3).contains(&calm), "{calm}");
-        electorate.note(&barred);
+        electorate.record_refusals(&barred);
         tokio::time::sleep(AT_ONCE * 2).await;
         assert_eq!(polls.lock().len(), calm + 1);
         watching.abort();
@@ -346,9 +348,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn quarantined_node_is_not_readmitted() {
-        let left = Duration::from_secs(9);
+        let remaining = Duration::from_secs(9);
         let (readmission, context, polls) =
-            quorum(&[&[knows(10), knows(20), NodeStatus::Quarantined { left }]]);
+            quorum(&[&[knows(10), knows(20), NodeStatus::Quarantined { remaining }]]);
         readmission.check(&context, TIMEOUT).await.unwrap();
         assert_eq!(floors(&polls), [0]);
     }

@@ -39,7 +39,7 @@ pub(super) async fn revoke(
 /// process that connected just now is not subscribed yet.
 async fn notify_owner(context: &Context, holder: &Participant) -> Result<(), RequestError> {
     for _ in 0..MAX_NOTIFICATIONS {
-        let Some((slot, notify)) = holder.tell() else {
+        let Some((slot, notify)) = holder.notify() else {
             return Ok(());
         };
         if context.send(slot, notify).await? {

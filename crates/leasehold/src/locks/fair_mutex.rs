@@ -48,7 +48,7 @@ impl FairMutex {
             capacity: 1,
             weight: 1,
             shared: false,
-            handed_on: true,
+            local_handoff: true,
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, params));
         Self {

@@ -140,7 +140,7 @@ impl Latch {
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
     pub async fn state(&self) -> Result<LatchState, Error> {
-        Ok(LatchState::new(self.send(LatchCalls::left).await?))
+        Ok(LatchState::new(self.send(LatchCalls::remaining).await?))
     }
 
     /// Waits until the latch is open or absent, and returns the state. Resolves

@@ -76,7 +76,7 @@ impl RwLock {
                 capacity: MAX_READERS,
                 weight,
                 shared,
-                handed_on: false,
+                local_handoff: false,
             };
             let kind = keys.clone().map(|keys| Queued::new(keys, params));
             Handle::new(engine, name, kind, options)

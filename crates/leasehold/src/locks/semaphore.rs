@@ -60,7 +60,7 @@ impl Semaphore {
             capacity: u64::from(permits),
             weight: 1,
             shared: false,
-            handed_on: false,
+            local_handoff: false,
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, params));
         Self {
@@ -149,7 +149,7 @@ impl Semaphore {
         Ok(PermitCounts {
             total: saturate(stats.capacity.unwrap_or(kind.capacity())),
             held: saturate(stats.used),
-            waiters: saturate(stats.waiting),
+            waiters: saturate(stats.waiters),
         })
     }
 

@@ -1,26 +1,27 @@
-//! A call: commands not yet sent, and how to read what comes back.
+//! Calls: commands that are not yet sent, and how to read their replies.
 
 use std::time::Duration;
 
 use super::script::Script;
 use crate::backend::{Batch, Command, Connection, Reply, RequestError};
 
-/// Turns the replies, one per command, into an outcome or into the call that finds it out.
-type Reader<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<Step<R>, RequestError> + Send>;
+/// Turns the replies, one per command, into an outcome or a further call.
+type ReadFn<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<CallStep<R>, RequestError> + Send>;
 
-/// What the replies to a call amount to.
-pub(super) enum Step<R> {
+/// The result of reading the replies to a call.
+pub(super) enum CallStep<R> {
     Done(R),
     /// Nothing was changed, and this call decides.
     Next(Call<R>),
 }
 
-/// One step of a protocol, ready to be sent to any connection.
+/// One step of a protocol, ready to be sent on any connection.
 pub(crate) struct Call<R> {
     commands: Vec<Command>,
-    /// Whether every node is to be heard where several are asked, or a majority that agrees suffices.
+    /// Whether to wait for every node of a quorum, not only for a majority
+    /// that agrees.
     await_all_nodes: bool,
-    read: Reader<R>,
+    read: ReadFn<R>,
 }
 
 impl<R> Call<R> {
@@ -28,13 +29,13 @@ impl<R> Call<R> {
         commands: Vec<Command>,
         read: impl FnOnce(Vec<Reply>) -> Result<R, RequestError> + Send + 'static,
     ) -> Self {
-        Self::stepwise(commands, |replies| read(replies).map(Step::Done))
+        Self::stepwise(commands, |replies| read(replies).map(CallStep::Done))
     }
 
-    /// A call that may need another one behind it.
+    /// Creates a call that may need a further one.
     pub(super) fn stepwise(
         commands: Vec<Command>,
-        read: impl FnOnce(Vec<Reply>) -> Result<Step<R>, RequestError> + Send + 'static,
+        read: impl FnOnce(Vec<Reply>) -> Result<CallStep<R>, RequestError> + Send + 'static,
     ) -> Self {
         Self {
             commands,
@@ -43,7 +44,7 @@ impl<R> Call<R> {
         }
     }
 
-    /// A call that runs one script and nothing else.
+    /// Creates a call that runs a single script.
     pub(super) fn script(
         script: &'static Script,
         keys: &[&[u8]],
@@ -53,7 +54,7 @@ impl<R> Call<R> {
         Self::new(vec![script.call(keys, args)], read)
     }
 
-    /// The same call with its outcome seen differently.
+    /// Applies a function to the outcome.
     pub(crate) fn map<S>(self, view: impl FnOnce(R) -> S + Send + 'static) -> Call<S>
     where
         R: 'static,
@@ -65,35 +66,35 @@ impl<R> Call<R> {
             await_all_nodes: self.await_all_nodes,
             read: Box::new(|replies| {
                 Ok(match read(replies)? {
-                    Step::Done(outcome) => Step::Done(view(outcome)),
-                    Step::Next(call) => Step::Next(call.map(view)),
+                    CallStep::Done(outcome) => CallStep::Done(view(outcome)),
+                    CallStep::Next(call) => CallStep::Next(call.map(view)),
                 })
             }),
         }
     }
 
-    /// The same call, which waits for every node where several are asked.
+    /// Makes the call wait for every node of a quorum.
     pub(crate) fn await_all_nodes(mut self) -> Self {
         self.await_all_nodes = true;
         self
     }
 
-    /// Sends it and reads the reply.
+    /// Sends the call and reads the reply.
     pub(crate) fn send(
         self,
         connection: &dyn Connection,
         timeout: Duration,
     ) -> impl Future<Output = Result<R, RequestError>> + Send {
-        let (mut asked, mut read) = (self.commands.len(), self.read);
-        let mut asking = connection.ask(Batch::new(self.commands, self.await_all_nodes), timeout);
+        let (mut expected, mut read) = (self.commands.len(), self.read);
+        let mut request = connection.ask(Batch::new(self.commands, self.await_all_nodes), timeout);
         async move {
             loop {
-                let replies = one_each(asked, asking.await?)?;
+                let replies = one_each(expected, request.await?)?;
                 match read(replies)? {
-                    Step::Done(outcome) => return Ok(outcome),
-                    Step::Next(call) => {
-                        (asked, read) = (call.commands.len(), call.read);
-                        asking = connection
+                    CallStep::Done(outcome) => return Ok(outcome),
+                    CallStep::Next(call) => {
+                        (expected, read) = (call.commands.len(), call.read);
+                        request = connection
                             .ask(Batch::new(call.commands, self.await_all_nodes), timeout);
                     }
                 }
@@ -101,7 +102,8 @@ impl<R> Call<R> {
         }
     }
 
-    /// Sends many calls as one pipeline, and behind it those that need another; each outcome stands for itself.
+    /// Sends many calls as one pipeline, then their further calls as another.
+    /// Each call has its own outcome.
     pub(crate) async fn send_all(
         calls: Vec<Self>,
         connection: &dyn Connection,
@@ -112,24 +114,24 @@ impl<R> Call<R> {
             readers.push((call.commands.len(), call.read));
             commands.extend(call.commands);
         }
-        let asked = commands.len();
+        let expected = commands.len();
         let replies = connection.ask(Batch::new(commands, false), timeout).await?;
-        let mut replies = one_each(asked, replies)?.into_iter();
+        let mut replies = one_each(expected, replies)?.into_iter();
         let (mut outcomes, mut next) = (Vec::new(), Vec::new());
         for (at, (count, read)) in readers.into_iter().enumerate() {
             outcomes.push(match read(replies.by_ref().take(count).collect()) {
-                Ok(Step::Done(outcome)) => Some(Ok(outcome)),
-                Ok(Step::Next(call)) => {
+                Ok(CallStep::Done(outcome)) => Some(Ok(outcome)),
+                Ok(CallStep::Next(call)) => {
                     next.push((at, call));
                     None
                 }
-                Err(failure) => Some(Err(failure)),
+                Err(error) => Some(Err(error)),
             });
         }
         if !next.is_empty() {
-            let (places, calls): (Vec<_>, Vec<_>) = next.into_iter().unzip();
+            let (indices, calls): (Vec<_>, Vec<_>) = next.into_iter().unzip();
             let later = Box::pin(Self::send_all(calls, connection, timeout)).await?;
-            for (at, outcome) in places.into_iter().zip(later) {
+            for (at, outcome) in indices.into_iter().zip(later) {
                 outcomes[at] = Some(outcome);
             }
         }
@@ -144,13 +146,13 @@ impl<R> Call<R> {
     #[cfg(test)]
     pub(crate) fn read(self, replies: Vec<Reply>) -> Result<R, RequestError> {
         match (self.read)(replies)? {
-            Step::Done(outcome) => Ok(outcome),
-            Step::Next(_) => Err(RequestError::malformed("a call that needs another", &[])),
+            CallStep::Done(outcome) => Ok(outcome),
+            CallStep::Next(_) => Err(RequestError::malformed("a call that needs another", &[])),
         }
     }
 }
 
-/// The only answer, or the first of several.
+/// Returns the only reply, or the first of several.
 pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, RequestError> {
     match replies.into_iter().next() {
         Some(Reply::Refused(refusal)) => Err(RequestError::Refused(refusal)),
@@ -159,9 +161,9 @@ pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, RequestErr
     }
 }
 
-/// Makes sure that there is one answer per command.
-fn one_each(asked: usize, replies: Vec<Reply>) -> Result<Vec<Reply>, RequestError> {
-    match replies.len() == asked {
+/// Checks that there is one reply per command.
+fn one_each(expected: usize, replies: Vec<Reply>) -> Result<Vec<Reply>, RequestError> {
+    match replies.len() == expected {
         true => Ok(replies),
         false => Err(RequestError::malformed("a pipeline", &replies)),
     }

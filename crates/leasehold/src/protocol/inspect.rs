@@ -1,127 +1,131 @@
-//! What anybody can see of a lock without knowing its kind: who holds it, who waits, whether they are there.
+//! Inspects a lock without knowing its kind: its holders, its waiters, and
+//! whether their processes are connected.
 //!
-//! Only reads. A string is looked at by one pipeline, a queue and a hash by a second one. What a user may not ask for is
-//! unknown, except the key itself.
+//! Only reads. One pipeline reads a string; a queue or a hash needs a second
+//! one. Information that the user may not read stays unknown, except for the
+//! key itself.
 
 use std::time::Duration;
 
-use super::call::first;
-use super::keys::QueueKeys;
-use super::pttl::time_left;
+use super::call::{Call, first};
+use super::keys::{Keyspace, QueueKeys, process_channel};
+use super::pttl::remaining;
+use super::queued;
 use super::record::{self, Form};
-use super::redisson::{Mode, owner_in};
+use super::redisson::{Mode, owner_in, prefixed};
 use super::script::{digits, script};
-use super::{Call, Keyspace, process_channel, queued};
 use crate::backend::{Command, Reply, RequestError, ServerErrorKind, Slot};
-use crate::info::Holder;
-use crate::info::LockKind;
+use crate::info::{Holder, LockKind};
 
-script!(LIST, "queue/state.lua", "queue/list.lua");
+script!(INSPECT, "queue/prelude_state.lua", "queue/inspect.lua");
 
-/// How much of a string is read: more than any value of ours has.
-const VALUE: u64 = 2047;
+/// The last byte that is read of a string: beyond any value of this library.
+const MAX_VALUE: u64 = 2047;
 
-/// How many fields of a hash that is not ours are read, to see whether it is Redisson's.
-const FIELDS: u64 = 100;
+/// The number of fields that are read of an unknown hash, to recognise
+/// Redisson's locks.
+const MAX_FIELDS: u64 = 100;
 
-/// What kind at a lock's key.
+/// The state of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockSnapshot {
     pub(crate) kind: LockKind,
-    /// As many as were asked for, of `holding`.
+    /// The first holders, up to the requested limit.
     pub(crate) holders: Vec<Participant>,
     pub(crate) holder_count: u64,
-    /// In order, as many as were asked for, of `waiting`.
+    /// The first waiters in queue order, up to the requested limit.
     pub(crate) waiters: Vec<Participant>,
-    /// How many processes wait, where that can be known.
+    /// The number of waiting processes, if it can be known.
     pub(crate) waiter_count: Option<u64>,
-    /// In which mode a read-write lock of Redisson's is held.
+    /// The mode in which a read-write lock of Redisson's is held.
     pub(crate) mode: Option<Mode>,
 }
 
 impl LockSnapshot {
-    /// Whether the server ends it by itself unless it is renewed.
+    /// Returns whether the server ends every lease that is not renewed.
     pub(crate) fn expires(&self) -> bool {
         let mut holders = self.holders.iter();
         holders.all(|participant| participant.holder.lease_remaining.is_some())
     }
 }
 
-/// One who holds or waits.
+/// A holder or waiter.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Participant {
-    /// What kind on the server in its name.
+    /// Its value on the server.
     pub(crate) value: Vec<u8>,
     pub(crate) holder: Holder,
 }
 
 impl std::fmt::Debug for Participant {
-    /// Leaves out the value: it holds the owner.
+    /// Omits the value, which contains the owner.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.holder.fmt(f)
     }
 }
 
-/// What a second look is for.
+/// What the second probe of a lock reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum More {
+pub(crate) enum FollowUp {
     Queue,
-    /// A latch or a lock of Redisson's, and for how long it is there.
+    /// A latch, or a lock of Redisson's with this remaining time to live.
     Hash {
-        left: Option<Duration>,
+        remaining: Option<Duration>,
     },
 }
 
-/// What the first look sees.
+/// The result of probing a key.
 pub(crate) enum Probe {
+    /// The key does not exist.
     Nothing,
     Lock(LockSnapshot),
-    /// A second look is needed, at a queue of ours or at a hash.
-    More(More),
-    /// Nothing that could be a lock.
+    /// A second probe is needed.
+    FollowUp(FollowUp),
+    /// The key cannot be a lock.
     Data,
 }
 
 impl Probe {
-    /// Looks at the lock of `keys`.
+    /// Probes the lock's own key.
     pub(crate) fn key(keys: &QueueKeys) -> Call<Self> {
         let commands = vec![
             Command::new("GETRANGE")
                 .arg(keys.lock())
                 .number(0)
-                .number(VALUE),
+                .number(MAX_VALUE),
             Command::new("PTTL").arg(keys.lock()),
             subscribers(keys.wake()),
         ];
         Call::new(commands, |replies| match replies.as_slice() {
-            [Reply::Refused(refusal), left, _] if refusal.kind == ServerErrorKind::WrongType => {
-                let left = left.int().and_then(time_left);
-                Ok(Self::More(More::Hash { left }))
+            [Reply::Refused(refusal), pttl, _] if refusal.kind == ServerErrorKind::WrongType => {
+                let remaining = pttl.int().and_then(remaining);
+                Ok(Self::FollowUp(FollowUp::Hash { remaining }))
             }
             [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
-            // It is not there, or was released between the two commands.
+            // Free, or released between the two commands.
             [Reply::Bytes(_), Reply::Int(-2), _] => Ok(Self::Nothing),
-            [Reply::Bytes(value), left, heard] => {
-                let left = left.int().and_then(time_left);
-                let snapshot = one_holder(value, left, heard);
-                Ok(snapshot.map_or(Self::More(More::Queue), Self::Lock))
+            [Reply::Bytes(value), pttl, listeners] => {
+                let remaining = pttl.int().and_then(remaining);
+                let snapshot = read_string(value, remaining, listeners);
+                Ok(snapshot.map_or(Self::FollowUp(FollowUp::Queue), Self::Lock))
             }
             _ => Err(RequestError::malformed("GETRANGE", &replies)),
         })
     }
 
-    /// Looks again. The particulars of at most `most` holders and waiters are read.
-    pub(crate) fn probe_hash(keys: &QueueKeys, more: More, most: u64) -> Call<Self> {
-        match more {
-            More::Queue => Self::look_at_queue(keys, most),
-            More::Hash { left } => Self::look_at_hash(keys, left, most),
+    /// Probes what the first probe could not read. Lists at most `limit`
+    /// holders and waiters.
+    pub(crate) fn follow_up(keys: &QueueKeys, follow_up: FollowUp, limit: u64) -> Call<Self> {
+        match follow_up {
+            FollowUp::Queue => Self::probe_queue(keys, limit),
+            FollowUp::Hash { remaining } => Self::probe_hash(keys, remaining, limit),
         }
     }
 
-    fn look_at_queue(keys: &QueueKeys, most: u64) -> Call<Self> {
-        Call::script(&LIST, &keys.all(), &[&digits(most)], |replies| {
-            let reply = match first("a second look", replies) {
-                // It has become another lock between the two looks.
+    fn probe_queue(keys: &QueueKeys, limit: u64) -> Call<Self> {
+        Call::script(&INSPECT, &keys.all(), &[&digits(limit)], |replies| {
+            let reply = match first("a queue", replies) {
+                // Another kind of lock was acquired between the two probes.
                 Err(RequestError::Refused(refusal))
                     if refusal.kind == ServerErrorKind::WrongType =>
                 {
@@ -130,44 +134,48 @@ impl Probe {
                 reply => reply?,
             };
             let state = reply.list().unwrap_or_default();
-            // It was released between the two looks, or all it had is over.
+            // Released between the two probes, or every lease has ended.
             let is_empty = |at: usize| state.get(at).and_then(Reply::int) == Some(0);
             if is_empty(4) && is_empty(5) {
                 return Ok(Self::Nothing);
             }
-            let snapshot = ours(&reply).map(Self::Lock);
-            snapshot.ok_or_else(|| RequestError::malformed("a second look", &[reply]))
+            let snapshot = read_queue(&reply).map(Self::Lock);
+            snapshot.ok_or_else(|| RequestError::malformed("a queue", &[reply]))
         })
     }
 
-    fn look_at_hash(keys: &QueueKeys, left: Option<Duration>, most: u64) -> Call<Self> {
+    fn probe_hash(keys: &QueueKeys, remaining: Option<Duration>, limit: u64) -> Call<Self> {
         let key = keys.lock();
-        let line = super::redisson::prefixed("redisson_lock_queue", key);
+        let queue = prefixed("redisson_lock_queue", key);
         let scan = Command::new("HSCAN").arg(key).number(0);
         let commands = vec![
-            Command::new("HMGET").arg(key).arg("kind").arg("left"),
-            scan.arg("COUNT").number(FIELDS),
-            Command::new("LLEN").arg(&line),
-            Command::new("LRANGE").arg(&line).number(0).number(most - 1),
+            Command::new("HMGET").arg(key).arg("kind").arg("remaining"),
+            scan.arg("COUNT").number(MAX_FIELDS),
+            Command::new("LLEN").arg(&queue),
+            Command::new("LRANGE")
+                .arg(&queue)
+                .number(0)
+                .number(limit - 1),
         ];
         Call::new(commands, move |replies| match replies.as_slice() {
             [Reply::Refused(refusal), ..] if refusal.kind == ServerErrorKind::WrongType => {
                 Ok(Self::Data)
             }
             [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
-            // It was released between the two looks.
+            // Released between the two probes.
             [_, Reply::List(fields), ..] if fields.get(1) == Some(&Reply::List(Vec::new())) => {
                 Ok(Self::Nothing)
             }
-            [state, fields, waiting, line] => Ok(latch(state)
-                .or_else(|| redissons(fields, left, waiting, line))
+            [state, fields, waiter_count, queue] => Ok(read_latch(state)
+                .or_else(|| read_redisson(fields, remaining, waiter_count, queue))
                 .map_or(Self::Data, Self::Lock)),
-            _ => Err(RequestError::malformed("a second look", &replies)),
+            _ => Err(RequestError::malformed("a hash", &replies)),
         })
     }
 }
 
-/// Keys from a cursor on, and the cursor to go on from; zero at the end.
+/// Reads a page of names from a cursor on, and the cursor of the next page;
+/// zero at the end.
 pub(crate) fn page(
     keyspace: &Keyspace,
     pattern: &str,
@@ -199,28 +207,31 @@ pub(crate) fn page(
 }
 
 impl Participant {
-    /// The process that holds or waits; `None` when it is not one of this library.
+    /// Returns the process that holds or waits; `None` if it does not use this
+    /// library.
     pub(crate) fn process(&self) -> Option<&str> {
         record::process(&self.value)
     }
 
-    /// Tells that process to look after it; whether anybody heard it.
-    pub(crate) fn tell(&self) -> Option<(Slot, Call<bool>)> {
+    /// Notifies that process that it may have lost the lock. The call returns
+    /// whether a connection received the message.
+    pub(crate) fn notify(&self) -> Option<(Slot, Call<bool>)> {
         let (channel, slot) = process_channel(self.process()?);
         let publish = Command::new("SPUBLISH").arg(channel).arg(&self.value);
         let call = Call::new(vec![publish], |replies| {
-            let heard = first("SPUBLISH", replies)?.int();
-            Ok(heard.is_some_and(|heard| heard > 0))
+            let receivers = first("SPUBLISH", replies)?.int();
+            Ok(receivers.is_some_and(|receivers| receivers > 0))
         });
         Some((slot, call))
     }
 }
 
-/// Asks whether a process is connected; `None` where that may not be asked.
+/// Reads whether a process is connected; `None` if the user may not read that.
 pub(crate) fn is_connected(process: &str) -> (Slot, Call<Option<bool>>) {
     let (channel, slot) = process_channel(process);
     let call = Call::new(vec![subscribers(&channel)], |replies| {
-        Ok(replies.first().and_then(heard_by).map(|count| count > 0))
+        let count = replies.first().and_then(subscriber_count);
+        Ok(count.map(|count| count > 0))
     });
     (slot, call)
 }
@@ -229,23 +240,27 @@ fn subscribers(channel: &str) -> Command {
     Command::new("PUBSUB").arg("SHARDNUMSUB").arg(channel)
 }
 
-/// How many hear a channel: the answer is its name and a number.
-fn heard_by(reply: &Reply) -> Option<u64> {
+/// Reads the reply to [`subscribers`]: the channel's name and a number.
+fn subscriber_count(reply: &Reply) -> Option<u64> {
     u64::try_from(reply.list()?.get(1)?.int()?).ok()
 }
 
-/// A lock that is one string; `None` when it has a queue.
-fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Option<LockSnapshot> {
-    let (kind, waiting) = match Form::of(value) {
-        Form::Mutex => (LockKind::Mutex, heard_by(heard)),
-        Form::Foreign => (LockKind::Foreign, heard_by(heard)),
-        Form::Alone(part) => (seen(part.kind, part.weight, part.capacity)?, Some(0)),
+/// Reads a lock that is one string; `None` if it has a queue.
+fn read_string(
+    value: &[u8],
+    remaining: Option<Duration>,
+    listeners: &Reply,
+) -> Option<LockSnapshot> {
+    let (kind, waiter_count) = match Form::of(value) {
+        Form::Mutex => (LockKind::Mutex, subscriber_count(listeners)),
+        Form::Foreign => (LockKind::Foreign, subscriber_count(listeners)),
+        Form::Alone(part) => (kind_of(part.kind, part.weight, part.capacity)?, Some(0)),
         Form::Queue(_) => return None,
     };
     let holder = Participant {
         value: value.to_vec(),
         holder: Holder {
-            lease_remaining: left,
+            lease_remaining: remaining,
             ..record::read(value)
         },
     };
@@ -254,13 +269,13 @@ fn one_holder(value: &[u8], left: Option<Duration>, heard: &Reply) -> Option<Loc
         holders: vec![holder],
         holder_count: 1,
         waiters: Vec::new(),
-        waiter_count: waiting,
+        waiter_count,
         mode: None,
     })
 }
 
-/// What a kind is called by people.
-fn seen(kind: &str, used: u64, permits: u64) -> Option<LockKind> {
+/// Returns the public kind for a kind on the wire.
+fn kind_of(kind: &str, used: u64, permits: u64) -> Option<LockKind> {
     match kind {
         "fair" => Some(LockKind::FairMutex),
         "semaphore" => Some(LockKind::Semaphore { used, permits }),
@@ -269,15 +284,15 @@ fn seen(kind: &str, used: u64, permits: u64) -> Option<LockKind> {
     }
 }
 
-/// A latch: a hash whose fields `kind` and `left` say so.
-fn latch(state: &Reply) -> Option<LockSnapshot> {
-    let [kind, left] = state.list()? else {
+/// Reads a latch: a hash with the fields `kind` and `remaining`.
+fn read_latch(state: &Reply) -> Option<LockSnapshot> {
+    let [kind, remaining] = state.list()? else {
         return None;
     };
     kind.text().filter(|kind| *kind == "latch")?;
     Some(LockSnapshot {
         kind: LockKind::Latch {
-            remaining: left.text()?.parse().ok()?,
+            remaining: remaining.text()?.parse().ok()?,
         },
         holders: Vec::new(),
         holder_count: 0,
@@ -287,22 +302,22 @@ fn latch(state: &Reply) -> Option<LockSnapshot> {
     })
 }
 
-/// A lock with a queue: what `queue/list.lua` replies.
-fn ours(reply: &Reply) -> Option<LockSnapshot> {
-    let (people, state) = reply.list()?.split_last()?;
-    let people = people.list()?;
+/// Reads the reply of `queue/inspect.lua`.
+fn read_queue(reply: &Reply) -> Option<LockSnapshot> {
+    let (owners, state) = reply.list()?.split_last()?;
+    let owners = owners.list()?;
     if state.len() != 6 {
         return None;
     }
     let number = |at: usize| u64::try_from(state[at].int()?).ok();
     let (used, permits, now) = (number(1)?, number(2)?, number(3)?);
-    let kind = seen(state[0].text()?, used, permits)?;
-    let of_part = |wanted: i64| {
+    let kind = kind_of(state[0].text()?, used, permits)?;
+    let of_role = |role: i64| {
         let mut found = Vec::new();
-        for person in people.chunks_exact(3) {
-            if person[0].int() == Some(wanted) {
-                let end = u64::try_from(person[2].int()?).ok()?;
-                let (value, holder) = queued::participant(&person[1], end, now)?;
+        for owner in owners.chunks_exact(3) {
+            if owner[0].int() == Some(role) {
+                let end = u64::try_from(owner[2].int()?).ok()?;
+                let (value, holder) = queued::participant(&owner[1], end, now)?;
                 found.push(Participant { value, holder });
             }
         }
@@ -310,20 +325,21 @@ fn ours(reply: &Reply) -> Option<LockSnapshot> {
     };
     Some(LockSnapshot {
         kind,
-        holders: of_part(1)?,
+        holders: of_role(1)?,
         holder_count: number(4)?,
-        waiters: of_part(2)?,
+        waiters: of_role(2)?,
         waiter_count: number(5),
         mode: None,
     })
 }
 
-/// A lock of Redisson's: a hash of how often each of `UUID:THREAD` has entered, and `mode` where there are readers.
-fn redissons(
+/// Reads a lock of Redisson's: a hash with a hold count for each `UUID:THREAD`,
+/// and `mode` if it is a read-write lock.
+fn read_redisson(
     fields: &Reply,
-    left: Option<Duration>,
-    waiting: &Reply,
-    line: &Reply,
+    remaining: Option<Duration>,
+    waiter_count: &Reply,
+    queue: &Reply,
 ) -> Option<LockSnapshot> {
     let [_, fields] = fields.list()? else {
         return None;
@@ -335,11 +351,14 @@ fn redissons(
             owner => owners.push(owner),
         }
     }
-    let holders: Option<Vec<_>> = owners.iter().map(|owner| redisson(owner, left)).collect();
+    let holders: Option<Vec<_>> = owners
+        .iter()
+        .map(|owner| redisson_participant(owner, remaining))
+        .collect();
     let holders = holders.filter(|holders| !holders.is_empty())?;
-    let waiters = line.list().unwrap_or_default().iter();
+    let waiters = queue.list().unwrap_or_default().iter();
     let waiters: Vec<_> = waiters
-        .filter_map(|waiter| redisson(waiter.text()?, None))
+        .filter_map(|waiter| redisson_participant(waiter.text()?, None))
         .collect();
     Some(LockSnapshot {
         kind: match (mode, waiters.is_empty()) {
@@ -350,17 +369,21 @@ fn redissons(
         holder_count: holders.len() as u64,
         holders,
         waiter_count: match waiters.is_empty() {
-            // Those who wait for a lock without a line cannot be told from others who hear its channel.
+            // The channel of a lock without a queue has other subscribers than
+            // its waiters.
             true => None,
-            false => waiting.int().and_then(|count| u64::try_from(count).ok()),
+            false => waiter_count
+                .int()
+                .and_then(|count| u64::try_from(count).ok()),
         },
         waiters,
         mode,
     })
 }
 
-/// One of Redisson's, if `owner` is `UUID:THREAD` or, of one who writes, `UUID:THREAD:write`.
-fn redisson(owner: &str, left: Option<Duration>) -> Option<Participant> {
+/// Reads an owner in Redisson's notation: `UUID:THREAD`, or `UUID:THREAD:write`
+/// for a writer.
+fn redisson_participant(owner: &str, remaining: Option<Duration>) -> Option<Participant> {
     let (owner, released) = owner_in(owner);
     let (id, thread) = owner.split_once(':')?;
     let is_id = id.len() == 36
@@ -373,7 +396,7 @@ fn redisson(owner: &str, left: Option<Duration>) -> Option<Participant> {
         value: Vec::new(),
         holder: Holder {
             redisson: Some(owner.clone()),
-            lease_remaining: left,
+            lease_remaining: remaining,
             released,
             ..Holder::default()
         },
@@ -389,9 +412,9 @@ mod tests {
     }
 
     #[test]
-    fn redissons_owners_are_told_from_other_fields() {
+    fn redisson_owner_is_recognised_by_its_form() {
         let id = "a2b1f3c4-0000-4000-8000-123456789abc";
-        for (owner, is_one) in [
+        for (owner, is_owner) in [
             (format!("{id}:1"), true),
             (format!("{id}:77:write"), true),
             (format!("{id}:"), false),
@@ -399,34 +422,38 @@ mod tests {
             ("name:1".to_owned(), false),
             (format!("{}:1", id.replace('-', "0")), false),
         ] {
-            assert_eq!(redisson(&owner, None).is_some(), is_one, "{owner}");
+            assert_eq!(
+                redisson_participant(&owner, None).is_some(),
+                is_owner,
+                "{owner}"
+            );
         }
     }
 
     #[test]
-    fn a_hash_of_data_is_no_lock() {
+    fn hash_of_data_is_no_lock() {
         let fields = Reply::List(vec![
             bytes("0"),
             Reply::List(vec![bytes("name"), bytes("value")]),
         ]);
         let list = Reply::List(vec![bytes("")]);
-        assert_eq!(ours(&list), None);
+        assert_eq!(read_queue(&list), None);
         assert_eq!(
-            redissons(&fields, None, &Reply::Int(0), &Reply::List(vec![])),
+            read_redisson(&fields, None, &Reply::Int(0), &Reply::List(vec![])),
             None
         );
     }
 
     #[test]
-    fn a_string_of_ours_is_told_from_others() {
+    fn foreign_string_is_recognised() {
         let value = record::write(&crate::owner::Owner::random(), 1_000_000, "x");
-        let heard = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
-        let snapshot = one_holder(&value, None, &heard).unwrap();
+        let listeners = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
+        let snapshot = read_string(&value, None, &listeners).unwrap();
         assert_eq!(
             (snapshot.kind, snapshot.waiter_count),
             (LockKind::Mutex, Some(2))
         );
-        let foreign = one_holder(b"token", None, &Reply::Nil).unwrap();
+        let foreign = read_string(b"token", None, &Reply::Nil).unwrap();
         assert_eq!(
             (foreign.kind, foreign.waiter_count),
             (LockKind::Foreign, None)

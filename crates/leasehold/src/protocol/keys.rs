@@ -1,47 +1,49 @@
-//! From names to keys: which keys and channels a lock uses.
+//! The keys and channels of a lock.
 //!
-//! The lock's key is the prefix and the name, exactly as typed, so that other libraries can share it.
-//! What else a lock needs lives below `leasehold:` and carries a hash tag chosen for the lock's slot.
+//! The lock's key is the prefix and the name, exactly as typed, so that other
+//! libraries can share it. Its other keys begin with `leasehold:` and have a
+//! hash tag chosen for the lock's slot.
 //!
 //! # Invariants
 //!
-//! 1. Everything of one lock hashes to one slot, whatever its name is.
-//! 2. Two names never share a key or channel, and no lock's key lies below `leasehold:`.
+//! 1. All keys and channels of a lock hash to one slot, for any name.
+//! 2. Two names never share a key or channel, and no lock's key begins with
+//!    `leasehold:`.
 
 use std::fmt::Write;
 use std::sync::{Arc, LazyLock};
 
-use super::Keys;
+use super::kind::Keys;
 use crate::backend::Slot;
 use crate::error::Error;
 use crate::owner::Owner;
 
-/// Longest name of a lock, in bytes.
+/// The maximum length of a lock's name, in bytes.
 pub(super) const NAME_LIMIT: usize = 512;
 
-/// Longest prefix, in bytes.
+/// The maximum length of a prefix, in bytes.
 const PREFIX_LIMIT: usize = 128;
 
-/// Where this library keeps what is not a lock's own key.
+/// The prefix of all keys of this library that are not a lock's own key.
 const RESERVED: &str = "leasehold:";
 
 const SLOTS: usize = 16_384;
 
-/// How a client maps names to keys.
+/// The mapping from a client's names to keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
     prefix: String,
     counters: Counters,
-    /// Tells this client from others where it is spoken to.
+    /// Identifies this client in the names of its channels.
     client: Arc<str>,
 }
 
-/// Where tokens are counted.
+/// The counters that issue tokens.
 #[derive(Clone, Debug)]
 pub(crate) enum Counters {
-    /// In one counter for all, on a server that has all slots.
+    /// One counter for all locks, on a server that has all slots.
     One(Arc<str>),
-    /// In a counter per slot, each where its locks are.
+    /// One counter per slot, in the slot of its locks.
     PerSlot,
 }
 
@@ -54,7 +56,8 @@ impl Counters {
 impl Keyspace {
     pub(crate) fn new(prefix: &str, counters: Counters) -> Result<Self, Error> {
         if prefix.len() > PREFIX_LIMIT {
-            let why = format!("longer than {PREFIX_LIMIT} bytes");
+            let length = prefix.len();
+            let why = format!("{length} bytes is above the maximum of {PREFIX_LIMIT}");
             return Err(Error::invalid("prefix", why));
         }
         Ok(Self {
@@ -64,22 +67,22 @@ impl Keyspace {
         })
     }
 
-    /// Whether slots belong to different nodes.
+    /// Returns whether slots belong to different nodes.
     pub(crate) fn divides_slots(&self) -> bool {
         matches!(self.counters, Counters::PerSlot)
     }
 
-    /// What tells this client from others: 32 random hex digits.
+    /// Returns the id of this client: 32 random hex digits.
     pub(crate) fn client(&self) -> &str {
         &self.client
     }
 
-    /// Where a node of several notes whether it may vote.
-    pub(crate) fn standing(&self) -> String {
-        format!("{RESERVED}standing:{{{}}}:{}", tag_of(0), self.prefix)
+    /// Returns the key where a node of a quorum records whether it votes.
+    pub(crate) fn voter(&self) -> String {
+        format!("{RESERVED}voter:{{{}}}:{}", tag_of(0), self.prefix)
     }
 
-    /// What is kept below the prefix, as a server's `SCAN` wants it, of which the name matches `pattern`.
+    /// Returns the `SCAN` pattern of keys whose name matches `pattern`.
     pub(crate) fn pattern(&self, pattern: &str) -> String {
         let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-');
         let mut escaped = String::new();
@@ -92,25 +95,29 @@ impl Keyspace {
         escaped + pattern
     }
 
-    /// The name of the lock whose key this is; `None` when it cannot be a lock's.
+    /// Returns the name of the lock at `key`; `None` if it cannot be a lock's
+    /// key.
     pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
         let key = std::str::from_utf8(key).ok()?;
         let name = key.strip_prefix(&self.prefix)?;
         self.lock(name).is_ok().then_some(name)
     }
 
-    /// What stands before every name.
+    /// Returns the prefix of all names.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The keys of the lock `name`, or why it cannot be a name.
+    /// Returns the keys of the lock `name`, or why the name is invalid.
     pub(crate) fn lock(&self, name: &str) -> Result<LockKeys, String> {
         if name.is_empty() {
-            return Err("it is empty".to_owned());
+            return Err("it must not be empty".to_owned());
         }
         if name.len() > NAME_LIMIT {
-            return Err(format!("longer than {NAME_LIMIT} bytes"));
+            let length = name.len();
+            return Err(format!(
+                "{length} bytes is above the maximum of {NAME_LIMIT}"
+            ));
         }
         let prefix = &self.prefix;
         if RESERVED
@@ -118,10 +125,11 @@ impl Keyspace {
             .eq(prefix.bytes().chain(name.bytes()).take(RESERVED.len()))
         {
             return Err(format!(
-                "its key would begin with `{RESERVED}`, which is reserved"
+                "its key would begin with the reserved prefix `{RESERVED}`"
             ));
         }
-        // The channel ends with the key, and the key with the name: one text holds all three.
+        // The channel ends with the key, and the key with the name: one string
+        // holds all three.
         let slot = slot_of(prefix.as_bytes(), name.as_bytes());
         let mut channel = String::with_capacity(RESERVED.len() + 16 + prefix.len() + name.len());
         let _ = write!(
@@ -142,33 +150,35 @@ impl Keyspace {
     }
 }
 
-/// Where a process hears that one of its leases may be gone: the channel and its slot.
+/// Returns the channel on which a process learns that it may have lost a lock,
+/// and the channel's slot.
 pub(crate) fn process_channel(process: &str) -> (String, Slot) {
     let channel = format!("{RESERVED}process:{{{process}}}");
     (channel, slot_of(process.as_bytes(), b""))
 }
 
 impl Keyspace {
-    /// The keys of a lock that has a line, or why it cannot be a name.
+    /// Returns the keys of a lock with a queue, or why the name is invalid.
     pub(crate) fn queue(&self, name: &str) -> Result<Arc<QueueKeys>, String> {
         let keys = self.lock(name)?;
-        // Sharded channels must lie where the lock is; on a server that has all slots one is enough.
-        let spoken_to = match &self.counters {
+        // A sharded channel must be in the lock's slot; a server that has all
+        // slots needs only one.
+        let grant_slot = match &self.counters {
             Counters::One(_) => 0,
             Counters::PerSlot => keys.slot,
         };
         Ok(Arc::new(QueueKeys {
-            holders: keys.beside("holders"),
-            queue: keys.beside("queue"),
-            heartbeats: keys.beside("heartbeats"),
-            entries: keys.beside("entries"),
-            grants: format!("{RESERVED}grant:{{{}}}:{}", tag_of(spoken_to), self.client),
+            holders: keys.related("holders"),
+            queue: keys.related("queue"),
+            heartbeats: keys.related("heartbeats"),
+            entries: keys.related("entries"),
+            grants: format!("{RESERVED}grant:{{{}}}:{}", tag_of(grant_slot), self.client),
             keys,
         }))
     }
 }
 
-/// The keys of a lock that has a line, and where this client hears of grants.
+/// The keys of a lock with a queue, and the channel of this client's grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueueKeys {
     keys: LockKeys,
@@ -194,27 +204,27 @@ impl Keys for QueueKeys {
 }
 
 impl QueueKeys {
-    /// The lock's own key.
+    /// Returns the lock's own key.
     pub(crate) fn lock(&self) -> &str {
         self.keys.lock()
     }
 
-    /// Where its tokens are counted.
+    /// Returns the key of its token counter.
     pub(super) fn counter(&self) -> &str {
         &self.keys.counter
     }
 
-    /// Where its release is announced if it is a mutex.
+    /// Returns the channel that announces its release if it is a mutex.
     pub(super) fn wake(&self) -> &str {
         self.keys.channel()
     }
 
-    /// Where this client is told that the lock is its own.
+    /// Returns the channel of this client's grants.
     pub(crate) fn grants(&self) -> &str {
         &self.grants
     }
 
-    /// All of them, in the order in which the scripts name them.
+    /// Returns all keys, in the order of the scripts' headers.
     pub(crate) fn all(&self) -> [&[u8]; 6] {
         [
             self.lock().as_bytes(),
@@ -242,7 +252,6 @@ pub(crate) struct LockKeys {
 }
 
 impl Keys for LockKeys {
-    /// The name as it was given.
     fn name(&self) -> &str {
         &self.channel[self.name_at..]
     }
@@ -257,30 +266,30 @@ impl Keys for LockKeys {
 }
 
 impl LockKeys {
-    /// The lock's own key.
+    /// Returns the lock's own key.
     pub(crate) fn lock(&self) -> &str {
         &self.channel[self.lock_at..]
     }
 
-    /// Where a release is announced.
+    /// Returns the channel that announces releases.
     pub(crate) fn channel(&self) -> &str {
         &self.channel
     }
 
-    /// Where the opening of a latch is announced. Tasks of one process wait
-    /// together for what is announced in one channel, so it is not that of a
-    /// mutex of this name.
+    /// Returns the channel that announces the opening of a latch. It differs
+    /// from a mutex's channel: tasks that wait on one channel share a waiter.
     pub(super) fn latch_channel(&self) -> String {
         self.channel.replacen("wake:", "latch:", 1)
     }
 
-    /// Another key of this lock, in the same slot.
-    pub(super) fn beside(&self, what: &str) -> String {
+    /// Returns another key of this lock, in the same slot.
+    pub(super) fn related(&self, what: &str) -> String {
         format!("{RESERVED}{what}:{{{}}}:{}", tag_of(self.slot), self.lock())
     }
 }
 
-/// The slot a cluster puts the key `start` + `end` in: of its hash tag if it has one, else of all of it.
+/// Returns the cluster slot of the key `start` + `end`: that of its hash tag if
+/// it has one, else of the whole key.
 pub(super) fn slot_of(start: &[u8], end: &[u8]) -> Slot {
     let mut crc = crc16::State::<crc16::XMODEM>::new();
     if start.iter().chain(end).any(|byte| *byte == b'{') {
@@ -293,14 +302,14 @@ pub(super) fn slot_of(start: &[u8], end: &[u8]) -> Slot {
     crc.get() % (SLOTS as Slot)
 }
 
-/// What stands between the first `{` and the first `}` after it, unless that is nothing.
+/// Returns the text between the first `{` and the next `}`, unless it is empty.
 fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let start = key.iter().position(|byte| *byte == b'{')? + 1;
     let length = key[start..].iter().position(|byte| *byte == b'}')?;
     (length > 0).then(|| &key[start..start + length])
 }
 
-/// The smallest decimal number that, taken as a hash tag, falls in `slot`.
+/// Returns the smallest decimal number whose hash slot is `slot`.
 fn tag_of(slot: Slot) -> u32 {
     static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let mut tags = vec![None; SLOTS];
@@ -341,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn known_slots_are_those_of_the_servers() {
+    fn slots_match_the_cluster_specification() {
         // From the cluster specification and `CLUSTER KEYSLOT`.
         assert_eq!(slot_of(b"123456789", b""), 12739);
         assert_eq!(slot_of(b"foo{bar}zap", b""), slot_of(b"bar", b""));
@@ -350,14 +359,14 @@ mod tests {
     }
 
     #[test]
-    fn every_slot_has_a_tag_that_falls_in_it() {
+    fn every_slot_has_a_tag() {
         for slot in 0..SLOTS as Slot {
             assert_eq!(slot_of(tag_of(slot).to_string().as_bytes(), b""), slot);
         }
     }
 
     #[test]
-    fn all_of_one_lock_lies_in_one_slot_whatever_its_name() {
+    fn all_keys_of_a_lock_share_its_slot() {
         for prefix in ["lock:", "", "{", "{t}:", "}"] {
             for name in NAMES {
                 let keys = keyspace(prefix).lock(name).unwrap();
@@ -379,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_in_its_key_and_a_prefix_matches_only_itself() {
+    fn prefix_is_escaped_and_name_read_from_key() {
         let keyspace = keyspace("a[b]*:");
         assert_eq!(keyspace.pattern("x*"), "a\\[b\\]\\*:x*");
         assert_eq!(keyspace.name_of(b"a[b]*:job"), Some("job"));
@@ -389,13 +398,13 @@ mod tests {
     }
 
     #[test]
-    fn the_channel_of_a_process_lies_in_its_slot() {
+    fn process_channel_is_in_its_slot() {
         let (channel, slot) = process_channel(&Owner::process());
         assert_eq!(slot_of(channel.as_bytes(), b""), slot);
     }
 
     #[test]
-    fn a_server_on_its_own_has_one_counter() {
+    fn standalone_server_has_one_counter() {
         let keyspace = Keyspace::new("lock:", Counters::one()).unwrap();
         let counters: std::collections::HashSet<_> = NAMES
             .iter()
@@ -405,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn different_names_have_different_keys_and_channels() {
+    fn names_do_not_share_keys_or_channels() {
         let mut seen = std::collections::HashSet::new();
         for name in NAMES {
             let keys = keyspace("lock:").lock(name).unwrap();
@@ -415,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn names_out_of_range_and_reserved_keys_are_refused() {
+    fn invalid_names_and_reserved_keys_are_refused() {
         let long = "x".repeat(513);
         for (prefix, name) in [("lock:", ""), ("lock:", &long), ("", "leasehold:token:{0}")] {
             assert!(keyspace(prefix).lock(name).is_err(), "{prefix}{name}");

@@ -1,15 +1,16 @@
-//! What tells one kind of lock from another: the calls of its life, and how it is waited for.
+//! The trait of all kinds of locks: the calls of a lock's life, and how its
+//! waiters wait.
 
 use std::time::Duration;
 
-use super::{
-    AcquireReply, Call, LockStatus, LockValue, QueueStatus, ReleaseReply, RenewReply, TokenBlock,
-};
+use super::call::Call;
+use super::outcome::{AcquireReply, LockStatus, LockValue, QueueStatus, ReleaseReply, RenewReply};
+use super::token::TokenBlock;
 use crate::backend::{Capabilities, Channel, Slot};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
-/// What a lock is called, by people and by the server.
+/// The name and the key of a lock.
 pub(crate) trait Keys: Send + Sync {
     fn name(&self) -> &str;
     fn key(&self) -> &[u8];
@@ -18,105 +19,130 @@ pub(crate) trait Keys: Send + Sync {
 
 /// One lock, as the lease layer sees it.
 pub(crate) trait Kind: Send + Sync + 'static {
-    /// What it is called.
+    /// Returns the name and the key of the lock.
     fn keys(&self) -> &dyn Keys;
-    /// The lock's name, for people.
+    /// Returns the name of the lock, for people.
     fn name(&self) -> &str {
         self.keys().name()
     }
-    /// Its own key on the server: what tells it from all other locks.
+    /// Returns the lock's own key, which identifies it on the server.
     fn key(&self) -> &[u8] {
         self.keys().key()
     }
-    /// Where its requests are routed.
+    /// Returns the slot to which requests are routed.
     fn slot(&self) -> Slot {
         self.keys().slot()
     }
-    /// What stands on the server in the name of `owner`.
+    /// Returns the value that the server stores for `owner`.
     fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue;
-    /// Takes the lock if it can; with `look`, a busy answer says how long it stays so.
-    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply>;
-    /// Makes the lease last at least `lease` from now. Always writes, so that replicas can acknowledge it.
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply>;
-    /// Gives the lock back, at once or when `keep` is over.
+    /// Acquires the lock if it is free. With `want_ttl`, a busy reply includes
+    /// the remaining lease.
+    fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply>;
+    /// Extends the lease to at least `lease` from now. Always writes, so that
+    /// replicas can acknowledge it.
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply>;
+    /// Releases the lock, at once or after `hold_for`.
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         server: Capabilities,
     ) -> Call<ReleaseReply>;
-    /// Makes sure that an acquire which may have been executed, or may still be, comes to nothing.
-    fn cancel(&self, mark: &[u8], server: Capabilities) -> Call<ReleaseReply> {
-        self.release(mark, None, server)
+    /// Cancels an acquire that may have been executed, or still may be.
+    fn cancel(&self, value: &[u8], server: Capabilities) -> Call<ReleaseReply> {
+        self.release(value, None, server)
     }
-    /// Shows others how often it has been entered; `None` where that is nobody's business.
-    fn set_hold_count(&self, _mark: &[u8], _entries: u32) -> Option<Call<RenewReply>> {
+    /// Reads one of the holders.
+    fn holder(&self) -> Call<Option<Holder>>;
+    /// Returns how waiters wait for the lock.
+    fn wait_strategy(&self) -> WaitStrategy<'_>;
+
+    /// Returns the calls of a lock whose hold count other clients see.
+    fn hold_count(&self) -> Option<&dyn HoldCount> {
         None
     }
-    /// Takes a token that is below neither the server's clock nor `floor`; `None` where no token is given
-    /// out that was below the clock.
-    fn raise_token(&self, _floor: u64) -> Option<Call<Token>> {
+    /// Returns the calls of a lock whose tokens can fall behind the clock.
+    fn raise_token(&self) -> Option<&dyn RaiseToken> {
         None
     }
-    /// Keeps what is held, but shares it from now on; `None` where that makes no sense.
-    fn downgrade(&self, _mark: &[u8]) -> Option<Call<RenewReply>> {
+    /// Returns the calls of a lock that a writer can downgrade.
+    fn downgrade(&self) -> Option<&dyn Downgrade> {
         None
     }
-    /// Puts what is held where it is missing, for as long as it is held still; `None` where it is in one
-    /// place.
-    fn repair(&self, _mark: &[u8], _left: Duration, _token: Token) -> Option<Call<()>> {
+    /// Returns the calls of a lock that lives on several nodes.
+    fn repair(&self) -> Option<&dyn Repair> {
         None
     }
-    /// How tasks of one process leave it to each other; `None` where they cannot.
+    /// Returns the calls of a lock that tasks of one client hand off locally.
     fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
         None
     }
-    /// Asks who holds it.
-    fn holder(&self) -> Call<Option<Holder>>;
-    /// How it is waited for.
-    fn wait_strategy(&self) -> WaitStrategy<'_>;
 }
 
-/// What tasks of one process can leave to each other without asking the server.
+/// A lock whose hold count the server stores.
+pub(crate) trait HoldCount: Send + Sync {
+    /// Writes the hold count, if `value` owns the lock.
+    fn set_hold_count(&self, value: &[u8], holds: u32) -> Call<RenewReply>;
+}
+
+/// A lock whose tokens come from a counter on the server.
+pub(crate) trait RaiseToken: Send + Sync {
+    /// Takes a token that is below neither the server's clock nor `floor`.
+    fn raise_token(&self, floor: u64) -> Call<Token>;
+}
+
+/// A lock whose writer can become a reader.
+pub(crate) trait Downgrade: Send + Sync {
+    /// Makes the writer a reader for the rest of its lease.
+    fn downgrade(&self, value: &[u8]) -> Call<RenewReply>;
+}
+
+/// A lock that lives on several nodes.
+pub(crate) trait Repair: Send + Sync {
+    /// Writes the lock to the nodes that miss it, for `remaining`.
+    fn repair(&self, value: &[u8], remaining: Duration, token: Token) -> Call<()>;
+}
+
+/// A lock that tasks of one client hand off without a round trip.
 pub(crate) trait LocalHandoff: Send + Sync {
-    /// Takes up to `count` more tokens above `own` while it is ours, for those it is left to; `None` when it is not ours
-    /// any more, or when the server's clock allows none.
-    fn reserve_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>>;
-    /// Who holds it, as others see it.
-    fn holder_info(&self, mark: &[u8]) -> Holder;
+    /// Reserves up to `count` tokens above `own` for hand-offs. Returns `None`
+    /// if `value` no longer owns the lock, or the server's clock allows none.
+    fn reserve_tokens(&self, value: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>>;
+    /// Returns the holder as other clients see it.
+    fn holder_info(&self, value: &[u8]) -> Holder;
 }
 
-/// The two ways of waiting.
+/// The two ways to wait for a lock.
 pub(crate) enum WaitStrategy<'a> {
-    /// Whoever tries first after a release has the lock.
+    /// Waiters are woken, and the first to retry acquires the lock.
     Notified(&'a dyn Notified),
-    /// The server gives it to those who wait, in the order in which they came.
+    /// The server grants the lock to waiters in FIFO order.
     Queued(&'a dyn ServerQueue),
 }
 
 impl<'a> WaitStrategy<'a> {
-    /// Where the tasks of this process that want this lock stand behind each other.
+    /// Returns the key of the local queue in which tasks of this client wait.
     pub(crate) fn local_queue_key(&self) -> Option<&'a [u8]> {
         match self {
-            Self::Notified(hints) => Some(hints.local_queue_key()),
-            Self::Queued(line) => line.local_queue_key(),
+            Self::Notified(notified) => Some(notified.local_queue_key()),
+            Self::Queued(queue) => queue.local_queue_key(),
         }
     }
 }
 
-/// What is waited for by hints: messages, and looks behind them.
+/// A lock or latch whose waiters rely on wake-ups, and poll as a fallback.
 pub(crate) trait Notified: Send + Sync {
-    /// Where it is announced that trying may be worth it.
+    /// Returns the channel of its wake-ups.
     fn channel_name(&self) -> ChannelName<'_>;
-    /// Where tasks of this process stand behind each other, as one waiter.
+    /// Returns the key of the local queue: its tasks form a single waiter.
     fn local_queue_key(&self) -> &[u8] {
         self.channel_name().name
     }
-    /// Looks whether it is.
-    fn glance(&self) -> Call<LockStatus>;
+    /// Reads whether it is free.
+    fn poll(&self) -> Call<LockStatus>;
 }
 
-/// A channel by its name.
+/// The name of a channel.
 #[derive(Clone, Copy)]
 pub(crate) struct ChannelName<'a> {
     pub(crate) name: &'a [u8],
@@ -124,7 +150,7 @@ pub(crate) struct ChannelName<'a> {
 }
 
 impl<'a> ChannelName<'a> {
-    /// In a sharded channel, as this library does.
+    /// Names a sharded channel, the form that this library uses.
     pub(crate) fn sharded(name: &'a str) -> Self {
         Self {
             name: name.as_bytes(),
@@ -141,30 +167,32 @@ impl<'a> ChannelName<'a> {
     }
 }
 
-/// What is waited for in a line on the server.
+/// A lock whose waiters queue on the server.
 pub(crate) trait ServerQueue: Send + Sync {
-    /// Where tasks of this process stand behind each other, as one waiter; `None` where each has a
-    /// place of its own.
+    /// Returns the key of the local queue, whose tasks form a single waiter.
+    /// `None` if each task has its own queue entry.
     fn local_queue_key(&self) -> Option<&[u8]>;
-    /// How those who wait are told.
-    fn delivery(&self, mark: &[u8]) -> GrantDelivery<'_>;
-    /// Takes the lock, or a place in line that is kept for `place` at a time; the place that `ticket`
-    /// participant for, where there is one.
-    fn enter(
+    /// Returns how grants reach a waiter.
+    fn delivery(&self, value: &[u8]) -> GrantDelivery<'_>;
+    /// Acquires the lock or enters the queue. The queue entry expires after
+    /// `queue_ttl` without a heartbeat. A `ticket` restores a lost entry.
+    fn enqueue(
         &self,
-        mark: &LockValue,
+        value: &LockValue,
         lease: Duration,
-        place: Duration,
+        queue_ttl: Duration,
         ticket: Option<u64>,
     ) -> Call<QueueStatus>;
-    /// Keeps the place, and says how it stands.
-    fn stay(&self, mark: &[u8], lease: Duration, place: Duration) -> Call<QueueStatus>;
+    /// Extends the queue entry, and returns the owner's status.
+    fn heartbeat(&self, value: &[u8], lease: Duration, queue_ttl: Duration) -> Call<QueueStatus>;
 }
 
-/// The two ways in which one who waits in line is told that its turn has come.
+/// The two ways in which a grant reaches a waiter.
 pub(crate) enum GrantDelivery<'a> {
-    /// The lock is given to it, and grants to all of this client are announced here.
+    /// The server grants the lock, and publishes the grant on this channel,
+    /// which all waiters of the client share.
     Push(&'a [u8]),
-    /// It is called by name, on a channel of its own, and then asks for the lock.
+    /// The server wakes the waiter on a channel of its own. The waiter then
+    /// acquires the lock.
     Wakeup(Channel),
 }

@@ -1,11 +1,12 @@
-//! The latch: a count on the server that goes down to zero, each caller once.
+//! The latch: a count on the server that each caller decrements once.
 
 use std::time::Duration;
 
-use super::call::first;
+use super::call::{Call, first};
 use super::keys::LockKeys;
+use super::kind::{ChannelName, Keys, Notified};
+use super::outcome::LockStatus;
 use super::script::script;
-use super::{Call, ChannelName, Keys, LockStatus, Notified};
 use crate::backend::{Command, Reply, RequestError, ServerError, Slot};
 use crate::options::millis_up;
 
@@ -34,39 +35,42 @@ impl LatchCalls {
         self.keys.slot
     }
 
-    /// Makes it; false when there is one.
+    /// Creates the latch. Returns false if one exists.
     pub(crate) fn set(&self, count: u32, life: Duration) -> Call<bool> {
         let (count, life) = (count.to_string(), millis_up(life).to_string());
         let args = [count.as_bytes(), life.as_bytes()];
         Call::script(&SET, &self.key(), &args, read_done)
     }
 
-    /// Counts down; how many are still to come, or `None` when there is no latch.
+    /// Counts down. Returns the remaining count, or `None` if there is no
+    /// latch.
     pub(crate) fn count_down(&self, caller: &str) -> Call<Option<u32>> {
         let args = [caller.as_bytes(), self.channel.as_bytes()];
         Call::script(&COUNT_DOWN, &self.key(), &args, |replies| {
             match first("a count-down", replies)?.int() {
                 Some(-1) => Ok(None),
-                left => match left.and_then(|left| u32::try_from(left).ok()) {
-                    Some(left) => Ok(Some(left)),
+                count => match count.and_then(|count| u32::try_from(count).ok()) {
+                    Some(remaining) => Ok(Some(remaining)),
                     None => Err(RequestError::malformed("a count-down", &[])),
                 },
             }
         })
     }
 
-    /// Deletes it; false when there was none.
+    /// Deletes the latch. Returns false if there was none.
     pub(crate) fn delete(&self) -> Call<bool> {
         Call::script(&DELETE, &self.key(), &[self.channel.as_bytes()], read_done)
     }
 
-    /// How many are still to come, or `None` when there is no latch.
-    pub(crate) fn left(&self) -> Call<Option<u32>> {
+    /// Reads the remaining count, or `None` if there is no latch.
+    pub(crate) fn remaining(&self) -> Call<Option<u32>> {
         let fields = Command::new("HMGET")
             .arg(self.keys.lock())
             .arg("kind")
-            .arg("left");
-        Call::new(vec![fields], |replies| read_left(first("HMGET", replies)?))
+            .arg("remaining");
+        Call::new(vec![fields], |replies| {
+            read_remaining(first("HMGET", replies)?)
+        })
     }
 
     fn key(&self) -> [&[u8]; 1] {
@@ -79,10 +83,10 @@ impl Notified for LatchCalls {
         ChannelName::sharded(&self.channel)
     }
 
-    fn glance(&self) -> Call<LockStatus> {
-        self.left().map(|left| match left {
+    fn poll(&self) -> Call<LockStatus> {
+        self.remaining().map(|remaining| match remaining {
             None | Some(0) => LockStatus::Free,
-            Some(_) => LockStatus::Held { left: None },
+            Some(_) => LockStatus::Held { remaining: None },
         })
     }
 }
@@ -94,19 +98,19 @@ fn read_done(replies: Vec<Reply>) -> Result<bool, RequestError> {
     }
 }
 
-fn read_left(reply: Reply) -> Result<Option<u32>, RequestError> {
+fn read_remaining(reply: Reply) -> Result<Option<u32>, RequestError> {
     let Reply::List(fields) = &reply else {
         return Err(RequestError::malformed("HMGET", &[reply]));
     };
     let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse().ok();
     match fields.as_slice() {
         [Reply::Nil, _] => Ok(None),
-        [Reply::Bytes(kind), Reply::Bytes(left)] if kind == b"latch" => match number(left) {
-            Some(left) => Ok(Some(left)),
+        [Reply::Bytes(kind), Reply::Bytes(count)] if kind == b"latch" => match number(count) {
+            Some(remaining) => Ok(Some(remaining)),
             None => Err(RequestError::malformed("HMGET", &[reply])),
         },
         [Reply::Bytes(_), _] => {
-            let refusal = ServerError::new("WRONGTYPE", "the key is that of a lock");
+            let refusal = ServerError::new("WRONGTYPE", "the key holds a lock");
             Err(RequestError::Refused(refusal))
         }
         _ => Err(RequestError::malformed("HMGET", &[reply])),

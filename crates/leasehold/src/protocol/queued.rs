@@ -1,161 +1,178 @@
-//! The queued family: holders with a lease each, and a queue of waiters that are granted the lock in turn.
+//! Locks with a queue: several holders with a lease each, and waiters that the
+//! server grants the lock in FIFO order.
 //!
-//! One algorithm for all its kinds: a lock has a capacity, an owner takes a weight of it, and a release grants
-//! the lock to the head of the queue as long as that fits. Each step is one script.
+//! One algorithm serves all kinds. A lock has a capacity, an owner takes a
+//! weight of it, and a release grants the lock to the head of the queue while
+//! it fits. Each step is one script.
 //!
-//! While one owner holds the lock and none waits, it is one plain string as a [mutex](super::lean) is, and is
-//! acquired, renewed and released by the mutex's commands. A second owner makes a queue of it by a script. A client
-//! that finds a queue where it expected the string asks by script, and does so until it finds the string again.
+//! While one owner holds the lock and none waits, it is a plain string, like a
+//! [mutex](super::single_key), and the mutex's commands acquire, renew and
+//! release it. A second owner turns it into a queue by a script. A client that
+//! finds a queue uses the scripts until it finds the string again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::call::{Step, first};
+use super::call::{Call, CallStep, first};
 use super::keys::QueueKeys;
-use super::record::{Form, Part};
-use super::script::{digits, script};
-use super::single_key::{self, Found, Taken};
-use super::{
-    AcquireReply, Call, Grant, GrantDelivery, Keys, Kind, LocalHandoff, LockValue, QueueStatus,
-    ReleaseReply, RenewReply, ServerQueue, TokenBlock, WaitStrategy, record, token,
+use super::kind::{
+    Downgrade, GrantDelivery, Keys, Kind, LocalHandoff, RaiseToken, ServerQueue, WaitStrategy,
 };
+use super::outcome::{AcquireReply, LockValue, QueueStatus, ReleaseReply, RenewReply};
+use super::record::{self, Form, Part};
+use super::script::{digits, script};
+use super::single_key::{self, Comparison, SetReply};
+use super::token::{self, TokenBlock};
 use crate::backend::{Capabilities, Reply, RequestError, ServerError, ServerErrorKind};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
 script!(
-    ENTER,
-    "queue/state.lua",
-    "queue/steps.lua",
-    "queue/enter.lua"
+    ENQUEUE,
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
+    "queue/enqueue.lua"
 );
 script!(
     RENEW,
-    "queue/state.lua",
-    "queue/steps.lua",
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
     "queue/renew.lua"
 );
 script!(
     RELEASE,
-    "queue/state.lua",
-    "queue/steps.lua",
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
     "queue/release.lua"
 );
 script!(
-    SHRINK,
-    "queue/state.lua",
-    "queue/steps.lua",
-    "queue/shrink.lua"
+    DOWNGRADE,
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
+    "queue/downgrade.lua"
 );
 script!(
     CAPACITY,
-    "queue/state.lua",
-    "queue/steps.lua",
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
     "queue/capacity.lua"
 );
-script!(LOOK, "queue/state.lua", "queue/look.lua");
-script!(TOKENS, "queue/state.lua", "queue/tokens.lua");
-script!(DROP, "queue/drop.lua");
+script!(STATS, "queue/prelude_state.lua", "queue/stats.lua");
+script!(
+    RESERVE_TOKENS,
+    "queue/prelude_state.lua",
+    "queue/reserve_tokens.lua"
+);
+script!(COMPARE_AND_DELETE, "queue/compare_and_delete.lua");
 
-/// How long a capacity that was set is remembered after the lock was last used.
-const KEPT: Duration = Duration::from_secs(30 * 86_400);
+/// How long the server keeps a capacity that was set after the lock was last
+/// used.
+const CAPACITY_TTL: Duration = Duration::from_secs(30 * 86_400);
 
-/// The calls of one lock of this family, for those who take the same share of it.
+/// The calls of a lock with a queue, for owners with the same parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
     keys: Arc<QueueKeys>,
-    share: QueueParams,
-    /// The kind and the key: what tasks of one process wait for together must be the same kind of lock.
-    gate: Arc<[u8]>,
-    /// Whether the lock had a queue when it was last seen. Only a guess at which step to take first.
+    params: QueueParams,
+    /// The kind and the key: tasks that share a waiter must want the same kind
+    /// of lock.
+    local_queue_key: Arc<[u8]>,
+    /// Whether the last reply showed a queue. Only a guess at which step to try
+    /// first.
     has_queue: Arc<AtomicBool>,
 }
 
-/// Which kind of lock it is, and how much of it is taken at a time.
+/// The kind of a lock, and how much of it an owner takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueParams {
-    /// The same for all who use the lock; others are refused.
+    /// The same for all clients of the lock; the server refuses others.
     pub(crate) kind: &'static str,
     pub(crate) capacity: u64,
     pub(crate) weight: u64,
-    /// Whether tasks of one process wait each for itself, since all of them can hold it together.
+    /// Whether each task has its own queue entry, because tasks of one client
+    /// can hold the lock together.
     pub(crate) shared: bool,
-    /// Whether tasks of one process may leave it to each other.
-    pub(crate) handed_on: bool,
+    /// Whether tasks of one client may hand the lock off locally.
+    pub(crate) local_handoff: bool,
 }
 
 impl QueueParams {
-    /// For one who takes nothing of the lock.
-    pub(crate) const NOTHING: Self = Self {
+    /// Parameters for a client that only releases.
+    pub(crate) const RELEASE_ONLY: Self = Self {
         kind: "",
         capacity: 0,
         weight: 0,
         shared: false,
-        handed_on: false,
+        local_handoff: false,
     };
 }
 
-/// How a lock of this family stands.
+/// The usage of a lock with a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueueStats {
-    /// How much of it is taken.
+    /// How much of the capacity is in use.
     pub(crate) used: u64,
-    /// How much there is, where the server knows.
+    /// The capacity, if the server knows it.
     pub(crate) capacity: Option<u64>,
-    pub(crate) waiting: u64,
+    /// The number of waiters.
+    pub(crate) waiters: u64,
     pub(crate) holder: Option<Holder>,
 }
 
 impl Queued {
-    pub(crate) fn new(keys: Arc<QueueKeys>, share: QueueParams) -> Self {
+    pub(crate) fn new(keys: Arc<QueueKeys>, params: QueueParams) -> Self {
         Self {
-            gate: [share.kind.as_bytes(), b" ", keys.key()].concat().into(),
+            local_queue_key: [params.kind.as_bytes(), b" ", keys.key()].concat().into(),
             has_queue: Arc::default(),
             keys,
-            share,
+            params,
         }
     }
 
-    /// The same lock, of which `weight` is taken.
+    /// Returns the same lock for an owner that takes `weight`.
     pub(crate) fn with_weight(&self, weight: u64) -> Self {
         let mut other = self.clone();
-        other.share.weight = weight;
+        other.params.weight = weight;
         other
     }
 
-    /// How much there is unless it was set.
+    /// Returns the capacity that applies unless one was set.
     pub(crate) fn capacity(&self) -> u64 {
-        self.share.capacity
+        self.params.capacity
     }
 
-    /// Sets the capacity, whatever those who enter say.
+    /// Sets the capacity, which overrides the one in owners' values.
     pub(crate) fn set_capacity(&self, capacity: u64) -> Call<()> {
-        let args = [self.share.kind.as_bytes(), &digits(capacity), &micros(KEPT)];
+        let args = [
+            self.params.kind.as_bytes(),
+            &digits(capacity),
+            &micros(CAPACITY_TTL),
+        ];
         Call::script(&CAPACITY, &self.keys.all(), &args, |replies| {
             first("a capacity", replies).map(drop)
         })
     }
 
-    /// How the lock stands.
+    /// Reads the usage of the lock.
     pub(crate) fn stats(&self) -> Call<QueueStats> {
-        Call::script(&LOOK, &self.keys.all(), &[], |replies| {
-            let reply = first("a look", replies)?;
-            let stats = read_census(&reply);
-            stats.ok_or_else(|| RequestError::malformed("a look", &[reply]))
+        Call::script(&STATS, &self.keys.all(), &[], |replies| {
+            let reply = first("queue stats", replies)?;
+            let stats = read_stats(&reply);
+            stats.ok_or_else(|| RequestError::malformed("queue stats", &[reply]))
         })
     }
 
-    /// Makes a lease or a place last at least `length` from now: both are kept by the same step.
-    fn keep(&self, mark: &[u8], length: Duration) -> Call<QueueStatus> {
-        let args = [record::owner(mark), &micros(length)];
-        Call::script(&RENEW, &self.keys.all(), &args, self.reader())
+    /// Extends a lease or a heartbeat to at least `length` from now.
+    fn extend(&self, value: &[u8], length: Duration) -> Call<QueueStatus> {
+        let args = [record::owner(value), &micros(length)];
+        Call::script(&RENEW, &self.keys.all(), &args, self.status_reader())
     }
 
     /// Acquires the lock by script, without waiting.
-    fn try_enter(&self, mark: &LockValue, lease: Duration) -> Call<AcquireReply> {
-        let entering = self.enter(mark, lease, Duration::ZERO, None);
-        entering.map(|standing| match standing {
+    fn try_enqueue(&self, value: &LockValue, lease: Duration) -> Call<AcquireReply> {
+        let enqueue = self.enqueue(value, lease, Duration::ZERO, None);
+        enqueue.map(|status| match status {
             QueueStatus::Holds { token, .. } => AcquireReply::Held { token },
             QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
                 AcquireReply::Busy { holder }
@@ -163,40 +180,42 @@ impl Queued {
         })
     }
 
-    /// Acquires the lock as a mutex does, and asks by script where it is no plain string or may have room.
-    fn take(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply> {
-        let (this, mark) = (self.clone(), mark.clone());
+    /// Acquires the lock like a mutex. Runs the script if the lock has a queue,
+    /// or may have room beside its holder.
+    fn acquire_plain(
+        &self,
+        value: &LockValue,
+        lease: Duration,
+        want_ttl: bool,
+    ) -> Call<AcquireReply> {
+        let (this, value) = (self.clone(), value.clone());
         let (lock, counter) = (self.keys.lock(), self.keys.counter());
-        let commands = single_key::acquire(lock, counter, &mark, lease, look);
+        let commands = single_key::acquire(lock, counter, &value, lease, want_ttl);
         Call::stepwise(commands, move |replies| {
-            let (value, left) = match single_key::read_acquire(&mark, &replies)? {
-                Taken::Held { token } => return Ok(Step::Done(AcquireReply::Held { token })),
-                Taken::Void { refusal } => {
-                    return Ok(Step::Done(AcquireReply::Unusable { refusal }));
-                }
-                Taken::Found { value, left } => (value, left),
+            let (found, pttl) = match single_key::read_acquire(&value, &replies)? {
+                SetReply::Acquired(reply) => return Ok(CallStep::Done(reply)),
+                SetReply::Found { value, pttl } => (value, pttl),
             };
-            let kind = this.share.kind;
-            match Form::of(value) {
-                Form::Alone(part) if part.kind == kind && this.is_shut_out_by(part) => {
-                    let holder = single_key::holder(value, left);
-                    Ok(Step::Done(AcquireReply::Busy { holder }))
+            let kind = this.params.kind;
+            match Form::of(found) {
+                Form::Alone(part) if part.kind == kind && !this.fits_beside(part) => {
+                    Ok(CallStep::Done(single_key::busy(found, pttl)))
                 }
-                Form::Alone(Part { kind: found, .. }) | Form::Queue(found) if found == kind => {
-                    Ok(Step::Next(this.try_enter(&mark, lease)))
+                Form::Alone(Part { kind: other, .. }) | Form::Queue(other) if other == kind => {
+                    Ok(CallStep::Next(this.try_enqueue(&value, lease)))
                 }
                 _ => Err(RequestError::Refused(single_key::another_kind())),
             }
         })
     }
 
-    fn is_shut_out_by(&self, part: Part<'_>) -> bool {
-        part.weight.saturating_add(self.share.weight) > part.capacity
+    fn fits_beside(&self, holder: Part<'_>) -> bool {
+        holder.weight.saturating_add(self.params.weight) <= holder.capacity
     }
 
-    /// Releases by script.
-    fn leave(&self, mark: &[u8], keep: Duration) -> Call<ReleaseReply> {
-        let args = [record::owner(mark), &micros(keep)];
+    /// Releases the lock or leaves the queue, by script.
+    fn remove(&self, value: &[u8], hold_for: Duration) -> Call<ReleaseReply> {
+        let args = [record::owner(value), &micros(hold_for)];
         Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
             match first("a release", replies)? {
                 Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
@@ -212,23 +231,24 @@ impl Queued {
         self.has_queue.load(Ordering::Relaxed)
     }
 
-    /// Reads how an owner stands, and notes whether there is a queue.
-    fn reader(
+    /// Returns a function that reads an owner's status, and records whether
+    /// the lock has a queue.
+    fn status_reader(
         &self,
     ) -> impl FnOnce(Vec<Reply>) -> Result<QueueStatus, RequestError> + Send + 'static {
         let has_queue = self.has_queue.clone();
         move |replies| {
-            let reply = first("an owner's standing", replies)?;
+            let reply = first("an owner's status", replies)?;
             let is_plain = reply.list().and_then(|parts| parts.get(4)) == Some(&Reply::Int(1));
             has_queue.store(!is_plain, Ordering::Relaxed);
-            match standing(&reply) {
-                Some(standing) => standing,
-                None => Err(RequestError::malformed("an owner's standing", &[reply])),
+            match read_status(&reply) {
+                Some(status) => status,
+                None => Err(RequestError::malformed("an owner's status", &[reply])),
             }
         }
     }
 
-    /// Where this client hears of grants, of this lock and of others.
+    /// Returns the channel of this client's grants, for all its locks.
     fn grants(&self) -> &[u8] {
         self.keys.grants().as_bytes()
     }
@@ -245,7 +265,7 @@ impl Kind for Queued {
             capacity,
             weight,
             ..
-        } = self.share;
+        } = self.params;
         let part = Part {
             kind,
             capacity,
@@ -254,150 +274,148 @@ impl Kind for Queued {
         record::write_part(part, owner, since_micros, note).into()
     }
 
-    /// Only if no owner waits and there is room.
-    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply> {
-        // A script says how much there is to a caller that asks for more.
-        match self.has_queue() || self.share.weight > self.share.capacity {
-            true => self.try_enter(mark, lease),
-            false => self.take(mark, lease, look),
+    /// Acquires the lock if no owner waits and it fits.
+    fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply> {
+        // The script reports the capacity to a caller that asks for more.
+        match self.has_queue() || self.params.weight > self.params.capacity {
+            true => self.try_enqueue(value, lease),
+            false => self.acquire_plain(value, lease, want_ttl),
         }
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
         if self.has_queue() {
-            return self.keep(mark, lease).map(|standing| kept(&standing));
+            return self.extend(value, lease).map(|status| renewed(&status));
         }
-        let (this, owned) = (self.clone(), LockValue::from(mark));
-        let renew = single_key::renew(self.keys.lock(), mark, lease);
+        let (this, owned) = (self.clone(), LockValue::from(value));
+        let renew = single_key::renew(self.keys.lock(), value, lease);
         Call::stepwise(vec![renew], move |replies| {
             Ok(match single_key::read_renewal(replies)? {
-                Found::Ours => Step::Done(RenewReply::Renewed),
-                Found::Nothing => Step::Done(RenewReply::NotOwner),
-                Found::Other => {
-                    Step::Next(this.keep(&owned, lease).map(|standing| kept(&standing)))
+                Comparison::Equal => CallStep::Done(RenewReply::Renewed),
+                Comparison::Free => CallStep::Done(RenewReply::NotOwner),
+                Comparison::Different => {
+                    CallStep::Next(this.extend(&owned, lease).map(|status| renewed(&status)))
                 }
             })
         })
     }
 
-    /// Ends a holding, or a place in the queue.
+    /// Releases the lock or leaves the queue.
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         server: Capabilities,
     ) -> Call<ReleaseReply> {
-        if keep.is_some() || self.has_queue() {
-            return self.leave(mark, keep.unwrap_or_default());
+        if hold_for.is_some() || self.has_queue() {
+            return self.remove(value, hold_for.unwrap_or_default());
         }
         let lock = self.keys.lock();
-        let command = single_key::compare_and_delete(lock, mark, server)
-            .unwrap_or_else(|| DROP.call(&[lock.as_bytes()], &[mark]));
-        let (this, owned) = (self.clone(), LockValue::from(mark));
+        let command = single_key::compare_and_delete(lock, value, server)
+            .unwrap_or_else(|| COMPARE_AND_DELETE.call(&[lock.as_bytes()], &[value]));
+        let (this, owned) = (self.clone(), LockValue::from(value));
         Call::stepwise(vec![command], move |replies| {
             match first("a release", replies)?.int() {
-                Some(1) => Ok(Step::Done(ReleaseReply::Released { notified: 0 })),
-                Some(0 | -1) => Ok(Step::Next(this.leave(&owned, Duration::ZERO))),
+                Some(1) => Ok(CallStep::Done(ReleaseReply::Released { notified: 0 })),
+                Some(0 | -1) => Ok(CallStep::Next(this.remove(&owned, Duration::ZERO))),
                 _ => Err(RequestError::malformed("a release", &[])),
             }
         })
     }
 
-    /// By script: whether the owner holds or waits, that is over.
-    fn cancel(&self, mark: &[u8], _server: Capabilities) -> Call<ReleaseReply> {
-        self.leave(mark, Duration::ZERO)
-    }
-
-    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
-        Some(token::raise(self.keys.counter(), floor))
-    }
-
-    fn downgrade(&self, mark: &[u8]) -> Option<Call<RenewReply>> {
-        let args = [record::owner(mark), &digits(1)];
-        let shrunk = Call::script(&SHRINK, &self.keys.all(), &args, self.reader());
-        Some(shrunk.map(|standing| kept(&standing)))
+    /// Runs the script, which covers owners that hold and owners that wait.
+    fn cancel(&self, value: &[u8], _server: Capabilities) -> Call<ReleaseReply> {
+        self.remove(value, Duration::ZERO)
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
         self.stats().map(|stats| stats.holder)
     }
 
-    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
-        self.share.handed_on.then_some(self)
-    }
-
     fn wait_strategy(&self) -> WaitStrategy<'_> {
         WaitStrategy::Queued(self)
+    }
+
+    fn raise_token(&self) -> Option<&dyn RaiseToken> {
+        Some(self)
+    }
+
+    fn downgrade(&self) -> Option<&dyn Downgrade> {
+        Some(self)
+    }
+
+    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
+        self.params.local_handoff.then_some(self)
+    }
+}
+
+impl RaiseToken for Queued {
+    fn raise_token(&self, floor: u64) -> Call<Token> {
+        token::raise(self.keys.counter(), floor)
+    }
+}
+
+impl Downgrade for Queued {
+    fn downgrade(&self, value: &[u8]) -> Call<RenewReply> {
+        let args = [record::owner(value), &digits(1)];
+        let downgrade = Call::script(&DOWNGRADE, &self.keys.all(), &args, self.status_reader());
+        downgrade.map(|status| renewed(&status))
     }
 }
 
 impl LocalHandoff for Queued {
-    fn reserve_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
-        let args = [record::owner(mark), &digits(count), &digits(own.as_u64())];
-        Call::script(&TOKENS, &self.keys.all(), &args, token::read_block)
+    fn reserve_tokens(&self, value: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
+        let args = [record::owner(value), &digits(count), &digits(own.as_u64())];
+        Call::script(&RESERVE_TOKENS, &self.keys.all(), &args, token::read_block)
     }
 
-    fn holder_info(&self, mark: &[u8]) -> Holder {
-        record::read(mark)
+    fn holder_info(&self, value: &[u8]) -> Holder {
+        record::read(value)
     }
 }
 
 impl ServerQueue for Queued {
-    /// Those who share the lock are let in together, so each has a place of its own.
     fn local_queue_key(&self) -> Option<&[u8]> {
-        (!self.share.shared).then_some(&*self.gate)
+        (!self.params.shared).then_some(&*self.local_queue_key)
     }
 
-    fn delivery(&self, _mark: &[u8]) -> GrantDelivery<'_> {
+    fn delivery(&self, _value: &[u8]) -> GrantDelivery<'_> {
         GrantDelivery::Push(self.grants())
     }
 
-    fn enter(
+    fn enqueue(
         &self,
-        mark: &LockValue,
+        value: &LockValue,
         lease: Duration,
-        place: Duration,
+        queue_ttl: Duration,
         ticket: Option<u64>,
     ) -> Call<QueueStatus> {
-        let (lease, place) = (micros(lease), micros(place));
+        let (lease, queue_ttl) = (micros(lease), micros(queue_ttl));
         let ticket = digits(ticket.unwrap_or_default());
-        let args = [mark, self.grants(), &lease, &place, &ticket];
-        Call::script(&ENTER, &self.keys.all(), &args, self.reader())
+        let args = [value, self.grants(), &lease, &queue_ttl, &ticket];
+        Call::script(&ENQUEUE, &self.keys.all(), &args, self.status_reader())
     }
 
-    fn stay(&self, mark: &[u8], _lease: Duration, place: Duration) -> Call<QueueStatus> {
-        self.keep(mark, place)
+    fn heartbeat(&self, value: &[u8], _lease: Duration, queue_ttl: Duration) -> Call<QueueStatus> {
+        self.extend(value, queue_ttl)
     }
 }
 
-/// Whether the owner has the lock still.
-fn kept(standing: &QueueStatus) -> RenewReply {
-    match standing {
+fn renewed(status: &QueueStatus) -> RenewReply {
+    match status {
         QueueStatus::Holds { .. } => RenewReply::Renewed,
         QueueStatus::Waits { .. } | QueueStatus::Gone { .. } => RenewReply::NotOwner,
     }
 }
 
-/// Whole microseconds, rounded up: the server never keeps anything shorter than was asked.
+/// Returns whole microseconds, rounded up: the server never shortens a
+/// duration.
 fn micros(duration: Duration) -> Vec<u8> {
     duration.as_nanos().div_ceil(1000).to_string().into_bytes()
 }
 
-impl Grant {
-    /// Reads what a promotion publishes: `OWNER TOKEN END`.
-    pub(crate) fn read(message: &[u8]) -> Option<Self> {
-        let mut words = std::str::from_utf8(message).ok()?.split(' ');
-        let grant = Self {
-            owner: words.next()?.parse().ok()?,
-            token: Token::new(words.next()?.parse().ok()?),
-            end: words.next()?.parse().ok()?,
-        };
-        words.next().is_none().then_some(grant)
-    }
-}
-
-/// The replies that `queue/steps.lua` lists; `None` when it is none of them.
-fn standing(reply: &Reply) -> Option<Result<QueueStatus, RequestError>> {
+/// Reads a status as listed in `queue/prelude_steps.lua`; `None` if malformed.
+fn read_status(reply: &Reply) -> Option<Result<QueueStatus, RequestError>> {
     let Reply::List(parts) = reply else {
         return None;
     };
@@ -409,7 +427,7 @@ fn standing(reply: &Reply) -> Option<Result<QueueStatus, RequestError>> {
         },
         1 => QueueStatus::Holds {
             token: Token::new(number(1)?),
-            left: Duration::from_micros(number(3)?.saturating_sub(now)),
+            remaining: Duration::from_micros(number(3)?.saturating_sub(now)),
         },
         2 => QueueStatus::Waits {
             ahead: number(1)?,
@@ -420,14 +438,14 @@ fn standing(reply: &Reply) -> Option<Result<QueueStatus, RequestError>> {
         3 => {
             return Some(Err(RequestError::Refused(ServerError {
                 kind: ServerErrorKind::TooMuch,
-                message: format!("there are only {} in all", number(1)?),
+                message: format!("above the capacity of {}", number(1)?),
             })));
         }
         _ => return None,
     }))
 }
 
-fn read_census(reply: &Reply) -> Option<QueueStats> {
+fn read_stats(reply: &Reply) -> Option<QueueStats> {
     let Reply::List(parts) = reply else {
         return None;
     };
@@ -437,17 +455,18 @@ fn read_census(reply: &Reply) -> Option<QueueStats> {
     Some(QueueStats {
         used,
         capacity: number(1).filter(|capacity| *capacity > 0),
-        waiting: number(3)?,
+        waiters: number(3)?,
         holder: (used > 0).then_some(holder),
     })
 }
 
-/// Who stands in an entry, or nobody.
+/// Reads the holder in an entry; all fields are empty if the entry is.
 fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
     participant(entry, end, now).map(|(_, holder)| holder)
 }
 
-/// The mark in an entry, `WEIGHT FIRST TOKEN SINCE CHANNEL MARK`, and whose it is.
+/// Reads the value in an entry, and its owner as a holder. The entry is
+/// `WEIGHT FIRST_LEASE TOKEN SINCE CHANNEL VALUE`.
 pub(super) fn participant(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holder)> {
     let Reply::Bytes(entry) = entry else {
         return None;
@@ -458,16 +477,16 @@ pub(super) fn participant(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>,
         let since = Duration::from_micros((since > 0).then_some(since)?);
         std::time::UNIX_EPOCH.checked_add(since)
     });
-    // A release that keeps the lock puts `-` in place of the channel.
+    // A release with `hold_for` replaces the channel by `-`.
     let released = parts.next() == Some(b"-");
-    let mark = parts.next().unwrap_or_default();
-    let asked = record::read(mark);
+    let value = parts.next().unwrap_or_default();
+    let written = record::read(value);
     let holder = Holder {
-        // Of one who waits: since when it does.
-        since: held_since.or(asked.since),
+        // The value of a waiter says since when it waits.
+        since: held_since.or(written.since),
         lease_remaining: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
         released,
-        ..asked
+        ..written
     };
-    Some((mark.to_vec(), holder))
+    Some((value.to_vec(), holder))
 }

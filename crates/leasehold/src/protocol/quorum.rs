@@ -1,9 +1,12 @@
-//! The voted family: one string key on each of several independent nodes, held by whoever has a majority.
+//! A lock on several independent nodes: one string key on each of them, held by
+//! the owner that has a majority.
 //!
-//! Every call is sent to all nodes at once and answered by a [`Reply::PerNode`]; what that comes to is decided in
-//! [`tally`]. The token is proposed by the client, the same to all nodes, and a node grants only above what it
-//! has granted before: any two majorities share a node, so tokens are unique and rise. Clocks only decide how
-//! often a second round is needed, and when a node may forget: one that is days off does not vote.
+//! Every call goes to all nodes at once and is answered by a
+//! [`Reply::PerNode`]; [`tally`] decides what that means. The client proposes a
+//! token, the same one to all nodes, and a node grants only tokens above those
+//! it granted before. Any two majorities share a node, so tokens are unique and
+//! rise. Clocks only affect how often a second round is needed, and when a node
+//! may forget: a node whose clock is days off does not vote.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +14,15 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::call::Call;
 use super::keys::LockKeys;
+use super::kind::{ChannelName, Keys, Kind, Notified, Repair, WaitStrategy};
+use super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use super::pttl::remaining;
+use super::record;
 use super::script::{digest, digits, script};
+use super::single_key::release_after;
 use super::tally::{self, Ballot, RenewalTally, Verdict};
-use super::{
-    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
-    RenewReply, WaitStrategy, record,
-};
 use crate::backend::{
     Capabilities, Command, Reply, RequestError, ServerError, ServerErrorKind, majority,
 };
@@ -25,14 +30,13 @@ use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
 
-script!(VOTE, "quorum/vote.lua");
-script!(RENEW, "quorum/renew.lua");
-script!(FILL, "quorum/fill.lua");
+script!(VOTE, "quorum/prelude.lua", "quorum/vote.lua");
+script!(RENEW, "quorum/prelude.lua", "quorum/renew.lua");
+script!(REPAIR, "quorum/prelude.lua", "quorum/repair.lua");
 script!(RELEASE, "quorum/release.lua");
-script!(KEEP, "lean/keep.lua");
-script!(ADMIT, "quorum/admit.lua");
+script!(REJOIN, "quorum/prelude.lua", "quorum/rejoin.lua");
 
-/// The calls of one lock of this family.
+/// The calls of a lock on several independent nodes.
 #[derive(Debug)]
 pub(crate) struct QuorumLock {
     keys: LockKeys,
@@ -43,37 +47,30 @@ pub(crate) struct QuorumLock {
 impl QuorumLock {
     pub(crate) fn new(keys: LockKeys, electorate: &Arc<Electorate>) -> Self {
         Self {
-            votes: keys.beside("votes"),
+            votes: keys.related("votes"),
             electorate: electorate.clone(),
             keys,
         }
     }
 
-    fn standing(&self) -> &[u8] {
-        self.electorate.standing.as_bytes()
+    fn voter(&self) -> &[u8] {
+        self.electorate.voter.as_bytes()
     }
 
-    /// Leaves the lock to end by itself `left` from now, wherever it is ours.
-    fn keep(&self, mark: &[u8], left: Duration) -> Call<ReleaseReply> {
-        let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
-        Call::script(&KEEP, &[self.key()], &args, |replies| {
-            read_release(&replies)
-        })
-    }
-
-    /// The nodes' clock when the owner was made, told apart from others of the same millisecond by the
-    /// owner itself; above whatever was seen before.
-    fn proposal(&self, mark: &[u8]) -> u64 {
-        let since = record::read(mark).since;
+    /// Proposes a token: the nodes' clock when the owner was created, plus a
+    /// salt that differs between owners of one millisecond. Always above every
+    /// token this client has seen.
+    fn propose_token(&self, value: &[u8]) -> u64 {
+        let since = record::read(value).since;
         let since = since.and_then(|since| since.duration_since(std::time::UNIX_EPOCH).ok());
         let since = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-        let owner = record::owner(mark).iter().take(8);
+        let owner = record::owner(value).iter().take(8);
         let salt = owner.fold(0, |sum, byte| sum * 31 + u64::from(*byte)) % 1000;
-        (since + salt).max(self.electorate.seen.load(Ordering::Relaxed) + 1)
+        (since + salt).max(self.electorate.highest_seen.load(Ordering::Relaxed) + 1)
     }
 }
 
-/// Every call goes to all nodes.
+/// Sends every call to all nodes.
 impl Kind for QuorumLock {
     fn keys(&self) -> &dyn Keys {
         &self.keys
@@ -83,29 +80,34 @@ impl Kind for QuorumLock {
         record::write(owner, since_micros, note).into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
-        let token = self.proposal(mark);
-        let keys = [self.key(), self.votes.as_bytes(), self.standing()];
-        let args = [mark, &digits(millis_up(lease))[..], &digits(token)];
-        let (electorate, own) = (self.electorate.clone(), mark.clone());
+    fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
+        let token = self.propose_token(value);
+        let keys = [self.key(), self.votes.as_bytes(), self.voter()];
+        let args = [value, &digits(millis_up(lease))[..], &digits(token)];
+        let (electorate, own) = (self.electorate.clone(), value.clone());
         Call::script(&VOTE, &keys, &args, move |replies| {
-            electorate.note(&replies);
-            let ballots: Vec<_> = each("a vote", &replies)?.iter().map(ballot).collect();
-            let verdict = tally::election(&ballots);
+            electorate.record_refusals(&replies);
+            let ballots: Vec<_> = each("a vote", &replies)?.iter().map(read_ballot).collect();
+            let verdict = tally::count_votes(&ballots);
             Ok(match verdict {
                 Verdict::Held => {
-                    electorate.seen.fetch_max(token, Ordering::Relaxed);
+                    electorate.highest_seen.fetch_max(token, Ordering::Relaxed);
                     let token = Token::new(token);
                     AcquireReply::Held { token }
                 }
-                Verdict::Busy { mark, .. } if *mark == *own => {
+                Verdict::Busy { value, .. } if *value == *own => {
                     return Err(RequestError::malformed("a vote", &replies));
                 }
-                Verdict::Busy { mark, left } => AcquireReply::Busy {
-                    holder: holder(&mark, left),
+                Verdict::Busy {
+                    value,
+                    remaining_ms,
+                } => AcquireReply::Busy {
+                    holder: holder(&value, remaining_ms),
                 },
                 Verdict::Split { highest } => {
-                    electorate.seen.fetch_max(highest, Ordering::Relaxed);
+                    electorate
+                        .highest_seen
+                        .fetch_max(highest, Ordering::Relaxed);
                     AcquireReply::Split
                 }
                 Verdict::TooFew { voting } => AcquireReply::Unusable {
@@ -115,45 +117,37 @@ impl Kind for QuorumLock {
         })
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
-        let keys = [self.key(), self.standing()];
-        let args = [mark, &digits(millis_up(lease))];
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
+        let keys = [self.key(), self.voter()];
+        let args = [value, &digits(millis_up(lease))];
         let electorate = self.electorate.clone();
         Call::script(&RENEW, &keys, &args, move |replies| {
-            electorate.note(&replies);
-            match tally::hold(&numbers("a renewal", &replies)?) {
-                RenewalTally::Kept { everywhere: true } => Ok(RenewReply::Renewed),
-                RenewalTally::Kept { everywhere: false } => Ok(RenewReply::OnMajority),
-                RenewalTally::Gone => Ok(RenewReply::NotOwner),
-                RenewalTally::Unknown => {
-                    Err(RequestError::Unknown("too few nodes have answered".into()))
-                }
+            electorate.record_refusals(&replies);
+            match tally::count_renewals(&numbers("a renewal", &replies)?) {
+                RenewalTally::Renewed { everywhere: true } => Ok(RenewReply::Renewed),
+                RenewalTally::Renewed { everywhere: false } => Ok(RenewReply::OnMajority),
+                RenewalTally::NotOwner => Ok(RenewReply::NotOwner),
+                RenewalTally::Unknown => Err(no_majority_replied()),
             }
         })
     }
 
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         _server: Capabilities,
     ) -> Call<ReleaseReply> {
-        if let Some(left) = keep {
-            return self.keep(mark, left);
+        if let Some(hold_for) = hold_for {
+            let command = release_after(self.key(), value, hold_for);
+            return Call::new(vec![command], |replies| read_release(&replies));
         }
-        // What is published must not tell the owner, which is a secret.
-        let which = digest(&String::from_utf8_lossy(mark));
-        let args = [mark, self.keys.channel().as_bytes(), which.as_bytes()];
+        // The message must not contain the owner, which is a secret.
+        let message = digest(&String::from_utf8_lossy(value));
+        let args = [value, self.keys.channel().as_bytes(), message.as_bytes()];
         Call::script(&RELEASE, &[self.key()], &args, |replies| {
             read_release(&replies)
         })
-    }
-
-    fn repair(&self, mark: &[u8], left: Duration, token: Token) -> Option<Call<()>> {
-        let keys = [self.key(), self.votes.as_bytes(), self.standing()];
-        let left = digits(millis_up(left).max(1));
-        let args = [mark, &left[..], &digits(token.as_u64())];
-        Some(Call::script(&FILL, &keys, &args, |_| Ok(())))
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
@@ -162,21 +156,24 @@ impl Kind for QuorumLock {
             Command::new("PTTL").arg(self.key()),
         ];
         Call::new(commands, |replies| {
-            let [Reply::PerNode(marks), Reply::PerNode(left)] = replies.as_slice() else {
+            let [Reply::PerNode(values), Reply::PerNode(pttls)] = replies.as_slice() else {
                 return Err(RequestError::malformed("GET", &replies));
             };
-            let ballots = marks.iter().zip(left).map(|(mark, left)| match mark {
-                Some(Reply::Bytes(mark)) => Ballot::Taken {
-                    mark: mark.clone(),
-                    left: left.as_ref().and_then(Reply::int).unwrap_or(0),
+            let ballots = values.iter().zip(pttls).map(|(value, pttl)| match value {
+                Some(Reply::Bytes(value)) => Ballot::Busy {
+                    value: value.clone(),
+                    remaining_ms: pttl.as_ref().and_then(Reply::int).unwrap_or(0),
                 },
                 Some(Reply::Nil) => Ballot::Granted,
-                _ => Ballot::Silent,
+                _ => Ballot::NoReply,
             });
             let ballots: Vec<_> = ballots.collect();
-            match tally::election(&ballots) {
+            match tally::count_votes(&ballots) {
                 Verdict::Held | Verdict::Split { .. } => Ok(None),
-                Verdict::Busy { mark, left } => Ok(Some(holder(&mark, left))),
+                Verdict::Busy {
+                    value,
+                    remaining_ms,
+                } => Ok(Some(holder(&value, remaining_ms))),
                 Verdict::TooFew { voting } => {
                     Err(RequestError::Refused(too_few(voting, ballots.len())))
                 }
@@ -187,6 +184,19 @@ impl Kind for QuorumLock {
     fn wait_strategy(&self) -> WaitStrategy<'_> {
         WaitStrategy::Notified(self)
     }
+
+    fn repair(&self) -> Option<&dyn Repair> {
+        Some(self)
+    }
+}
+
+impl Repair for QuorumLock {
+    fn repair(&self, value: &[u8], remaining: Duration, token: Token) -> Call<()> {
+        let keys = [self.key(), self.votes.as_bytes(), self.voter()];
+        let remaining_ms = digits(millis_up(remaining).max(1));
+        let args = [value, &remaining_ms[..], &digits(token.as_u64())];
+        Call::script(&REPAIR, &keys, &args, |_| Ok(()))
+    }
 }
 
 impl Notified for QuorumLock {
@@ -194,94 +204,98 @@ impl Notified for QuorumLock {
         ChannelName::sharded(self.keys.channel())
     }
 
-    fn glance(&self) -> Call<LockStatus> {
+    fn poll(&self) -> Call<LockStatus> {
         self.holder().map(|holder| match holder {
             None => LockStatus::Free,
             Some(holder) => LockStatus::Held {
-                left: holder.lease_remaining,
+                remaining: holder.lease_remaining,
             },
         })
     }
 }
 
-/// Which nodes may vote: the calls by which that is asked and granted, and what their voters share.
+/// The nodes of a quorum as voters: the calls that ask which of them vote and
+/// let them rejoin, and the state that all locks of the quorum share.
 #[derive(Debug)]
 pub(crate) struct Electorate {
-    standing: String,
-    /// The highest token that this client has seen, of any lock.
-    seen: AtomicU64,
-    /// Says that a node has refused to vote.
-    barred: Notify,
+    voter: String,
+    /// The highest token of any lock that this client has seen.
+    highest_seen: AtomicU64,
+    /// Notified when a node refuses to vote.
+    refusals: Notify,
 }
 
-/// What a node replies that may not vote, alone or first in a list.
-const BARRED: i64 = 3;
+/// The reply of a node that does not vote, alone or first in a list.
+const NOT_VOTING: i64 = 3;
 
-/// Whether a node may vote.
+/// Whether a node votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeStatus {
-    /// It votes, and knows of tokens up to this.
+    /// The node votes, and knows of tokens up to `highest`.
     Voting { highest: u64 },
-    /// Its quarantine is over: it may be told from where on to vote.
+    /// The quarantine is over; the node rejoins when it is sent a floor.
     Ready,
-    /// It was started again, and leases from before may not have ended.
-    Quarantined { left: Duration },
-    /// It has not answered.
+    /// The node was restarted, and leases from before may not have ended.
+    Quarantined { remaining: Duration },
+    /// The node has not replied.
     NoReply,
 }
 
 impl Electorate {
-    pub(crate) fn new(standing: &str) -> Self {
+    pub(crate) fn new(voter: &str) -> Self {
         Self {
-            standing: standing.to_owned(),
-            seen: AtomicU64::new(0),
-            barred: Notify::new(),
+            voter: voter.to_owned(),
+            highest_seen: AtomicU64::new(0),
+            refusals: Notify::new(),
         }
     }
 
-    /// Waits until a node has refused to vote.
-    pub(crate) async fn barred(&self) {
-        self.barred.notified().await;
+    /// Waits until a node refuses to vote.
+    pub(crate) async fn vote_refused(&self) {
+        self.refusals.notified().await;
     }
 
-    /// Notes whether a node has refused to vote.
-    pub(crate) fn note(&self, replies: &[Reply]) {
+    /// Records whether a node has refused to vote.
+    pub(crate) fn record_refusals(&self, replies: &[Reply]) {
         let Some(Reply::PerNode(each)) = replies.first() else {
             return;
         };
-        let first = |reply: &Reply| match reply {
+        let code = |reply: &Reply| match reply {
             Reply::List(parts) => parts.first().and_then(Reply::int),
             reply => reply.int(),
         };
         if each
             .iter()
             .flatten()
-            .any(|reply| first(reply) == Some(BARRED))
+            .any(|reply| code(reply) == Some(NOT_VOTING))
         {
-            self.barred.notify_one();
+            self.refusals.notify_one();
         }
     }
 
     /// Asks every node whether it votes.
-    pub(crate) fn survey(&self, longest: Duration) -> Call<Vec<NodeStatus>> {
-        self.admit(longest, 0)
+    pub(crate) fn poll_nodes(&self, max_lease: Duration) -> Call<Vec<NodeStatus>> {
+        self.rejoin(max_lease, 0)
     }
 
-    /// Lets every node vote whose quarantine of `longest` is over, above `floor`.
-    pub(crate) fn admit(&self, longest: Duration, floor: u64) -> Call<Vec<NodeStatus>> {
-        let args = [&digits(millis_up(longest))[..], &digits(floor)];
-        Call::script(&ADMIT, &[self.standing.as_bytes()], &args, |replies| {
-            let seats: Vec<_> = each("an admission", &replies)?.iter().map(seat).collect();
+    /// Lets every node rejoin whose quarantine of `max_lease` is over. It then
+    /// votes above `floor`.
+    pub(crate) fn rejoin(&self, max_lease: Duration, floor: u64) -> Call<Vec<NodeStatus>> {
+        let args = [&digits(millis_up(max_lease))[..], &digits(floor)];
+        Call::script(&REJOIN, &[self.voter.as_bytes()], &args, |replies| {
+            let nodes = each("node statuses", &replies)?;
+            let nodes: Vec<_> = nodes.iter().map(read_node).collect();
             match refusal(&replies) {
                 Some(refusal) => Err(RequestError::Refused(refusal)),
-                None => Ok(seats),
+                None => Ok(nodes),
             }
         })
         .await_all_nodes()
     }
 }
 
-/// Why a node refuses for good, where one does: a wrong type, a missing right, a full memory.
+/// Returns a node's permanent error, if one has any: a wrong type, a missing
+/// permission, a full memory.
 fn refusal(replies: &[Reply]) -> Option<ServerError> {
     let Some(Reply::PerNode(each)) = replies.first() else {
         return None;
@@ -294,13 +308,17 @@ fn refusal(replies: &[Reply]) -> Option<ServerError> {
     })
 }
 
-/// Too few nodes vote.
+/// Returns the error for a quorum in which fewer than a majority can vote.
 pub(crate) fn too_few(voting: usize, nodes: usize) -> ServerError {
     let needed = majority(nodes);
     ServerError {
         kind: ServerErrorKind::TooFewVote,
         message: format!("{voting} of {nodes} nodes can vote, {needed} are needed"),
     }
+}
+
+fn no_majority_replied() -> RequestError {
+    RequestError::Unknown("fewer than a majority of the nodes have replied".into())
 }
 
 fn each<'a>(what: &str, replies: &'a [Reply]) -> Result<&'a [Option<Reply>], RequestError> {
@@ -315,29 +333,29 @@ fn numbers(what: &str, replies: &[Reply]) -> Result<Vec<Option<i64>>, RequestErr
     Ok(each.map(|reply| reply.as_ref()?.int()).collect())
 }
 
-fn ballot(reply: &Option<Reply>) -> Ballot {
+fn read_ballot(reply: &Option<Reply>) -> Ballot {
     let read = || {
         let parts = reply.as_ref()?.list()?;
         let number = parts.get(1)?.int()?;
         Some(match parts.first()?.int()? {
             1 => Ballot::Granted,
             0 => match parts.get(2)? {
-                Reply::Bytes(mark) => Ballot::Taken {
-                    mark: mark.clone(),
-                    left: number,
+                Reply::Bytes(value) => Ballot::Busy {
+                    value: value.clone(),
+                    remaining_ms: number,
                 },
-                _ => Ballot::Silent,
+                _ => Ballot::NoReply,
             },
             2 => Ballot::Stale {
                 highest: u64::try_from(number).ok()?,
             },
-            _ => Ballot::Barred,
+            _ => Ballot::NotVoting,
         })
     };
-    read().unwrap_or(Ballot::Silent)
+    read().unwrap_or(Ballot::NoReply)
 }
 
-fn seat(reply: &Option<Reply>) -> NodeStatus {
+fn read_node(reply: &Option<Reply>) -> NodeStatus {
     let read = || {
         let parts = reply.as_ref()?.list()?;
         let number = u64::try_from(parts.get(1)?.int()?).ok()?;
@@ -345,7 +363,7 @@ fn seat(reply: &Option<Reply>) -> NodeStatus {
             1 => NodeStatus::Voting { highest: number },
             2 => NodeStatus::Ready,
             _ => NodeStatus::Quarantined {
-                left: Duration::from_millis(number),
+                remaining: Duration::from_millis(number),
             },
         })
     };
@@ -353,16 +371,16 @@ fn seat(reply: &Option<Reply>) -> NodeStatus {
 }
 
 fn read_release(replies: &[Reply]) -> Result<ReleaseReply, RequestError> {
-    match tally::freed(&numbers("a release", replies)?) {
+    match tally::count_releases(&numbers("a release", replies)?) {
         Some(true) => Ok(ReleaseReply::Released { notified: 0 }),
         Some(false) => Ok(ReleaseReply::NotOwner),
-        None => Err(RequestError::Unknown("too few nodes have answered".into())),
+        None => Err(no_majority_replied()),
     }
 }
 
-fn holder(mark: &[u8], left: i64) -> Holder {
+fn holder(value: &[u8], remaining_ms: i64) -> Holder {
     Holder {
-        lease_remaining: u64::try_from(left).ok().map(Duration::from_millis),
-        ..record::read(mark)
+        lease_remaining: remaining(remaining_ms),
+        ..record::read(value)
     }
 }

@@ -1,8 +1,10 @@
-//! The value of a held lock: its owner, and who that is for people who look.
+//! The value of a held lock: its owner, and a description for people.
 //!
-//! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces: `lh1` the version of this layout,
-//! OWNER 32 hex digits, SINCE the server's clock in milliseconds, NOTE free text to the end. A lock that is released
-//! and still kept from others has `lh1:kept` there. A lock that can have a queue has `lh1:KIND:CAPACITY:WEIGHT`.
+//! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces. `lh1` is the
+//! version of this layout, OWNER has 32 hex digits, SINCE is the server's clock
+//! in milliseconds, and NOTE is free text to the end. A released lock that
+//! `at_least` still holds begins with `lh1:released`. A lock that can have a
+//! queue begins with `lh1:KIND:CAPACITY:WEIGHT`.
 
 use std::fmt::{Display, Write};
 use std::sync::LazyLock;
@@ -13,16 +15,17 @@ use crate::owner::Owner;
 
 const VERSION: &str = "lh1";
 
-/// What stands in place of the version once the owner has released the lock and `at_least` keeps it from others.
-const KEPT: &str = "lh1:kept";
+/// Replaces the version once the owner has released the lock and `at_least`
+/// keeps other clients out.
+const RELEASED: &str = "lh1:released";
 
-/// What the summary of a queue begins with, which names no holder.
+/// The prefix of a queue's summary.
 const QUEUE: &str = "lh1:queue:";
 
-/// Which lock a value belongs to.
+/// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form<'a> {
-    /// A mutex.
+    /// The holder of a mutex.
     Mutex,
     /// The only holder of a lock that can have a queue.
     Alone(Part<'a>),
@@ -32,7 +35,7 @@ pub(super) enum Form<'a> {
     Foreign,
 }
 
-/// How much of a lock that can have a queue its holder has.
+/// The part of a lock that one holder takes, if the lock can have a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part<'a> {
     pub(super) kind: &'a str,
@@ -55,7 +58,7 @@ impl<'a> Form<'a> {
     pub(super) fn of(value: &'a [u8]) -> Self {
         let end = value.iter().position(|byte| *byte == b' ');
         let first = std::str::from_utf8(&value[..end.unwrap_or(0)]).unwrap_or_default();
-        if first == VERSION || first == KEPT {
+        if first == VERSION || first == RELEASED {
             return Self::Mutex;
         }
         if let Some(kind) = first.strip_prefix(QUEUE) {
@@ -77,12 +80,12 @@ impl<'a> Form<'a> {
     }
 }
 
-/// The value that stands for one acquisition of a mutex by this process.
+/// Returns the value of one acquisition of a mutex by this process.
 pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
     write_as(VERSION, owner, since_micros, note)
 }
 
-/// The value that stands for one acquisition of `part` of a lock by this process.
+/// Returns the value of one acquisition of `part` of a lock by this process.
 pub(super) fn write_part(part: Part<'_>, owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
     write_as(part, owner, since_micros, note)
 }
@@ -95,18 +98,20 @@ fn write_as(form: impl Display, owner: &Owner, since_micros: u64, note: &str) ->
     value.into_bytes()
 }
 
-/// Returns the value that keeps others out after a release. It names the same holder as `mark`, and no renewal matches it.
-pub(super) fn kept(mark: &[u8]) -> Vec<u8> {
-    let rest = mark.strip_prefix(VERSION.as_bytes()).unwrap_or(mark);
-    [KEPT.as_bytes(), rest].concat()
+/// Returns the value that replaces `value` after a release with `hold_for`. It
+/// names the same holder, and no renewal matches it.
+pub(super) fn released(value: &[u8]) -> Vec<u8> {
+    let rest = value.strip_prefix(VERSION.as_bytes()).unwrap_or(value);
+    [RELEASED.as_bytes(), rest].concat()
 }
 
-/// The owner in a value of this layout.
-pub(super) fn owner(mark: &[u8]) -> &[u8] {
-    mark.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
+/// Returns the owner in a value of this layout.
+pub(super) fn owner(value: &[u8]) -> &[u8] {
+    value.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
 }
 
-/// The process that made `value`, by what its owners end with; `None` when it is not of this layout.
+/// Returns the process that wrote `value`, which is the second half of its
+/// owner; `None` if the value has another layout.
 pub(super) fn process(value: &[u8]) -> Option<&str> {
     if !matches!(Form::of(value), Form::Mutex | Form::Alone(_)) {
         return None;
@@ -116,16 +121,17 @@ pub(super) fn process(value: &[u8]) -> Option<&str> {
     is_owner.then(|| &owner[16..])
 }
 
-/// Who wrote `value`; a holder without particulars when it is not of this layout.
+/// Reads the holder that wrote `value`. All fields are empty if the value has
+/// another layout.
 pub(super) fn read(value: &[u8]) -> Holder {
     let ours = matches!(Form::of(value), Form::Mutex | Form::Alone(_));
     let text = std::str::from_utf8(value).ok().filter(|_| ours);
-    text.and_then(particulars).unwrap_or_default()
+    text.and_then(read_fields).unwrap_or_default()
 }
 
-fn particulars(value: &str) -> Option<Holder> {
+fn read_fields(value: &str) -> Option<Holder> {
     let mut parts = value.splitn(6, ' ');
-    let released = parts.next()? == KEPT;
+    let released = parts.next()? == RELEASED;
     let _owner = parts.next()?;
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     let pid = parts.next()?.parse().ok()?;
@@ -143,7 +149,7 @@ fn particulars(value: &str) -> Option<Holder> {
     })
 }
 
-/// This machine's name, in one word.
+/// Returns this machine's name, without whitespace.
 fn host() -> &'static str {
     static HOST: LazyLock<String> = LazyLock::new(|| {
         let system = rustix::system::uname();
@@ -161,12 +167,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_without_the_owner() {
+    fn holder_is_read_back_without_the_owner() {
         let owner = Owner::random();
-        let holder = read(&write(&owner, 1_763_000_000_123_456, "batch of the day"));
+        let holder = read(&write(&owner, 1_763_000_000_123_456, "daily batch"));
         assert_eq!(holder.pid, Some(std::process::id()));
         assert_eq!(holder.host.as_deref(), Some(host()));
-        assert_eq!(holder.note.as_deref(), Some("batch of the day"));
+        assert_eq!(holder.note.as_deref(), Some("daily batch"));
         assert_eq!(
             holder.since,
             UNIX_EPOCH.checked_add(Duration::from_millis(1_763_000_000_123))
@@ -175,20 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn kept_value_differs_and_shows_the_same_holder() {
+    fn released_value_differs_and_names_the_holder() {
         let value = write(&Owner::random(), 1_763_000_000_123_456, "nightly");
-        let kept = kept(&value);
-        assert_ne!(kept, value);
+        let released = released(&value);
+        assert_ne!(released, value);
         let holder = Holder {
             released: true,
             ..read(&value)
         };
-        assert_eq!(read(&kept), holder);
-        assert_eq!(process(&kept), process(&value));
+        assert_eq!(read(&released), holder);
+        assert_eq!(process(&released), process(&value));
     }
 
     #[test]
-    fn the_process_is_found_in_what_it_wrote() {
+    fn process_is_read_from_its_values_only() {
         let value = write(&Owner::random(), 0, "");
         assert_eq!(process(&value), Some(Owner::process().as_str()));
         for foreign in [&b"lh1 0123"[..], b"lh1 \xff", b"0b2c9f", b""] {
@@ -197,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_values_give_a_holder_without_particulars() {
+    fn foreign_value_reads_as_an_empty_holder() {
         for value in [
             &b""[..],
             b"\xff\xfe",

@@ -1,20 +1,22 @@
-//! Scripts: the Lua files, known to a server by their digest.
+//! Lua scripts, which a server knows by their digest.
 
 use std::sync::LazyLock;
 
 use crate::backend::Command;
 
-/// A Lua file and its digest, which is computed once and never written down.
+/// The text of a script, and its digest, which is computed once.
 pub(super) struct Script {
     source: &'static str,
     digest: LazyLock<String>,
 }
 
-/// Makes a `static` script of a file below `lua/`, or of a prelude and a file.
+/// Defines a `static` script from files below `lua/`: its preludes, then its
+/// own file.
 macro_rules! script {
     ($name:ident, $($path:literal),+) => {
         static $name: $crate::protocol::script::Script = {
-            const SOURCE: &str = concat!($(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $path))),+);
+            const SOURCE: &str =
+                concat!($(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $path))),+);
             $crate::protocol::script::Script::new(SOURCE, || {
                 $crate::protocol::script::digest(SOURCE)
             })
@@ -23,7 +25,7 @@ macro_rules! script {
 }
 pub(super) use script;
 
-/// A number as scripts take it.
+/// Returns a number in the form that scripts take.
 pub(super) fn digits(number: u64) -> Vec<u8> {
     number.to_string().into_bytes()
 }
@@ -40,7 +42,8 @@ impl Script {
         }
     }
 
-    /// The call of it, with keys and arguments in the order of the file's header.
+    /// Returns the command that runs the script, with keys and arguments in the
+    /// order of its header.
     pub(super) fn call(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
         let command = Command::script(&self.digest, self.source).arg(keys.len().to_string());
         keys.iter().chain(args).fold(command, Command::arg)

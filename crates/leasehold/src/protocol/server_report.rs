@@ -1,9 +1,9 @@
-//! What a server says of itself to one who examines it: `INFO`, settings, its clock.
+//! What a server reports about itself: `INFO`, settings, its clock.
 
-use super::Call;
+use super::call::Call;
 use crate::backend::{Command, Reply};
 
-/// Answers by name, as far as they may be asked for.
+/// The replies by name. Those that the user may not read are missing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     /// Lines of `INFO`, as `name:value`.
@@ -13,7 +13,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A line of `INFO`.
+    /// Returns the value of a line of `INFO`.
     pub(crate) fn info(&self, name: &str) -> Option<&str> {
         self.info.lines().find_map(|line| {
             let (at, value) = line.split_once(':')?;
@@ -21,14 +21,14 @@ impl Report {
         })
     }
 
-    /// A setting.
+    /// Returns the value of a setting.
     pub(crate) fn setting(&self, name: &str) -> Option<&str> {
         let found = self.settings.iter().find(|(at, _)| at == name);
         found.map(|(_, value)| value.as_str())
     }
 }
 
-/// Asks for all of it; what may not be asked for is left out.
+/// Reads a report, leaving out what the server refuses.
 pub(crate) fn report() -> Call<Report> {
     let settings = ["min-replicas-to-write", "save", "appendonly", "appendfsync"];
     let settings = settings.map(|name| Command::new("CONFIG").arg("GET").arg(name));
@@ -48,7 +48,7 @@ pub(crate) fn report() -> Call<Report> {
     })
 }
 
-/// The server's clock, in microseconds since 1970.
+/// Reads the server's clock, in microseconds since 1970.
 pub(crate) fn clock() -> Call<Option<u64>> {
     Call::new(vec![Command::new("TIME")], |replies| {
         let time = || {

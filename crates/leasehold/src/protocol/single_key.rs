@@ -1,31 +1,31 @@
-//! The lean family: a lock that is one string key, the same that every `SET NX PX` recipe uses.
+//! A lock that is one string key, the same one that every `SET NX PX` recipe
+//! uses.
 //!
-//! Acquiring is `SET … NX GET PX` and `INCR` of the slot's token counter in one round trip; releasing
-//! is the cheapest compare-and-delete the server has, and a publish.
+//! An acquire is `SET … NX GET PX` and `INCR` of the slot's token counter, in
+//! one round trip. A release is the cheapest compare-and-delete that the server
+//! has, and a publish.
 
 use std::time::Duration;
 
-use super::call::first;
+use super::call::{Call, first};
 use super::keys::LockKeys;
-use super::pttl::{glance_at, time_left};
+use super::kind::{ChannelName, Keys, Kind, LocalHandoff, Notified, RaiseToken, WaitStrategy};
+use super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use super::pttl::{poll_key, remaining};
 use super::record::{self, Form};
 use super::script::{digits, script};
-use super::token;
-use super::{
-    AcquireReply, Call, ChannelName, Keys, Kind, LocalHandoff, LockStatus, LockValue, Notified,
-    ReleaseReply, RenewReply, TokenBlock, WaitStrategy,
-};
+use super::token::{self, TokenBlock};
 use crate::backend::{Capabilities, Command, Reply, RequestError, ServerError};
 use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
 
-script!(RENEW, "lean/renew.lua");
-script!(RELEASE, "lean/release.lua");
-script!(KEEP, "lean/keep.lua");
-script!(TOKENS, "lean/tokens.lua");
+script!(RENEW, "single_key/renew.lua");
+script!(RELEASE, "single_key/release.lua");
+script!(RELEASE_AFTER, "single_key/release_after.lua");
+script!(RESERVE_TOKENS, "single_key/reserve_tokens.lua");
 
-/// The calls of one lock of this family.
+/// The calls of a lock that is one string key.
 #[derive(Debug)]
 pub(crate) struct SingleKey {
     keys: LockKeys,
@@ -36,14 +36,13 @@ impl SingleKey {
         Self { keys }
     }
 
-    /// Leaves the lock to end by itself `left` from now, if it is ours.
-    fn keep(&self, mark: &[u8], left: Duration) -> Call<ReleaseReply> {
-        let args = [mark, &digits(millis_up(left)), &record::kept(mark)];
-        Call::script(&KEEP, &[self.key()], &args, read_release)
+    /// Releases the lock once `hold_for` is over.
+    fn release_after(&self, value: &[u8], hold_for: Duration) -> Call<ReleaseReply> {
+        let command = release_after(self.key(), value, hold_for);
+        Call::new(vec![command], read_release)
     }
 }
 
-/// A release is the cheapest compare-and-delete that the server has.
 impl Kind for SingleKey {
     fn keys(&self) -> &dyn Keys {
         &self.keys
@@ -53,55 +52,48 @@ impl Kind for SingleKey {
         record::write(owner, since_micros, note).into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, look: bool) -> Call<AcquireReply> {
-        let commands = acquire(self.keys.lock(), &self.keys.counter, mark, lease, look);
-        let mark = mark.clone();
+    fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply> {
+        let commands = acquire(self.keys.lock(), &self.keys.counter, value, lease, want_ttl);
+        let value = value.clone();
         Call::new(commands, move |replies| {
-            match read_acquire(&mark, &replies)? {
-                Taken::Held { token } => Ok(AcquireReply::Held { token }),
-                Taken::Void { refusal } => Ok(AcquireReply::Unusable { refusal }),
-                Taken::Found { value, left } => match Form::of(value) {
-                    Form::Mutex | Form::Foreign => Ok(AcquireReply::Busy {
-                        holder: holder(value, left),
-                    }),
+            match read_acquire(&value, &replies)? {
+                SetReply::Acquired(reply) => Ok(reply),
+                SetReply::Found { value, pttl } => match Form::of(value) {
+                    Form::Mutex | Form::Foreign => Ok(busy(value, pttl)),
                     Form::Alone(_) | Form::Queue(_) => Err(RequestError::Refused(another_kind())),
                 },
             }
         })
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
-        let renew = renew(self.keys.lock(), mark, lease);
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
+        let renew = renew(self.keys.lock(), value, lease);
         Call::new(vec![renew], |replies| match read_renewal(replies)? {
-            Found::Ours => Ok(RenewReply::Renewed),
-            Found::Nothing | Found::Other => Ok(RenewReply::NotOwner),
+            Comparison::Equal => Ok(RenewReply::Renewed),
+            Comparison::Free | Comparison::Different => Ok(RenewReply::NotOwner),
         })
     }
 
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         server: Capabilities,
     ) -> Call<ReleaseReply> {
-        if let Some(left) = keep {
-            return self.keep(mark, left);
+        if let Some(hold_for) = hold_for {
+            return self.release_after(value, hold_for);
         }
-        let Some(compare_and_delete) = compare_and_delete(self.keys.lock(), mark, server) else {
+        let Some(compare_and_delete) = compare_and_delete(self.keys.lock(), value, server) else {
             let keys = [self.keys.lock().as_bytes()];
             return Call::script(
                 &RELEASE,
                 &keys,
-                &[mark, self.keys.channel().as_bytes()],
+                &[value, self.keys.channel().as_bytes()],
                 read_release,
             );
         };
         let publish = Command::new("SPUBLISH").arg(self.keys.channel()).arg("");
         Call::new(vec![compare_and_delete, publish], read_release)
-    }
-
-    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
-        Some(token::raise(&self.keys.counter, floor))
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
@@ -112,29 +104,39 @@ impl Kind for SingleKey {
         Call::new(commands, |replies| match replies.as_slice() {
             [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
             [Reply::Nil, _] => Ok(None),
-            [Reply::Bytes(value), left] => Ok(Some(holder(value, Some(left)))),
+            [Reply::Bytes(value), pttl] => Ok(Some(holder(value, Some(pttl)))),
             _ => Err(RequestError::malformed("GET", &replies)),
         })
-    }
-
-    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
-        Some(self)
     }
 
     fn wait_strategy(&self) -> WaitStrategy<'_> {
         WaitStrategy::Notified(self)
     }
+
+    fn raise_token(&self) -> Option<&dyn RaiseToken> {
+        Some(self)
+    }
+
+    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
+        Some(self)
+    }
+}
+
+impl RaiseToken for SingleKey {
+    fn raise_token(&self, floor: u64) -> Call<Token> {
+        token::raise(&self.keys.counter, floor)
+    }
 }
 
 impl LocalHandoff for SingleKey {
-    fn reserve_tokens(&self, mark: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
+    fn reserve_tokens(&self, value: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
         let keys = [self.key(), self.keys.counter.as_bytes()];
-        let args = [mark, &digits(count), &digits(own.as_u64())];
-        Call::script(&TOKENS, &keys, &args, token::read_block)
+        let args = [value, &digits(count), &digits(own.as_u64())];
+        Call::script(&RESERVE_TOKENS, &keys, &args, token::read_block)
     }
 
-    fn holder_info(&self, mark: &[u8]) -> Holder {
-        record::read(mark)
+    fn holder_info(&self, value: &[u8]) -> Holder {
+        record::read(value)
     }
 }
 
@@ -143,133 +145,154 @@ impl Notified for SingleKey {
         ChannelName::sharded(self.keys.channel())
     }
 
-    fn glance(&self) -> Call<LockStatus> {
-        glance_at(self.key())
+    fn poll(&self) -> Call<LockStatus> {
+        poll_key(self.key())
     }
 }
 
-/// What a `SET NX GET` and an `INCR` behind it came to.
-pub(super) enum Taken<'a> {
-    Held {
-        token: Token,
-    },
-    /// Ours, but without a token.
-    Void {
-        refusal: ServerError,
-    },
-    /// This value is there, and ends then.
+/// The replies to `SET NX GET` and `INCR`.
+pub(super) enum SetReply<'a> {
+    /// The key holds the caller's value.
+    Acquired(AcquireReply),
+    /// The key holds this other value.
     Found {
         value: &'a [u8],
-        left: Option<&'a Reply>,
+        /// The reply to `PTTL`, if it was sent.
+        pttl: Option<&'a Reply>,
     },
 }
 
-/// What a comparison with our mark found.
-pub(super) enum Found {
-    Ours,
-    Nothing,
-    Other,
+/// How the stored value compares with the caller's.
+pub(super) enum Comparison {
+    Equal,
+    Different,
+    /// The key does not exist.
+    Free,
 }
 
-/// The commands that acquire a lock which is one plain string.
+/// Returns the commands that acquire a lock that is a plain string.
 pub(super) fn acquire(
     lock: &str,
     counter: &str,
-    mark: &[u8],
+    value: &[u8],
     lease: Duration,
-    look: bool,
+    want_ttl: bool,
 ) -> Vec<Command> {
-    let set = Command::new("SET").arg(lock).arg(mark);
+    let set = Command::new("SET").arg(lock).arg(value);
     let set = set.arg("NX").arg("GET").arg("PX");
     let mut commands = vec![
         set.number(millis_up(lease)),
         Command::new("INCR").arg(counter),
     ];
-    if look {
+    if want_ttl {
         commands.push(Command::new("PTTL").arg(lock));
     }
     commands
 }
 
-/// The command that renews a lock which is one plain string.
-pub(super) fn renew(lock: &str, mark: &[u8], lease: Duration) -> Command {
-    RENEW.call(&[lock.as_bytes()], &[mark, &digits(millis_up(lease))])
+/// Returns the command that renews a lock that is a plain string.
+pub(super) fn renew(lock: &str, value: &[u8], lease: Duration) -> Command {
+    RENEW.call(&[lock.as_bytes()], &[value, &digits(millis_up(lease))])
 }
 
-/// The command that deletes a lock which is one plain string; `None` where the server has none.
-pub(super) fn compare_and_delete(lock: &str, mark: &[u8], server: Capabilities) -> Option<Command> {
+/// Returns the command that releases a lock once `hold_for` is over.
+pub(super) fn release_after(lock: &[u8], value: &[u8], hold_for: Duration) -> Command {
+    let args = [
+        value,
+        &digits(millis_up(hold_for)),
+        &record::released(value),
+    ];
+    RELEASE_AFTER.call(&[lock], &args)
+}
+
+/// Returns the server's command that deletes a lock that is a plain string;
+/// `None` if it has none.
+pub(super) fn compare_and_delete(
+    lock: &str,
+    value: &[u8],
+    server: Capabilities,
+) -> Option<Command> {
     if server.delex {
-        Some(Command::new("DELEX").arg(lock).arg("IFEQ").arg(mark))
+        Some(Command::new("DELEX").arg(lock).arg("IFEQ").arg(value))
     } else if server.delifeq {
-        Some(Command::new("DELIFEQ").arg(lock).arg(mark))
+        Some(Command::new("DELIFEQ").arg(lock).arg(value))
     } else {
         None
     }
 }
 
-/// Why a lock is refused whose key has another kind of lock.
+/// Returns the error for a key that holds another kind of lock.
 pub(super) fn another_kind() -> ServerError {
     ServerError::new("WRONGTYPE", "the key holds another kind of lock")
 }
 
-/// The set decides; what follows it only adds.
+/// Reads the replies to [`acquire`]. The `SET` decides who holds the lock.
 pub(super) fn read_acquire<'a>(
-    mark: &[u8],
+    value: &[u8],
     replies: &'a [Reply],
-) -> Result<Taken<'a>, RequestError> {
+) -> Result<SetReply<'a>, RequestError> {
     match replies {
         [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
-        [Reply::Bytes(value), _, rest @ ..] if value != mark => Ok(Taken::Found {
-            value,
-            left: rest.first(),
+        [Reply::Bytes(found), _, rest @ ..] if found != value => Ok(SetReply::Found {
+            value: found,
+            pttl: rest.first(),
         }),
-        [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => Ok(Taken::Void {
-            refusal: refusal.clone(),
-        }),
-        [Reply::Nil | Reply::Bytes(_), number, ..] => Ok(Taken::Held {
-            token: token::read(number)?,
-        }),
+        [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => {
+            let refusal = refusal.clone();
+            Ok(SetReply::Acquired(AcquireReply::Unusable { refusal }))
+        }
+        [Reply::Nil | Reply::Bytes(_), number, ..] => {
+            let token = token::read(number)?;
+            Ok(SetReply::Acquired(AcquireReply::Held { token }))
+        }
         _ => Err(RequestError::malformed("SET", replies)),
     }
 }
 
-pub(super) fn read_renewal(replies: Vec<Reply>) -> Result<Found, RequestError> {
+/// Returns the outcome of an acquire that found another owner's value.
+pub(super) fn busy(value: &[u8], pttl: Option<&Reply>) -> AcquireReply {
+    AcquireReply::Busy {
+        holder: holder(value, pttl),
+    }
+}
+
+pub(super) fn read_renewal(replies: Vec<Reply>) -> Result<Comparison, RequestError> {
     match first("a renewal", replies)?.int() {
-        Some(1) => Ok(Found::Ours),
-        Some(0) => Ok(Found::Nothing),
-        Some(-1) => Ok(Found::Other),
+        Some(1) => Ok(Comparison::Equal),
+        Some(0) => Ok(Comparison::Free),
+        Some(-1) => Ok(Comparison::Different),
         _ => Err(RequestError::malformed("a renewal", &[])),
     }
 }
 
-/// One command that says whether it was ours and one that says how many were told; or a script that says both.
+/// Reads the replies to a compare-and-delete and a publish, or the reply to a
+/// script that does both.
 fn read_release(replies: Vec<Reply>) -> Result<ReleaseReply, RequestError> {
     let notified = replies.get(1).and_then(Reply::int);
     match first("a release", replies)?.int() {
-        Some(freed @ 1..) => Ok(ReleaseReply::Released {
-            notified: notified.unwrap_or(freed - 1).unsigned_abs(),
+        Some(released @ 1..) => Ok(ReleaseReply::Released {
+            notified: notified.unwrap_or(released - 1).unsigned_abs(),
         }),
         Some(0 | -1) => Ok(ReleaseReply::NotOwner),
         _ => Err(RequestError::malformed("a release", &[])),
     }
 }
 
-pub(super) fn holder(value: &[u8], left: Option<&Reply>) -> Holder {
-    let left = left.and_then(Reply::int).and_then(time_left);
+fn holder(value: &[u8], pttl: Option<&Reply>) -> Holder {
     Holder {
-        lease_remaining: left,
+        lease_remaining: pttl.and_then(Reply::int).and_then(remaining),
         ..record::read(value)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Counters, Keyspace};
+    use super::super::keys::{Counters, Keyspace};
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn lean() -> SingleKey {
+    fn lock() -> SingleKey {
         SingleKey::new(
             Keyspace::new("lock:", Counters::one())
                 .unwrap()
@@ -278,13 +301,13 @@ mod tests {
         )
     }
 
-    fn shown<R>(call: Call<R>) -> Vec<String> {
+    fn commands<R>(call: Call<R>) -> Vec<String> {
         let batch = call.into_batch();
-        let shown = |index| {
+        let words = |index| {
             let args = batch.args(index).map(String::from_utf8_lossy);
             args.collect::<Vec<_>>().join(" ")
         };
-        (0..batch.len()).map(shown).collect()
+        (0..batch.len()).map(words).collect()
     }
 
     fn me() -> LockValue {
@@ -296,18 +319,18 @@ mod tests {
     }
 
     #[test]
-    fn an_acquire_is_two_plain_commands() {
+    fn acquire_sends_two_plain_commands() {
         assert_eq!(
-            shown(lean().acquire(&me(), LEASE, false)),
+            commands(lock().acquire(&me(), LEASE, false)),
             [
                 "SET lock:job me NX GET PX 30000",
-                &format!("INCR {}", lean().keys.counter)
+                &format!("INCR {}", lock().keys.counter)
             ]
         );
     }
 
     #[test]
-    fn the_set_alone_decides_who_holds() {
+    fn set_alone_decides_who_holds() {
         for (replies, expected) in [
             (
                 vec![Reply::Nil, Reply::Int(7)],
@@ -337,26 +360,26 @@ mod tests {
                 },
             ),
         ] {
-            let call = lean().acquire(&me(), LEASE, false);
+            let call = lock().acquire(&me(), LEASE, false);
             assert_eq!(call.read(replies).unwrap(), expected);
         }
     }
 
     #[test]
-    fn held_but_uncounted_is_told_from_refused() {
+    fn lock_without_token_is_unusable() {
         let refusal = ServerError::new("OOM", "command not allowed");
         let refused = Reply::Refused(refusal.clone());
-        let acquire = || lean().acquire(&me(), LEASE, false);
-        let uncounted = acquire().read(vec![Reply::Nil, refused.clone()]);
-        assert_eq!(uncounted.unwrap(), AcquireReply::Unusable { refusal });
+        let acquire = || lock().acquire(&me(), LEASE, false);
+        let without_token = acquire().read(vec![Reply::Nil, refused.clone()]);
+        assert_eq!(without_token.unwrap(), AcquireReply::Unusable { refusal });
         let not_held = acquire().read(vec![refused, Reply::Int(1)]);
         assert!(matches!(not_held, Err(RequestError::Refused(_))));
     }
 
     #[test]
-    fn a_release_uses_the_best_the_server_has() {
-        let channel = lean().keys.channel().to_owned();
-        let native = |capabilities| shown(lean().release(b"me", None, capabilities));
+    fn release_uses_the_best_command_available() {
+        let channel = lock().keys.channel().to_owned();
+        let release = |capabilities| commands(lock().release(b"me", None, capabilities));
         let delex = Capabilities {
             delex: true,
             ..Capabilities::default()
@@ -366,13 +389,13 @@ mod tests {
             ..Capabilities::default()
         };
         assert_eq!(
-            native(delex),
+            release(delex),
             ["DELEX lock:job IFEQ me", &format!("SPUBLISH {channel} ")]
         );
         assert_eq!(
-            native(delifeq),
+            release(delifeq),
             ["DELIFEQ lock:job me", &format!("SPUBLISH {channel} ")]
         );
-        assert!(native(Capabilities::default())[0].starts_with("EVALSHA "));
+        assert!(release(Capabilities::default())[0].starts_with("EVALSHA "));
     }
 }

@@ -1,72 +1,78 @@
-//! What the answers of several independent nodes come to: a pure count, apart from all I/O.
+//! Counts the replies of several independent nodes. Pure functions without I/O.
 //!
 //! # Invariants
 //!
-//! 1. Held, kept and freed need more than half of *all* nodes, whether or not they have answered.
-//! 2. A node that may not vote, or has not answered, counts for nobody.
+//! 1. A lock is held, renewed or released only by more than half of *all*
+//!    nodes, whether or not they have replied.
+//! 2. A node that does not vote, or has not replied, counts for no owner.
 
 use crate::backend::majority;
 
-/// What one node said to one who wants the lock.
+/// The reply of one node to an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ballot {
-    /// It is ours there.
+    /// The node granted the lock.
     Granted,
-    /// It is somebody else's there: what stands in its name, and for how many milliseconds.
-    Taken { mark: Vec<u8>, left: i64 },
-    /// It has granted this token or a higher one before.
+    /// Another owner holds the lock there: its value and remaining lease.
+    Busy { value: Vec<u8>, remaining_ms: i64 },
+    /// The node has granted this token or a higher one before.
     Stale { highest: u64 },
-    /// It may not vote: it was started again, or its clock is wrong.
-    Barred,
-    /// It has not answered, or not so that it counts.
-    Silent,
+    /// The node does not vote: it was restarted, or its clock is wrong.
+    NotVoting,
+    /// The node has not replied, or its reply does not count.
+    NoReply,
 }
 
-/// What the ballots come to.
+/// The result of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Held,
-    /// Somebody else has a majority.
+    /// Another owner has a majority.
     Busy {
-        mark: Vec<u8>,
-        left: i64,
+        value: Vec<u8>,
+        remaining_ms: i64,
     },
-    /// Nobody has a majority, though there are enough votes for one; try again, above this token.
+    /// No owner has a majority, though enough nodes vote. Retry above
+    /// `highest`.
     Split {
         highest: u64,
     },
-    /// Too few nodes vote for anybody to have a majority.
+    /// Too few nodes vote for any owner to have a majority.
     TooFew {
         voting: usize,
     },
 }
 
-/// Who has the lock.
-pub(super) fn election(ballots: &[Ballot]) -> Verdict {
+/// Decides which owner holds the lock.
+pub(super) fn count_votes(ballots: &[Ballot]) -> Verdict {
     let majority = majority(ballots.len());
     let count = |wanted: fn(&Ballot) -> bool| ballots.iter().filter(|one| wanted(one)).count();
     if count(|ballot| *ballot == Ballot::Granted) >= majority {
         return Verdict::Held;
     }
-    let voting = count(|ballot| !matches!(ballot, Ballot::Barred | Ballot::Silent));
+    let voting = count(|ballot| !matches!(ballot, Ballot::NotVoting | Ballot::NoReply));
     if voting < majority {
         return Verdict::TooFew { voting };
     }
     for ballot in ballots {
-        let Ballot::Taken { mark, .. } = ballot else {
+        let Ballot::Busy { value, .. } = ballot else {
             continue;
         };
-        let left = ballots.iter().filter_map(|other| match other {
-            Ballot::Taken { mark: its, left } if its == mark => Some(*left),
+        let leases = ballots.iter().filter_map(|other| match other {
+            Ballot::Busy {
+                value: other,
+                remaining_ms,
+            } if other == value => Some(*remaining_ms),
             _ => None,
         });
-        let mut left: Vec<_> = left.collect();
-        if left.len() >= majority {
-            // It is free when a majority of all is: so many must end first.
-            left.sort_unstable();
-            let left = left[left.len() - majority];
-            let mark = mark.clone();
-            return Verdict::Busy { mark, left };
+        let mut leases: Vec<_> = leases.collect();
+        if leases.len() >= majority {
+            // The lock is free once fewer than a majority of the leases last.
+            leases.sort_unstable();
+            return Verdict::Busy {
+                value: value.clone(),
+                remaining_ms: leases[leases.len() - majority],
+            };
         }
     }
     let highest = ballots.iter().filter_map(|ballot| match ballot {
@@ -78,48 +84,53 @@ pub(super) fn election(ballots: &[Ballot]) -> Verdict {
     }
 }
 
-/// What became of a renewal.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RenewalTally {
-    /// A majority has it; whether all that vote do.
-    Kept { everywhere: bool },
-    /// A majority can no longer be had.
-    Gone,
-    /// Too few have answered to tell.
+    /// A majority renewed the lease; `everywhere` if no voting node misses it.
+    Renewed { everywhere: bool },
+    /// The owner can no longer have a majority.
+    NotOwner,
+    /// Too few nodes have replied to decide.
     Unknown,
 }
 
-/// Whether a holder still has a majority. One answer per node: 1 kept, 0 missing, -1 another's, 3 barred.
-pub(super) fn hold(answers: &[Option<i64>]) -> RenewalTally {
-    let majority = majority(answers.len());
-    let count = |wanted: i64| answers.iter().filter(|one| **one == Some(wanted)).count();
-    let (kept, missing) = (count(1), count(0));
-    if kept >= majority {
+/// Decides whether the holder still has a majority. A node replies 1 renewed,
+/// 0 missing, -1 another owner's, 3 not voting.
+pub(super) fn count_renewals(replies: &[Option<i64>]) -> RenewalTally {
+    let majority = majority(replies.len());
+    let count = |wanted: i64| replies.iter().filter(|one| **one == Some(wanted)).count();
+    let (renewed, missing) = (count(1), count(0));
+    if renewed >= majority {
         let everywhere = missing == 0;
-        RenewalTally::Kept { everywhere }
-    } else if missing + count(-1) + count(3) > answers.len() - majority {
-        RenewalTally::Gone
+        RenewalTally::Renewed { everywhere }
+    } else if missing + count(-1) + count(3) > replies.len() - majority {
+        RenewalTally::NotOwner
     } else {
         RenewalTally::Unknown
     }
 }
 
-/// What became of a release: whether a majority freed it; `None` when too few have answered to tell.
-pub(super) fn freed(answers: &[Option<i64>]) -> Option<bool> {
-    let majority = majority(answers.len());
-    let count = |wanted: i64| answers.iter().filter(|one| **one == Some(wanted)).count();
-    let (freed, not_ours) = (count(1), count(0));
-    (freed + not_ours >= majority).then_some(freed >= majority)
+/// Decides whether a majority released the lock; `None` if too few nodes have
+/// replied to decide.
+pub(super) fn count_releases(replies: &[Option<i64>]) -> Option<bool> {
+    let majority = majority(replies.len());
+    let count = |wanted: i64| replies.iter().filter(|one| **one == Some(wanted)).count();
+    let (released, not_owner) = (count(1), count(0));
+    (released + not_owner >= majority).then_some(released >= majority)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Ballot::{Barred, Granted, Silent};
+    use super::Ballot::{Granted, NoReply, NotVoting};
     use super::*;
 
-    fn taken(mark: &str, left: i64) -> Ballot {
-        let mark = mark.as_bytes().to_vec();
-        Ballot::Taken { mark, left }
+    fn busy(value: &str, remaining_ms: i64) -> Ballot {
+        let value = value.as_bytes().to_vec();
+        Ballot::Busy {
+            value,
+            remaining_ms,
+        }
     }
 
     fn stale(highest: u64) -> Ballot {
@@ -127,70 +138,68 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_of_all_nodes_decides() {
-        let busy = |mark: &str, left| Verdict::Busy {
-            mark: mark.as_bytes().to_vec(),
-            left,
+    fn votes_need_a_majority_of_all_nodes() {
+        let held_by = |value: &str, remaining_ms| Verdict::Busy {
+            value: value.as_bytes().to_vec(),
+            remaining_ms,
         };
         let split = |highest| Verdict::Split { highest };
+        let too_few = |voting| Verdict::TooFew { voting };
         for (ballots, verdict) in [
             (vec![Granted; 3], Verdict::Held),
-            (vec![Granted, Granted, Silent], Verdict::Held),
-            (vec![Granted, Silent, Silent], Verdict::TooFew { voting: 1 }),
-            (vec![Granted, Barred, Silent], Verdict::TooFew { voting: 1 }),
-            (vec![Granted, taken("a", 5), Silent], split(0)),
-            (vec![taken("a", 5), taken("a", 7), Silent], busy("a", 5)),
+            (vec![Granted, Granted, NoReply], Verdict::Held),
+            (vec![Granted, NoReply, NoReply], too_few(1)),
+            (vec![Granted, NotVoting, NoReply], too_few(1)),
+            (vec![Granted, busy("a", 5), NoReply], split(0)),
+            (vec![busy("a", 5), busy("a", 7), NoReply], held_by("a", 5)),
             (
-                vec![taken("a", 5), taken("a", 9), taken("a", 7)],
-                busy("a", 7),
+                vec![busy("a", 5), busy("a", 9), busy("a", 7)],
+                held_by("a", 7),
             ),
-            (vec![taken("a", 5), taken("b", 7), Granted], split(0)),
+            (vec![busy("a", 5), busy("b", 7), Granted], split(0)),
             (vec![stale(9), stale(4), Granted], split(9)),
-            (vec![stale(9), taken("a", 5), taken("a", 6)], busy("a", 5)),
-            (vec![Silent; 3], Verdict::TooFew { voting: 0 }),
+            (vec![stale(9), busy("a", 5), busy("a", 6)], held_by("a", 5)),
+            (vec![NoReply; 3], too_few(0)),
+            (vec![Granted, Granted, NoReply, NoReply], too_few(2)),
             (
-                vec![Granted, Granted, Silent, Silent],
-                Verdict::TooFew { voting: 2 },
-            ),
-            (
-                vec![Granted, Granted, Silent, Silent, taken("a", 1)],
+                vec![Granted, Granted, NoReply, NoReply, busy("a", 1)],
                 split(0),
             ),
             (
-                vec![Granted, Granted, Silent, Silent, Granted],
+                vec![Granted, Granted, NoReply, NoReply, Granted],
                 Verdict::Held,
             ),
         ] {
-            assert_eq!(election(&ballots), verdict, "{ballots:?}");
+            assert_eq!(count_votes(&ballots), verdict, "{ballots:?}");
         }
     }
 
     #[test]
-    fn a_holding_is_gone_when_no_majority_can_have_it() {
-        let kept = |everywhere| RenewalTally::Kept { everywhere };
-        for (answers, expected) in [
-            (vec![Some(1), Some(1), Some(1)], kept(true)),
-            (vec![Some(1), Some(1), None], kept(true)),
-            (vec![Some(1), Some(1), Some(0)], kept(false)),
-            (vec![Some(1), Some(1), Some(-1)], kept(true)),
+    fn renewal_fails_without_a_possible_majority() {
+        let renewed = |everywhere| RenewalTally::Renewed { everywhere };
+        for (replies, expected) in [
+            (vec![Some(1), Some(1), Some(1)], renewed(true)),
+            (vec![Some(1), Some(1), None], renewed(true)),
+            (vec![Some(1), Some(1), Some(0)], renewed(false)),
+            (vec![Some(1), Some(1), Some(-1)], renewed(true)),
             (vec![Some(1), None, None], RenewalTally::Unknown),
             (vec![Some(1), Some(0), None], RenewalTally::Unknown),
-            (vec![Some(1), Some(0), Some(3)], RenewalTally::Gone),
-            (vec![Some(0), Some(-1), None], RenewalTally::Gone),
+            (vec![Some(1), Some(0), Some(3)], RenewalTally::NotOwner),
+            (vec![Some(0), Some(-1), None], RenewalTally::NotOwner),
         ] {
-            assert_eq!(hold(&answers), expected, "{answers:?}");
+            assert_eq!(count_renewals(&replies), expected, "{replies:?}");
         }
     }
 
     #[test]
-    fn a_release_counts_when_a_majority_answers() {
-        for (answers, expected) in [
+    fn release_counts_once_a_majority_replied() {
+        for (replies, expected) in [
             (vec![Some(1), Some(1), None], Some(true)),
             (vec![Some(1), Some(0), None], Some(false)),
             (vec![Some(0), Some(0), Some(0)], Some(false)),
             (vec![Some(1), None, None], None),
         ] {
-            assert_eq!(freed(&answers), expected, "{answers:?}");
+            assert_eq!(count_releases(&replies), expected, "{replies:?}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Tokens as the server counts them.
+//! Tokens from the server's counter.
 
-use super::Call;
-use super::call::first;
+use super::call::{Call, first};
 use super::script::script;
 use crate::backend::{Reply, RequestError};
 use crate::owner::Token;
 
 script!(RAISE, "token/raise.lua");
 
-/// Raises `counter` to the server's clock, and to `floor`, and takes the next token from there.
+/// Raises `counter` to the server's clock and to `floor`, and takes the next
+/// token.
 pub(super) fn raise(counter: &str, floor: u64) -> Call<Token> {
     let floor = floor.to_string();
     Call::script(
@@ -19,15 +19,15 @@ pub(super) fn raise(counter: &str, floor: u64) -> Call<Token> {
     )
 }
 
-/// Consecutive tokens that were taken together.
+/// Consecutive tokens, reserved together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenBlock {
     pub(crate) first: Token,
-    /// How many there are, at least one.
+    /// The number of tokens, at least one.
     pub(crate) count: u64,
 }
 
-/// Reads the first token and how many there are, or nothing for 0.
+/// Reads the first token and the count, or 0 for none.
 pub(super) fn read_block(replies: Vec<Reply>) -> Result<Option<TokenBlock>, RequestError> {
     match first("tokens", replies)? {
         Reply::Int(0) => Ok(None),

@@ -17,7 +17,7 @@ const OF_A_TASK: u64 = 8 * 1024;
 /// Keys that are meant to stay: tokens, the standing and the votes of a quorum's node, and the tokens of Redisson's fenced locks.
 const MEANT_TO_STAY: [&str; 4] = [
     "leasehold:token:",
-    "leasehold:standing:",
+    "leasehold:voter:",
     "leasehold:votes:",
     "redisson_lock_token:",
 ];

@@ -278,7 +278,7 @@ fn votes(server: &Server) -> bool {
     let ask = |words: &[&str]| Connection::open(server.port()).and_then(|mut it| it.ask(words));
     let (Ok(Answer::Text(info)), Ok(Answer::List(keys))) = (
         ask(&["INFO", "server"]),
-        ask(&["KEYS", "leasehold:standing:*"]),
+        ask(&["KEYS", "leasehold:voter:*"]),
     ) else {
         return false;
     };

@@ -93,10 +93,10 @@ fn at_least_above_a_fixed_lease_is_refused() {
 #[test]
 fn late_renewal_does_not_prolong_a_kept_lock() {
     const RENEWALS: [&str; 2] = [
-        include_str!("../../../../leasehold/lua/lean/renew.lua"),
+        include_str!("../../../../leasehold/lua/single_key/renew.lua"),
         concat!(
-            include_str!("../../../../leasehold/lua/queue/state.lua"),
-            include_str!("../../../../leasehold/lua/queue/steps.lua"),
+            include_str!("../../../../leasehold/lua/queue/prelude_state.lua"),
+            include_str!("../../../../leasehold/lua/queue/prelude_steps.lua"),
             include_str!("../../../../leasehold/lua/queue/renew.lua")
         ),
     ];

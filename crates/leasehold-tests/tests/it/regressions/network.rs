@@ -285,7 +285,10 @@ fn leave_demoted_master(flavors: &[Flavor], limit: Duration) {
 /// What put a lock on a node that missed it could come after its release, and the lock stayed there until its lease ended.
 #[test]
 fn late_fill_does_not_outlast_the_release() {
-    const FILL: &str = include_str!("../../../../leasehold/lua/quorum/fill.lua");
+    const FILL: &str = concat!(
+        include_str!("../../../../leasehold/lua/quorum/prelude.lua"),
+        include_str!("../../../../leasehold/lua/quorum/repair.lua")
+    );
     run(async {
         let five = Five::start(&Flavor::one());
         let first = &five.servers[0];

@@ -19,12 +19,19 @@ const RENEWALS: [(&str, &str); 5] = [
     ("write", READ_WRITE),
     ("permits", PERMITS),
 ];
-const LOCK: &str = include_str!("../../../../leasehold/lua/redisson/lock_renew.lua");
+const LOCK: &str = concat!(
+    include_str!("../../../../leasehold/lua/redisson/renew_prelude.lua"),
+    include_str!("../../../../leasehold/lua/redisson/lock_renew.lua")
+);
 const READ_WRITE: &str = concat!(
-    include_str!("../../../../leasehold/lua/redisson/rw_readers.lua"),
+    include_str!("../../../../leasehold/lua/redisson/renew_prelude.lua"),
+    include_str!("../../../../leasehold/lua/redisson/rw_prelude.lua"),
     include_str!("../../../../leasehold/lua/redisson/rw_renew.lua")
 );
-const PERMITS: &str = include_str!("../../../../leasehold/lua/redisson/permits_renew.lua");
+const PERMITS: &str = concat!(
+    include_str!("../../../../leasehold/lua/redisson/clock_prelude.lua"),
+    include_str!("../../../../leasehold/lua/redisson/permits_renew.lua")
+);
 
 /// A renewal that was under way when its lock was released made the server keep
 /// the lock for a whole lease.

@@ -72,7 +72,7 @@ impl Keeper {
     /// Writes the number of reentrant guards to the server, if the kind stores
     /// it there.
     pub(in crate::lease) fn set_hold_count(&self, state: Arc<LeaseState>) {
-        if state.kind.set_hold_count(&state.value, 1).is_some() && state.begin_hold_count() {
+        if state.kind.hold_count().is_some() && state.begin_hold_count() {
             self.inbox.send(KeeperMsg::SetHoldCount(state));
         }
     }

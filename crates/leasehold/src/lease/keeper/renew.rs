@@ -122,9 +122,10 @@ pub(super) async fn repair(state: Arc<LeaseState>, backend: Arc<dyn Backend>, ti
         return;
     };
     let remaining = deadline.since(BootInstant::now());
-    let Some(call) = state.kind.repair(&state.value, remaining, state.token) else {
+    let Some(nodes) = state.kind.repair() else {
         return;
     };
+    let call = nodes.repair(&state.value, remaining, state.token);
     // The node that misses the lease may not be in the first majority.
     if let Err(error) = call.await_all_nodes().send(&*connection, timeout).await {
         tracing::debug!(lock = state.kind.name(), %error, "repair failed");
@@ -170,10 +171,12 @@ async fn write_hold_count(
     backend: &dyn Backend,
     timeout: Duration,
 ) -> bool {
-    let call = state.kind.set_hold_count(&state.value, entries);
     let connection = backend.connection(Purpose::Keeper, state.kind.slot()).await;
-    match (call, connection) {
-        (Some(call), Ok(connection)) => call.send(&*connection, timeout).await.is_ok(),
+    match (state.kind.hold_count(), connection) {
+        (Some(lock), Ok(connection)) => {
+            let call = lock.set_hold_count(&state.value, entries);
+            call.send(&*connection, timeout).await.is_ok()
+        }
         _ => false,
     }
 }

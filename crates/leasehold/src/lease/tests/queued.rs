@@ -31,7 +31,7 @@ fn kind() -> Arc<dyn Kind> {
         capacity: 1,
         weight: 1,
         shared: false,
-        handed_on: true,
+        local_handoff: true,
     };
     Arc::new(Queued::new(keys.queue("job").unwrap(), params))
 }

@@ -88,10 +88,10 @@ pub(super) async fn wait_until_free(
             };
             match status {
                 Ok(LockStatus::Free) => return Ok(()),
-                Ok(LockStatus::Held { left }) => {
+                Ok(LockStatus::Held { remaining }) => {
                     retry.on_reply();
                     polls
-                        .wait_for_wakeup(context, lock, slot, &turn, left)
+                        .wait_for_wakeup(context, lock, slot, &turn, remaining)
                         .await;
                 }
                 Err(error) => {
@@ -130,7 +130,7 @@ impl Polls {
             }
             self.last = Some(BootInstant::now());
             match poll(context, lock, slot).await {
-                Ok(LockStatus::Held { left }) => remaining = left,
+                Ok(LockStatus::Held { remaining: left }) => remaining = left,
                 Ok(LockStatus::Free) | Err(_) => return,
             }
         }
@@ -157,7 +157,5 @@ async fn poll(
     slot: Slot,
 ) -> Result<LockStatus, RequestError> {
     let connection = context.backend.connection(Purpose::Keeper, slot).await?;
-    lock.glance()
-        .send(&*connection, context.limits.request)
-        .await
+    lock.poll().send(&*connection, context.limits.request).await
 }

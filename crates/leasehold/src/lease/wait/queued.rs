@@ -104,7 +104,7 @@ async fn enqueue(
     };
     let pending = CancelOnDrop::new(&context.keeper, kind, value, connection.clone());
     let sent = BootInstant::now();
-    let call = queue.enter(&entry.value, lease, entry.queue_ttl, *wait.ticket());
+    let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *wait.ticket());
     let status = match call.send(&*connection, context.limits.request).await {
         Err(error @ RequestError::Refused(_)) => {
             pending.disarm();
@@ -192,8 +192,8 @@ impl QueuedWait<'_> {
         let mut last = first;
         loop {
             let server_now = match last.status {
-                QueueStatus::Holds { token, left } => {
-                    let granted = Granted::new(last.sent, left);
+                QueueStatus::Holds { token, remaining } => {
+                    let granted = Granted::new(last.sent, remaining);
                     return Ok(QueueExit::Granted(token, granted));
                 }
                 QueueStatus::Gone { .. } => return Ok(QueueExit::EntryLost),
@@ -267,7 +267,7 @@ async fn heartbeat(
         .connection(Purpose::Keeper, kind.slot())
         .await?;
     let sent = BootInstant::now();
-    let call = queue.stay(value, lease, queue_ttl);
+    let call = queue.heartbeat(value, lease, queue_ttl);
     let status = call.send(&*connection, context.limits.request).await?;
     Ok(HeartbeatReply {
         sent,

@@ -94,7 +94,7 @@ impl RCountDownLatch {
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
     pub async fn count(&self) -> Result<i64, Error> {
-        self.send(CountDownCalls::left).await
+        self.send(CountDownCalls::remaining).await
     }
 
     /// Waits until the latch is open: Redisson's `await`.

@@ -29,19 +29,31 @@ pub struct RLock<G = Guard<Unfenced>> {
 impl RLock {
     pub(super) fn plain(context: &RedissonContext, name: &str) -> Self {
         let make = |object, _: &Naming| LockCalls::plain(object);
-        Self::new(context, name, make, LockCalls::force, Guard::unfenced)
+        Self::new(
+            context,
+            name,
+            make,
+            LockCalls::force_unlock,
+            Guard::unfenced,
+        )
     }
 
     pub(super) fn fair(context: &RedissonContext, name: &str) -> Self {
         let make = |object, naming: &Naming| FairLockCalls::new(object, naming.fair_wait);
-        Self::new(context, name, make, FairLockCalls::force, Guard::unfenced)
+        Self::new(
+            context,
+            name,
+            make,
+            FairLockCalls::force_unlock,
+            Guard::unfenced,
+        )
     }
 }
 
 impl RLock<Guard> {
     pub(super) fn fenced(context: &RedissonContext, name: &str) -> Self {
         let make = |object, _: &Naming| LockCalls::fenced(object);
-        Self::new(context, name, make, LockCalls::force, |guard| guard)
+        Self::new(context, name, make, LockCalls::force_unlock, |guard| guard)
     }
 }
 

@@ -91,7 +91,7 @@ impl RPermitExpirableSemaphore {
             let why = format!("{permits} is not between 1 and {MAX_PERMITS}");
             return Err(Error::invalid("permits", why));
         }
-        Ok(Arc::new(self.handle.kind()?.taking(permits)))
+        Ok(Arc::new(self.handle.kind()?.with_permits(permits)))
     }
 }
 

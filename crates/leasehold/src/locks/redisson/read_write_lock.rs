@@ -30,10 +30,16 @@ impl RReadWriteLock {
                 context,
                 name,
                 read_mode,
-                ReadWriteCalls::force,
+                ReadWriteCalls::force_unlock,
                 Guard::unfenced,
             ),
-            write: RLock::new(context, name, write_mode, ReadWriteCalls::force, write),
+            write: RLock::new(
+                context,
+                name,
+                write_mode,
+                ReadWriteCalls::force_unlock,
+                write,
+            ),
         }
     }
 

@@ -82,7 +82,7 @@ impl RSemaphore {
         let kind = self.with_permits(permits)?;
         let value = kind.value(&Owner::random(), 0, "");
         self.handle
-            .send(|_| kind.give(&value, true))
+            .send(|_| kind.release_permits(&value, true))
             .await
             .map(drop)
     }
@@ -121,7 +121,7 @@ impl RSemaphore {
         if permits == 0 {
             return Err(Error::invalid("permits", "0 is below the minimum of 1"));
         }
-        Ok(Arc::new(self.handle.kind()?.taking(permits)))
+        Ok(Arc::new(self.handle.kind()?.with_permits(permits)))
     }
 }
 

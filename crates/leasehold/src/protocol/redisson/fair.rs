@@ -1,43 +1,57 @@
-//! Redisson's fair lock: the lock's hash, a list of those who wait, and when each of them is given up.
+//! Redisson's fair lock: the lock's hash, a list of waiters, and the timeout of
+//! each waiter.
 //!
-//! A place in line is kept by asking again: one who asks is never given up, however long others hold the lock.
+//! Every request of a waiter is a heartbeat. A waiter that sends them never
+//! times out, however long other owners hold the lock.
 
 use std::time::Duration;
 
-use super::super::call::first;
+use super::super::call::{Call, first};
+use super::super::kind::{GrantDelivery, HoldCount, Keys, Kind, ServerQueue, WaitStrategy};
+use super::super::outcome::{AcquireReply, LockValue, QueueStatus, ReleaseReply, RenewReply};
+use super::super::pttl::remaining;
 use super::super::script::script;
-use super::super::{
-    AcquireReply, Call, GrantDelivery, Keys, Kind, LockValue, QueueStatus, ReleaseReply,
-    RenewReply, ServerQueue, WaitStrategy,
-};
-use super::{NO_TOKEN, Object, holder, holder_at, kept, lock, millis, read_done, time_left};
+use super::lock;
+use super::naming::{Object, released_owner};
+use super::shared::{NO_TOKEN, holder, holder_at, millis, read_done};
 use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 
-script!(ENTER, "redisson/fair_line.lua", "redisson/fair_enter.lua");
+script!(
+    ENQUEUE,
+    "redisson/clock_prelude.lua",
+    "redisson/fair_prelude.lua",
+    "redisson/fair_enqueue.lua"
+);
 script!(
     RELEASE,
-    "redisson/fair_line.lua",
+    "redisson/clock_prelude.lua",
+    "redisson/fair_prelude.lua",
     "redisson/fair_release.lua"
 );
-script!(FORCE, "redisson/fair_line.lua", "redisson/fair_force.lua");
+script!(
+    FORCE_UNLOCK,
+    "redisson/clock_prelude.lua",
+    "redisson/fair_prelude.lua",
+    "redisson/fair_force_unlock.lua"
+);
 
-/// The calls of one lock.
+/// The calls of a fair lock.
 #[derive(Debug)]
 pub(crate) struct FairLockCalls {
     object: Object,
-    line: String,
+    queue: String,
     timeouts: String,
     channel: String,
-    /// How much longer each waits for the one before it.
+    /// How much longer each waiter may take than the one before it.
     wait: Duration,
 }
 
 impl FairLockCalls {
     pub(crate) fn new(object: Object, wait: Duration) -> Self {
         Self {
-            line: object.prefixed("redisson_lock_queue"),
+            queue: object.prefixed("redisson_lock_queue"),
             timeouts: object.prefixed("redisson_lock_timeout"),
             channel: object.prefixed("redisson_lock__channel"),
             wait,
@@ -45,24 +59,28 @@ impl FairLockCalls {
         }
     }
 
-    /// Takes it away from whoever holds it; false when nobody does.
-    pub(crate) fn force(&self) -> Call<bool> {
+    /// Revokes the lock from its holder. Returns false if it was free.
+    pub(crate) fn force_unlock(&self) -> Call<bool> {
         let args = [&b""[..], &millis(self.wait), self.object.publish()];
-        Call::script(&FORCE, &self.keys_and_channel(), &args, read_done)
+        Call::script(&FORCE_UNLOCK, &self.keys_and_channel(), &args, read_done)
     }
 
-    fn step(&self, mark: &[u8], lease: Duration, step: &'static [u8]) -> Call<QueueStatus> {
-        let args = [mark, &millis(self.wait), &millis(lease), step];
-        Call::script(&ENTER, &self.own_keys(), &args, read_standing)
+    fn step(&self, value: &[u8], lease: Duration, step: &'static [u8]) -> Call<QueueStatus> {
+        let args = [value, &millis(self.wait), &millis(lease), step];
+        Call::script(&ENQUEUE, &self.own_keys(), &args, |replies| {
+            let reply = first("an owner's status", replies)?;
+            read_status(&reply)
+                .ok_or_else(|| RequestError::malformed("an owner's status", &[reply]))
+        })
     }
 
     fn own_keys(&self) -> [&[u8]; 3] {
-        [self.key(), self.line.as_bytes(), self.timeouts.as_bytes()]
+        [self.key(), self.queue.as_bytes(), self.timeouts.as_bytes()]
     }
 
     fn keys_and_channel(&self) -> [&[u8]; 4] {
-        let [lock, line, timeouts] = self.own_keys();
-        [lock, line, timeouts, self.channel.as_bytes()]
+        let [lock, queue, timeouts] = self.own_keys();
+        [lock, queue, timeouts, self.channel.as_bytes()]
     }
 }
 
@@ -75,32 +93,31 @@ impl Kind for FairLockCalls {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
-        self.step(mark, lease, b"try")
-            .map(|standing| match standing {
-                QueueStatus::Holds { token, .. } => AcquireReply::Held { token },
-                QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
-                    AcquireReply::Busy { holder }
-                }
-            })
+    fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
+        self.step(value, lease, b"try").map(|status| match status {
+            QueueStatus::Holds { token, .. } => AcquireReply::Held { token },
+            QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
+                AcquireReply::Busy { holder }
+            }
+        })
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
-        lock::renew(self.key(), mark, lease)
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
+        lock::renew(self.key(), value, lease)
     }
 
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         _server: Capabilities,
     ) -> Call<ReleaseReply> {
         let args = [
-            mark,
+            value,
             &millis(self.wait),
-            &millis(keep.unwrap_or_default()),
+            &millis(hold_for.unwrap_or_default()),
             self.object.publish(),
-            &kept(mark),
+            &released_owner(value),
         ];
         Call::script(
             &RELEASE,
@@ -114,10 +131,6 @@ impl Kind for FairLockCalls {
         )
     }
 
-    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<RenewReply>> {
-        Some(lock::set_hold_count(self.key(), mark, entries))
-    }
-
     fn holder(&self) -> Call<Option<Holder>> {
         holder_at(self.key())
     }
@@ -125,55 +138,61 @@ impl Kind for FairLockCalls {
     fn wait_strategy(&self) -> WaitStrategy<'_> {
         WaitStrategy::Queued(self)
     }
+
+    fn hold_count(&self) -> Option<&dyn HoldCount> {
+        Some(self)
+    }
+}
+
+impl HoldCount for FairLockCalls {
+    fn set_hold_count(&self, value: &[u8], holds: u32) -> Call<RenewReply> {
+        lock::set_hold_count(self.key(), value, holds)
+    }
 }
 
 impl ServerQueue for FairLockCalls {
     fn local_queue_key(&self) -> Option<&[u8]> {
-        Some(self.line.as_bytes())
+        Some(self.queue.as_bytes())
     }
 
-    fn delivery(&self, mark: &[u8]) -> GrantDelivery<'_> {
-        let name = format!("{}:{}", self.channel, String::from_utf8_lossy(mark));
-        GrantDelivery::Wakeup(self.object.announced(&name).channel())
+    fn delivery(&self, value: &[u8]) -> GrantDelivery<'_> {
+        let name = format!("{}:{}", self.channel, String::from_utf8_lossy(value));
+        GrantDelivery::Wakeup(self.object.channel_name(&name).channel())
     }
 
-    /// There are no tickets: one who lost its place has the last.
-    fn enter(
+    /// Enters at the end: Redisson has no tickets, so a lost entry is not
+    /// restored.
+    fn enqueue(
         &self,
-        mark: &LockValue,
+        value: &LockValue,
         lease: Duration,
-        _place: Duration,
+        _queue_ttl: Duration,
         _ticket: Option<u64>,
     ) -> Call<QueueStatus> {
-        self.step(mark, lease, b"enter")
+        self.step(value, lease, b"enter")
     }
 
-    fn stay(&self, mark: &[u8], lease: Duration, _place: Duration) -> Call<QueueStatus> {
-        self.step(mark, lease, b"stay")
+    fn heartbeat(&self, value: &[u8], lease: Duration, _queue_ttl: Duration) -> Call<QueueStatus> {
+        self.step(value, lease, b"stay")
     }
 }
 
-fn read_standing(replies: Vec<Reply>) -> Result<QueueStatus, RequestError> {
-    let reply = first("an owner's standing", replies)?;
-    standing(&reply).ok_or_else(|| RequestError::malformed("an owner's standing", &[reply]))
-}
-
-/// The answers that `redisson/fair_enter.lua` lists; `None` when it is none of them.
-fn standing(reply: &Reply) -> Option<QueueStatus> {
+/// Reads a reply listed in `redisson/fair_enqueue.lua`; `None` if malformed.
+fn read_status(reply: &Reply) -> Option<QueueStatus> {
     if reply.int() == Some(0) {
         let holder = Holder::default();
         return Some(QueueStatus::Gone { holder });
     }
     match reply.list()? {
-        [Reply::Int(1), left] => Some(QueueStatus::Holds {
+        [Reply::Int(1), pttl] => Some(QueueStatus::Holds {
             token: Token::new(NO_TOKEN),
-            left: time_left(left.int()?)?,
+            remaining: remaining(pttl.int()?)?,
         }),
-        [Reply::Int(2), ahead, now, left, field] => Some(QueueStatus::Waits {
+        [Reply::Int(2), ahead, now, pttl, field] => Some(QueueStatus::Waits {
             ahead: u64::try_from(ahead.int()?).ok()?,
             server_now: u64::try_from(now.int()?).ok()?.saturating_mul(1000),
             ticket: None,
-            holder: holder(left, std::slice::from_ref(field)),
+            holder: holder(pttl, std::slice::from_ref(field)),
         }),
         _ => None,
     }

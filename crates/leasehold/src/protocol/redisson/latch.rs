@@ -1,14 +1,19 @@
-//! Redisson's count-down latch: a number on the server that is gone when it has been counted down.
+//! Redisson's count-down latch: a number on the server, which is deleted when
+//! it reaches zero.
 
+use super::super::call::Call;
+use super::super::kind::{ChannelName, Keys, Notified};
+use super::super::outcome::LockStatus;
 use super::super::script::script;
-use super::super::{Call, ChannelName, Keys, LockStatus, Notified};
-use super::{NOTED, Object, SemaphoreCalls, delete, millis, read_number, set};
+use super::naming::Object;
+use super::semaphore::SemaphoreCalls;
+use super::shared::{DEDUP_TTL, delete, millis, read_number, set};
 use crate::backend::Slot;
 use crate::owner::Owner;
 
 script!(COUNT_DOWN, "redisson/latch_count_down.lua");
 
-/// The calls of one latch.
+/// The calls of a latch.
 #[derive(Debug)]
 pub(crate) struct CountDownCalls {
     object: Object,
@@ -28,25 +33,25 @@ impl CountDownCalls {
         self.object.slot()
     }
 
-    /// Closes it, for so many to come; false when it is closed already.
+    /// Sets the count, which closes the latch. Returns false if it is closed.
     pub(crate) fn set(&self, count: u32) -> Call<bool> {
         set(&self.object, &self.channel, count, b"1")
     }
 
-    /// Counts down, once under one number; how many are still to come.
-    pub(crate) fn count_down(&self, number: &Owner) -> Call<i64> {
-        let note = self.object.note(&number.to_string());
-        let keys = [self.object.key(), note.as_bytes(), self.channel.as_bytes()];
-        let args = [&millis(NOTED)[..], self.object.publish()];
+    /// Counts down, once for each `caller`. Returns the remaining count.
+    pub(crate) fn count_down(&self, caller: &Owner) -> Call<i64> {
+        let dedup = self.object.dedup_key(&caller.to_string());
+        let keys = [self.object.key(), dedup.as_bytes(), self.channel.as_bytes()];
+        let args = [&millis(DEDUP_TTL)[..], self.object.publish()];
         Call::script(&COUNT_DOWN, &keys, &args, read_number)
     }
 
-    /// How many are still to come.
-    pub(crate) fn left(&self) -> Call<i64> {
+    /// Reads the remaining count.
+    pub(crate) fn remaining(&self) -> Call<i64> {
         SemaphoreCalls::new(self.object.clone()).available()
     }
 
-    /// Deletes it; false when it was open.
+    /// Deletes the latch. Returns false if it was open.
     pub(crate) fn delete(&self) -> Call<bool> {
         delete(&self.object, &self.channel)
     }
@@ -54,13 +59,13 @@ impl CountDownCalls {
 
 impl Notified for CountDownCalls {
     fn channel_name(&self) -> ChannelName<'_> {
-        self.object.announced(&self.channel)
+        self.object.channel_name(&self.channel)
     }
 
-    fn glance(&self) -> Call<LockStatus> {
-        self.left().map(|left| match left {
+    fn poll(&self) -> Call<LockStatus> {
+        self.remaining().map(|remaining| match remaining {
             0 => LockStatus::Free,
-            _ => LockStatus::Held { left: None },
+            _ => LockStatus::Held { remaining: None },
         })
     }
 }

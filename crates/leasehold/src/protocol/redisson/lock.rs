@@ -1,16 +1,17 @@
-//! Redisson's lock and fenced lock: a hash with one field, the owner's, that counts how often it was entered.
+//! Redisson's lock and fenced lock: a hash with one field, which maps the owner
+//! to its hold count.
 
 use std::time::Duration;
 
-use super::super::call::first;
-use super::super::script::script;
-use super::super::{
-    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
-    RenewReply, WaitStrategy, token,
-};
-use super::{
-    Object, delete, digits, freed, glance_at, holder, holder_at, kept, millis, read_acquired,
-    read_done, renewed,
+use super::super::call::{Call, first};
+use super::super::kind::{ChannelName, HoldCount, Keys, Kind, Notified, WaitStrategy};
+use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use super::super::pttl::poll_key;
+use super::super::script::{digits, script};
+use super::super::token;
+use super::naming::{Object, released_owner};
+use super::shared::{
+    delete, holder, holder_at, millis, read_acquired, read_done, released, renewed,
 };
 use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
@@ -18,16 +19,20 @@ use crate::owner::Owner;
 
 script!(ACQUIRE, "redisson/lock_acquire.lua");
 script!(ACQUIRE_FENCED, "redisson/fenced_acquire.lua");
-script!(RENEW, "redisson/lock_renew.lua");
+script!(
+    RENEW,
+    "redisson/renew_prelude.lua",
+    "redisson/lock_renew.lua"
+);
 script!(RELEASE, "redisson/lock_release.lua");
-script!(RECOUNT, "redisson/lock_recount.lua");
+script!(SET_HOLD_COUNT, "redisson/lock_set_hold_count.lua");
 
-/// The calls of one lock.
+/// The calls of a lock.
 #[derive(Debug)]
 pub(crate) struct LockCalls {
     object: Object,
     channel: String,
-    /// Where the fenced one counts its holders.
+    /// The key of a fenced lock's token counter.
     token: Option<String>,
 }
 
@@ -47,19 +52,19 @@ impl LockCalls {
         }
     }
 
-    /// Takes it away from whoever holds it; false when nobody does.
-    pub(crate) fn force(&self) -> Call<bool> {
+    /// Revokes the lock from its holder. Returns false if it was free.
+    pub(crate) fn force_unlock(&self) -> Call<bool> {
         delete(&self.object, &self.channel)
     }
 }
 
-/// Writes how often `owner` has entered the lock at `key`, a hash with a field for it.
-pub(super) fn set_hold_count(key: &[u8], owner: &[u8], entries: u32) -> Call<RenewReply> {
-    let args = [owner, &digits(entries.into())];
-    Call::script(&RECOUNT, &[key], &args, read_done).map(renewed)
+/// Writes the hold count of `owner` in the hash at `key`.
+pub(super) fn set_hold_count(key: &[u8], owner: &[u8], holds: u32) -> Call<RenewReply> {
+    let args = [owner, &digits(holds.into())];
+    Call::script(&SET_HOLD_COUNT, &[key], &args, read_done).map(renewed)
 }
 
-/// Makes the lease of `owner` last at least `lease` from now, in the hash at `key`.
+/// Extends the lease of `owner` in the hash at `key`.
 pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<RenewReply> {
     Call::script(&RENEW, &[key], &[owner, &millis(lease)], read_done).map(renewed)
 }
@@ -73,8 +78,8 @@ impl Kind for LockCalls {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
-        let args = [&mark[..], &millis(lease)];
+    fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
+        let args = [&value[..], &millis(lease)];
         match &self.token {
             None => Call::script(&ACQUIRE, &[self.key()], &args, read_acquired),
             Some(token) => {
@@ -84,28 +89,24 @@ impl Kind for LockCalls {
         }
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
-        renew(self.key(), mark, lease)
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
+        renew(self.key(), value, lease)
     }
 
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         _server: Capabilities,
     ) -> Call<ReleaseReply> {
         let keys = [self.key(), self.channel.as_bytes()];
         let args = [
-            mark,
-            &millis(keep.unwrap_or_default()),
+            value,
+            &millis(hold_for.unwrap_or_default()),
             self.object.publish(),
-            &kept(mark),
+            &released_owner(value),
         ];
-        Call::script(&RELEASE, &keys, &args, read_done).map(freed)
-    }
-
-    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<RenewReply>> {
-        Some(set_hold_count(self.key(), mark, entries))
+        Call::script(&RELEASE, &keys, &args, read_done).map(released)
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
@@ -115,27 +116,37 @@ impl Kind for LockCalls {
     fn wait_strategy(&self) -> WaitStrategy<'_> {
         WaitStrategy::Notified(self)
     }
+
+    fn hold_count(&self) -> Option<&dyn HoldCount> {
+        Some(self)
+    }
+}
+
+impl HoldCount for LockCalls {
+    fn set_hold_count(&self, value: &[u8], holds: u32) -> Call<RenewReply> {
+        set_hold_count(self.key(), value, holds)
+    }
 }
 
 impl Notified for LockCalls {
     fn channel_name(&self) -> ChannelName<'_> {
-        self.object.announced(&self.channel)
+        self.object.channel_name(&self.channel)
     }
 
-    fn glance(&self) -> Call<LockStatus> {
-        glance_at(self.key())
+    fn poll(&self) -> Call<LockStatus> {
+        poll_key(self.key())
     }
 }
 
-/// The token alone, or the time left and a field of the hash.
+/// Reads the token, or the remaining lease and a field of the hash.
 fn read_fenced(replies: Vec<Reply>) -> Result<AcquireReply, RequestError> {
     let reply = first("an acquire", replies)?;
     match reply.list() {
         Some([number]) => Ok(AcquireReply::Held {
             token: token::read(number)?,
         }),
-        Some([left, fields @ ..]) => Ok(AcquireReply::Busy {
-            holder: holder(left, fields),
+        Some([pttl, fields @ ..]) => Ok(AcquireReply::Busy {
+            holder: holder(pttl, fields),
         }),
         _ => Err(RequestError::malformed("an acquire", &[reply])),
     }

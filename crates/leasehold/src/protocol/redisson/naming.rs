@@ -1,34 +1,36 @@
-//! From names to Redisson's keys, channels and owners.
+//! Redisson's keys, channels and owners.
 //!
 //! # Invariants
 //!
-//! 1. The lock's key is the prefix and the name as they are; its other keys are those that Redisson derives.
-//! 2. In a cluster, a name whose keys would lie in different slots is refused: Redisson fails with it too.
+//! 1. The object's key is the prefix and the name as typed; its other keys are
+//!    those that Redisson derives.
+//! 2. In a cluster, a name whose keys fall in different slots is refused:
+//!    Redisson fails with it too.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::keys::{NAME_LIMIT, slot_of};
-use super::super::{ChannelName, Keys};
+use super::super::kind::{ChannelName, Keys};
 use crate::backend::Slot;
 use crate::owner::Owner;
 
-/// How the clients of one fleet map names to keys, and announce.
+/// The conventions that all clients of one deployment share.
 #[derive(Clone, Debug)]
 pub(crate) struct Naming {
     pub(crate) prefix: String,
-    /// Whether announcements are sharded.
+    /// Whether channels are sharded.
     pub(crate) sharded: bool,
     /// Whether slots belong to different nodes.
     pub(crate) divided: bool,
-    /// By how much longer each waits for the one before it in a fair lock's line.
+    /// How much longer each waiter of a fair lock may take than the one before.
     pub(crate) fair_wait: Duration,
-    /// A UUID, as every client of Redisson has one.
+    /// The client's id, a UUID.
     pub(crate) client: Arc<str>,
 }
 
 impl Naming {
-    /// For the client that 32 random hex digits tell from others.
+    /// Creates the naming of a client with an id of 32 random hex digits.
     pub(crate) fn new(client: &str, divided: bool, fair_wait: Duration) -> Self {
         Self {
             prefix: String::new(),
@@ -39,13 +41,16 @@ impl Naming {
         }
     }
 
-    /// The object `name`, or why it cannot be a name.
+    /// Returns the object `name`, or why the name is invalid.
     pub(crate) fn object(&self, name: &str) -> Result<Object, String> {
         if name.is_empty() {
-            return Err("it is empty".to_owned());
+            return Err("it must not be empty".to_owned());
         }
         if name.len() > NAME_LIMIT {
-            return Err(format!("longer than {NAME_LIMIT} bytes"));
+            let length = name.len();
+            return Err(format!(
+                "{length} bytes is above the maximum of {NAME_LIMIT}"
+            ));
         }
         let key = format!("{}{name}", self.prefix);
         let object = Object {
@@ -59,7 +64,7 @@ impl Naming {
         Ok(object)
     }
 
-    /// The latch `name`: its channel has braces whatever the name has.
+    /// Returns the latch `name` and its channel, which always has braces.
     pub(crate) fn latch(&self, name: &str) -> Result<(Object, String), String> {
         let object = self.object(name)?;
         let channel = format!("redisson_countdownlatch__channel__{{{}}}", object.key);
@@ -69,13 +74,13 @@ impl Naming {
 
     fn in_one_slot(&self, object: &Object, other: &str) -> Result<(), String> {
         if self.divided && slot_of(other.as_bytes(), b"") != object.slot {
-            return Err("its braces put Redisson's keys for it in different slots".to_owned());
+            return Err("its braces put Redisson's keys in different slots".to_owned());
         }
         Ok(())
     }
 }
 
-/// One object of Redisson's.
+/// An object of Redisson's.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     key: String,
@@ -100,12 +105,12 @@ impl Keys for Object {
 }
 
 impl Object {
-    /// Another key or channel of it.
+    /// Returns another key or channel of the object.
     pub(super) fn prefixed(&self, what: &str) -> String {
         prefixed(what, &self.key)
     }
 
-    /// What its other keys begin with where what they are comes last.
+    /// Returns the prefix of its keys that have their purpose as a suffix.
     pub(super) fn stem(&self) -> String {
         match self.key.contains('{') {
             true => self.key.clone(),
@@ -113,17 +118,19 @@ impl Object {
         }
     }
 
-    /// Where it is noted for a while that something was done under this number: as Redisson notes its unlocks.
-    pub(super) fn note(&self, number: &str) -> String {
-        format!("{}:{number}", self.prefixed("redisson_unlock_latch"))
+    /// Returns the key that records that a request with this id was executed.
+    /// Redisson records its unlocks at such keys.
+    pub(super) fn dedup_key(&self, id: &str) -> String {
+        format!("{}:{id}", self.prefixed("redisson_unlock_latch"))
     }
 
-    /// A thread of this client, as Redisson writes it. No two acquisitions have the same.
+    /// Returns the owner in Redisson's notation: a thread of this client. Each
+    /// acquisition has its own.
     pub(super) fn owner(&self, owner: &Owner) -> String {
         format!("{}:{}", self.client, owner.number())
     }
 
-    /// The command by which this fleet announces.
+    /// Returns the publish command of this deployment.
     pub(super) fn publish(&self) -> &'static [u8] {
         match self.sharded {
             true => b"SPUBLISH",
@@ -131,8 +138,8 @@ impl Object {
         }
     }
 
-    /// Where this fleet announces under `name`.
-    pub(super) fn announced<'a>(&self, name: &'a str) -> ChannelName<'a> {
+    /// Returns the channel `name` of this deployment.
+    pub(super) fn channel_name<'a>(&self, name: &'a str) -> ChannelName<'a> {
         ChannelName {
             name: name.as_bytes(),
             sharded: self.sharded,
@@ -140,19 +147,19 @@ impl Object {
     }
 }
 
-/// The owner that stands in place of `owner`, `CLIENT:THREAD`, after a release
-/// that keeps the lock: `CLIENT:0THREAD`. No renewal has it, and Java numbers
-/// no thread so. To Redisson it is another thread, which never comes back.
-pub(super) fn kept(owner: &[u8]) -> Vec<u8> {
-    let mut kept = owner.to_vec();
+/// Returns the owner that replaces `owner`, `CLIENT:THREAD`, after a release
+/// with `hold_for`: `CLIENT:0THREAD`. No renewal matches it, and no Java thread
+/// has such a number. To Redisson it is another thread, which never unlocks.
+pub(super) fn released_owner(owner: &[u8]) -> Vec<u8> {
+    let mut released = owner.to_vec();
     if let Some(at) = owner.iter().position(|byte| *byte == b':') {
-        kept.insert(at + 1, b'0');
+        released.insert(at + 1, b'0');
     }
-    kept
+    released
 }
 
-/// The owner in a field of a lock's hash, and whether the owner released the
-/// lock, which is kept.
+/// Returns the owner in a field of a lock's hash, and whether that owner has
+/// released the lock.
 pub(crate) fn owner_in(field: &str) -> (String, bool) {
     let owner = field.trim_end_matches(":write");
     match owner.split_once(":0") {
@@ -161,7 +168,8 @@ pub(crate) fn owner_in(field: &str) -> (String, bool) {
     }
 }
 
-/// Another key or channel of the object at `key`: Redisson adds braces only to names without any.
+/// Returns another key or channel of the object at `key`. Redisson adds braces
+/// only to names without any.
 pub(crate) fn prefixed(what: &str, key: &str) -> String {
     match key.contains('{') {
         true => format!("{what}:{key}"),
@@ -169,7 +177,7 @@ pub(crate) fn prefixed(what: &str, key: &str) -> String {
     }
 }
 
-/// A random UUID (version 4) made of 32 random hex digits.
+/// Returns a random UUID (version 4) made of 32 random hex digits.
 fn uuid(digits: &str) -> String {
     let (variant, rest) = digits[16..].split_at(1);
     let variant = u8::from_str_radix(variant, 16).unwrap_or(0) & 3 | 8;
@@ -193,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_those_of_redisson() {
+    fn keys_match_redisson() {
         let plain = naming(false).object("job").unwrap();
         assert_eq!(plain.key(), b"job");
         assert_eq!(
@@ -214,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_redisson_scatters_are_refused_in_a_cluster_only() {
+    fn names_across_slots_are_refused_in_clusters() {
         for name in ["a}b", "a{b", "{}x"] {
             assert!(naming(true).object(name).is_err(), "{name}");
             assert!(naming(false).object(name).is_ok(), "{name}");
@@ -225,18 +233,18 @@ mod tests {
     }
 
     #[test]
-    fn kept_owner_differs_and_shows_the_same_owner() {
+    fn released_owner_differs_and_names_the_owner() {
         for owner in ["a2b1:7", "a2b1:10", "a2b1:0"] {
-            let kept = String::from_utf8(kept(owner.as_bytes())).unwrap();
-            assert_ne!(kept, owner);
-            assert_eq!(owner_in(&kept), (owner.to_owned(), true));
-            assert_eq!(owner_in(&(kept + ":write")), (owner.to_owned(), true));
+            let released = String::from_utf8(released_owner(owner.as_bytes())).unwrap();
+            assert_ne!(released, owner);
+            assert_eq!(owner_in(&released), (owner.to_owned(), true));
+            assert_eq!(owner_in(&(released + ":write")), (owner.to_owned(), true));
             assert_eq!(owner_in(owner), (owner.to_owned(), false));
         }
     }
 
     #[test]
-    fn owners_have_the_form_of_redisson_s_and_differ() {
+    fn owners_match_redisson_and_differ() {
         let object = naming(false).object("job").unwrap();
         let owner = object.owner(&Owner::random());
         let (client, thread) = owner.split_once(':').unwrap();

@@ -1,31 +1,49 @@
-//! Redisson's semaphore whose permits expire: how many are available, and those that are held by when they expire.
+//! Redisson's semaphore with permits that expire: the number of available
+//! permits, and the held permits by when they expire.
 
 use std::time::Duration;
 
+use super::super::call::Call;
+use super::super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
+use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
 use super::super::script::script;
-use super::super::{
-    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
-    RenewReply, WaitStrategy,
-};
-use super::{
-    Object, SemaphoreCalls, enough, freed, millis, read_done, read_number, renewed, taken,
+use super::naming::Object;
+use super::semaphore::SemaphoreCalls;
+use super::shared::{
+    millis, permits_acquired, poll_permits, read_done, read_number, released, renewed,
 };
 use crate::backend::Capabilities;
 use crate::info::Holder;
 use crate::owner::Owner;
 
-script!(ACQUIRE, "redisson/permits_acquire.lua");
-script!(RENEW, "redisson/permits_renew.lua");
-script!(RELEASE, "redisson/permits_release.lua");
-script!(LOOK, "redisson/permits_look.lua");
+script!(
+    ACQUIRE,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_acquire.lua"
+);
+script!(
+    RENEW,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_renew.lua"
+);
+script!(
+    RELEASE,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_release.lua"
+);
+script!(
+    AVAILABLE,
+    "redisson/clock_prelude.lua",
+    "redisson/permits_available.lua"
+);
 
-/// The calls of one semaphore, for those who take so many permits.
+/// The calls of a semaphore, for acquisitions of the same number of permits.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpirableCalls {
     object: Object,
     held: String,
     channel: String,
-    wanted: u32,
+    permits: u32,
 }
 
 impl ExpirableCalls {
@@ -34,24 +52,24 @@ impl ExpirableCalls {
             held: format!("{}:timeout", object.stem()),
             channel: object.prefixed("redisson_sc"),
             object,
-            wanted: 1,
+            permits: 1,
         }
     }
 
-    /// The same, for one who takes so many.
-    pub(crate) fn taking(&self, permits: u32) -> Self {
+    /// Returns the same semaphore, for acquisitions of `permits`.
+    pub(crate) fn with_permits(&self, permits: u32) -> Self {
         Self {
-            wanted: permits,
+            permits,
             ..self.clone()
         }
     }
 
-    /// How many could be taken now.
+    /// Reads how many permits could be acquired now.
     pub(crate) fn available(&self) -> Call<i64> {
-        Call::script(&LOOK, &self.own_keys(), &[], read_number)
+        Call::script(&AVAILABLE, &self.own_keys(), &[], read_number)
     }
 
-    /// Sets how many there are, if that was never done.
+    /// Sets the number of permits, unless it was set before.
     pub(crate) fn set(&self, permits: u32) -> Call<bool> {
         SemaphoreCalls::new(self.object.clone()).set(permits)
     }
@@ -71,38 +89,38 @@ impl Kind for ExpirableCalls {
         &self.object
     }
 
-    /// The ids of all permits, 16 bytes each.
+    /// Returns the ids of all permits, 16 bytes each.
     fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
-        let ids = (0..u128::from(self.wanted)).flat_map(|number| owner.id(number));
+        let ids = (0..u128::from(self.permits)).flat_map(|number| owner.id(number));
         ids.collect()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
-        let args = [&mark[..], &millis(lease), self.object.publish()];
-        Call::script(&ACQUIRE, &self.keys_and_channel(), &args, read_done).map(taken)
+    fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
+        let args = [&value[..], &millis(lease), self.object.publish()];
+        Call::script(&ACQUIRE, &self.keys_and_channel(), &args, read_done).map(permits_acquired)
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
-        let args = [mark, &millis(lease)];
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
+        let args = [value, &millis(lease)];
         Call::script(&RENEW, &[self.held.as_bytes()], &args, read_done).map(renewed)
     }
 
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         _server: Capabilities,
     ) -> Call<ReleaseReply> {
         let args = [
-            mark,
-            &millis(keep.unwrap_or_default()),
+            value,
+            &millis(hold_for.unwrap_or_default()),
             self.object.publish(),
-            &kept_ids(mark),
+            &released_ids(value),
         ];
-        Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
+        Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(released)
     }
 
-    /// Permits do not tell who holds them.
+    /// Returns `None`: permits name no holder.
     fn holder(&self) -> Call<Option<Holder>> {
         self.available().map(|_| None)
     }
@@ -112,22 +130,22 @@ impl Kind for ExpirableCalls {
     }
 }
 
-/// The ids that stand in place of `ids` after a release that keeps the permits.
-/// The first byte is random, and differs from that of every id of the same owner.
-fn kept_ids(ids: &[u8]) -> Vec<u8> {
-    let mut kept = ids.to_vec();
-    for id in kept.chunks_exact_mut(16) {
+/// Returns the ids that replace `ids` after a release with `hold_for`. The
+/// first byte is inverted, so they differ from every id of the same owner.
+fn released_ids(ids: &[u8]) -> Vec<u8> {
+    let mut released = ids.to_vec();
+    for id in released.chunks_exact_mut(16) {
         id[0] = !id[0];
     }
-    kept
+    released
 }
 
 impl Notified for ExpirableCalls {
     fn channel_name(&self) -> ChannelName<'_> {
-        self.object.announced(&self.channel)
+        self.object.channel_name(&self.channel)
     }
 
-    fn glance(&self) -> Call<LockStatus> {
-        enough(self.available(), self.wanted)
+    fn poll(&self) -> Call<LockStatus> {
+        poll_permits(self.available(), self.permits)
     }
 }

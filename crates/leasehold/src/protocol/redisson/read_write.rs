@@ -1,41 +1,46 @@
-//! Redisson's read-write lock: a hash with the mode and a field for each who holds it, and a key for each entry of
-//! a reader that expires with its lease.
+//! Redisson's read-write lock: a hash with the mode and a field for each
+//! holder, and a key for each hold of a reader, which expires with the reader's
+//! lease.
 
 use std::time::Duration;
 
-use super::super::script::script;
-use super::super::{
-    AcquireReply, Call, ChannelName, Keys, Kind, LockStatus, LockValue, Notified, ReleaseReply,
-    RenewReply, WaitStrategy,
-};
-use super::{
-    Object, digits, freed, glance_at, holder_at, kept, millis, read_acquired, read_done, renewed,
-};
+use super::super::call::Call;
+use super::super::kind::{ChannelName, Downgrade, HoldCount, Keys, Kind, Notified, WaitStrategy};
+use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use super::super::pttl::poll_key;
+use super::super::script::{digits, script};
+use super::naming::{Object, released_owner};
+use super::shared::{holder_at, millis, read_acquired, read_done, released, renewed};
 use crate::backend::Capabilities;
 use crate::info::Holder;
 use crate::owner::Owner;
 
 script!(ACQUIRE_READ, "redisson/read_acquire.lua");
 script!(ACQUIRE_WRITE, "redisson/write_acquire.lua");
-script!(RENEW, "redisson/rw_readers.lua", "redisson/rw_renew.lua");
+script!(
+    RENEW,
+    "redisson/renew_prelude.lua",
+    "redisson/rw_prelude.lua",
+    "redisson/rw_renew.lua"
+);
 script!(
     RELEASE,
-    "redisson/rw_readers.lua",
+    "redisson/rw_prelude.lua",
     "redisson/rw_release.lua"
 );
 script!(
     DOWNGRADE,
-    "redisson/rw_readers.lua",
+    "redisson/rw_prelude.lua",
     "redisson/rw_downgrade.lua"
 );
 script!(
-    RECOUNT,
-    "redisson/rw_readers.lua",
-    "redisson/rw_recount.lua"
+    SET_HOLD_COUNT,
+    "redisson/rw_prelude.lua",
+    "redisson/rw_set_hold_count.lua"
 );
-script!(FORCE, "redisson/rw_force.lua");
+script!(FORCE_UNLOCK, "redisson/rw_force_unlock.lua");
 
-/// What one who comes wants.
+/// The mode in which a read-write lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Read,
@@ -43,7 +48,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// The mode as the hash has it.
+    /// Returns the mode as stored in the hash.
     fn word(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -51,7 +56,7 @@ impl Mode {
         }
     }
 
-    /// Reads the mode that a hash has; `None` when it is none.
+    /// Reads a mode from the hash; `None` if the word is unknown.
     pub(crate) fn read(word: &str) -> Option<Self> {
         [Self::Read, Self::Write]
             .into_iter()
@@ -59,7 +64,7 @@ impl Mode {
     }
 }
 
-/// The calls of one lock, for those who read or for those who write.
+/// The calls of a read-write lock, for readers or for writers.
 #[derive(Debug)]
 pub(crate) struct ReadWriteCalls {
     object: Object,
@@ -78,11 +83,12 @@ impl ReadWriteCalls {
         }
     }
 
-    /// Takes it away from all who hold it in this mode; false when nobody does.
-    pub(crate) fn force(&self) -> Call<bool> {
+    /// Revokes the lock from all holders in this mode. Returns false if there
+    /// are none.
+    pub(crate) fn force_unlock(&self) -> Call<bool> {
         let keys = [self.key(), self.channel.as_bytes()];
         let args = [self.mode.word().as_bytes(), self.object.publish()];
-        Call::script(&FORCE, &keys, &args, read_done)
+        Call::script(&FORCE_UNLOCK, &keys, &args, read_done)
     }
 
     fn own_keys(&self) -> [&[u8]; 2] {
@@ -95,8 +101,8 @@ impl ReadWriteCalls {
     }
 }
 
-/// The mark is the owner, also of a writer: who reads and who writes is told by the hash, since a writer can become
-/// a reader.
+/// Uses the owner as the value, also for a writer. The hash tells readers from
+/// writers, because a writer can become a reader.
 impl Kind for ReadWriteCalls {
     fn keys(&self) -> &dyn Keys {
         &self.object
@@ -106,13 +112,13 @@ impl Kind for ReadWriteCalls {
         self.object.owner(owner).into_bytes().into()
     }
 
-    fn acquire(&self, mark: &LockValue, lease: Duration, _look: bool) -> Call<AcquireReply> {
-        let owner = String::from_utf8_lossy(mark);
+    fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
+        let owner = String::from_utf8_lossy(value);
         match self.mode {
             Mode::Read => {
-                let entries = format!("{}:{owner}:rwlock_timeout", self.stem);
-                let keys = [self.key(), entries.as_bytes()];
-                let args = [&mark[..], &millis(lease)];
+                let holds = format!("{}:{owner}:rwlock_timeout", self.stem);
+                let keys = [self.key(), holds.as_bytes()];
+                let args = [&value[..], &millis(lease)];
                 Call::script(&ACQUIRE_READ, &keys, &args, read_acquired)
             }
             Mode::Write => {
@@ -123,33 +129,24 @@ impl Kind for ReadWriteCalls {
         }
     }
 
-    fn renew(&self, mark: &[u8], lease: Duration) -> Call<RenewReply> {
-        Call::script(&RENEW, &self.own_keys(), &[mark, &millis(lease)], read_done).map(renewed)
+    fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
+        let args = [value, &millis(lease)];
+        Call::script(&RENEW, &self.own_keys(), &args, read_done).map(renewed)
     }
 
     fn release(
         &self,
-        mark: &[u8],
-        keep: Option<Duration>,
+        value: &[u8],
+        hold_for: Option<Duration>,
         _server: Capabilities,
     ) -> Call<ReleaseReply> {
         let args = [
-            mark,
-            &millis(keep.unwrap_or_default()),
+            value,
+            &millis(hold_for.unwrap_or_default()),
             self.object.publish(),
-            &kept(mark),
+            &released_owner(value),
         ];
-        Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(freed)
-    }
-
-    fn set_hold_count(&self, mark: &[u8], entries: u32) -> Option<Call<RenewReply>> {
-        let args = [mark, &digits(entries.into())];
-        Some(Call::script(&RECOUNT, &self.own_keys(), &args, read_done).map(renewed))
-    }
-
-    fn downgrade(&self, mark: &[u8]) -> Option<Call<RenewReply>> {
-        let args = [mark, self.object.publish()];
-        Some(Call::script(&DOWNGRADE, &self.keys_and_channel(), &args, read_done).map(renewed))
+        Call::script(&RELEASE, &self.keys_and_channel(), &args, read_done).map(released)
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
@@ -159,14 +156,36 @@ impl Kind for ReadWriteCalls {
     fn wait_strategy(&self) -> WaitStrategy<'_> {
         WaitStrategy::Notified(self)
     }
+
+    fn hold_count(&self) -> Option<&dyn HoldCount> {
+        Some(self)
+    }
+
+    fn downgrade(&self) -> Option<&dyn Downgrade> {
+        Some(self)
+    }
+}
+
+impl HoldCount for ReadWriteCalls {
+    fn set_hold_count(&self, value: &[u8], holds: u32) -> Call<RenewReply> {
+        let args = [value, &digits(holds.into())];
+        Call::script(&SET_HOLD_COUNT, &self.own_keys(), &args, read_done).map(renewed)
+    }
+}
+
+impl Downgrade for ReadWriteCalls {
+    fn downgrade(&self, value: &[u8]) -> Call<RenewReply> {
+        let args = [value, self.object.publish()];
+        Call::script(&DOWNGRADE, &self.keys_and_channel(), &args, read_done).map(renewed)
+    }
 }
 
 impl Notified for ReadWriteCalls {
     fn channel_name(&self) -> ChannelName<'_> {
-        self.object.announced(&self.channel)
+        self.object.channel_name(&self.channel)
     }
 
-    fn glance(&self) -> Call<LockStatus> {
-        glance_at(self.key())
+    fn poll(&self) -> Call<LockStatus> {
+        poll_key(self.key())
     }
 }

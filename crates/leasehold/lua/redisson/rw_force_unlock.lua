@@ -1,15 +1,16 @@
--- redisson/rw_force
+-- redisson/rw_force_unlock
 --
--- Takes a read-write lock away from those who hold it in one mode, and wakes those who wait.
+-- Revokes a read-write lock that is held in one mode from all its holders, and
+-- wakes the waiters.
 --
 -- KEYS[1]  lock     hash; mode, and a field per reader or for the writer
--- KEYS[2]  channel  string; where waiters listen
+-- KEYS[2]  channel  string; the waiters' channel
 -- ARGV[1]  mode     string; read or write
--- ARGV[2]  publish  string; the command by which this fleet announces
+-- ARGV[2]  publish  string; the publish command of this deployment
 --
 -- Returns
---   1  somebody held it so
---   0  nobody did; nothing was changed
+--   1  revoked
+--   0  not held in this mode; nothing was changed
 
 local lock, channel = KEYS[1], KEYS[2]
 local mode, publish = ARGV[1], ARGV[2]

@@ -1,0 +1,21 @@
+-- queue/stats
+--
+-- Returns how much of the lock is in use. Changes nothing.
+--
+-- Preceded by queue/prelude_state.
+--
+-- Returns
+--   list  used, capacity or 0, now, the number of waiters, the entry of a
+--         holder, when its lease ends
+
+local from, count = '(' .. digits(now), 0
+local waiter_count = call('ZCOUNT', heartbeats, from, '+inf')
+if sole and sole.ends > now then
+  return {used, capacity, now, waiter_count, sole.entry, sole.ends}
+end
+local held = sole and {} or call('ZRANGEBYSCORE', holders, from, '+inf', 'WITHSCORES')
+for at = 1, #held, 2 do
+  count = count + (entry(held[at]) or 0)
+end
+local holder = held[1] and call('HGET', entries, held[1]) or ''
+return {count, capacity, now, waiter_count, holder, tonumber(held[2] or 0)}

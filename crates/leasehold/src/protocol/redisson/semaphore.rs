@@ -1,0 +1,141 @@
+//! Redisson's semaphore: a number on the server, without owners.
+//!
+//! Acquired permits have no owner on the server and never expire. Each
+//! acquisition has a deduplication key for a while, so that a request whose
+//! reply was lost can be repeated.
+
+use std::time::Duration;
+
+use super::super::call::Call;
+use super::super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
+use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use super::super::script::{digits, script};
+use super::naming::Object;
+use super::shared::{DEDUP_TTL, millis, permits_acquired, poll_permits, read_done, released, set};
+use crate::backend::{Capabilities, Command, Reply, RequestError};
+use crate::info::Holder;
+use crate::owner::Owner;
+
+script!(ACQUIRE, "redisson/semaphore_acquire.lua");
+script!(RELEASE, "redisson/semaphore_release.lua");
+
+/// The calls of a semaphore, for acquisitions of the same number of permits.
+#[derive(Clone, Debug)]
+pub(crate) struct SemaphoreCalls {
+    object: Object,
+    channel: String,
+    permits: u32,
+}
+
+impl SemaphoreCalls {
+    pub(crate) fn new(object: Object) -> Self {
+        Self {
+            channel: object.prefixed("redisson_sc"),
+            object,
+            permits: 1,
+        }
+    }
+
+    /// Returns the same semaphore, for acquisitions of `permits`.
+    pub(crate) fn with_permits(&self, permits: u32) -> Self {
+        Self {
+            permits,
+            ..self.clone()
+        }
+    }
+
+    /// Sets the number of permits, unless it was set before.
+    pub(crate) fn set(&self, permits: u32) -> Call<bool> {
+        set(
+            &self.object,
+            &self.channel,
+            permits,
+            &digits(permits.into()),
+        )
+    }
+
+    /// Reads the number of available permits.
+    pub(crate) fn available(&self) -> Call<i64> {
+        let commands = vec![Command::new("GET").arg(self.key())];
+        Call::new(commands, |replies| match replies.as_slice() {
+            [Reply::Refused(refusal)] => Err(RequestError::Refused(refusal.clone())),
+            [Reply::Nil] => Ok(0),
+            [reply] => reply
+                .int()
+                .ok_or_else(|| RequestError::malformed("GET", &replies)),
+            _ => Err(RequestError::malformed("GET", &replies)),
+        })
+    }
+
+    /// Releases permits, once for each `value`. Unless `certain`, only if the
+    /// deduplication key shows that they were acquired.
+    pub(crate) fn release_permits(&self, value: &[u8], certain: bool) -> Call<ReleaseReply> {
+        let dedup = self.dedup_key(value);
+        let keys = [self.key(), dedup.as_bytes(), self.channel.as_bytes()];
+        let args = [
+            &digits(self.permits.into())[..],
+            &millis(DEDUP_TTL),
+            self.object.publish(),
+            if certain { b"1" } else { b"0" },
+        ];
+        Call::script(&RELEASE, &keys, &args, read_done).map(released)
+    }
+
+    fn dedup_key(&self, value: &[u8]) -> String {
+        self.object.dedup_key(&String::from_utf8_lossy(value))
+    }
+}
+
+/// Renews nothing: permits belong to their holder until it releases them.
+impl Kind for SemaphoreCalls {
+    fn keys(&self) -> &dyn Keys {
+        &self.object
+    }
+
+    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
+        owner.to_string().into_bytes().into()
+    }
+
+    fn acquire(&self, value: &LockValue, _lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
+        let dedup = self.dedup_key(value);
+        let keys = [self.key(), dedup.as_bytes()];
+        let args = [&digits(self.permits.into())[..], &millis(DEDUP_TTL)];
+        Call::script(&ACQUIRE, &keys, &args, read_done).map(permits_acquired)
+    }
+
+    fn renew(&self, _value: &[u8], _lease: Duration) -> Call<RenewReply> {
+        self.available().map(|_| RenewReply::Renewed)
+    }
+
+    fn release(
+        &self,
+        value: &[u8],
+        _hold_for: Option<Duration>,
+        _server: Capabilities,
+    ) -> Call<ReleaseReply> {
+        self.release_permits(value, true)
+    }
+
+    fn cancel(&self, value: &[u8], _server: Capabilities) -> Call<ReleaseReply> {
+        self.release_permits(value, false)
+    }
+
+    /// Returns `None`: permits name no holder.
+    fn holder(&self) -> Call<Option<Holder>> {
+        self.available().map(|_| None)
+    }
+
+    fn wait_strategy(&self) -> WaitStrategy<'_> {
+        WaitStrategy::Notified(self)
+    }
+}
+
+impl Notified for SemaphoreCalls {
+    fn channel_name(&self) -> ChannelName<'_> {
+        self.object.channel_name(&self.channel)
+    }
+
+    fn poll(&self) -> Call<LockStatus> {
+        poll_permits(self.available(), self.permits)
+    }
+}
