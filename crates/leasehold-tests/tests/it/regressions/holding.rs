@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leasehold::{Acquire, Client, Error, ReleaseOutcome};
 use testkit::{Fault, Proxy, Server};
 
-use crate::hand_on::{KINDS, pass};
-use crate::inspect::allow_looking;
+use crate::support::inspection::allow_looking;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, is_awaited, key, name, owners, run, server,
+    AMPLE, LEASE, builder_at, client, eventually, is_awaited, key, lua, name, owners, run, server,
 };
+use crate::waiting::local_handoff::{KINDS, pass};
 
 /// A writer was handed a fair mutex of the same name by a task of its process. It must ask the server.
 #[test]
@@ -93,11 +93,11 @@ fn at_least_above_a_fixed_lease_is_refused() {
 #[test]
 fn late_renewal_does_not_prolong_a_kept_lock() {
     const RENEWALS: [&str; 2] = [
-        include_str!("../../../../leasehold/lua/lean/renew.lua"),
+        lua!("lean/renew"),
         concat!(
-            include_str!("../../../../leasehold/lua/queue/state.lua"),
-            include_str!("../../../../leasehold/lua/queue/steps.lua"),
-            include_str!("../../../../leasehold/lua/queue/renew.lua")
+            lua!("queue/state"),
+            lua!("queue/steps"),
+            lua!("queue/renew")
         ),
     ];
     run(async {

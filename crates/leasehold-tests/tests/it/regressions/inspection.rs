@@ -1,12 +1,14 @@
 //! Locks that operators and other libraries look at, release by force, or change.
 
 use leasehold::{Client, Error, LockKind, ReleaseOutcome, ShutdownOutcome};
-use testkit::{Answer, Server};
+use testkit::{Answer, Connection, Fault, Proxy, Server};
 
-use crate::contract::{KINDS, any_lock};
-use crate::inspect::allow_looking;
-use crate::redisson::{ENDLESS, take_now};
-use crate::support::{AMPLE, LEASE, client, eventually, name, on_every_server, patient};
+use crate::support::contract::{KINDS, any_lock};
+use crate::support::inspection::allow_looking;
+use crate::support::redisson::{ENDLESS, take_now};
+use crate::support::{
+    AMPLE, LEASE, builder_at, client, eventually, name, on_every_server, patient, run, server,
+};
 
 /// A client whose names are whole keys, with all rights.
 async fn operator(server: &Server) -> Client {
@@ -138,5 +140,37 @@ fn redisson_fair_lock_with_braces_shows_its_waiters() {
             let next = next.unwrap().unwrap();
             assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
         }
+    });
+}
+
+/// A lock with a line that was given back between the two looks at it was no lock to the one who looked.
+#[test]
+fn one_who_looks_at_a_lock_that_is_just_given_back_sees_nothing() {
+    run(async {
+        let server = server();
+        allow_looking(&server);
+        let proxy = Proxy::start(server.port());
+        let looking = builder_at(proxy.port()).connect().await.unwrap();
+        let (name, port) = (name(), server.port());
+        for _ in 0..2 {
+            // Two holders: one alone is seen at the first look.
+            let semaphore = client(&server).await.semaphore(&name, 2);
+            let _guards = tokio::join!(semaphore.acquire(), semaphore.acquire());
+            assert!(crate::support::exists(&server, &name));
+            proxy.judge(move |request| {
+                if request[0].starts_with(b"EVAL") {
+                    let gone = Connection::open(port).and_then(|mut it| it.ask(&["FLUSHALL"]));
+                    assert!(gone.is_ok(), "{gone:?}");
+                }
+                Fault::None
+            });
+            assert!(looking.inspect(&name).await.unwrap().is_none());
+            assert!(
+                !crate::support::exists(&server, &name),
+                "there was no second look"
+            );
+            proxy.heal();
+        }
+        looking.wait_until_free(&name, None).await.unwrap();
     });
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Error, ReleaseOutcome};
 use testkit::{Dice, Flavor, Server, Setup};
 
-use super::until_waited_for;
+use super::waiting::until_waited_for;
 use crate::support::{
     AMPLE, LEASE, SHORT, builder_at, client, eventually, name, patient, run, scaled, server, url_at,
 };

@@ -8,10 +8,12 @@ use leasehold::{Client, ClientBuilder, Error, Loss, ReleaseOutcome};
 use testkit::group::{GROUP, Group};
 use testkit::{Answer, Cluster, Fault, Flavor, Proxy, Server, Setup};
 
-use crate::deployment::{Deployment, Five, builder_by, builder_of, cluster, cluster_url, group};
-use crate::inspect::{LONG, allow_looking, listened_to};
+use crate::support::deployment::{
+    Deployment, Five, builder_by, builder_of, cluster, cluster_url, group,
+};
+use crate::support::inspection::{LONG, allow_looking, listened_to};
 use crate::support::{
-    AMPLE, LEASE, builder_at, eventually, exists, name, patient, run, server, url_at,
+    AMPLE, LEASE, builder_at, eventually, exists, lua, name, patient, run, server, url_at,
 };
 
 async fn works(client: &Client) {
@@ -285,7 +287,7 @@ fn leave_demoted_master(flavors: &[Flavor], limit: Duration) {
 /// What put a lock on a node that missed it could come after its release, and the lock stayed there until its lease ended.
 #[test]
 fn late_fill_does_not_outlast_the_release() {
-    const FILL: &str = include_str!("../../../../leasehold/lua/quorum/fill.lua");
+    const FILL: &str = lua!("quorum/fill");
     run(async {
         let five = Five::start(&Flavor::one());
         let first = &five.servers[0];

@@ -3,10 +3,12 @@
 use leasehold::{LatchState, ReleaseOutcome, SetOutcome};
 use testkit::{Answer, Flavor, Server};
 
-use crate::contract::{KINDS, any_lock};
-use crate::inspect::allow_looking;
-use crate::redisson;
-use crate::support::{AMPLE, PASSWORD, client, exists, name, on_every_server, run, server, url_at};
+use crate::support::contract::{KINDS, any_lock};
+use crate::support::inspection::allow_looking;
+use crate::support::redisson;
+use crate::support::{
+    AMPLE, PASSWORD, client, exists, lua, name, on_every_server, run, server, url_at,
+};
 
 /// Takes all channels from the user that the library logs in as: what a new user of Redis 7 has.
 fn without_channels(server: &Server) {
@@ -40,7 +42,7 @@ fn release_without_channel_rights_succeeds() {
 /// A quorum asked a second time, and so did not notice.
 #[test]
 fn quorum_script_without_channel_rights_releases() {
-    const RELEASE: &str = include_str!("../../../../leasehold/lua/quorum/release.lua");
+    const RELEASE: &str = lua!("quorum/release");
     let server = server();
     without_channels(&server);
     server.tell(&["SET", "lock:k", "me", "PX", "600000"]);

@@ -8,8 +8,8 @@ use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
 use testkit::{Answer, Fault, Flavor, Fleet, Proxy, Redisson as Java, Server};
 
 use super::holding::scripts;
-use crate::redisson::{ENDLESS, client, is_refused, server, take_now, with_newest};
-use crate::support::{AMPLE, LEASE, eventually, run, url_at};
+use crate::support::redisson::{ENDLESS, client, is_refused, server, take_now, with_newest};
+use crate::support::{AMPLE, LEASE, eventually, lua, run, url_at};
 
 /// The kinds, and the script that renews each of them.
 const RENEWALS: [(&str, &str); 5] = [
@@ -19,12 +19,9 @@ const RENEWALS: [(&str, &str); 5] = [
     ("write", READ_WRITE),
     ("permits", PERMITS),
 ];
-const LOCK: &str = include_str!("../../../../leasehold/lua/redisson/lock_renew.lua");
-const READ_WRITE: &str = concat!(
-    include_str!("../../../../leasehold/lua/redisson/rw_readers.lua"),
-    include_str!("../../../../leasehold/lua/redisson/rw_renew.lua")
-);
-const PERMITS: &str = include_str!("../../../../leasehold/lua/redisson/permits_renew.lua");
+const LOCK: &str = lua!("redisson/lock_renew");
+const READ_WRITE: &str = concat!(lua!("redisson/rw_readers"), lua!("redisson/rw_renew"));
+const PERMITS: &str = lua!("redisson/permits_renew");
 
 /// A renewal that was under way when its lock was released made the server keep
 /// the lock for a whole lease.

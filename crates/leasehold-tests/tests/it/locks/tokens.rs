@@ -1,0 +1,107 @@
+//! Tokens are unique and rise in the order of holding, whatever happens to the server's data.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::support::worker::Worker;
+use crate::support::{name, run, scaled, server};
+
+/// From when until when it was held, and its token.
+pub(crate) type Holding = (u64, u64, u64);
+
+#[test]
+fn tokens_rise_over_loss_of_data_and_crashes() {
+    const WORKERS: u64 = 8;
+    const LOSSES: u64 = 9;
+    run(async {
+        let mut server = server();
+        let names: Vec<_> = (0..4).map(|_| name()).collect();
+        let count = scaled(4_000) / WORKERS;
+        let lease = Duration::from_secs(2);
+        let mut workers: Vec<_> = (0..WORKERS)
+            .map(|_| Worker::start(server.port(), lease))
+            .collect();
+        for (number, worker) in workers.iter_mut().enumerate() {
+            worker.tell(&format!("cycle {} {count}", names[number % names.len()]));
+        }
+        let seen = Arc::new(AtomicU64::new(0));
+        let mut reading = Vec::new();
+        for worker in workers {
+            let seen = seen.clone();
+            reading.push(std::thread::spawn(move || holdings(worker, &seen)));
+        }
+        // After so many holdings each, so that a fast machine loses as much as a slow one.
+        for loss in 1..=LOSSES {
+            while seen.load(Ordering::Relaxed) < loss * count * WORKERS / (LOSSES + 1) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            match loss % 3 {
+                0 => server.tell(&["FLUSHALL"]),
+                1 => server.restart(),
+                _ => server.tell(&["CLIENT", "KILL", "TYPE", "normal"]),
+            }
+        }
+        let all: Vec<Vec<Holding>> = reading
+            .into_iter()
+            .map(|reading| reading.join().unwrap())
+            .collect();
+        let total: usize = all.iter().map(Vec::len).sum();
+        assert_eq!(total as u64, count * WORKERS);
+        check_uniqueness(&all);
+        for lock in 0..names.len() {
+            let of_lock = all.iter().skip(lock).step_by(names.len()).flatten();
+            check_order(of_lock.copied().collect());
+        }
+    });
+}
+
+fn holdings(mut worker: Worker, seen: &AtomicU64) -> Vec<Holding> {
+    let mut holdings = Vec::new();
+    loop {
+        let answer = worker.answer();
+        let numbers: Vec<u64> = answer
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        match numbers.as_slice() {
+            [start, end, token] => {
+                holdings.push((*start, *end, *token));
+                seen.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => return holdings,
+        }
+    }
+}
+
+fn check_uniqueness(all: &[Vec<Holding>]) {
+    let mut tokens: Vec<u64> = all.iter().flatten().map(|holding| holding.2).collect();
+    tokens.sort_unstable();
+    for pair in tokens.windows(2) {
+        assert_ne!(pair[0], pair[1], "a token was given twice");
+    }
+}
+
+/// Of two holdings of one lock, the one that began after the other had ended has the larger token.
+fn check_order(mut holdings: Vec<Holding>) {
+    let mut by_end = holdings.clone();
+    by_end.sort_unstable_by_key(|holding| holding.1);
+    holdings.sort_unstable();
+    let mut ended = by_end.iter().peekable();
+    let mut largest = 0;
+    for (start, _, token) in holdings {
+        while let Some(earlier) = ended.next_if(|earlier| earlier.1 < start) {
+            largest = largest.max(earlier.2);
+        }
+        assert!(token > largest, "token {token} after {largest}");
+    }
+}
+
+#[test]
+fn the_checks_find_what_they_look_for() {
+    check_order(vec![(1, 2, 10), (3, 4, 11)]);
+    assert!(std::panic::catch_unwind(|| check_order(vec![(1, 2, 11), (3, 4, 10)])).is_err());
+    assert!(
+        std::panic::catch_unwind(|| check_uniqueness(&[vec![(1, 2, 5)], vec![(1, 2, 5)]])).is_err()
+    );
+}

@@ -1,0 +1,162 @@
+//! An acquire that is dropped, after whatever number of polls, leaves nothing behind.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use testkit::{Dice, Fault, Proxy, Server};
+
+use crate::support::contract::any_lock;
+use crate::support::{
+    AMPLE, builder_at, eventually, name, nothing_is_left, poll_times, run, scaled, server,
+};
+
+/// Far longer than the test: nothing goes away by itself.
+const LEASE: Duration = Duration::from_secs(300);
+
+/// A lock without a holder may not be older.
+const OLDEST: Duration = Duration::from_secs(2);
+
+/// The oldest lock that this process saw on the server, watched until `over`.
+fn oldest_lock(server: &Server, over: &AtomicBool) -> Duration {
+    let mut seen: HashMap<String, Instant> = HashMap::new();
+    let mut oldest = Duration::ZERO;
+    let mut connection = server.connect();
+    while !over.load(Ordering::SeqCst) {
+        let keys = connection.ask(&["KEYS", "lock:*"]).unwrap();
+        let now = Instant::now();
+        let present: Vec<_> = keys
+            .list()
+            .iter()
+            .map(|key| key.text().to_owned())
+            .collect();
+        seen.retain(|key, _| present.contains(key));
+        for key in present {
+            oldest = oldest.max(now - *seen.entry(key).or_insert(now));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    oldest
+}
+
+/// Drops `total` acquires of free locks, and waits until nothing is left of them. Returns the oldest lock that was
+/// seen meanwhile.
+async fn drop_acquires(total: u64) -> Duration {
+    let server = server();
+    let proxy = Proxy::start(server.port());
+    let seed = AtomicU64::new(1);
+    proxy.judge(move |_| {
+        let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));
+        match dice.below(4) {
+            0 => Fault::Delay(Duration::from_micros(dice.below(1500))),
+            _ => Fault::None,
+        }
+    });
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let observer = scope.spawn(|| oldest_lock(&server, &over));
+        tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(async {
+                let dropped = drop_many(&proxy, total).await;
+                assert!(
+                    dropped > total / 4,
+                    "only {dropped} of {total} were dropped unfinished"
+                );
+                // Also what reaches the server late.
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                eventually("nothing is left", || nothing_is_left(&server)).await;
+            });
+        });
+        over.store(true, Ordering::SeqCst);
+        observer.join().unwrap()
+    })
+}
+
+#[test]
+fn an_acquire_dropped_after_any_number_of_polls_leaves_no_lock() {
+    run(drop_acquires(scaled(1_000)));
+}
+
+#[test]
+#[ignore = "deep: measures how long locks of dropped acquires last"]
+fn dropped_acquires_leave_no_lock_for_long() {
+    let oldest = run(drop_acquires(scaled(4_000)));
+    assert!(
+        oldest < OLDEST,
+        "a lock without a holder was {oldest:?} old"
+    );
+}
+
+/// Starts acquires of free locks and drops each after a number of polls; says how many were unfinished.
+async fn drop_many(proxy: &Proxy, total: u64) -> u64 {
+    const TASKS: u64 = 8;
+    let mut tasks = Vec::new();
+    for task in 0..TASKS {
+        let client = builder_at(proxy.port())
+            .lease(LEASE)
+            .connect()
+            .await
+            .unwrap();
+        tasks.push(tokio::spawn(async move {
+            let mut unfinished = 0;
+            for number in 0..total / TASKS {
+                // From none at all to more than an acquire ever takes.
+                let polls = (number + task) % 7;
+                let lock = any_lock(&client, &name(), number);
+                match poll_times(lock.into_future(), polls).await {
+                    Some(guard) => drop(guard.unwrap()),
+                    None => unfinished += 1,
+                }
+            }
+            unfinished
+        }));
+    }
+    let mut unfinished = 0;
+    for task in tasks {
+        unfinished += task.await.unwrap();
+    }
+    unfinished
+}
+
+/// Drops waiters about when the lock is released; `limit` is for those that remain to be served.
+async fn drop_waiters(rounds: u64, limit: Duration) {
+    let server = server();
+    let client = builder_at(server.port())
+        .lease(LEASE)
+        .connect()
+        .await
+        .unwrap();
+    for round in 0..rounds {
+        let name = name();
+        let lock = || any_lock(&client, &name, round);
+        let guard = lock().await.unwrap();
+        let waiters: Vec<_> = (0..4).map(|_| tokio::spawn(lock().into_future())).collect();
+        let release = tokio::spawn(async move { guard.release().await });
+        tokio::time::sleep(Duration::from_micros(round * 37 % 1000)).await;
+        // Dropped about when the release wakes one of them.
+        for waiter in waiters.iter().take(3) {
+            waiter.abort();
+        }
+        let _ = release.await.unwrap().unwrap();
+        for (number, waiter) in waiters.into_iter().enumerate() {
+            let got = tokio::time::timeout(limit, waiter).await;
+            let got = got.unwrap_or_else(|_| panic!("waiter {number} of round {round} hangs"));
+            if let Ok(guard) = got {
+                let _ = guard.unwrap().release().await.unwrap();
+            }
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    eventually("nothing is left", || nothing_is_left(&server)).await;
+}
+
+#[test]
+fn a_waiter_that_is_dropped_leaves_no_lock_and_blocks_nobody() {
+    run(drop_waiters(scaled(100), AMPLE));
+}
+
+#[test]
+#[ignore = "deep: measures a latency"]
+fn dropped_waiter_does_not_delay_the_next() {
+    run(drop_waiters(scaled(400), Duration::from_secs(3)));
+}
