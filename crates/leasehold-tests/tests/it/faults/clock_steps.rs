@@ -1,22 +1,24 @@
-//! A server's clock that jumps: the lock may be granted twice, and the resource still refuses the stale writer.
+//! Steps of the server's clock: a lock may be granted twice, but the resource
+//! rejects the stale writer.
 
 use leasehold::{Error, Guard, Loss, Quorum, ReleaseOutcome, Token};
 use testkit::{Flavor, Server, Setup};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
-use crate::support::deployment::{Deployment, Five};
+use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
-    AMPLE, client, eventually, name, run, scaled, until_renewed, with_least_privilege,
+    AMPLE, client, eventually, name, run, scaled, wait_for_renewal, with_least_privilege,
 };
 
 const HOUR: i64 = 3600;
 
-/// The distribution's own server: others bring their own C library, which the moved clock does not fit.
+/// Returns the server of the distribution. Other servers bring their own C
+/// library, which the clock shim does not fit.
 fn flavor() -> Flavor {
     Flavor::all().into_iter().next().expect("a server")
 }
 
-/// What a lock protects: takes a write only under a token not below the largest it has seen.
+/// A protected resource, which rejects tokens below the largest it has seen.
 #[derive(Default)]
 struct Resource {
     largest: Option<Token>,
@@ -34,7 +36,7 @@ impl Resource {
     }
 }
 
-async fn told(guard: &Guard) {
+async fn assert_lost(guard: &Guard) {
     let loss = tokio::time::timeout(AMPLE, guard.lost()).await;
     assert!(
         matches!(loss, Ok(Some(Loss::Revoked | Loss::Expired))),
@@ -43,7 +45,7 @@ async fn told(guard: &Guard) {
 }
 
 #[test]
-fn a_step_forward_grants_twice_and_the_stale_writer_is_refused() {
+fn forward_step_grants_twice_but_tokens_fence() {
     run(async {
         let server = with_least_privilege(Setup::default().movable_clock(), &flavor());
         let (one, other) = (client(&server).await, client(&server).await);
@@ -62,21 +64,22 @@ fn a_step_forward_grants_twice_and_the_stale_writer_is_refused() {
             for (kind, name, mut resource, stale) in held {
                 let fresh = any_lock(&other, &name, kind).await.unwrap();
                 assert!(resource.write(fresh.token(), "second"));
-                // It believes in its lease until its next renewal; that is what tokens are for.
+                // The stale holder trusts its lease until the next renewal, so
+                // only the token rejects it.
                 assert!(!resource.write(stale.token(), "stale"), "round {round}");
                 assert_eq!(resource.written, ["first", "second"]);
                 assert_eq!(fresh.release().await.unwrap(), ReleaseOutcome::Released);
                 stale_holders.push(stale);
             }
             for stale in &stale_holders {
-                told(stale).await;
+                assert_lost(stale).await;
             }
         }
     });
 }
 
 #[test]
-fn a_step_back_only_makes_others_wait() {
+fn backward_step_delays_waiters_only() {
     run(async {
         let server = with_least_privilege(Setup::default().movable_clock(), &flavor());
         let (one, other) = (client(&server).await, client(&server).await);
@@ -88,24 +91,25 @@ fn a_step_back_only_makes_others_wait() {
         }
         server.set_clock(-HOUR);
         let leases: Vec<_> = held.iter().map(|(_, _, first)| first.lease()).collect();
-        until_renewed(&leases).await;
+        wait_for_renewal(&leases).await;
         for (kind, name, first) in held {
             let token = first.token();
             assert!(any_try_lock(&other, &name, kind).await.unwrap().is_none());
             assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
             let next = any_lock(&other, &name, kind).timeout(AMPLE).await.unwrap();
-            assert!(next.token() > token, "tokens must rise");
+            assert!(next.token() > token, "the token did not increase");
         }
     });
 }
 
 #[test]
-fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
+fn quorum_tolerates_minority_of_stepped_clocks() {
     run(async {
-        let five = Five::with(&Setup::default().movable_clock(), &flavor());
+        let five = FiveServers::with(&Setup::default().movable_clock(), &flavor());
         let (one, other): (Quorum, Quorum) = (five.client().await, five.client().await);
         let step = |count: usize, seconds| {
-            // All at the same moment: a renewal in between would find a majority, and fill in the others.
+            // All at the same moment. A renewal in between would find a
+            // majority and repair the other nodes.
             let chosen: &[Server] = &five.servers[..count];
             chosen.iter().for_each(Server::pause);
             chosen.iter().for_each(|server| server.set_clock(seconds));
@@ -115,7 +119,7 @@ fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
             let mutex = name();
             let held = one.mutex(&mutex).lock().await.unwrap();
             step(minority, HOUR);
-            until_renewed(&[held.lease()]).await;
+            wait_for_renewal(&[held.lease()]).await;
             assert!(other.mutex(&mutex).try_lock().await.unwrap().is_none());
             assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
             step(5, 0);
@@ -124,18 +128,24 @@ fn a_quorum_bears_a_minority_of_wrong_clocks_and_fences_against_a_majority() {
         let mut resource = Resource::default();
         let stale = one.mutex(&mutex).lock().await.unwrap();
         assert!(resource.write(stale.token(), "first"));
-        // At all of them: a vote that comes late would be granted by the new clock, and counts.
-        eventually("at all", || five.having(&mutex) == 5).await;
+        // On all nodes. A late vote would be granted by the new clock, and
+        // count.
+        eventually("all nodes have the lock", || {
+            five.count_with_key(&mutex) == 5
+        })
+        .await;
         step(3, HOUR);
-        // New connections see the new clocks; the old ones still propose by the old.
+        // New connections read the new clocks; the old ones still propose by
+        // the old.
         let fresh = five.client().await;
         match fresh.mutex(&mutex).lock().timeout(AMPLE).await {
             Ok(second) => {
                 assert!(resource.write(second.token(), "second"));
                 assert!(!resource.write(stale.token(), "stale"));
-                told(&stale).await;
+                assert_lost(&stale).await;
             }
-            // Clocks that are an hour apart may leave no majority: nobody is granted anything.
+            // Clocks that are an hour apart may leave no majority, and so no
+            // grant.
             Err(error) => assert!(matches!(error, Error::NoQuorum(_)), "{error:?}"),
         }
     });

@@ -1,4 +1,5 @@
-//! A lease that cannot be kept is told to its holder before the server can give the lock to another.
+//! Lost leases: the holder is notified before the server can grant the lock to
+//! another client.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -12,22 +13,23 @@ use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::worker::Worker;
 use crate::support::{
     AMPLE, LEASE, builder_at, client, client_at, clock, eventually, key, name, run, scaled, server,
-    until_renewed,
+    wait_for_renewal,
 };
 
-/// Long enough that its margin (42 ms) is above what a small machine's scheduler does to a thread: 25 ms were seen.
+/// Long enough that its margin (42 ms) is above the scheduling delay of a small
+/// machine, which reached 25 ms.
 const LONG: Duration = Duration::from_secs(4);
 
-/// How many locks are lost at once, of all kinds.
+/// The number of locks, of all types, that are lost at once.
 const BATCH: u64 = 128;
 
-/// Keeps a client from its server.
+/// Separates a client from its server.
 struct Outage {
     begin: fn(&Server, &Proxy),
     end: fn(&Server, &Proxy),
 }
 
-const SWALLOWED: Outage = Outage {
+const BLACK_HOLE: Outage = Outage {
     begin: |_, proxy| proxy.black_hole(true),
     end: |_, proxy| proxy.heal(),
 };
@@ -40,7 +42,7 @@ const UNREACHABLE: Outage = Outage {
     end: |_, proxy| proxy.heal(),
 };
 
-const HELD_BACK: Outage = Outage {
+const DELAYED: Outage = Outage {
     begin: |_, proxy| {
         proxy.judge(|request| match request[0].as_slice() {
             b"EVALSHA" | b"EVAL" => Fault::HoldBack,
@@ -55,23 +57,23 @@ const PAUSED: Outage = Outage {
     end: |server, _| server.resume(),
 };
 
-/// What is done under a lock: it follows the deadline until it is dropped. All moments are on the clock that the
-/// library reads too.
+/// Work under a lock, which tracks the deadline until it is dropped. All times
+/// are on the clock that the library reads.
 struct Work {
     name: String,
-    /// The latest deadline that was seen. The true one is not before it.
+    /// The latest deadline observed. The true one is not earlier.
     deadline: AtomicU64,
-    dropped: mpsc::Sender<Holding>,
+    dropped: mpsc::Sender<Hold>,
 }
 
-/// How the holding of a lock ended.
-struct Holding {
+/// How a hold ended.
+struct Hold {
     name: String,
     deadline: u64,
     dropped: u64,
 }
 
-/// When a contender asked for a lock with success, and when the reply was there.
+/// When a contender sent a successful acquire, and when the reply arrived.
 struct Grant {
     name: String,
     asked: u64,
@@ -81,10 +83,11 @@ struct Grant {
 impl Work {
     async fn follow(self, lease: Lease) {
         loop {
-            // In this order a stall in between makes the deadline seem earlier, never later.
+            // In this order, a stall in between makes the deadline seem
+            // earlier, never later.
             let now = clock();
             let left = u64::try_from(lease.remaining().as_nanos()).unwrap();
-            // With nothing left, the deadline was before this moment.
+            // With no time remaining, the deadline was before this moment.
             if left > 0 {
                 self.deadline.fetch_max(now + left, Ordering::Relaxed);
             }
@@ -95,7 +98,7 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        let _ = self.dropped.send(Holding {
+        let _ = self.dropped.send(Hold {
             name: self.name.clone(),
             deadline: self.deadline.load(Ordering::Relaxed),
             dropped: clock(),
@@ -103,19 +106,20 @@ impl Drop for Work {
     }
 }
 
-/// Loses `BATCH` locks by `outage`, and has `judge` see each of them with the contender that got it next.
-async fn lose_a_batch(server: &Server, outage: &Outage, judge: fn(&Holding, &Grant)) {
+/// Loses `BATCH` locks by `outage`, and passes each to `judge` with the
+/// contender's grant.
+async fn lose_batch(server: &Server, outage: &Outage, judge: fn(&Hold, &Grant)) {
     let proxy = Proxy::start(server.port());
     let client = builder_at(proxy.port())
         .lease(LONG)
-        // The part of a multi-lock that is not lost is released during the outage.
+        // The client releases the other part of a multi-lock during the outage.
         .request_timeout(LONG / 4)
         .connect_timeout(LONG * 3 / 4)
         .connect()
         .await
         .unwrap();
     let (dropped, drops) = mpsc::channel();
-    let (begin, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (begin, mut started) = tokio::sync::mpsc::unbounded_channel();
     let names: Vec<String> = (0..BATCH).map(|_| name()).collect();
     let holders: Vec<_> = (0..)
         .zip(&names)
@@ -123,13 +127,16 @@ async fn lose_a_batch(server: &Server, outage: &Outage, judge: fn(&Holding, &Gra
         .collect();
     drop((dropped, begin));
     for _ in &names {
-        begun.recv().await.expect("every holder gets its lock");
+        started
+            .recv()
+            .await
+            .expect("every holder acquires its lock");
     }
     // Past the first renewal, so that deadlines come from renewals too.
     tokio::time::sleep(LONG / 2).await;
     (outage.begin)(server, &proxy);
     let port = server.port();
-    let contender = std::thread::spawn(move || run(take_all(port, &names)));
+    let contender = std::thread::spawn(move || run(acquire_all(port, &names)));
     for holder in holders {
         let error = holder.await.unwrap().unwrap_err();
         assert!(
@@ -145,12 +152,12 @@ async fn lose_a_batch(server: &Server, outage: &Outage, judge: fn(&Holding, &Gra
     }
     (outage.end)(server, &proxy);
     let grants = contender.join().unwrap();
-    let holdings: Vec<_> = drops.iter().collect();
-    assert_eq!(holdings.len(), grants.len());
-    for holding in &holdings {
+    let holds: Vec<_> = drops.iter().collect();
+    assert_eq!(holds.len(), grants.len());
+    for ended in &holds {
         let mut grants = grants.iter();
-        let grant = grants.find(|grant| grant.name == holding.name);
-        judge(holding, grant.expect("taken in the end"));
+        let grant = grants.find(|grant| grant.name == ended.name);
+        judge(ended, grant.expect("the contender acquires every lock"));
     }
 }
 
@@ -158,7 +165,7 @@ fn hold(
     client: &Client,
     name: &str,
     number: u64,
-    dropped: &mpsc::Sender<Holding>,
+    dropped: &mpsc::Sender<Hold>,
     begin: &tokio::sync::mpsc::UnboundedSender<()>,
 ) -> JoinHandle<Result<(), Error>> {
     let (lock, multi) = (any_lock(client, name, number), number / KINDS % 4 == 3);
@@ -173,7 +180,7 @@ fn hold(
         let mut leases = leases.into_iter();
         let lease = leases.find(|lease| lease.name() == work.name);
         begin.send(()).expect("the test waits");
-        work.follow(lease.expect("the lock that was named"))
+        work.follow(lease.expect("the named lock has a lease"))
     };
     tokio::spawn(async move {
         match multi {
@@ -183,8 +190,8 @@ fn hold(
     })
 }
 
-/// Takes every lock as soon as the server gives it.
-async fn take_all(port: u16, names: &[String]) -> Vec<Grant> {
+/// Acquires every lock as soon as the server grants it.
+async fn acquire_all(port: u16, names: &[String]) -> Vec<Grant> {
     let client = builder_at(port)
         .lease(AMPLE)
         // The server may be paused.
@@ -193,18 +200,18 @@ async fn take_all(port: u16, names: &[String]) -> Vec<Grant> {
         .connect()
         .await
         .unwrap();
-    let takers: Vec<_> = (0..)
+    let contenders: Vec<_> = (0..)
         .zip(names)
-        .map(|(number, name)| tokio::spawn(take_one(client.clone(), name.clone(), number)))
+        .map(|(number, name)| tokio::spawn(acquire_one(client.clone(), name.clone(), number)))
         .collect();
     let mut grants = Vec::new();
-    for taker in takers {
-        grants.push(taker.await.unwrap());
+    for contender in contenders {
+        grants.push(contender.await.unwrap());
     }
     grants
 }
 
-async fn take_one(client: Client, name: String, number: u64) -> Grant {
+async fn acquire_one(client: Client, name: String, number: u64) -> Grant {
     let end = Instant::now() + AMPLE;
     loop {
         let asked = clock();
@@ -218,90 +225,96 @@ async fn take_one(client: Client, name: String, number: u64) -> Grant {
             };
         }
         assert!(Instant::now() < end, "{name} is never free");
-        // Rarely enough that asking does not starve those who are to be told.
+        // Rarely enough not to delay the notification of the holders.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-fn lose_batches(outage: &Outage, judge: fn(&Holding, &Grant)) {
+fn lose_batches(outage: &Outage, judge: fn(&Hold, &Grant)) {
     run(async {
         let server = server();
         for _ in 0..scaled(500).div_ceil(4 * BATCH) {
-            lose_a_batch(&server, outage, judge).await;
+            lose_batch(&server, outage, judge).await;
         }
     });
 }
 
-/// The holder relied on the lock no longer when the server granted it to another, however late either was run: its
-/// deadline was over, or its work was dropped, as when a multi-lock has lost its other part.
-fn by_the_clock(holding: &Holding, grant: &Grant) {
-    assert_ne!(holding.deadline, 0, "{}: never valid", holding.name);
-    let relied_until = holding.deadline.min(holding.dropped);
+/// Asserts that the deadline was over, or the work dropped, before the server
+/// granted the lock to another client. A multi-lock drops its work when it
+/// loses its other part.
+fn check_deadline(ended: &Hold, grant: &Grant) {
+    assert_ne!(
+        ended.deadline, 0,
+        "{}: the lease was never valid",
+        ended.name
+    );
+    let valid_until = ended.deadline.min(ended.dropped);
     assert!(
-        relied_until < grant.granted,
+        valid_until < grant.granted,
         "{}: valid for {} µs too long",
-        holding.name,
-        (relied_until - grant.granted) / 1000
+        ended.name,
+        (valid_until - grant.granted) / 1000
     );
 }
 
-/// The work was dropped before another could hold the lock.
-fn by_the_drop(holding: &Holding, grant: &Grant) {
-    by_the_clock(holding, grant);
+/// Asserts that the work was dropped before another client could hold the lock.
+fn check_drop(ended: &Hold, grant: &Grant) {
+    check_deadline(ended, grant);
     assert!(
-        holding.dropped < grant.asked,
+        ended.dropped < grant.asked,
         "{}: dropped {} µs late",
-        holding.name,
-        (holding.dropped - grant.asked) / 1000
+        ended.name,
+        (ended.dropped - grant.asked) / 1000
     );
 }
 
 #[test]
-fn told_in_time_when_the_network_swallows_everything() {
-    lose_batches(&SWALLOWED, by_the_clock);
+fn black_hole_reports_loss_in_time() {
+    lose_batches(&BLACK_HOLE, check_deadline);
 }
 
 #[test]
-fn told_in_time_when_the_server_cannot_be_reached() {
-    lose_batches(&UNREACHABLE, by_the_clock);
+fn unreachable_server_reports_loss_in_time() {
+    lose_batches(&UNREACHABLE, check_deadline);
 }
 
 #[test]
-fn told_in_time_when_renewals_are_held_back() {
-    lose_batches(&HELD_BACK, by_the_clock);
+fn delayed_renewals_report_loss_in_time() {
+    lose_batches(&DELAYED, check_deadline);
 }
 
 #[test]
-fn told_in_time_when_the_server_is_paused() {
-    lose_batches(&PAUSED, by_the_clock);
-}
-
-#[test]
-#[ignore = "deep: work must be dropped within the margin of a lease"]
-fn work_is_dropped_in_time_when_all_is_swallowed() {
-    lose_batches(&SWALLOWED, by_the_drop);
+fn paused_server_reports_loss_in_time() {
+    lose_batches(&PAUSED, check_deadline);
 }
 
 #[test]
 #[ignore = "deep: work must be dropped within the margin of a lease"]
-fn work_is_dropped_in_time_when_server_unreachable() {
-    lose_batches(&UNREACHABLE, by_the_drop);
+fn black_hole_drops_work_before_deadline() {
+    lose_batches(&BLACK_HOLE, check_drop);
 }
 
 #[test]
 #[ignore = "deep: work must be dropped within the margin of a lease"]
-fn work_is_dropped_in_time_when_renewals_wait() {
-    lose_batches(&HELD_BACK, by_the_drop);
+fn unreachable_server_drops_work_before_deadline() {
+    lose_batches(&UNREACHABLE, check_drop);
 }
 
 #[test]
 #[ignore = "deep: work must be dropped within the margin of a lease"]
-fn work_is_dropped_in_time_when_server_is_paused() {
-    lose_batches(&PAUSED, by_the_drop);
+fn delayed_renewals_drop_work_before_deadline() {
+    lose_batches(&DELAYED, check_drop);
 }
 
-/// A key that is gone or another's is reported at the next renewal: at the deadline the loss would be another.
-async fn tampered(server: &Server, tamper: &[&str], lease: Duration, limit: Duration) {
+#[test]
+#[ignore = "deep: work must be dropped within the margin of a lease"]
+fn paused_server_drops_work_before_deadline() {
+    lose_batches(&PAUSED, check_drop);
+}
+
+/// Removes or replaces the key. The next renewal reports this; a later report
+/// would be an expiry.
+async fn tamper_with_key(server: &Server, tamper: &[&str], lease: Duration, limit: Duration) {
     let name = name();
     let builder = builder_at(server.port()).lease(lease);
     let client = builder.connect().await.unwrap();
@@ -321,34 +334,34 @@ async fn tampered(server: &Server, tamper: &[&str], lease: Duration, limit: Dura
     assert_eq!(
         server.ask(&["GET", &key]),
         after,
-        "the intruder's lock was touched"
+        "the release changed another client's lock"
     );
 }
 
-fn tampered_both_ways(lease: Duration, limit: Duration) {
+fn tamper_both_ways(lease: Duration, limit: Duration) {
     run(async {
         let server = server();
         tokio::join!(
-            tampered(&server, &["DEL"], lease, limit),
-            tampered(&server, &["SET", "intruder"], lease, limit),
+            tamper_with_key(&server, &["DEL"], lease, limit),
+            tamper_with_key(&server, &["SET", "intruder"], lease, limit),
         );
     });
 }
 
 #[test]
-fn told_at_the_next_renewal_when_the_key_is_gone_or_another_s() {
-    tampered_both_ways(LEASE, AMPLE);
+fn revocation_is_found_at_next_renewal() {
+    tamper_both_ways(LEASE, AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures when a loss is reported"]
-fn a_taken_lease_is_reported_within_its_length() {
+fn revoked_lease_is_reported_within_its_length() {
     let lease = Duration::from_secs(2);
-    tampered_both_ways(lease, lease * 3 / 4);
+    tamper_both_ways(lease, lease * 3 / 4);
 }
 
 #[test]
-fn a_release_that_finds_another_s_lock_says_so() {
+fn release_of_revoked_lock_reports_loss() {
     run(async {
         let server = server();
         let name = name();
@@ -365,7 +378,7 @@ fn a_release_that_finds_another_s_lock_says_so() {
 }
 
 #[test]
-fn a_paused_process_finds_its_guard_invalid_on_waking() {
+fn resumed_process_finds_its_guard_invalid() {
     let lease = Duration::from_secs(2);
     run(async {
         let server = server();
@@ -392,8 +405,9 @@ fn a_paused_process_finds_its_guard_invalid_on_waking() {
     });
 }
 
-/// Has `fault` happen to the next renewal of a lease, or to the connection where it is none.
-async fn keeps_its_lease_despite(fault: Fault, server: &Server) {
+/// Injects `fault` into the next renewal, or breaks the connection if it is
+/// `None`.
+async fn renew_despite(fault: Fault, server: &Server) {
     let proxy = Proxy::start(server.port());
     let client = client_at(proxy.port()).await;
     let guard = client.mutex(&name()).lock().await.unwrap();
@@ -407,21 +421,21 @@ async fn keeps_its_lease_despite(fault: Fault, server: &Server) {
         if fault == Fault::None {
             proxy.sever();
         }
-        eventually("a renewal", || !pending.load(Ordering::SeqCst)).await;
-        until_renewed(&[guard.lease()]).await;
+        eventually("the fault is injected", || !pending.load(Ordering::SeqCst)).await;
+        wait_for_renewal(&[guard.lease()]).await;
     }
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]
-fn one_failed_renewal_loses_nothing() {
+fn single_failed_renewal_keeps_lease() {
     run(async {
         let server = server();
         tokio::join!(
-            keeps_its_lease_despite(Fault::None, &server),
-            keeps_its_lease_despite(Fault::CutRequest, &server),
-            keeps_its_lease_despite(Fault::CutReply, &server),
-            keeps_its_lease_despite(Fault::Swallow, &server),
+            renew_despite(Fault::None, &server),
+            renew_despite(Fault::CutRequest, &server),
+            renew_despite(Fault::CutReply, &server),
+            renew_despite(Fault::Swallow, &server),
         );
     });
 }

@@ -1,16 +1,16 @@
-//! What happens at the limits: a server without memory, a client without rest.
+//! Servers without memory, and clients that run for long.
 
 use leasehold::{Error, ReleaseOutcome};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::worker::Worker;
 use crate::support::{
-    AMPLE, LEASE, channels, client, eventually, exists, is_awaited, name, on_every_server, owners,
-    run, scaled, server, until_renewed,
+    AMPLE, LEASE, channels, client, eventually, exists, has_subscriber, name, on_every_server,
+    owners, run, scaled, server, wait_for_renewal,
 };
 
 #[test]
-fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
+fn full_server_rejects_new_locks_and_keeps_held() {
     on_every_server(|server| async move {
         let (client, other) = (self::client(&server).await, self::client(&server).await);
         let mut held = Vec::new();
@@ -18,8 +18,8 @@ fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
             let name = name();
             let guard = any_lock(&client, &name, kind).await.unwrap();
             let next = tokio::spawn(any_lock(&other, &name, kind).into_future());
-            eventually("the next waits", || {
-                is_awaited(&server, &name) || !owners(&server, "queue", &name).is_empty()
+            eventually("the waiter waits", || {
+                has_subscriber(&server, &name) || !owners(&server, "queue", &name).is_empty()
             })
             .await;
             held.push((name, guard, next));
@@ -31,16 +31,17 @@ fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
             assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
         }
         let leases: Vec<_> = held.iter().map(|(_, guard, _)| guard.lease()).collect();
-        until_renewed(&leases).await;
+        wait_for_renewal(&leases).await;
         for (name, guard, next) in held {
             guard.extend(LEASE * 2).await.unwrap();
             assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
-            // Those who stand in line are served all the same; a mutex must be taken anew.
+            // The server still grants queued waiters, but a mutex needs a new
+            // key.
             match tokio::time::timeout(AMPLE, next).await.unwrap().unwrap() {
                 Ok(guard) => assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released),
                 Err(error) => assert!(matches!(error, Error::OutOfMemory(_)), "{error:?}"),
             }
-            eventually("free", || !exists(&server, &name)).await;
+            eventually("the lock is free", || !exists(&server, &name)).await;
         }
         server.tell(&["CONFIG", "SET", "maxmemory", "0"]);
         for kind in 0..KINDS {
@@ -51,17 +52,18 @@ fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
     });
 }
 
-/// Has a process take and release locks `cycles` times, and checks that no key, channel, thread or task is left of them.
-/// Returns by how much the process has grown, in MiB.
+/// Lets a process acquire and release locks `cycles` times, and checks that it
+/// leaves no key, channel, thread or task. Returns the growth of the process in
+/// MiB.
 async fn churn(cycles: u64, names: u64) -> f64 {
     let server = server();
     let mut worker = Worker::start(server.port(), LEASE * 3);
-    // Warms up caches, buffers and the allocator.
+    // Warm up caches, buffers and the allocator.
     worker.ask(&format!("churn {} {names}", cycles / 5));
     let before: Vec<f64> = numbers(&worker.ask("self"));
     let answer = worker.ask(&format!("churn {cycles} {names}"));
     println!("{answer}");
-    eventually("threads and tasks are as before", || {
+    eventually("the threads and tasks of before remain", || {
         numbers(&worker.ask("self"))[..2] == before[..2]
     })
     .await;
@@ -72,7 +74,7 @@ async fn churn(cycles: u64, names: u64) -> f64 {
         keys.list().len() == 1 && keys.list()[0].text() == "leasehold:token:{3560}"
     })
     .await;
-    // The one where the client hears of grants stays.
+    // The channel for the client's grants stays.
     eventually("no channel of a lock is left", || {
         let mut channels = channels(&server).into_iter();
         channels.all(|channel| channel.starts_with("leasehold:grant:"))
@@ -88,7 +90,7 @@ fn churn_leaves_no_keys_channels_or_tasks() {
 
 #[test]
 #[ignore = "deep: measures memory"]
-fn nothing_grows_over_many_cycles() {
+fn churn_does_not_grow_memory() {
     let grown = run(churn(scaled(100_000), scaled(20_000)));
     assert!(grown < 4.0, "memory grew by {grown} MiB");
 }
@@ -114,11 +116,11 @@ fn every_key_but_counters_expires() {
             let _ = guard.release().await.unwrap();
         }
         for key in server.ask(&["KEYS", "*"]).list() {
-            let left = server.ask(&["PTTL", key.text()]).int();
-            let expires = left != -1;
+            let ttl = server.ask(&["PTTL", key.text()]).int();
+            let expires = ttl != -1;
             assert!(
                 expires || key.text().starts_with("leasehold:token:"),
-                "{key:?}: {left}"
+                "{key:?}: {ttl}"
             );
         }
     });

@@ -1,4 +1,5 @@
-//! Requests whose outcome nobody knows: answers swallowed, requests repeated, cut off or run late.
+//! Requests of unknown outcome: lost replies, and requests that are repeated,
+//! cut off or executed late.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,58 +11,56 @@ use testkit::{Answer, Dice, Fault, Proxy, Server};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::{
-    builder_at, client, clock, eventually, exists, key, lua, name, nothing_is_left, run, scaled,
+    builder_at, client, clock, eventually, exists, key, lua, name, only_counters_left, run, scaled,
     server,
 };
 
-/// Far longer than any test here: nothing goes away by itself.
+/// Far longer than any test, so that no lock expires.
 const LEASE: Duration = Duration::from_secs(300);
 
-/// A hold may outlive its release by this at most.
-const LONGEST: Duration = Duration::from_secs(2);
+/// The longest that a hold may outlive its release.
+const MAX_ORPHAN_AGE: Duration = Duration::from_secs(2);
 
-/// Patience short enough that swallowed answers do not take all day.
-fn impatient(port: u16, lease: Duration) -> ClientBuilder {
+/// Short timeouts, so that lost replies cost little time.
+fn builder_with_short_timeouts(port: u16, lease: Duration) -> ClientBuilder {
     builder_at(port)
         .lease(lease)
         .request_timeout(Duration::from_millis(250))
 }
 
-/// What the tasks of a run did: who held what when, and when each holding was over.
+/// What the tasks did: when each lock was held, and when each hold ended.
 #[derive(Default)]
 struct Record {
-    /// Per lock: the moments from which and until which a guard said that it was valid.
+    /// Per lock, the intervals in which a guard was valid.
     holds: Mutex<HashMap<String, Vec<(u64, u64)>>>,
-    /// Per note: when it was given back.
-    over: Mutex<HashMap<String, Instant>>,
+    /// Per note, when the lock was released.
+    ended: Mutex<HashMap<String, Instant>>,
 }
 
-/// Has clients hold locks `total` times behind a faulty network, and checks that there is never a second holder and
-/// that nothing is left in the end. Returns how long a holding outlived its release at most.
+/// Lets clients hold locks `total` times over a faulty network. Checks
+/// exclusion, and that nothing is left. Returns the longest time by which a
+/// hold outlived its release.
 async fn hold_despite_faults(total: u64) -> Duration {
     let server = server();
     let proxy = Proxy::start(server.port());
     let faults = Arc::new(AtomicU64::new(0));
-    misbehave(&proxy, &faults);
+    inject_faults(&proxy, &faults);
     let record = Arc::new(Record::default());
-    let over = AtomicBool::new(false);
+    let ended = AtomicBool::new(false);
     let oldest = std::thread::scope(|scope| {
-        let observer = scope.spawn(|| oldest_orphan(&server, &record, &over));
+        let observer = scope.spawn(|| oldest_orphan(&server, &record, &ended));
         tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(async {
                 cycle(proxy.port(), &record, total).await;
-                // Also what reaches the server late.
+                // Include requests that reach the server late.
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                eventually("nothing is left", || nothing_is_left(&server)).await;
+                eventually("only counters are left", || only_counters_left(&server)).await;
             });
         });
-        over.store(true, Ordering::SeqCst);
+        ended.store(true, Ordering::SeqCst);
         observer.join().unwrap()
     });
-    assert!(
-        faults.load(Ordering::SeqCst) > total / 10,
-        "hardly any faults"
-    );
+    assert!(faults.load(Ordering::SeqCst) > total / 10, "too few faults");
     for (name, mut holds) in record.holds.lock().unwrap().drain() {
         holds.sort_unstable();
         for pair in holds.windows(2) {
@@ -72,22 +71,22 @@ async fn hold_despite_faults(total: u64) -> Duration {
 }
 
 #[test]
-fn faults_make_no_second_holder_and_no_orphan() {
+fn faults_keep_exclusion_and_leave_no_orphan() {
     run(hold_despite_faults(scaled(300)));
 }
 
 #[test]
-#[ignore = "deep: measures how long a holding outlives its release"]
-fn faults_leave_no_holding_for_long() {
+#[ignore = "deep: measures how long a hold outlives its release"]
+fn faults_leave_no_orphan_for_long() {
     let oldest = run(hold_despite_faults(scaled(3_000)));
     assert!(
-        oldest < LONGEST,
-        "a holding outlived its release by {oldest:?}"
+        oldest < MAX_ORPHAN_AGE,
+        "a hold outlived its release by {oldest:?}"
     );
 }
 
-/// One request in ten fails, each in one of the ways there are.
-pub(crate) fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
+/// Makes one request in ten fail, in one of five ways.
+pub(crate) fn inject_faults(proxy: &Proxy, faults: &Arc<AtomicU64>) {
     let (seed, faults) = (AtomicU64::new(7), faults.clone());
     proxy.judge(move |request| {
         let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));
@@ -111,11 +110,12 @@ pub(crate) fn misbehave(proxy: &Proxy, faults: &Arc<AtomicU64>) {
     });
 }
 
-/// Takes and releases a dozen locks from several clients, `total` times in all.
+/// Acquires and releases a dozen locks from several clients, `total` times in
+/// all.
 async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
     const TASKS: u64 = 24;
     let names: Vec<_> = (0..12).map(|_| name()).collect();
-    let left = Arc::new(AtomicU64::new(total));
+    let remaining = Arc::new(AtomicU64::new(total));
     let mut tasks = Vec::new();
     for task in 0..TASKS {
         let client = loop {
@@ -124,19 +124,19 @@ async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
             } else {
                 Duration::from_millis(900)
             };
-            match impatient(port, lease).connect().await {
+            match builder_with_short_timeouts(port, lease).connect().await {
                 Ok(client) => break client,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
-        let (record, left) = (record.clone(), left.clone());
+        let (record, remaining) = (record.clone(), remaining.clone());
         let kind = task % u64::try_from(names.len()).unwrap();
         let name = names[usize::try_from(kind).unwrap()].clone();
         tasks.push(tokio::spawn(async move {
             let mut number = 0;
-            while left
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                    left.checked_sub(1)
+            while remaining
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |remaining| {
+                    remaining.checked_sub(1)
                 })
                 .is_ok()
             {
@@ -154,25 +154,25 @@ async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
 async fn hold_once(client: &Client, kind: u64, name: &str, note: &str, record: &Record) {
     let wait = Duration::from_millis(700);
     let acquired = any_lock(client, name, kind).timeout(wait).note(note).await;
-    let over = || {
+    let ended = || {
         record
-            .over
+            .ended
             .lock()
             .unwrap()
             .insert(note.to_owned(), Instant::now());
     };
     let guard = match acquired {
         Ok(guard) => guard,
-        Err(_) => return over(),
+        Err(_) => return ended(),
     };
     let start = clock();
     if guard.check().is_err() {
-        return over();
+        return ended();
     }
     match start % 40 {
-        // Long enough to be renewed by itself, where the lease is short.
+        // Long enough for an automatic renewal of the short lease.
         0 => tokio::time::sleep(Duration::from_millis(500)).await,
-        // Renewed by hand; whether that succeeds is for the check below to say.
+        // Renewed by the caller. The check below covers a failure.
         1..=20 => drop(guard.extend(Duration::from_millis(950)).await),
         _ => {}
     }
@@ -186,32 +186,33 @@ async fn hold_once(client: &Client, kind: u64, name: &str, note: &str, record: &
             .or_default()
             .push((start, end));
     }
-    // Released in good order, dropped, or in the middle of being released.
+    // Released, dropped, or dropped during its release.
     match end % 3 {
         0 => drop(guard),
         1 => drop(tokio::time::timeout(Duration::from_micros(200), guard.release()).await),
         _ => drop(guard.release().await),
     }
-    over();
+    ended();
 }
 
-/// How long after its release the server was seen to hold a lock in the same name.
-fn oldest_orphan(server: &Server, record: &Record, over: &AtomicBool) -> Duration {
+/// Returns how long after its release the server still held a lock for the same
+/// owner.
+fn oldest_orphan(server: &Server, record: &Record, ended: &AtomicBool) -> Duration {
     let mut oldest = Duration::ZERO;
     let mut connection = server.connect();
-    while !over.load(Ordering::SeqCst) {
+    while !ended.load(Ordering::SeqCst) {
         let keys = connection.ask(&["KEYS", "lock:*"]).unwrap();
         for key in keys.list() {
             let values = match connection.ask(&["GET", key.text()]).unwrap() {
                 Answer::Text(value) => vec![value],
                 Answer::Nil => continue,
-                // A lock with a line has a hash of all who hold it or wait.
+                // A queued lock has a hash of all holders and waiters.
                 _ => texts(&connection.ask(&["HVALS", key.text()]).unwrap()),
             };
             let seen = Instant::now();
             for value in values {
                 let note = value.rsplit(' ').next().unwrap();
-                if let Some(released) = record.over.lock().unwrap().get(note) {
+                if let Some(released) = record.ended.lock().unwrap().get(note) {
                     oldest = oldest.max(seen - *released);
                 }
             }
@@ -226,14 +227,18 @@ fn texts(answer: &Answer) -> Vec<String> {
     texts.map(|text| text.text().to_owned()).collect()
 }
 
-/// Acquires locks of all kinds from a server that does not run meanwhile, and waits until nothing is left of them when
-/// it runs again. Returns how long the acquires took, and how long the locks then lasted, both at most.
-async fn acquire_from_stopped_server() -> (Duration, Duration) {
+/// Acquires locks of all types from a paused server, and waits until nothing of
+/// them is left after it resumes. Returns the longest acquire, and how long the
+/// locks lasted.
+async fn acquire_from_paused_server() -> (Duration, Duration) {
     let server = server();
     let mut clients = Vec::new();
     for number in 0..2 * KINDS {
         let proxy = Proxy::start(server.port());
-        let client = impatient(proxy.port(), LEASE).connect().await.unwrap();
+        let client = builder_with_short_timeouts(proxy.port(), LEASE)
+            .connect()
+            .await
+            .unwrap();
         clients.push((number, name(), client, proxy));
     }
     server.pause();
@@ -257,46 +262,49 @@ async fn acquire_from_stopped_server() -> (Duration, Duration) {
     }
     let took = start.elapsed();
     for (number, _, _, proxy) in &clients {
-        // Of each kind, one connection that carried the request is gone as well.
+        // Of each type, one connection that sent a request breaks as well.
         if *number < KINDS {
             proxy.sever();
         }
     }
     server.resume();
     let resumed = Instant::now();
-    // A lock may appear for a moment, when the server comes to it; but not stay.
+    // A lock may appear when the server executes the request, but not stay.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for (number, name, ..) in &clients {
         let gone = || !exists(&server, name);
-        eventually(&format!("no orphan of number {number}"), gone).await;
+        eventually(&format!("acquire {number} leaves no orphan"), gone).await;
     }
     (took, resumed.elapsed())
 }
 
 #[test]
-fn an_acquire_that_a_busy_server_runs_late_leaves_no_lock() {
-    run(acquire_from_stopped_server());
+fn acquire_run_late_by_busy_server_leaves_no_lock() {
+    run(acquire_from_paused_server());
 }
 
 #[test]
 #[ignore = "deep: measures latencies"]
-fn acquire_from_stopped_server_ends_in_time() {
-    let (took, lasted) = run(acquire_from_stopped_server());
+fn acquire_from_paused_server_ends_in_time() {
+    let (took, lasted) = run(acquire_from_paused_server());
     assert!(took < Duration::from_secs(1), "{took:?}");
-    assert!(lasted < LONGEST, "{lasted:?}");
+    assert!(lasted < MAX_ORPHAN_AGE, "{lasted:?}");
 }
 
-/// Holds acquires of all kinds back until their connections were given up, and waits until nothing is left of them.
-/// Returns how long the locks lasted at most.
+/// Delays acquires of all types until their connections were dropped, and waits
+/// until nothing of them is left. Returns how long the locks lasted.
 async fn acquire_late() -> Duration {
     let server = server();
-    let patient = client(&server).await;
-    let mut held_back = Vec::new();
+    let other = client(&server).await;
+    let mut delayed = Vec::new();
     for kind in 0..KINDS {
-        // The servers know the scripts: what is held back is the request by digest.
-        drop(any_lock(&patient, &name(), kind).await.unwrap());
+        // The server knows the scripts, so the delayed request is by digest.
+        drop(any_lock(&other, &name(), kind).await.unwrap());
         let (proxy, name) = (Proxy::start(server.port()), name());
-        let client = impatient(proxy.port(), LEASE).connect().await.unwrap();
+        let client = builder_with_short_timeouts(proxy.port(), LEASE)
+            .connect()
+            .await
+            .unwrap();
         let (of_lock, once) = (key(&name).into_bytes(), AtomicBool::new(false));
         proxy.judge(move |request| match request[0].as_slice() {
             b"SET" | b"EVALSHA"
@@ -311,39 +319,42 @@ async fn acquire_late() -> Duration {
             matches!(waited, Err(Error::OutcomeUnknown(_))),
             "{waited:?}"
         );
-        held_back.push((proxy, name, client));
+        delayed.push((proxy, name, client));
     }
-    // Meanwhile the locks are cancelled on other connections.
+    // Meanwhile the client cancels the acquires on other connections.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    for (proxy, ..) in &held_back {
+    for (proxy, ..) in &delayed {
         proxy.let_go();
     }
     let late = Instant::now();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    for (_, name, _) in &held_back {
-        eventually("the late lock is gone", || !exists(&server, name)).await;
+    for (_, name, _) in &delayed {
+        eventually("the late acquire is cancelled", || !exists(&server, name)).await;
     }
     late.elapsed()
 }
 
 #[test]
-fn an_acquire_that_arrives_after_its_connection_was_given_up_leaves_no_lock() {
+fn acquire_arriving_late_leaves_no_lock() {
     run(acquire_late());
 }
 
 #[test]
 #[ignore = "deep: measures how long a late lock lasts"]
-fn late_acquire_is_gone_within_two_seconds() {
+fn late_acquire_is_cancelled_within_two_seconds() {
     let lasted = run(acquire_late());
-    assert!(lasted < LONGEST, "{lasted:?}");
+    assert!(lasted < MAX_ORPHAN_AGE, "{lasted:?}");
 }
 
 #[test]
-fn a_release_that_arrives_late_does_not_free_a_later_holder() {
+fn late_release_does_not_free_next_holder() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = impatient(proxy.port(), LEASE).connect().await.unwrap();
+        let client = builder_with_short_timeouts(proxy.port(), LEASE)
+            .connect()
+            .await
+            .unwrap();
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
         proxy.judge(|request| match request[0].as_slice() {
@@ -351,7 +362,7 @@ fn a_release_that_arrives_late_does_not_free_a_later_holder() {
             _ => Fault::None,
         });
         assert!(guard.release().await.is_err());
-        // As if its lease were over.
+        // As if its lease had expired.
         server.tell(&["DEL", &key(&name)]);
         let later = self::client(&server)
             .await
@@ -363,8 +374,8 @@ fn a_release_that_arrives_late_does_not_free_a_later_holder() {
         proxy.let_go();
         tokio::time::sleep(Duration::from_millis(300)).await;
         later.check().unwrap();
-        assert!(exists(&server, &name), "freed by an old release");
-        // The same once more by hand, with the value of the first holder.
+        assert!(exists(&server, &name), "a late release freed the lock");
+        // The same by hand, with the value of the first holder.
         let value = server.ask(&["GET", &key(&name)]).text().to_owned();
         let _ = later.release().await.unwrap();
         let last = self::client(&server)
@@ -382,11 +393,11 @@ fn a_release_that_arrives_late_does_not_free_a_later_holder() {
 }
 
 #[test]
-fn a_renewal_of_a_lost_lock_does_not_bring_it_back() {
+fn renewal_does_not_restore_lost_lock() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = impatient(proxy.port(), Duration::from_millis(600))
+        let client = builder_with_short_timeouts(proxy.port(), Duration::from_millis(600))
             .connect()
             .await
             .unwrap();
@@ -397,7 +408,7 @@ fn a_renewal_of_a_lost_lock_does_not_bring_it_back() {
             _ => Fault::None,
         });
         assert!(guard.lost().await.is_some());
-        eventually("expired", || !exists(&server, &name)).await;
+        eventually("the lock expires", || !exists(&server, &name)).await;
         proxy.heal();
         proxy.let_go();
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -1,4 +1,4 @@
-//! Looking at locks from outside, and taking them away by force.
+//! Inspection of locks, and forced release.
 
 use std::time::{Duration, Instant};
 
@@ -6,46 +6,47 @@ use leasehold::{Client, Error, LockInfo, LockKind, Loss, ReleaseOutcome};
 use testkit::{Flavor, Server};
 
 use crate::support::contract::{KINDS, any_lock};
-use crate::support::deployment::{Deployment, cluster, old_and_new};
-use crate::support::inspection::{LONG, allow_looking, listened_to};
+use crate::support::deployment::{Deployment, cluster, oldest_and_newest};
+use crate::support::inspection::{LONG, allow_inspection, wait_for_listeners};
 use crate::support::{
-    AMPLE, SHORT, builder_at, client, key, name, on_every_server, patient, run, server,
+    AMPLE, SHORT, builder_at, client, key, name, on_every_server, run, server, with_long_timeouts,
 };
 
-/// How soon a holder must know.
+/// How soon a holder must be notified.
 const AT_ONCE: Duration = Duration::from_millis(600);
 
-async fn with_long_leases(server: &Server) -> Client {
+async fn connect_with_long_lease(server: &Server) -> Client {
     let builder = builder_at(server.port()).lease(LONG);
     builder.connect().await.unwrap()
 }
 
-async fn seen(client: &Client, name: &str) -> LockInfo {
-    let seen = client.inspect(name).await.unwrap();
-    seen.unwrap_or_else(|| panic!("nobody holds {name}"))
+async fn inspect(client: &Client, name: &str) -> LockInfo {
+    let info = client.inspect(name).await.unwrap();
+    info.unwrap_or_else(|| panic!("{name} is not held"))
 }
 
 #[test]
-fn a_look_says_who_holds_and_who_waits_in_order() {
+fn inspect_lists_holder_and_waiters_in_order() {
     on_every_server(|server| async move {
-        allow_looking(&server);
+        allow_inspection(&server);
         let (one, other) = (client(&server).await, client(&server).await);
         let name = name();
         assert_eq!(one.inspect(&name).await.unwrap(), None);
 
         let guard = one.fair_mutex(&name).lock().note("first").await.unwrap();
         let mut waiting = Vec::new();
-        let mut lock = seen(&other, &name).await;
+        let mut lock = inspect(&other, &name).await;
         for note in ["second", "third"] {
-            // Tasks of one process are one waiter: each needs a client of its own.
+            // Tasks of one process are one waiter, so each needs its own
+            // client.
             let waiter = client(&server).await;
             let acquiring = waiter.fair_mutex(&name).lock().note(note);
             waiting.push(tokio::spawn(async move {
                 acquiring.await.map(|guard| (guard, waiter))
             }));
-            listened_to(std::slice::from_ref(&server), 2 + waiting.len() as i64).await;
+            wait_for_listeners(std::slice::from_ref(&server), 2 + waiting.len() as i64).await;
             while lock.waiter_count.unwrap() < waiting.len() as u64 {
-                lock = seen(&other, &name).await;
+                lock = inspect(&other, &name).await;
             }
         }
         assert_eq!((lock.kind, lock.holder_count), (LockKind::FairMutex, 1));
@@ -72,12 +73,13 @@ fn a_look_says_who_holds_and_who_waits_in_order() {
 }
 
 #[test]
-fn every_kind_is_recognised() {
+fn inspect_recognises_every_kind() {
     on_every_server(|server| async move {
-        allow_looking(&server);
-        // Redisson's names are whole keys, and this user may touch few of those.
+        allow_inspection(&server);
+        // Redisson's names are whole keys, most of which this user may not
+        // access.
         let client = client(&server).await;
-        let kind = async |name: &str| seen(&client, name).await.kind;
+        let kind = async |name: &str| inspect(&client, name).await.kind;
         let _mutex = client.mutex("a").lock().await.unwrap();
         assert_eq!(kind("a").await, LockKind::Mutex);
         let _permit = client.semaphore("b", 3).acquire_many(2).await.unwrap();
@@ -86,10 +88,10 @@ fn every_kind_is_recognised() {
         let _read = client.rw_lock("c").read().await.unwrap();
         let _too = client.rw_lock("c").read().await.unwrap();
         assert_eq!(kind("c").await, LockKind::RwLock);
-        assert_eq!(seen(&client, "c").await.holders.len(), 2);
+        assert_eq!(inspect(&client, "c").await.holders.len(), 2);
         client.latch("d").set(4, LONG).await.unwrap();
         assert_eq!(kind("d").await, LockKind::Latch { remaining: 4 });
-        server.tell(&["SET", "lock:e", "whatever", "PX", "60000"]);
+        server.tell(&["SET", "lock:e", "unknown", "PX", "60000"]);
         assert_eq!(kind("e").await, LockKind::Foreign);
         for data in [
             &["HSET", "lock:f", "field", "value"][..],
@@ -104,7 +106,7 @@ fn every_kind_is_recognised() {
         let mut found = Vec::new();
         let mut scan = client.scan("*");
         while let Some(page) = scan.next().await.unwrap() {
-            found.extend(page.into_iter().map(|seen| seen.name));
+            found.extend(page.into_iter().map(|info| info.name));
         }
         found.sort();
         assert_eq!(found, ["a", "b", "c", "d", "e"]);
@@ -112,10 +114,10 @@ fn every_kind_is_recognised() {
 }
 
 #[test]
-fn locks_of_redissons_are_recognised() {
+fn inspect_recognises_redisson_locks() {
     on_every_server(|server| async move {
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = patient(Client::builder(&url)).prefix("");
+        let builder = with_long_timeouts(Client::builder(&url)).prefix("");
         let client = builder.connect().await.unwrap();
         let (id, other) = (
             "a2b1f3c4-0000-4000-8000-123456789abc:1",
@@ -126,16 +128,16 @@ fn locks_of_redissons_are_recognised() {
         server.tell(&["HSET", "both", "mode", "read", id, "1", other, "2"]);
         server.tell(&["HSET", "fair", id, "1"]);
         server.tell(&["RPUSH", "redisson_lock_queue:{fair}", other]);
-        let plain = seen(&client, "plain").await;
+        let plain = inspect(&client, "plain").await;
         assert_eq!(plain.kind, LockKind::RedissonLock);
         assert_eq!(plain.holders[0].redisson.as_deref(), Some(id));
         assert!(plain.holders[0].lease_remaining.is_some());
-        let both = seen(&client, "both").await;
+        let both = inspect(&client, "both").await;
         assert_eq!(
             (both.kind, both.holder_count),
             (LockKind::RedissonReadWriteLock, 2)
         );
-        let fair = seen(&client, "fair").await;
+        let fair = inspect(&client, "fair").await;
         assert_eq!(
             (fair.kind, fair.waiter_count),
             (LockKind::RedissonFairLock, Some(1))
@@ -147,7 +149,7 @@ fn locks_of_redissons_are_recognised() {
 }
 
 #[test]
-fn one_who_may_not_look_is_told_so() {
+fn inspect_without_permission_returns_denied() {
     run(async {
         let server = server();
         let client = client(&server).await;
@@ -159,21 +161,21 @@ fn one_who_may_not_look_is_told_so() {
 }
 
 #[test]
-fn a_scan_finds_the_locks_of_all_nodes_of_a_cluster() {
+fn scan_covers_all_cluster_nodes() {
     scan_cluster(&[Flavor::one()]);
 }
 
 #[test]
 #[ignore = "deep: repeats the test on several servers"]
-fn scan_of_cluster_on_old_and_new_finds_all() {
-    scan_cluster(&old_and_new());
+fn scan_covers_all_nodes_on_oldest_and_newest() {
+    scan_cluster(&oldest_and_newest());
 }
 
 fn scan_cluster(flavors: &[Flavor]) {
     for flavor in flavors {
         run(async {
             let cluster = cluster(flavor);
-            cluster.servers().iter().for_each(allow_looking);
+            cluster.servers().iter().for_each(allow_inspection);
             let client = cluster.client().await;
             let mut guards = Vec::new();
             for number in 0..60 {
@@ -181,17 +183,17 @@ fn scan_cluster(flavors: &[Flavor]) {
                 let lock = any_lock(&client, &name, number % KINDS).fixed_lease(LONG);
                 guards.push(lock.await.unwrap());
             }
-            listened_to(cluster.servers(), 1).await;
+            wait_for_listeners(cluster.servers(), 1).await;
             let mut found = std::collections::BTreeSet::new();
             let mut scan = client.scan("of-all:*");
             while let Some(page) = scan.next().await.unwrap() {
-                for seen in page {
-                    assert_eq!(seen.holders[0].connected, Some(true), "{seen:?}");
-                    found.insert(seen.name);
+                for info in page {
+                    assert_eq!(info.holders[0].connected, Some(true), "{info:?}");
+                    found.insert(info.name);
                 }
             }
             assert_eq!(found.len(), 60);
-            // Holders are told wherever they are.
+            // Every holder is notified, on any node.
             client.force_release("of-all:07").await.unwrap();
             let lost = tokio::time::timeout(AMPLE, guards[7].lost()).await;
             assert_eq!(lost.unwrap(), Some(Loss::Revoked));
@@ -200,21 +202,24 @@ fn scan_cluster(flavors: &[Flavor]) {
 }
 
 #[test]
-fn one_whose_lock_is_taken_by_force_is_told_at_once() {
-    take_by_force(AMPLE);
+fn revoked_holder_is_notified() {
+    force_release_all(AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn holder_whose_lock_is_revoked_knows_at_once() {
-    take_by_force(AT_ONCE);
+fn revoked_holder_is_notified_promptly() {
+    force_release_all(AT_ONCE);
 }
 
-fn take_by_force(limit: Duration) {
+fn force_release_all(limit: Duration) {
     on_every_server(|server| async move {
-        allow_looking(&server);
-        let (holding, forcing) = (with_long_leases(&server).await, client(&server).await);
-        listened_to(std::slice::from_ref(&server), 2).await;
+        allow_inspection(&server);
+        let (holding, forcing) = (
+            connect_with_long_lease(&server).await,
+            client(&server).await,
+        );
+        wait_for_listeners(std::slice::from_ref(&server), 2).await;
         for kind in 0..KINDS {
             let name = name();
             let guard = any_lock(&holding, &name, kind).await.unwrap();
@@ -224,7 +229,7 @@ fn take_by_force(limit: Duration) {
             assert_eq!(freed[0].pid, Some(std::process::id()));
             assert_eq!(guard.lost().await, Some(Loss::Revoked));
             assert!(start.elapsed() < limit, "{:?}", start.elapsed());
-            // It is the next one's.
+            // The next client acquires it.
             let next = any_lock(&forcing, &name, kind).await.unwrap();
             assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
             assert_eq!(forcing.force_release(&name).await.unwrap(), []);
@@ -233,13 +238,13 @@ fn take_by_force(limit: Duration) {
 }
 
 #[test]
-fn a_fixed_lease_taken_by_force_is_told_of_too() {
+fn revoked_fixed_lease_is_reported() {
     on_every_server(|server| async move {
-        allow_looking(&server);
+        allow_inspection(&server);
         let client = client(&server).await;
         let name = name();
         let guard = client.mutex(&name).lock().fixed_lease(LONG).await.unwrap();
-        listened_to(std::slice::from_ref(&server), 1).await;
+        wait_for_listeners(std::slice::from_ref(&server), 1).await;
         client.force_release(&name).await.unwrap();
         let lost = tokio::time::timeout(AMPLE, guard.lost()).await;
         assert_eq!(lost.unwrap(), Some(Loss::Revoked));
@@ -247,16 +252,16 @@ fn a_fixed_lease_taken_by_force_is_told_of_too() {
 }
 
 #[test]
-fn a_forged_message_takes_nothing() {
+fn forged_message_revokes_nothing() {
     on_every_server(|server| async move {
-        let client = with_long_leases(&server).await;
+        let client = connect_with_long_lease(&server).await;
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
         let mark = server.ask(&["GET", &key(&name)]);
         let mark = mark.text();
         let process = &mark[20..36];
         let channel = format!("leasehold:process:{{{process}}}");
-        listened_to(std::slice::from_ref(&server), 1).await;
+        wait_for_listeners(std::slice::from_ref(&server), 1).await;
         let mut heard = 0;
         for text in [mark, "lh1", "", "nonsense", mark] {
             heard += server.ask(&["SPUBLISH", &channel, text]).int();
@@ -269,9 +274,9 @@ fn a_forged_message_takes_nothing() {
 }
 
 #[test]
-fn one_can_wait_until_nobody_holds_it() {
+fn wait_until_free_resolves_on_release() {
     on_every_server(|server| async move {
-        allow_looking(&server);
+        allow_inspection(&server);
         let (holding, waiting) = (client(&server).await, client(&server).await);
         let wait = async |kind: u64| {
             let name = name();
@@ -302,37 +307,40 @@ fn one_can_wait_until_nobody_holds_it() {
 }
 
 #[test]
-fn a_server_says_what_locks_depend_on() {
-    examine(AMPLE);
+fn server_info_reports_what_locks_depend_on() {
+    check_server_info(AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures a round trip, and a clock by it"]
-fn examined_server_answers_and_agrees_within_a_second() {
-    examine(Duration::from_secs(1));
+fn server_info_clock_agrees_within_a_second() {
+    check_server_info(Duration::from_secs(1));
 }
 
-/// A round trip takes less than `limit`, and the clocks are less than that apart.
-fn examine(limit: Duration) {
+/// A round trip takes less than `limit`, and the clocks differ by less.
+fn check_server_info(limit: Duration) {
     on_every_server(|server| async move {
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let client = patient(Client::builder(&url)).connect().await.unwrap();
-        let examined = client.server_info().await.unwrap();
-        let [seen] = examined.as_slice() else {
-            panic!("{examined:?}")
+        let client = with_long_timeouts(Client::builder(&url))
+            .connect()
+            .await
+            .unwrap();
+        let infos = client.server_info().await.unwrap();
+        let [info] = infos.as_slice() else {
+            panic!("{infos:?}")
         };
-        assert_eq!(seen.eviction_policy.as_deref(), Some("noeviction"));
-        assert_eq!(seen.replicas, Some(0));
-        assert_eq!(seen.append_only.as_deref(), Some("no"));
-        assert!(seen.clock_ahead.unwrap().abs() < limit.as_secs_f64());
-        assert!(seen.round_trip < limit);
-        // One who may not ask is told what it may know.
+        assert_eq!(info.eviction_policy.as_deref(), Some("noeviction"));
+        assert_eq!(info.replicas, Some(0));
+        assert_eq!(info.append_only.as_deref(), Some("no"));
+        assert!(info.clock_ahead.unwrap().abs() < limit.as_secs_f64());
+        assert!(info.round_trip < limit);
+        // Without permission, only part of the information is available.
         let least = crate::support::client(&server).await;
-        let examined = least.server_info().await.unwrap();
+        let infos = least.server_info().await.unwrap();
         assert_eq!(
-            (&examined[0].eviction_policy, examined[0].replicas),
+            (&infos[0].eviction_policy, infos[0].replicas),
             (&None, None)
         );
-        assert!(!examined[0].version.is_empty());
+        assert!(!infos[0].version.is_empty());
     });
 }

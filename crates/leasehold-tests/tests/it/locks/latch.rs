@@ -1,4 +1,4 @@
-//! The latch: counted once per caller, opened for all who wait, never waited for in vain.
+//! Latches: each caller counts once, and every waiter sees the change.
 
 use std::time::{Duration, Instant};
 
@@ -11,12 +11,12 @@ use crate::support::{
 
 const LIFE: Duration = Duration::from_secs(60);
 
-/// How soon a waiter hears that a latch has changed, where times are measured.
+/// How soon a waiter must see a change, in tests that measure latency.
 const AT_ONCE: Duration = Duration::from_millis(600);
 
-/// Waits until this number of clients have subscribed to the changes of latches.
-async fn until_subscribed(server: &Server, clients: i64) {
-    eventually("all clients have subscribed", || {
+/// Waits until `clients` clients subscribe to changes of latches.
+async fn wait_for_subscribers(server: &Server, clients: i64) {
+    eventually("all clients subscribe", || {
         let channels = channels(server);
         let names = channels.iter().map(String::as_str);
         let counts: Vec<_> = ["PUBSUB", "SHARDNUMSUB"].into_iter().chain(names).collect();
@@ -28,7 +28,7 @@ async fn until_subscribed(server: &Server, clients: i64) {
 }
 
 #[test]
-fn it_opens_when_every_caller_has_counted_down_once() {
+fn latch_opens_after_each_caller_counts_once() {
     on_every_server(|server| async move {
         let name = name();
         let latch = client(&server).await.latch(&name);
@@ -36,14 +36,14 @@ fn it_opens_when_every_caller_has_counted_down_once() {
         assert_eq!(latch.count_down("a").await.unwrap(), LatchState::Absent);
         assert_eq!(latch.set(2, LIFE).await.unwrap(), SetOutcome::Created);
         assert_eq!(latch.set(5, LIFE).await.unwrap(), SetOutcome::AlreadyExists);
-        let left = |remaining| LatchState::Closed { remaining };
-        assert_eq!(latch.count_down("a").await.unwrap(), left(1));
+        let closed = |remaining| LatchState::Closed { remaining };
+        assert_eq!(latch.count_down("a").await.unwrap(), closed(1));
         assert_eq!(
             latch.count_down("a").await.unwrap(),
-            left(1),
+            closed(1),
             "counted twice"
         );
-        assert_eq!(latch.state().await.unwrap(), left(1));
+        assert_eq!(latch.state().await.unwrap(), closed(1));
         assert_eq!(latch.count_down("b").await.unwrap(), LatchState::Open);
         assert_eq!(latch.count_down("c").await.unwrap(), LatchState::Open);
         assert_eq!(latch.wait().await.unwrap(), LatchState::Open);
@@ -64,7 +64,7 @@ async fn wakes_all_waiters(server: Server, limit: Duration) {
             waiting.push(tokio::spawn(async move { latch.wait().await }));
         }
     }
-    until_subscribed(&server, 3).await;
+    wait_for_subscribers(&server, 3).await;
     assert!(waiting.iter().all(|waiter| !waiter.is_finished()));
     let opened = Instant::now();
     latch.count_down("me").await.unwrap();
@@ -76,83 +76,89 @@ async fn wakes_all_waiters(server: Server, limit: Duration) {
 }
 
 #[test]
-fn all_who_wait_are_told_at_once() {
+fn opened_latch_wakes_all_waiters() {
     on_every_server(|server| wakes_all_waiters(server, AMPLE));
 }
 
 #[test]
 #[ignore = "deep: measures how soon waiters wake"]
-fn a_latch_that_opens_wakes_all_within_600_ms() {
+fn opened_latch_wakes_all_within_600_ms() {
     on_every_server(|server| wakes_all_waiters(server, AT_ONCE));
 }
 
-/// Waits for a latch that `change` takes away or opens; says in what state it was found, and after how long.
-async fn waits_until(server: &Server, change: Change) -> (LatchState, Duration) {
+/// Waits for a latch until `change` opens or removes it. Returns the state that
+/// the waiter saw, and after how long.
+async fn wait_for_change(server: &Server, change: Change) -> (LatchState, Duration) {
     let name = name();
     let latch = client(server).await.latch(&name);
     latch.set(1, LIFE).await.unwrap();
     let waiter = client(server).await.latch(&name);
     let waiter = tokio::spawn(async move { waiter.wait().await });
-    until_subscribed(server, 1).await;
+    wait_for_subscribers(server, 1).await;
     let start = Instant::now();
     match change {
         Change::Deleted => {
             assert!(latch.delete().await.unwrap());
             assert!(!latch.delete().await.unwrap());
         }
-        Change::OpenedSilently => server.tell(&["HSET", &key(&name), "left", "0"]),
+        Change::OpenedUnannounced => server.tell(&["HSET", &key(&name), "left", "0"]),
         Change::Expired => server.tell(&["PEXPIRE", &key(&name), "1"]),
     }
     let state = waiter.await.unwrap().unwrap();
     let took = start.elapsed();
-    eventually("unsubscribed", || channels(server).is_empty()).await;
+    eventually("the waiter unsubscribes", || channels(server).is_empty()).await;
     (state, took)
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Deleted,
-    OpenedSilently,
+    OpenedUnannounced,
     Expired,
 }
 
 #[test]
-fn deleting_it_wakes_those_who_wait() {
+fn deleted_latch_wakes_waiters() {
     run(async {
-        let (state, _) = waits_until(&server(), Change::Deleted).await;
+        let (state, _) = wait_for_change(&server(), Change::Deleted).await;
         assert_eq!(state, LatchState::Absent);
     });
 }
 
 #[test]
-fn a_latch_that_opens_or_expires_without_a_word_is_found() {
+fn unannounced_change_is_found_by_polling() {
     run(async {
         let server = server();
-        for silently in [Change::OpenedSilently, Change::Expired] {
-            let (state, _) = waits_until(&server, silently).await;
-            assert_ne!(state, LatchState::Closed { remaining: 1 }, "{silently:?}");
+        for unannounced in [Change::OpenedUnannounced, Change::Expired] {
+            let (state, _) = wait_for_change(&server, unannounced).await;
+            assert_ne!(
+                state,
+                LatchState::Closed { remaining: 1 },
+                "{unannounced:?}"
+            );
         }
     });
 }
 
 #[test]
 #[ignore = "deep: measures how soon a waiter wakes"]
-fn a_latch_that_changes_wakes_its_waiter_in_time() {
+fn changed_latch_wakes_waiter_in_time() {
     run(async {
         let server = server();
         for (change, limit) in [
             (Change::Deleted, AT_ONCE),
-            (Change::OpenedSilently, Duration::from_millis(1300)),
+            (Change::OpenedUnannounced, Duration::from_millis(1300)),
             (Change::Expired, Duration::from_millis(1300)),
         ] {
-            let (_, took) = waits_until(&server, change).await;
+            let (_, took) = wait_for_change(&server, change).await;
             assert!(took < limit, "{change:?}: {took:?}");
         }
     });
 }
 
-/// Waits for a latch through an outage; says how long after the outage it was found open.
-async fn waits_through_an_outage() -> Duration {
+/// Waits for a latch through an outage. Returns how long after the outage the
+/// waiter saw it open.
+async fn wait_through_outage() -> Duration {
     let (server, name) = (server(), name());
     let proxy = Proxy::start(server.port());
     let latch = client(&server).await.latch(&name);
@@ -162,13 +168,14 @@ async fn waits_through_an_outage() -> Duration {
         .await
         .unwrap()
         .latch(&name);
-    // Longer than a stall, which breaks the connection on which the client subscribes: the client tries again.
+    // Longer than a stall. A stall breaks the connection for the subscription,
+    // and the client retries.
     let (limit, start) = (Duration::from_secs(3), Instant::now());
     let error = waiter.wait_timeout(limit).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     assert!(start.elapsed() >= limit);
     let waiting = tokio::spawn(async move { waiter.wait().await });
-    until_subscribed(&server, 1).await;
+    wait_for_subscribers(&server, 1).await;
     proxy.refuse(true);
     proxy.sever();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -176,25 +183,25 @@ async fn waits_through_an_outage() -> Duration {
     proxy.heal();
     let healed = Instant::now();
     let opened = tokio::time::timeout(AMPLE, waiting).await;
-    let state = opened.expect("found again").unwrap().unwrap();
+    let state = opened.expect("the wait ends").unwrap().unwrap();
     assert_eq!(state, LatchState::Open);
     healed.elapsed()
 }
 
 #[test]
-fn a_wait_survives_an_outage_and_ends_at_its_limit() {
-    run(waits_through_an_outage());
+fn wait_survives_outage_and_respects_timeout() {
+    run(wait_through_outage());
 }
 
 #[test]
 #[ignore = "deep: measures how soon a waiter is back after an outage"]
-fn a_latch_is_found_open_soon_after_an_outage() {
-    let took = run(waits_through_an_outage());
+fn open_latch_is_found_soon_after_outage() {
+    let took = run(wait_through_outage());
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[test]
-fn arguments_out_of_range_are_refused() {
+fn out_of_range_arguments_are_rejected() {
     run(async {
         let server = server();
         let latch = client(&server).await.latch(&name());

@@ -1,4 +1,4 @@
-//! The multi-lock: all or none, in one order, lost with the first that is lost.
+//! Multi-locks: all or none, in one order, lost with the first lost lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use tokio::task::JoinSet;
 
 use crate::support::contract::any_lock;
 use crate::support::{
-    AMPLE, LEASE, SHORT, client, eventually, exists, key, name, nothing_is_left, run, scaled,
+    AMPLE, LEASE, SHORT, client, eventually, exists, key, name, only_counters_left, run, scaled,
     server,
 };
 
-/// Locks of four kinds, each with a name of its own, in an order that depends on `turn`.
+/// Returns a multi-lock of four lock types, in an order that depends on `turn`.
 fn four(client: &Client, names: &[String], turn: u64) -> MultiLock {
     let mut parts: Vec<_> = (0..4)
         .zip(names)
@@ -27,7 +27,7 @@ fn four(client: &Client, names: &[String], turn: u64) -> MultiLock {
 }
 
 #[test]
-fn whatever_order_they_are_named_in_nobody_waits_for_ever() {
+fn any_argument_order_avoids_deadlock() {
     run(async {
         let server = server();
         let names: Vec<_> = (0..4).map(|_| name()).collect();
@@ -47,12 +47,13 @@ fn whatever_order_they_are_named_in_nobody_waits_for_ever() {
             let done = tokio::time::timeout(AMPLE, task).await;
             done.expect("no deadlock").unwrap();
         }
-        eventually("nothing is left", || nothing_is_left(&server)).await;
+        eventually("only counters are left", || only_counters_left(&server)).await;
     });
 }
 
-/// Waits for four locks of which one is never free; says by how much the limit was exceeded.
-async fn late_for_the_limit() -> Duration {
+/// Waits for four locks, one of which is never free. Returns how long after its
+/// timeout the wait ended.
+async fn time_past_timeout() -> Duration {
     let server = server();
     let mut names: Vec<_> = (0..4).map(|_| name()).collect();
     names.sort();
@@ -69,9 +70,9 @@ async fn late_for_the_limit() -> Duration {
     let Err(Error::Timeout { name, .. }) = error else {
         panic!("{error:?}")
     };
-    assert_eq!(name, names[3], "the one that could not be had");
+    assert_eq!(name, names[3], "the error names another lock");
     assert!(took >= limit, "{took:?}");
-    eventually("the others are free", || {
+    eventually("the other locks are free", || {
         names[..3].iter().all(|name| !exists(&server, name))
     })
     .await;
@@ -80,23 +81,23 @@ async fn late_for_the_limit() -> Duration {
 }
 
 #[test]
-fn all_or_none_within_one_limit() {
-    run(late_for_the_limit());
+fn timeout_releases_partial_acquisition() {
+    run(time_past_timeout());
 }
 
 #[test]
-#[ignore = "deep: measures how exactly a limit is kept"]
-fn a_multi_lock_keeps_to_its_limit_within_600_ms() {
-    let late = run(late_for_the_limit());
+#[ignore = "deep: measures how exactly a timeout is kept"]
+fn timeout_is_exact_within_600_ms() {
+    let late = run(time_past_timeout());
     assert!(late < Duration::from_millis(600), "{late:?}");
 }
 
-async fn is_lost_with(client: Client, server: Arc<Server>, victim: usize) {
+async fn is_lost_with(client: Client, server: Arc<Server>, revoked: usize) {
     let names: Vec<_> = (0..4).map(|_| name()).collect();
     let held = four(&client, &names, 0).await.unwrap();
-    server.tell(&["DEL", &key(&names[victim])]);
+    server.tell(&["DEL", &key(&names[revoked])]);
     let (name, loss) = held.lost().await;
-    assert_eq!((name, loss), (names[victim].as_str(), Some(Loss::Revoked)));
+    assert_eq!((name, loss), (names[revoked].as_str(), Some(Loss::Revoked)));
     assert!(held.check().is_err());
     assert!(held.remaining().is_zero());
     assert_eq!(
@@ -107,33 +108,33 @@ async fn is_lost_with(client: Client, server: Arc<Server>, victim: usize) {
     );
 }
 
-async fn drops_its_work_with(client: Client, server: Arc<Server>) {
+async fn drops_work_with(client: Client, server: Arc<Server>) {
     let names: Vec<_> = (0..4).map(|_| name()).collect();
     let work = four(&client, &names, 0).run(|leases| async move {
         server.tell(&["DEL", &key(leases[2].name())]);
         std::future::pending::<()>().await;
     });
     let outcome = tokio::time::timeout(AMPLE, work).await;
-    let error = outcome.expect("dropped when it was lost").unwrap_err();
+    let error = outcome.expect("the work is dropped").unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error:?}");
 }
 
 #[test]
-fn it_is_lost_with_the_first_that_is_lost() {
+fn first_lost_lease_loses_all() {
     run(async {
         let server = Arc::new(server());
         let client = client(&server).await;
         let mut tasks = JoinSet::new();
-        for victim in 0..4 {
-            tasks.spawn(is_lost_with(client.clone(), server.clone(), victim));
+        for revoked in 0..4 {
+            tasks.spawn(is_lost_with(client.clone(), server.clone(), revoked));
         }
-        tasks.spawn(drops_its_work_with(client, server));
+        tasks.spawn(drops_work_with(client, server));
         tasks.join_all().await;
     });
 }
 
 #[test]
-fn one_lock_twice_or_two_clients_are_refused() {
+fn duplicates_and_mixed_clients_are_rejected() {
     run(async {
         let server = server();
         let (one, other) = (client(&server).await, client(&server).await);
@@ -147,6 +148,6 @@ fn one_lock_twice_or_two_clients_are_refused() {
             let refused = MultiLock::new(parts).await;
             assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
         }
-        assert!(nothing_is_left(&server));
+        assert!(only_counters_left(&server));
     });
 }

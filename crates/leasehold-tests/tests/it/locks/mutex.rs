@@ -1,11 +1,12 @@
-//! What a mutex promises beyond the contract of every kind: reentrant handles, its holder, names and keys.
+//! What a mutex adds to the contract of every lock: reentrant handles, its
+//! holder, names and keys.
 
 use leasehold::{Error, ReleaseOutcome};
 
 use crate::support::{AMPLE, LEASE, SHORT, client, exists, name, on_every_server};
 
 #[test]
-fn a_reentrant_handle_is_entered_a_thousand_times_and_left_again() {
+fn reentrant_handle_counts_a_thousand_entries() {
     on_every_server(|server| async move {
         let name = name();
         let handle = client(&server).await.mutex(&name).reentrant();
@@ -26,7 +27,7 @@ fn a_reentrant_handle_is_entered_a_thousand_times_and_left_again() {
         }
         assert!(
             server.info("total_commands_processed") - before < 100.0,
-            "asked the server"
+            "the nested releases sent requests"
         );
         assert!(outsider.try_lock().await.unwrap().is_none());
         assert_eq!(last.release().await.unwrap(), ReleaseOutcome::Released);
@@ -35,7 +36,7 @@ fn a_reentrant_handle_is_entered_a_thousand_times_and_left_again() {
 }
 
 #[test]
-fn a_lost_reentrant_holding_is_not_entered_again() {
+fn lost_reentrant_lock_is_acquired_again() {
     on_every_server(|server| async move {
         let name = name();
         let handle = client(&server).await.mutex(&name).reentrant();
@@ -52,7 +53,7 @@ fn a_lost_reentrant_holding_is_not_entered_again() {
 }
 
 #[test]
-fn the_holder_is_shown_with_host_pid_since_and_note() {
+fn holder_reports_host_pid_since_and_note() {
     on_every_server(|server| async move {
         let name = name();
         let mutex = client(&server).await.mutex(&name);
@@ -68,7 +69,7 @@ fn the_holder_is_shown_with_host_pid_since_and_note() {
 }
 
 #[test]
-fn names_are_taken_as_they_are_or_refused() {
+fn names_are_used_verbatim_or_rejected() {
     on_every_server(|server| async move {
         let client = client(&server).await;
         for name in [
@@ -93,7 +94,7 @@ fn names_are_taken_as_they_are_or_refused() {
 }
 
 #[test]
-fn a_key_of_another_type_is_its_own_error() {
+fn other_data_type_returns_wrong_type() {
     on_every_server(|server| async move {
         let client = client(&server).await;
         for (kind, make) in [

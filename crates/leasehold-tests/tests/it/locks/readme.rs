@@ -1,4 +1,4 @@
-//! The README's first example runs as written, and secrets stay out of everything that is shown.
+//! The README's first example runs as printed, and no output contains secrets.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ const EXAMPLE: &str = include_str!(concat!(
 ));
 
 #[test]
-fn the_first_example_is_the_program_that_is_run_and_short() {
+fn readme_example_is_the_short_coupon_program() {
     let block = README.split("```rust").nth(1).expect("a Rust example");
     let block = block
         .split_once('\n')
@@ -40,9 +40,9 @@ fn the_first_example_is_the_program_that_is_run_and_short() {
 }
 
 #[test]
-fn the_first_example_runs_against_a_local_server() {
+fn readme_example_runs_against_local_server() {
     run(async {
-        // Whoever has a server at the usual place has what the README asks for.
+        // A server that already listens on the default port will do.
         let ours = TcpListener::bind("127.0.0.1:6379").is_ok();
         let _server = ours.then(|| Setup::default().port(6379).start(&Flavor::one()));
         let output = example("coupon").output().expect("the example runs");
@@ -54,7 +54,7 @@ fn the_first_example_runs_against_a_local_server() {
     });
 }
 
-/// An example, which is there already where all tests were built.
+/// Returns the command of an example, which may already be built.
 fn example(name: &str) -> std::process::Command {
     let program = std::env::current_exe().expect("this program");
     let built = program
@@ -93,10 +93,11 @@ impl Write for Logged {
 }
 
 #[test]
-fn passwords_and_owners_appear_nowhere() {
+fn passwords_and_owners_are_never_shown() {
     let logged = Logged::default();
     let writer = logged.clone();
-    // For all threads of this test program: what other tests log is looked through as well.
+    // For all threads of this binary, so that the logs of other tests are
+    // searched as well.
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || writer.clone())
@@ -109,7 +110,8 @@ fn passwords_and_owners_appear_nowhere() {
             |thing: &dyn std::fmt::Debug| shown.push_str(&format!("{thing:?} {thing:#?}"));
         let builder = builder_at(proxy.port());
         show(&builder);
-        // Longer than a stall, which neither connecting nor the lease may end at.
+        // Longer than a stall, which must end neither the connect nor the
+        // lease.
         let long = Duration::from_secs(3);
         let builder = builder.request_timeout(SHORT).connect_timeout(long);
         let client = builder.connect().await.unwrap();
@@ -140,7 +142,7 @@ fn passwords_and_owners_appear_nowhere() {
         show(&guard.check());
         show(&client.mutex("away").lock().timeout(SHORT).await);
         show(&guard.release().await);
-        eventually("the keeper gives up the release", || {
+        eventually("the keeper gives up on the release", || {
             let logged = logged.0.lock().unwrap();
             let logged = String::from_utf8_lossy(&logged);
             let mut lines = logged.lines();
@@ -153,11 +155,11 @@ fn passwords_and_owners_appear_nowhere() {
         shown.push_str(&String::from_utf8_lossy(&logged.0.lock().unwrap()));
         assert!(
             shown.contains("lease lost at its deadline"),
-            "nothing was logged"
+            "the log is empty"
         );
         assert_eq!(owner.len(), 32);
         for secret in [PASSWORD, &owner] {
-            assert!(!shown.contains(secret), "a secret is shown");
+            assert!(!shown.contains(secret), "the output contains a secret");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Tokens are unique and rise in the order of holding, whatever happens to the server's data.
+//! Tokens are unique and increase, even when the server loses its data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::support::worker::Worker;
 use crate::support::{name, run, scaled, server};
 
-/// From when until when it was held, and its token.
-pub(crate) type Holding = (u64, u64, u64);
+/// When a lock was held, from and until, and its token.
+pub(crate) type Hold = (u64, u64, u64);
 
 #[test]
-fn tokens_rise_over_loss_of_data_and_crashes() {
+fn tokens_increase_through_data_loss_and_crashes() {
     const WORKERS: u64 = 8;
     const LOSSES: u64 = 9;
     run(async {
@@ -29,9 +29,10 @@ fn tokens_rise_over_loss_of_data_and_crashes() {
         let mut reading = Vec::new();
         for worker in workers {
             let seen = seen.clone();
-            reading.push(std::thread::spawn(move || holdings(worker, &seen)));
+            reading.push(std::thread::spawn(move || holds(worker, &seen)));
         }
-        // After so many holdings each, so that a fast machine loses as much as a slow one.
+        // Counted in holds, so that a fast machine loses data as often as a
+        // slow one.
         for loss in 1..=LOSSES {
             while seen.load(Ordering::Relaxed) < loss * count * WORKERS / (LOSSES + 1) {
                 std::thread::sleep(Duration::from_millis(5));
@@ -42,7 +43,7 @@ fn tokens_rise_over_loss_of_data_and_crashes() {
                 _ => server.tell(&["CLIENT", "KILL", "TYPE", "normal"]),
             }
         }
-        let all: Vec<Vec<Holding>> = reading
+        let all: Vec<Vec<Hold>> = reading
             .into_iter()
             .map(|reading| reading.join().unwrap())
             .collect();
@@ -56,8 +57,8 @@ fn tokens_rise_over_loss_of_data_and_crashes() {
     });
 }
 
-fn holdings(mut worker: Worker, seen: &AtomicU64) -> Vec<Holding> {
-    let mut holdings = Vec::new();
+fn holds(mut worker: Worker, seen: &AtomicU64) -> Vec<Hold> {
+    let mut holds = Vec::new();
     loop {
         let answer = worker.answer();
         let numbers: Vec<u64> = answer
@@ -66,30 +67,30 @@ fn holdings(mut worker: Worker, seen: &AtomicU64) -> Vec<Holding> {
             .collect();
         match numbers.as_slice() {
             [start, end, token] => {
-                holdings.push((*start, *end, *token));
+                holds.push((*start, *end, *token));
                 seen.fetch_add(1, Ordering::Relaxed);
             }
-            _ => return holdings,
+            _ => return holds,
         }
     }
 }
 
-fn check_uniqueness(all: &[Vec<Holding>]) {
-    let mut tokens: Vec<u64> = all.iter().flatten().map(|holding| holding.2).collect();
+fn check_uniqueness(all: &[Vec<Hold>]) {
+    let mut tokens: Vec<u64> = all.iter().flatten().map(|hold| hold.2).collect();
     tokens.sort_unstable();
     for pair in tokens.windows(2) {
-        assert_ne!(pair[0], pair[1], "a token was given twice");
+        assert_ne!(pair[0], pair[1], "a token was issued twice");
     }
 }
 
-/// Of two holdings of one lock, the one that began after the other had ended has the larger token.
-fn check_order(mut holdings: Vec<Holding>) {
-    let mut by_end = holdings.clone();
-    by_end.sort_unstable_by_key(|holding| holding.1);
-    holdings.sort_unstable();
+/// Checks that a hold that began after another ended has the larger token.
+fn check_order(mut holds: Vec<Hold>) {
+    let mut by_end = holds.clone();
+    by_end.sort_unstable_by_key(|hold| hold.1);
+    holds.sort_unstable();
     let mut ended = by_end.iter().peekable();
     let mut largest = 0;
-    for (start, _, token) in holdings {
+    for (start, _, token) in holds {
         while let Some(earlier) = ended.next_if(|earlier| earlier.1 < start) {
             largest = largest.max(earlier.2);
         }
@@ -98,7 +99,7 @@ fn check_order(mut holdings: Vec<Holding>) {
 }
 
 #[test]
-fn the_checks_find_what_they_look_for() {
+fn token_checks_detect_violations() {
     check_order(vec![(1, 2, 10), (3, 4, 11)]);
     assert!(std::panic::catch_unwind(|| check_order(vec![(1, 2, 11), (3, 4, 10)])).is_err());
     assert!(

@@ -8,13 +8,13 @@ use testkit::{Fault, Flavor, Proxy, Server, Setup};
 
 use crate::support::deployment::{Deployment, cluster, group, sentinel_builder};
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, exists, name, patient, run, scaled, server,
-    until_renewed,
+    AMPLE, LEASE, builder_at, client, eventually, exists, name, run, scaled, server,
+    wait_for_renewal, with_long_timeouts,
 };
 
-/// A connection that broke while nobody used it made the next release fail.
+/// A connection that broke while idle made the next release fail.
 #[test]
-fn a_release_after_its_connection_broke_succeeds() {
+fn release_after_broken_connection_succeeds() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
@@ -28,9 +28,10 @@ fn a_release_after_its_connection_broke_succeeds() {
     });
 }
 
-/// Renewals and releases used one connection only; what broke it at once every time lost the lease.
+/// Renewals and releases used a single connection, and a fault that broke it
+/// each time lost the lease.
 #[test]
-fn a_keeper_s_connection_that_always_breaks_loses_no_lease() {
+fn breaking_keeper_connection_loses_no_lease() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
@@ -50,17 +51,18 @@ fn a_keeper_s_connection_that_always_breaks_loses_no_lease() {
         });
         let waiting = tokio::spawn(client.mutex(&awaited).lock().into_future());
         for _ in 0..2 {
-            until_renewed(&[guard.lease()]).await;
+            wait_for_renewal(&[guard.lease()]).await;
         }
         drop(second);
-        eventually("released", || !exists(&server, &dropped)).await;
+        eventually("the lock is released", || !exists(&server, &dropped)).await;
         waiting.abort();
     });
 }
 
-/// A carrier of requests that had just ended took with it what was posted to the next one.
+/// A flusher that had just ended dropped a request that was sent to the next
+/// one.
 #[test]
-fn what_is_posted_while_a_carrier_ends_is_carried() {
+fn request_sent_while_flusher_ends_is_written() {
     run(async {
         let server = server();
         let client = client(&server).await;
@@ -81,10 +83,10 @@ fn what_is_posted_while_a_carrier_ends_is_carried() {
     });
 }
 
-/// Who heard of grants and what it heard them by kept each other, and in a cluster with them all connections of a client
-/// that had gone.
+/// The grant router and its subscription kept each other alive, and with them
+/// all connections of a dropped client.
 #[test]
-fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
+fn dropped_cluster_client_leaves_no_connection() {
     let cluster = cluster(&Flavor::one());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -98,7 +100,10 @@ fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
         let waiting = tokio::spawn(second.fair_mutex(&name).lock().into_future());
         let queue = |server: &Server| server.ask(&["KEYS", "leasehold:queue:*"]);
         let waits = |server: &Server| !queue(server).list().is_empty();
-        eventually("a waiter", || cluster.servers().iter().any(waits)).await;
+        eventually("the waiter is queued", || {
+            cluster.servers().iter().any(waits)
+        })
+        .await;
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let guard = waiting.await.unwrap().unwrap();
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
@@ -108,28 +113,31 @@ fn a_client_of_a_cluster_that_has_gone_leaves_no_connection() {
     });
     let end = Instant::now() + AMPLE;
     while runtime.metrics().num_alive_tasks() > 0 {
-        assert!(Instant::now() < end, "connections are left");
+        assert!(Instant::now() < end, "tasks are left");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Counting replicas gave the server one second, and ignored the timeouts that were set.
+/// Counting replicas allowed the server one second, regardless of the timeouts.
 #[test]
-fn slow_count_of_replicas_is_waited_for() {
+fn slow_replica_count_is_awaited() {
     run(async {
         let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
         let master = at_once.start(&Flavor::one());
         let replica = Server::start(&Flavor::one());
         replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
         let role = || master.ask(&["INFO", "replication"]);
-        eventually("a replica", || role().text().contains("state=online")).await;
+        eventually("the replica is in sync", || {
+            role().text().contains("state=online")
+        })
+        .await;
         let proxy = Proxy::start(master.port());
         proxy.judge(|request| match request[0].as_slice() {
             b"ROLE" => Fault::Delay(Duration::from_millis(1500)),
             _ => Fault::None,
         });
         let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let builder = patient(Client::builder(&url)).replicas(Replicas::All, LEASE / 2);
+        let builder = with_long_timeouts(Client::builder(&url)).replicas(Replicas::All, LEASE / 2);
         let client = builder.connect().await.unwrap();
         let guard = client.mutex(&name()).try_lock().await.unwrap();
         assert_eq!(
@@ -139,11 +147,12 @@ fn slow_count_of_replicas_is_waited_for() {
     });
 }
 
-/// What waiters posted on the keeper's connection was carried by a task of their own runtime. While that runtime was
-/// blocked, renewals lay behind it until they timed out, and the connection was given up with all its subscriptions.
+/// Tasks of the waiters' runtime wrote to the keeper's connection. While that
+/// runtime was blocked, renewals timed out behind them, and the client dropped
+/// the connection with its subscriptions.
 #[test]
 #[ignore = "deep: a machine that stalls breaks connections too"]
-fn blocked_waiters_do_not_hold_up_renewals() {
+fn blocked_waiters_do_not_delay_renewals() {
     let server = server();
     let names: Vec<_> = (0..20).map(|_| name()).collect();
     let runtime = || {
@@ -183,13 +192,14 @@ fn blocked_waiters_do_not_hold_up_renewals() {
             guard.check().expect("the keeper renews");
             tokio::task::yield_now().await;
         }
-        assert_eq!(keepers(), before, "the keeper's connection was given up");
+        assert_eq!(keepers(), before, "the keeper's connection was dropped");
     });
 }
 
-/// Requests went on to a connection whose runtime had ended, and were not answered.
+/// Requests were sent to a connection whose runtime had ended, and got no
+/// reply.
 #[test]
-fn client_outlives_the_runtime_it_began_on() {
+fn client_survives_end_of_first_runtime() {
     let server = server();
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
@@ -208,13 +218,17 @@ fn client_outlives_the_runtime_it_began_on() {
     });
 }
 
-/// A dial lived in the future of the caller that needed it: callers that gave up sooner than a dial took never connected.
+/// A connect lived in the future of its caller, so callers with shorter
+/// timeouts never connected.
 #[test]
-fn impatient_callers_share_one_dial() {
+fn callers_with_short_timeouts_share_one_connect() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = patient(builder_at(proxy.port())).connect().await.unwrap();
+        let client = with_long_timeouts(builder_at(proxy.port()))
+            .connect()
+            .await
+            .unwrap();
         proxy.judge(|request| match request[0].as_slice() {
             b"HELLO" => Fault::Delay(Duration::from_millis(1500)),
             _ => Fault::None,
@@ -223,7 +237,7 @@ fn impatient_callers_share_one_dial() {
         let mutex = client.mutex(&name());
         let end = Instant::now() + AMPLE;
         loop {
-            assert!(Instant::now() < end, "no caller was answered");
+            assert!(Instant::now() < end, "no caller got a reply");
             let asked = tokio::time::timeout(Duration::from_millis(400), mutex.holder());
             if let Ok(Ok(holder)) = asked.await {
                 assert_eq!(holder, None);
@@ -233,12 +247,12 @@ fn impatient_callers_share_one_dial() {
     });
 }
 
-/// Connections that wait for replicas stayed with a master that the client had left.
+/// Connections that wait for replicas stayed with the former master.
 #[test]
-fn connections_for_replicas_leave_a_former_master() {
+fn replica_connections_leave_former_master() {
     run(async {
         let group = group(&Flavor::one());
-        let builder = patient(sentinel_builder(&group, GROUP)).max_outage(AMPLE * 2);
+        let builder = with_long_timeouts(sentinel_builder(&group, GROUP)).max_outage(AMPLE * 2);
         let client = builder
             .replicas(Replicas::AtLeast(1), LEASE / 2)
             .connect()
@@ -249,7 +263,7 @@ fn connections_for_replicas_leave_a_former_master() {
         group.server(0).pause();
         group.until_master_is_not(0);
         let mutex = client.mutex(&name());
-        // Answered by the new master: the old one says nothing.
+        // Only the new master replies, since the old one is paused.
         let end = Instant::now() + AMPLE;
         while !matches!(mutex.holder().await, Ok(None)) {
             assert!(Instant::now() < end, "the new master was not found");
@@ -257,7 +271,7 @@ fn connections_for_replicas_leave_a_former_master() {
         let guard = mutex
             .try_lock()
             .await
-            .expect("no connection to the old master is used");
+            .expect("the client uses the new master");
         assert_eq!(
             guard.unwrap().release().await.unwrap(),
             ReleaseOutcome::Released

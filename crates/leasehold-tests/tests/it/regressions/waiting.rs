@@ -1,4 +1,4 @@
-//! Bugs of waiters, and of acquires that are dropped.
+//! Bugs of waiters, and of dropped acquires.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, MultiLock};
 use testkit::{Fault, Flavor, Proxy, Server};
 
-use crate::support::deployment::{Deployment, Five};
+use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
-    AMPLE, LEASE, builder_at, channels, client, eventually, lua, name, nothing_is_left, run,
+    AMPLE, LEASE, builder_at, channels, client, eventually, lua, name, only_counters_left, run,
     scaled, server,
 };
 
-pub(super) async fn until_waited_for(server: &Server) {
-    eventually("a waiter", || !channels(server).is_empty()).await;
+pub(super) async fn wait_for_waiters(server: &Server) {
+    eventually("the waiter subscribes", || !channels(server).is_empty()).await;
 }
 
-/// The limit of a clone counted only from when the other clone had got the lock.
+/// The timeout of a clone started only when the other clone acquired the lock.
 #[test]
-fn a_wait_on_a_reentrant_handle_is_kept_to_while_another_clone_waits() {
+fn reentrant_clone_respects_its_timeout() {
     wait_beside_clone(Duration::from_secs(3), AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures how soon a wait ends"]
-fn wait_beside_waiting_clone_ends_in_time() {
+fn reentrant_clone_times_out_promptly() {
     wait_beside_clone(Duration::from_millis(200), Duration::from_millis(800));
 }
 
@@ -37,7 +37,7 @@ fn wait_beside_clone(wait: Duration, limit: Duration) {
         let handle = client(&server).await.mutex(&name).reentrant();
         let other = handle.clone();
         let waiting = tokio::spawn(async move { other.lock().await });
-        until_waited_for(&server).await;
+        wait_for_waiters(&server).await;
         let start = Instant::now();
         let outcome = tokio::time::timeout(AMPLE, handle.lock().timeout(wait).into_future()).await;
         let error = outcome.expect("the wait ends").unwrap_err();
@@ -56,9 +56,10 @@ fn wait_beside_clone(wait: Duration, limit: Duration) {
     });
 }
 
-/// Only the first in line talks to the server, so those behind it knew nothing of the holder.
+/// Only the leader of the local waiters asks the server, and the others did not
+/// know the holder.
 #[test]
-fn a_timeout_behind_others_in_line_names_the_holder() {
+fn timeout_behind_local_waiters_names_holder() {
     run(async {
         let server = server();
         let name = name();
@@ -71,7 +72,7 @@ fn a_timeout_behind_others_in_line_names_the_holder() {
             .unwrap();
         let waiters = client(&server).await;
         let first = tokio::spawn(waiters.mutex(&name).lock().into_future());
-        until_waited_for(&server).await;
+        wait_for_waiters(&server).await;
         let start = Instant::now();
         let holder = loop {
             let behind = waiters.mutex(&name).lock().timeout(LEASE / 100).await;
@@ -80,7 +81,8 @@ fn a_timeout_behind_others_in_line_names_the_holder() {
                     holder: Some(holder),
                     ..
                 } => break holder,
-                // The first waiter has subscribed, and may not have the holder yet.
+                // The first waiter has subscribed, and may not know the holder
+                // yet.
                 error => assert!(start.elapsed() < AMPLE, "{error:?}"),
             }
         };
@@ -90,9 +92,10 @@ fn a_timeout_behind_others_in_line_names_the_holder() {
     });
 }
 
-/// What a multi-lock had when it failed was given back in the background only, and was in its own way.
+/// A failed multi-lock released its locks in the background, where they blocked
+/// its own retry.
 #[test]
-fn a_multi_lock_that_failed_can_be_tried_again_at_once() {
+fn failed_multi_lock_can_be_retried_at_once() {
     run(async {
         let server = server();
         let client = client(&server).await;
@@ -107,11 +110,12 @@ fn a_multi_lock_that_failed_can_be_tried_again_at_once() {
     });
 }
 
-/// Each wait beside a dead node of a quorum left a task behind that waited for that node.
+/// Each wait beside a dead node of a quorum left a task that waited for that
+/// node.
 #[test]
-fn waits_beside_a_dead_node_leave_nothing_behind() {
+fn waits_with_dead_node_leave_no_tasks() {
     run(async {
-        let mut five = Five::start(&Flavor::one());
+        let mut five = FiveServers::start(&Flavor::one());
         let (one, other) = (five.client().await, five.client().await);
         five.servers[4].kill();
         let name = name();
@@ -129,18 +133,18 @@ fn waits_beside_a_dead_node_leave_nothing_behind() {
             }
         };
         wait_often().await;
-        // What ends by itself has ended.
+        // Short-lived tasks have ended.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = tasks();
         wait_often().await;
-        eventually("no tasks left", || tasks() <= before + 10).await;
+        eventually("no tasks are left", || tasks() <= before + 10).await;
     });
 }
 
-/// An order that came in between the keeper's look for orders and its look whether it was still needed was forgotten:
-/// the lock stayed until its lease ended.
+/// The keeper missed a message that arrived between its last read and its check
+/// for remaining clients. The lock stayed until its lease ended.
 #[test]
-fn what_is_dropped_together_with_the_last_client_is_given_back() {
+fn guard_dropped_with_last_client_is_released() {
     run(async {
         let server = server();
         let clients = scaled(300);
@@ -148,19 +152,20 @@ fn what_is_dropped_together_with_the_last_client_is_given_back() {
             let client = builder_at(server.port()).lease(LEASE * 100);
             let client = client.connect().await.unwrap();
             let guard = client.mutex(&name()).try_lock().await.unwrap();
-            // The keeper is awake when its client goes.
+            // The keeper is awake when its client is dropped.
             drop(client.mutex(&name()).try_lock().await.unwrap());
             drop(guard);
         }
-        let given_back = || nothing_is_left(&server);
-        eventually("all is given back", given_back).await;
+        let released = || only_counters_left(&server);
+        eventually("only counters are left", released).await;
     });
 }
 
-/// A script that the server did not know was sent again for one who had gone, after the cancel that counted on coming
-/// last: the lock stayed until its lease ended.
+/// For a dropped acquire, a script that the server did not know was sent again,
+/// after the cancel that had to come last. The lock stayed until its lease
+/// ended.
 #[test]
-fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
+fn acquire_dropped_before_script_load_is_cancelled() {
     const RELEASE: &str = concat!(
         lua!("queue/state"),
         lua!("queue/steps"),
@@ -187,22 +192,22 @@ fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
         let _ = held.release().await.unwrap();
         for _ in 0..10 {
             server.tell(&["SCRIPT", "FLUSH"]);
-            // The cancel is known, and is executed when it arrives.
+            // Loaded, so that the cancel is executed when it arrives.
             server.tell(&["SCRIPT", "LOAD", RELEASE]);
             let before = scripts.load(Ordering::SeqCst);
             proxy.black_hole(true);
-            let taking = tokio::spawn(fair.lock().into_future());
-            let on_its_way = || scripts.load(Ordering::SeqCst) > before;
-            eventually("on its way", on_its_way).await;
-            taking.abort();
-            assert!(taking.await.is_err(), "the acquire ended first");
+            let acquiring = tokio::spawn(fair.lock().into_future());
+            let in_flight = || scripts.load(Ordering::SeqCst) > before;
+            eventually("the request is in flight", in_flight).await;
+            acquiring.abort();
+            assert!(acquiring.await.is_err(), "the acquire ended first");
             proxy.black_hole(false);
             let cancelled = || scripts.load(Ordering::SeqCst) > before + 1;
-            eventually("cancelled", cancelled).await;
+            eventually("the acquire is cancelled", cancelled).await;
             // Nothing follows the cancel.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        let given_back = || nothing_is_left(&server);
-        eventually("all is given back", given_back).await;
+        let released = || only_counters_left(&server);
+        eventually("only counters are left", released).await;
     });
 }

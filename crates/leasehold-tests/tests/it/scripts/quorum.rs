@@ -1,4 +1,4 @@
-//! The scripts of a node of a quorum: state before, call, answer, state after.
+//! The scripts of a quorum's node, each on its own.
 
 use testkit::{Answer, Flavor, Server};
 
@@ -16,7 +16,7 @@ fn eval(server: &Server, script: &str, keys: &[&str], args: &[&str]) -> Answer {
     server.ask(&[head.as_slice(), keys, args].concat())
 }
 
-/// The numbers of an answer, a single one or those that a list begins with.
+/// Returns the leading numbers of a reply.
 fn numbers(answer: &Answer) -> Vec<i64> {
     match answer {
         Answer::Int(number) => vec![*number],
@@ -48,12 +48,20 @@ fn on_every_server(test: impl Fn(&Server)) {
 }
 
 #[test]
-fn a_node_votes_above_what_it_granted_and_for_one_at_a_time() {
+fn vote_exceeds_granted_token_and_excludes() {
     on_every_server(|server| {
         let start = now(server);
-        assert_eq!(vote(server, "me", start), [3, 0], "not let in yet");
+        assert_eq!(
+            vote(server, "me", start),
+            [3, 0],
+            "voted before it rejoined"
+        );
         assert_eq!(admit(server, "0", start), [1, start]);
-        assert_eq!(vote(server, "me", start), [2, start], "not above the floor");
+        assert_eq!(
+            vote(server, "me", start),
+            [2, start],
+            "accepted a token at the floor"
+        );
         assert_eq!(vote(server, "me", start + 5), [1, start + 5]);
         assert_eq!(vote(server, "me", start + 5), [1, start + 5], "repeated");
         let busy = eval(
@@ -69,7 +77,7 @@ fn a_node_votes_above_what_it_granted_and_for_one_at_a_time() {
         assert_eq!(
             vote(server, "you", start + 5),
             [2, start + 5],
-            "not above the last"
+            "accepted a token at the last one"
         );
         assert_eq!(vote(server, "you", start + 6), [1, start + 6]);
         assert_eq!(
@@ -82,7 +90,7 @@ fn a_node_votes_above_what_it_granted_and_for_one_at_a_time() {
 }
 
 #[test]
-fn tokens_far_from_the_nodes_clock_are_refused() {
+fn tokens_far_from_clock_are_rejected() {
     on_every_server(|server| {
         admit(server, "0", 1);
         let now = now(server);
@@ -94,7 +102,7 @@ fn tokens_far_from_the_nodes_clock_are_refused() {
 }
 
 #[test]
-fn renewing_and_filling_in_need_a_node_that_votes() {
+fn renew_and_repair_require_voting_node() {
     on_every_server(|server| {
         let start = now(server);
         let renew = |mark: &str| numbers(&eval(server, RENEW, &["k", "s"], &[mark, "90000"]));
@@ -105,7 +113,7 @@ fn renewing_and_filling_in_need_a_node_that_votes() {
         assert_eq!(renew("me"), [3]);
         assert_eq!(fill("me"), [0]);
         admit(server, "0", start);
-        assert_eq!(renew("me"), [0], "it makes nothing");
+        assert_eq!(renew("me"), [0], "the renewal created a lock");
         assert_eq!(fill("me"), [1]);
         assert_eq!(server.ask(&["GET", "v"]).text(), (start + 8).to_string());
         assert_eq!(renew("me"), [1]);
@@ -117,7 +125,7 @@ fn renewing_and_filling_in_need_a_node_that_votes() {
 }
 
 #[test]
-fn release_deletes_ours_and_says_which() {
+fn release_deletes_only_own_lock() {
     on_every_server(|server| {
         let mut listener = server.connect();
         listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
@@ -131,7 +139,7 @@ fn release_deletes_ours_and_says_which() {
 }
 
 #[test]
-fn a_node_started_again_waits_and_learns_before_it_votes() {
+fn restarted_node_waits_before_voting() {
     for flavor in Flavor::all() {
         let mut server = testkit::Setup::default()
             .option("appendonly", "yes")
@@ -139,17 +147,25 @@ fn a_node_started_again_waits_and_learns_before_it_votes() {
             .start(&flavor);
         let start = now(&server);
         assert_eq!(admit(&server, "0", start), [1, start]);
-        assert_eq!(admit(&server, "60000", 0), [1, start], "it votes already");
+        assert_eq!(
+            admit(&server, "60000", 0),
+            [1, start],
+            "the node does not vote"
+        );
         assert_eq!(vote(&server, "me", start + 1), [1, start + 1]);
         server.restart();
         assert_eq!(
             vote(&server, "you", start + 2),
             [3, 0],
-            "also with its data"
+            "voted after a restart with its data"
         );
         let left = admit(&server, "60000", 0);
         assert!(left[0] == 0 && left[1] <= 60_000, "{left:?}");
-        assert_eq!(admit(&server, "60000", start + 9)[0], 0, "too early");
+        assert_eq!(
+            admit(&server, "60000", start + 9)[0],
+            0,
+            "rejoined too early"
+        );
         std::thread::sleep(std::time::Duration::from_millis(310));
         assert_eq!(admit(&server, "300", 0), [2, 0]);
         assert_eq!(admit(&server, "300", start + 9), [1, start + 9]);
@@ -159,7 +175,7 @@ fn a_node_started_again_waits_and_learns_before_it_votes() {
 }
 
 #[test]
-fn arguments_out_of_range_change_nothing() {
+fn out_of_range_arguments_change_nothing() {
     on_every_server(|server| {
         admit(server, "0", 1);
         for (script, keys, args) in [

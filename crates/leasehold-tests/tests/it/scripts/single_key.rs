@@ -1,7 +1,8 @@
-//! Each Lua file on its own: state before, call, answer, state after.
+//! The scripts of single-key locks, each on its own.
 
 use testkit::{Answer, Flavor, Server};
 
+use super::is_error;
 use crate::support::lua;
 
 const RENEW: &str = lua!("lean/renew");
@@ -18,42 +19,41 @@ fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Answer {
     server.ask(&words)
 }
 
-/// A server where `k` is held by `me` for a hundred seconds.
-fn held() -> Server {
+/// Starts a server where `me` holds `k` for a hundred seconds.
+fn server_with_holder() -> Server {
     let server = Server::start(&Flavor::one());
     server.tell(&["SET", "k", "me", "PX", "100000"]);
     server
 }
 
-fn left(server: &Server) -> i64 {
+fn ttl(server: &Server) -> i64 {
     server.ask(&["PTTL", "k"]).int()
 }
 
-/// The server's clock in microseconds.
+/// Returns the server's clock in microseconds.
 fn clock(server: &Server) -> i64 {
     let time = server.ask(&["TIME"]);
     time.list()[0].int() * 1_000_000 + time.list()[1].int()
 }
 
-fn is_error(answer: &Answer, code: &str) -> bool {
-    matches!(answer, Answer::Error(error) if error.contains(code))
-}
-
 #[test]
-fn renew_lengthens_ours_and_never_shortens_it() {
-    let server = held();
+fn renew_extends_and_never_shortens() {
+    let server = server_with_holder();
     assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Answer::Int(1));
-    assert!(left(&server) > 150_000);
+    assert!(ttl(&server) > 150_000);
     let written = server.info("rdb_changes_since_last_save");
     assert_eq!(eval(&server, RENEW, "k", &["me", "50000"]), Answer::Int(1));
-    assert!(left(&server) > 150_000, "shortened");
+    assert!(ttl(&server) > 150_000, "shortened");
     let again = server.info("rdb_changes_since_last_save");
-    assert!(again > written, "nothing that replicas could acknowledge");
+    assert!(
+        again > written,
+        "the renewal wrote nothing for replicas to acknowledge"
+    );
 }
 
 #[test]
-fn tokens_are_given_to_the_holder_and_to_nobody_else() {
-    let server = held();
+fn only_holder_reserves_tokens() {
+    let server = server_with_holder();
     let take = |mark: &str, count: &str, own: &str| {
         server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count, own])
     };
@@ -82,7 +82,7 @@ fn tokens_are_given_to_the_holder_and_to_nobody_else() {
         );
     }
     assert_eq!(counter(), "1494752174808371");
-    // A counter that was lost, or is behind, does not repeat the holder's token.
+    // A lost or lagging counter does not repeat the holder's token.
     assert_eq!(
         take("me", "16", "1594752174808371"),
         block(1_594_752_174_808_372, 16)
@@ -90,8 +90,8 @@ fn tokens_are_given_to_the_holder_and_to_nobody_else() {
 }
 
 #[test]
-fn tokens_do_not_pass_the_clock() {
-    let server = held();
+fn reserved_tokens_stay_below_clock() {
+    let server = server_with_holder();
     let take = |count: &str| server.ask(&["EVAL", TOKENS, "2", "k", "counter", "me", count, "7"]);
     let start = clock(&server);
     server.tell(&["SET", "counter", &start.to_string()]);
@@ -110,13 +110,13 @@ fn tokens_do_not_pass_the_clock() {
 }
 
 #[test]
-fn renew_leaves_what_is_not_ours_and_does_not_create() {
-    let server = held();
+fn renew_leaves_foreign_and_missing_keys() {
+    let server = server_with_holder();
     assert_eq!(
         eval(&server, RENEW, "k", &["you", "200000"]),
         Answer::Int(-1)
     );
-    assert!(left(&server) <= 100_000);
+    assert!(ttl(&server) <= 100_000);
     assert_eq!(
         eval(&server, RENEW, "absent", &["me", "20000"]),
         Answer::Int(0)
@@ -125,26 +125,26 @@ fn renew_leaves_what_is_not_ours_and_does_not_create() {
 }
 
 #[test]
-fn times_out_of_range_change_nothing() {
-    let server = held();
+fn out_of_range_times_change_nothing() {
+    let server = server_with_holder();
     for script in [RENEW, KEEP] {
         for time in ["0", "-1", "1.5", "", "x", "nan"] {
             let answer = eval(&server, script, "k", &["me", time, "kept"]);
             assert!(is_error(&answer, "LEASEHOLD"), "{time}: {answer:?}");
-            assert!(left(&server) > 50_000, "{time}");
+            assert!(ttl(&server) > 50_000, "{time}");
         }
     }
 }
 
 #[test]
-fn release_deletes_ours_and_tells_the_channel() {
-    let server = held();
+fn release_deletes_own_lock_and_publishes() {
+    let server = server_with_holder();
     let mut listener = server.connect();
     let subscribed = listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
     assert_eq!(subscribed.list()[0].text(), "ssubscribe");
     assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Answer::Int(0));
     assert_eq!(server.ask(&["GET", "k"]).text(), "me");
-    // One was told.
+    // One subscriber was notified.
     assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(2));
     assert_eq!(server.ask(&["EXISTS", "k"]), Answer::Int(0));
     assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(0));
@@ -153,13 +153,13 @@ fn release_deletes_ours_and_tells_the_channel() {
 }
 
 #[test]
-fn keep_sets_the_end_of_ours_exactly() {
-    let server = held();
-    let keep = |mark: &str, left: &str| eval(&server, KEEP, "k", &[mark, left, "kept"]);
+fn release_after_sets_exact_expiry() {
+    let server = server_with_holder();
+    let keep = |mark: &str, ttl: &str| eval(&server, KEEP, "k", &[mark, ttl, "kept"]);
     assert_eq!(keep("you", "30000"), Answer::Int(0));
-    assert!(left(&server) > 50_000);
+    assert!(ttl(&server) > 50_000);
     assert_eq!(keep("me", "30000"), Answer::Int(1));
-    assert!((1..=30_000).contains(&left(&server)));
+    assert!((1..=30_000).contains(&ttl(&server)));
     assert_eq!(
         eval(&server, KEEP, "absent", &["me", "3000", "kept"]),
         Answer::Int(0)
@@ -167,8 +167,8 @@ fn keep_sets_the_end_of_ours_exactly() {
 }
 
 #[test]
-fn kept_lock_is_not_renewed_and_keeps_its_end() {
-    let server = held();
+fn released_lock_is_not_renewed() {
+    let server = server_with_holder();
     let keep = || eval(&server, KEEP, "k", &["me", "30000", "kept"]);
     assert_eq!(keep(), Answer::Int(1));
     assert_eq!(
@@ -182,7 +182,7 @@ fn kept_lock_is_not_renewed_and_keeps_its_end() {
 }
 
 #[test]
-fn raise_gives_rising_tokens_not_below_clock_or_floor() {
+fn raise_returns_tokens_above_clock_and_floor() {
     let server = Server::start(&Flavor::one());
     let clock = || clock(&server);
     let before = clock();
@@ -199,7 +199,7 @@ fn raise_gives_rising_tokens_not_below_clock_or_floor() {
     assert_eq!(
         server.ask(&["INCR", "t"]).int(),
         ahead + 2,
-        "stored in full digits"
+        "not stored in full digits"
     );
     for floor in ["-1", "x", "", "9007199254740992"] {
         assert!(

@@ -1,4 +1,5 @@
-//! What a test that is for every kind needs of a kind: one way to ask for it and one way to hold it.
+//! One interface to all exclusive lock types, for tests that cover each of
+//! them.
 
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -13,12 +14,12 @@ use tokio::task::JoinHandle;
 
 use crate::support::AMPLE;
 
-/// A kind that one holder has at a time.
-pub(crate) trait Exclusive<C = Client>: Clone + Send + Sync + 'static {
-    type Guard: Holding;
+/// A lock that one holder has at a time.
+pub(crate) trait ExclusiveLock<C = Client>: Clone + Send + Sync + 'static {
+    type Guard: HeldGuard;
 
-    fn named(client: &C, name: &str) -> Self;
-    /// An acquisition that terms can be set on.
+    fn with_name(client: &C, name: &str) -> Self;
+    /// Returns an acquisition whose options can still be set.
     fn request(&self) -> Acquire;
     fn acquire(&self, lock: Acquire) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
     fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
@@ -41,18 +42,18 @@ pub(crate) trait Exclusive<C = Client>: Clone + Send + Sync + 'static {
 }
 
 /// A client that can be shut down.
-pub(crate) trait Closes: Send + Sync {
+pub(crate) trait ShutDown: Send + Sync {
     fn shutdown(&self, limit: Duration) -> impl Future<Output = ShutdownOutcome> + Send;
 }
 
-impl Closes for Client {
+impl ShutDown for Client {
     async fn shutdown(&self, limit: Duration) -> ShutdownOutcome {
         Client::shutdown(self, limit).await
     }
 }
 
-/// What is held.
-pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
+/// The guard of an exclusive lock.
+pub(crate) trait HeldGuard: Send + Sync + std::fmt::Debug + 'static {
     fn leases(&self) -> Vec<Lease>;
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
     fn release(self) -> impl Future<Output = Result<ReleaseOutcome, Error>> + Send;
@@ -62,24 +63,30 @@ pub(crate) trait Holding: Send + Sync + std::fmt::Debug + 'static {
         self.leases().iter().try_for_each(Lease::check)
     }
     fn token(&self) -> u64 {
-        self.named().token().as_u64()
+        self.named_lease().token().as_u64()
     }
-    /// The lease of the lock that the test named: a pair's own lock comes before it.
-    fn named(&self) -> Lease {
-        self.leases().pop().expect("a lease")
+    /// Returns the lease of the lock that the test named. It follows the lease
+    /// of a pair's extra lock.
+    fn named_lease(&self) -> Lease {
+        self.leases().pop().expect("at least one lease")
     }
 }
 
-/// An acquisition with its terms.
+/// An acquisition with its options.
 pub(crate) struct Request<K, C> {
     kind: K,
     lock: Acquire,
     client: PhantomData<fn(C)>,
 }
 
-impl<C, K: Exclusive<C>> Request<K, C> {
+impl<C, K: ExclusiveLock<C>> Request<K, C> {
     pub(crate) fn timeout(mut self, limit: Duration) -> Self {
         self.lock = self.lock.timeout(limit);
+        self
+    }
+
+    pub(crate) fn lease(mut self, length: Duration) -> Self {
+        self.lock = self.lock.lease(length);
         self
     }
 
@@ -115,7 +122,7 @@ impl<C, K: Exclusive<C>> Request<K, C> {
     }
 }
 
-impl<C: 'static, K: Exclusive<C>> IntoFuture for Request<K, C> {
+impl<C: 'static, K: ExclusiveLock<C>> IntoFuture for Request<K, C> {
     type Output = Result<K::Guard, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
@@ -124,7 +131,7 @@ impl<C: 'static, K: Exclusive<C>> IntoFuture for Request<K, C> {
     }
 }
 
-impl Holding for Guard {
+impl HeldGuard for Guard {
     fn leases(&self) -> Vec<Lease> {
         vec![self.lease().clone()]
     }
@@ -139,7 +146,7 @@ impl Holding for Guard {
     }
 }
 
-impl Holding for MultiGuard {
+impl HeldGuard for MultiGuard {
     fn leases(&self) -> Vec<Lease> {
         MultiGuard::leases(self).cloned().collect()
     }
@@ -154,29 +161,30 @@ impl Holding for MultiGuard {
     }
 }
 
-/// A multi-lock of two: the lock that is named, and one beside it that is this client's own.
+/// A multi-lock of two: the named lock, and one that only this client uses.
 #[derive(Clone)]
-pub(crate) struct Pair {
+pub(crate) struct LockPair {
     client: Client,
     name: String,
-    /// Comes before the other in the order: it is held while the other is waited for.
-    own: String,
+    /// Sorts before `name`, so it is held while the client waits for the other
+    /// lock.
+    extra: String,
 }
 
-impl Pair {
+impl LockPair {
     fn with(&self, lock: Acquire) -> MultiLock {
-        MultiLock::new([lock, self.client.fair_mutex(&self.own).lock()])
+        MultiLock::new([lock, self.client.fair_mutex(&self.extra).lock()])
     }
 }
 
-impl Exclusive for Pair {
+impl ExclusiveLock for LockPair {
     type Guard = MultiGuard;
 
-    fn named(client: &Client, name: &str) -> Self {
+    fn with_name(client: &Client, name: &str) -> Self {
         Self {
             client: client.clone(),
             name: name.to_owned(),
-            own: format!("!own:{}", crate::support::name()),
+            extra: format!("!extra:{}", crate::support::name()),
         }
     }
     fn request(&self) -> Acquire {
@@ -205,11 +213,11 @@ impl Exclusive for Pair {
     }
 }
 
-/// How many kinds [`any_lock`] and [`any_try_lock`] know.
+/// The number of lock types that [`any_lock`] and [`any_try_lock`] support.
 pub(crate) const KINDS: u64 = 4;
 
-/// An acquisition of one of the kinds, by number: for tests that mix them. A name must always be used with
-/// the same number.
+/// Returns an acquisition of one of the lock types, by number. A name must
+/// always be used with the same number.
 pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Acquire {
     match number % KINDS {
         0 => client.mutex(name).lock(),
@@ -219,7 +227,7 @@ pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Acquire {
     }
 }
 
-/// As [`any_lock`], without waiting.
+/// Like [`any_lock`], without waiting.
 pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryAcquire {
     match number % KINDS {
         0 => client.mutex(name).try_lock(),
@@ -229,13 +237,14 @@ pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryAcqui
     }
 }
 
-/// What `next` waited for through a failover, in which `guard` was kept or lost, and told so in either case.
-pub(crate) async fn passed_on(guard: Guard, next: JoinHandle<Result<Guard, Error>>) -> Guard {
+/// Releases `guard` after a failover, which may have lost its lease, and
+/// returns the guard of the waiter `next`.
+pub(crate) async fn release_to_next(guard: Guard, next: JoinHandle<Result<Guard, Error>>) -> Guard {
     match (guard.check().is_ok(), guard.release().await) {
         (held, Ok(ReleaseOutcome::Released)) => assert!(held),
         (_, Ok(ReleaseOutcome::AlreadyLost { .. })) => {}
         (_, other) => panic!("{other:?}"),
     }
     let got = tokio::time::timeout(AMPLE, next).await;
-    got.expect("waiting goes on").unwrap().unwrap()
+    got.expect("the waiter acquires the lock").unwrap().unwrap()
 }

@@ -1,4 +1,4 @@
-//! The places where locks can be kept, and the whole contract at each of them.
+//! The deployments on which locks are tested.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -9,21 +9,22 @@ use testkit::{Cluster, Flavor, Server, Setup};
 
 use super::{
     AMPLE, LEASE, PASSWORD, README, builder_at, channels, eventually, key, least_privilege_rule,
-    patient, run, url_at,
+    run, url_at, with_long_timeouts,
 };
-use crate::support::contract::{Closes, KINDS};
+use crate::support::contract::{KINDS, ShutDown};
 
-/// A place where locks can be kept.
+/// A deployment that stores locks.
 pub(crate) trait Deployment: Sync {
-    type Client: Closes + 'static;
+    type Client: ShutDown + 'static;
 
-    /// A client of its own, with the suite's rights, whose locks have renewed leases of this length.
+    /// Connects a client with the permissions of the suite, whose leases have
+    /// this length.
     fn with_lease(&self, lease: Duration) -> impl Future<Output = Self::Client> + Send;
-    /// A client of its own, with the suite's lease and rights.
+    /// Connects a client with the lease and the permissions of the suite.
     fn client(&self) -> impl Future<Output = Self::Client> + Send {
         self.with_lease(LEASE)
     }
-    /// Whether the lock's key is there.
+    /// Returns whether the lock's key exists.
     fn exists(&self, name: &str) -> bool;
 }
 
@@ -32,7 +33,7 @@ impl Deployment for Server {
 
     async fn with_lease(&self, lease: Duration) -> Client {
         let builder = builder_at(self.port()).lease(lease);
-        builder.connect().await.expect("it is up")
+        builder.connect().await.expect("the deployment is up")
     }
     fn exists(&self, name: &str) -> bool {
         self.ask(&["EXISTS", &key(name)]).int() == 1
@@ -62,28 +63,28 @@ impl Deployment for Cluster {
     }
 }
 
-/// Five servers that know nothing of each other.
-pub(crate) struct Five {
+/// Five independent servers.
+pub(crate) struct FiveServers {
     pub(crate) servers: Vec<Server>,
 }
 
-impl Five {
+impl FiveServers {
     pub(crate) fn start(flavor: &Flavor) -> Self {
         Self::with(&Setup::default(), flavor)
     }
 
     pub(crate) fn with(setup: &Setup, flavor: &Flavor) -> Self {
-        let rule = rule_with(flavor, &["+info"]);
+        let rule = rule_with_grants(flavor, &["+info"]);
         let start = |_| setup.clone().user(&rule).start(flavor);
         let five = Self {
             servers: (0..5).map(start).collect(),
         };
-        // On a thread of its own, since a test may be on a runtime already.
-        let founded = std::thread::scope(|scope| {
-            let founding = scope.spawn(|| run(five.builder().bootstrap()));
-            founding.join().expect("no panic")
+        // On its own thread, since the test may already run on a runtime.
+        let bootstrapped = std::thread::scope(|scope| {
+            let bootstrapping = scope.spawn(|| run(five.builder().bootstrap()));
+            bootstrapping.join().expect("no panic")
         });
-        founded.expect("all are up");
+        bootstrapped.expect("all servers are up");
         five
     }
 
@@ -93,21 +94,23 @@ impl Five {
     }
 
     pub(crate) fn builder(&self) -> QuorumBuilder {
-        builder_of(self.urls())
+        quorum_builder(self.urls())
     }
 
-    /// How many of them have the lock's key.
-    pub(crate) fn having(&self, name: &str) -> usize {
+    /// Returns how many of the running servers have the lock's key.
+    pub(crate) fn count_with_key(&self, name: &str) -> usize {
         let up = self.servers.iter().filter(|server| server.is_running());
         up.filter(|server| server.exists(name)).count()
     }
 }
 
-/// The longest lease of a quorum's locks, which is how long a node that forgot has no vote.
+/// The maximum lease of a quorum, for which a node that lost its data does not
+/// vote.
 pub(crate) const LONGEST: Duration = LEASE.saturating_mul(4);
 
-/// With the suite's leases, and timeouts that are longer than a stall of the machine.
-pub(crate) fn builder_of(urls: Vec<String>) -> QuorumBuilder {
+/// Returns a builder with the leases of the suite, and timeouts that survive a
+/// stall of the machine.
+pub(crate) fn quorum_builder(urls: Vec<String>) -> QuorumBuilder {
     Quorum::builder(urls)
         .lease(LEASE)
         .max_lease(LONGEST)
@@ -115,31 +118,32 @@ pub(crate) fn builder_of(urls: Vec<String>) -> QuorumBuilder {
         .connect_timeout(LEASE)
 }
 
-impl Deployment for Five {
+impl Deployment for FiveServers {
     type Client = Quorum;
 
     async fn with_lease(&self, lease: Duration) -> Quorum {
         let builder = self.builder().lease(lease);
-        builder.connect().await.expect("they are up")
+        builder.connect().await.expect("the servers are up")
     }
     fn exists(&self, name: &str) -> bool {
-        self.having(name) > 2
+        self.count_with_key(name) > 2
     }
 }
 
-impl Closes for Quorum {
+impl ShutDown for Quorum {
     async fn shutdown(&self, limit: Duration) -> ShutdownOutcome {
         Quorum::shutdown(self, limit).await
     }
 }
 
 async fn connected(builder: ClientBuilder, lease: Duration) -> Client {
-    let builder = patient(builder).lease(lease);
-    builder.connect().await.expect("it is up")
+    let builder = with_long_timeouts(builder).lease(lease);
+    builder.connect().await.expect("the deployment is up")
 }
 
-/// The rule of the README with the command that it adds for a topology.
-pub(crate) fn rule_with(flavor: &Flavor, grants: &[&str]) -> String {
+/// Returns the ACL rule of the README with the commands that it adds for a
+/// topology.
+pub(crate) fn rule_with_grants(flavor: &Flavor, grants: &[&str]) -> String {
     for grant in grants {
         assert!(
             README.contains(&format!("`{grant}`")),
@@ -149,27 +153,27 @@ pub(crate) fn rule_with(flavor: &Flavor, grants: &[&str]) -> String {
     format!("{} {}", least_privilege_rule(flavor), grants.join(" "))
 }
 
-/// A master, two replicas and three sentinels.
+/// Starts a master, two replicas and three sentinels.
 pub(crate) fn group(flavor: &Flavor) -> Group {
-    let setup = Setup::default().user(&rule_with(flavor, &["+wait"]));
+    let setup = Setup::default().user(&rule_with_grants(flavor, &["+wait"]));
     Group::start(&setup, flavor, 2)
 }
 
 pub(crate) fn sentinel_builder(group: &Group, name: &str) -> ClientBuilder {
-    builder_by(&group.sentinels(), name)
+    builder_for_sentinels(&group.sentinels(), name)
 }
 
-/// With these sentinels, which stand in this order in the URL.
-pub(crate) fn builder_by(sentinels: &str, name: &str) -> ClientBuilder {
+/// Returns a builder whose URL lists these sentinels in this order.
+pub(crate) fn builder_for_sentinels(sentinels: &str, name: &str) -> ClientBuilder {
     let url = format!(
         "redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{name}?sentinel_password={SENTINEL_PASSWORD}"
     );
     Client::builder(&url).lease(LEASE)
 }
 
-/// Three masters with a replica each.
+/// Starts three masters with a replica each.
 pub(crate) fn cluster(flavor: &Flavor) -> Cluster {
-    let rule = rule_with(
+    let rule = rule_with_grants(
         flavor,
         &["+cluster|slots", "+asking", "+wait", "+cluster|nodes"],
     );
@@ -180,34 +184,36 @@ pub(crate) fn cluster_url(cluster: &Cluster) -> String {
     format!("redis+cluster://leasehold:{PASSWORD}@{}", cluster.hosts())
 }
 
-/// The oldest server there is, and the newest of each line.
-pub(crate) fn old_and_new() -> Vec<Flavor> {
+/// Returns the oldest server, and the newest Redis and Valkey.
+pub(crate) fn oldest_and_newest() -> Vec<Flavor> {
     let all = Flavor::all();
-    let line = |name: &'static str| {
-        let of_line = move |flavor: &&Flavor| flavor.name.starts_with(name);
-        all.iter().filter(of_line)
+    let of_product = |name: &'static str| {
+        let matches = move |flavor: &&Flavor| flavor.name.starts_with(name);
+        all.iter().filter(matches)
     };
     let chosen = [
-        line("redis").next(),
-        line("redis").next_back(),
-        line("valkey").next_back(),
+        of_product("redis").next(),
+        of_product("redis").next_back(),
+        of_product("valkey").next_back(),
     ];
     let mut chosen: Vec<_> = chosen.into_iter().flatten().cloned().collect();
     chosen.dedup();
     chosen
 }
 
-/// Waits until there is a waiter for one lock of each kind, and this many channels in which they listen.
-pub(crate) async fn until_waited_for(server: &Server, listened_to: u64) {
+/// Waits until each lock type has a waiter, and clients subscribe to
+/// `channel_count` channels.
+pub(crate) async fn wait_for_waiters(server: &Server, channel_count: u64) {
     let all = || {
         let queues = server.ask(&["KEYS", "leasehold:queue:*"]).list().len() as u64;
-        queues == KINDS - 1 && channels(server).len() as u64 == listened_to
+        queues == KINDS - 1 && channels(server).len() as u64 == channel_count
     };
-    eventually("a waiter for each lock", all).await;
+    eventually("each lock has a waiter", all).await;
 }
 
-/// Waits until a client has found the new master of `name`, which is free, after a failover.
-pub(crate) async fn until_found(client: &Client, name: &str) {
+/// Waits until a client finds the new master of `name`, a free lock, after a
+/// failover.
+pub(crate) async fn wait_for_new_master(client: &Client, name: &str) {
     let start = Instant::now();
     while let Err(error) = client.mutex(name).holder().await {
         assert!(start.elapsed() < AMPLE, "{error:?}");

@@ -6,20 +6,25 @@ use testkit::Server;
 
 use super::{AMPLE, README, eventually};
 
-/// Longer than any test: what is told, is not told by a renewal or an end.
+/// Longer than any test. A loss within this time is not due to a renewal or an
+/// expiry.
 pub(crate) const LONG: Duration = AMPLE.saturating_mul(10);
 
-/// Gives the user of the tests what the README says one needs who looks.
-pub(crate) fn allow_looking(server: &Server) {
+/// Grants the user of the tests the permissions that the README lists for
+/// inspection.
+pub(crate) fn allow_inspection(server: &Server) {
     let mut rules = README
         .lines()
         .filter(|line| line.starts_with("ACL SETUSER "));
-    let rule = rules.nth(1).expect("the README has the rule for looking");
+    let rule = rules
+        .nth(1)
+        .expect("the README contains the rule for inspection");
     server.tell(&rule.split(' ').collect::<Vec<_>>());
 }
 
-/// Waits until so many clients of this process hear what it is told; they do a little after they have connected.
-pub(crate) async fn listened_to(servers: &[Server], clients: i64) {
+/// Waits until `clients` clients of this process subscribe to its channel,
+/// which they do shortly after they connect.
+pub(crate) async fn wait_for_listeners(servers: &[Server], clients: i64) {
     let listening = |server: &Server| {
         let channels = server.ask(&["PUBSUB", "SHARDCHANNELS", "leasehold:process:*"]);
         channels.list().first().map_or(0, |channel| {
@@ -28,5 +33,5 @@ pub(crate) async fn listened_to(servers: &[Server], clients: i64) {
         })
     };
     let all = || servers.iter().map(listening).sum::<i64>() == clients;
-    eventually("they listen", all).await;
+    eventually("all clients subscribe", all).await;
 }

@@ -1,4 +1,4 @@
-//! What the tests share: servers with the least privileged user, clients, names, and waiting.
+//! Servers, clients, lock names and waiting, shared by all tests.
 
 pub(crate) mod contract;
 pub(crate) mod deployment;
@@ -15,22 +15,26 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, ClientBuilder, Lease};
 use testkit::{Answer, Flavor, Server, Setup};
 
-/// The password of the user that the library logs in as; no log, error or `Debug` may show it.
+/// The password of the user that the library logs in as. No log, error or
+/// `Debug` output may contain it.
 pub(crate) const PASSWORD: &str = "open-sesame-1763";
 
 pub(crate) const README: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
 
-/// The lease of a holder that must keep it: a machine that stalls for two seconds at any moment does not lose it.
+/// The lease of a holder that must keep its lock. It survives a two-second
+/// stall of the machine at any moment.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
 
-/// A lease that a test waits out. Nothing asserts that its holder still has it.
+/// A lease that a test lets expire. No test asserts that its holder still has
+/// the lock.
 pub(crate) const SHORT: Duration = Duration::from_millis(500);
 
 /// The limit of an event that must happen. Only a defect reaches it.
 pub(crate) const AMPLE: Duration = Duration::from_secs(60);
 
-/// Starts a server whose user `leasehold` has the rights that the README names, and no more.
+/// Starts a server whose user `leasehold` has exactly the permissions that the
+/// README lists.
 pub(crate) fn server() -> Server {
     with_least_privilege(Setup::default(), &Flavor::one())
 }
@@ -39,17 +43,18 @@ pub(crate) fn with_least_privilege(setup: Setup, flavor: &Flavor) -> Server {
     setup.user(&least_privilege_rule(flavor)).start(flavor)
 }
 
-/// The rule for that user on a server of this flavour.
+/// Returns the ACL rule of that user for servers of this flavor.
 pub(crate) fn least_privilege_rule(flavor: &Flavor) -> String {
     least_privilege(&Server::start(flavor))
 }
 
-/// The arguments of `ACL SETUSER` as the README gives them for this server.
+/// Returns the arguments of `ACL SETUSER` that the README lists for this
+/// server.
 fn least_privilege(server: &Server) -> String {
     let rule = README
         .lines()
         .find_map(|line| line.strip_prefix("ACL SETUSER "))
-        .expect("the README has the rule");
+        .expect("the README contains the rule");
     let mut rule = rule.replace("PASSWORD", PASSWORD);
     for extra in ["delex", "delifeq"] {
         let grant = format!("+{extra}");
@@ -64,17 +69,18 @@ fn least_privilege(server: &Server) -> String {
     rule
 }
 
-/// The address for that user, directly at the server or at a proxy in front of it.
+/// Returns the URL for that user, at the server itself or at a proxy in front
+/// of it.
 pub(crate) fn url_at(port: u16) -> String {
     format!("redis://leasehold:{PASSWORD}@127.0.0.1:{port}/")
 }
 
 pub(crate) fn builder_at(port: u16) -> ClientBuilder {
-    patient(Client::builder(&url_at(port)))
+    with_long_timeouts(Client::builder(&url_at(port)))
 }
 
-/// Has a client keep its locks and its connections while the machine stalls.
-pub(crate) fn patient(builder: ClientBuilder) -> ClientBuilder {
+/// Sets a lease and timeouts that survive a stall of the machine.
+pub(crate) fn with_long_timeouts(builder: ClientBuilder) -> ClientBuilder {
     builder
         .lease(LEASE)
         .request_timeout(LEASE / 2)
@@ -89,13 +95,13 @@ pub(crate) async fn client_at(port: u16) -> Client {
     builder_at(port).connect().await.expect("the server is up")
 }
 
-/// A name that no other test uses.
+/// Returns a lock name that no other test uses.
 pub(crate) fn name() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     format!("test:{}", NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The key of a lock with the default prefix.
+/// Returns the key of a lock with the default prefix.
 pub(crate) fn key(name: &str) -> String {
     format!("lock:{name}")
 }
@@ -104,8 +110,8 @@ pub(crate) fn exists(server: &Server, name: &str) -> bool {
     server.ask(&["EXISTS", &key(name)]).int() == 1
 }
 
-/// The channels in which clients hear of locks. Those in which a process hears of itself, and of a node's slots, are no
-/// lock's.
+/// Returns the channels on which clients wait for locks, without the channels
+/// of processes and of cluster nodes.
 pub(crate) fn channels(server: &Server) -> Vec<String> {
     let channels = server.ask(&["PUBSUB", "SHARDCHANNELS"]);
     let channels = channels
@@ -117,13 +123,14 @@ pub(crate) fn channels(server: &Server) -> Vec<String> {
     channels.filter(|channel| !is_other(channel)).collect()
 }
 
-/// Whether a client listens for the release of this mutex: it then waits, or is about to try again.
-pub(crate) fn is_awaited(server: &Server, name: &str) -> bool {
+/// Returns whether a client subscribes to the release of this mutex. It is then
+/// waiting, or about to retry.
+pub(crate) fn has_subscriber(server: &Server, name: &str) -> bool {
     let awaited = channels(server);
     awaited.iter().any(|channel| channel.ends_with(&key(name)))
 }
 
-/// The text of a Lua file of the library.
+/// Includes a Lua file of the library.
 macro_rules! lua {
     ($path:literal) => {
         include_str!(concat!(
@@ -136,8 +143,9 @@ macro_rules! lua {
 }
 pub(crate) use lua;
 
-/// The owners in a sorted set of a lock with a queue, in order: `queue` has the waiters, `holders` the holders. An only
-/// holder stands at the lock's own key.
+/// Returns the owners in a sorted set of a queued lock, in order: `queue`
+/// contains the waiters, `holders` the holders. The value of the lock's own key
+/// names a sole holder.
 pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
     if set == "holders"
         && let Some(owner) = only_holder(&server.ask(&["GET", &key(name)]))
@@ -152,7 +160,7 @@ pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
     owners.map(|owner| owner.text().to_owned()).collect()
 }
 
-/// The owner that the value of a lock's own key names.
+/// Returns the owner that the value of a lock's own key names.
 pub(crate) fn only_holder(value: &Answer) -> Option<String> {
     let Answer::Text(value) = value else {
         return None;
@@ -161,7 +169,7 @@ pub(crate) fn only_holder(value: &Answer) -> Option<String> {
     words.next().map(str::to_owned)
 }
 
-/// Ends the lease of a holder of a lock with a queue on the server, as time would.
+/// Expires the lease of a holder of a queued lock on the server.
 pub(crate) fn expire(server: &Server, name: &str, owner: &str) {
     let key = key(name);
     let summary = server.ask(&["GET", &key]);
@@ -170,12 +178,12 @@ pub(crate) fn expire(server: &Server, name: &str, owner: &str) {
         return;
     }
     let mut words: Vec<_> = summary.text().split(' ').collect();
-    // When the next script settles, and when the only holder's lease ends.
+    // The times of the next eviction and of the sole holder's expiry.
     words[3] = "1";
     if words[6] != "0" {
         words[6] = "1";
     } else {
-        let holders = queue_key(server, "holders", name).expect("a holder");
+        let holders = queue_key(server, "holders", name).expect("the lock has a holder");
         server.tell(&["ZADD", &holders, "1", owner]);
     }
     server.tell(&["SET", &key, &words.join(" "), "KEEPTTL"]);
@@ -186,24 +194,24 @@ fn queue_key(server: &Server, set: &str, name: &str) -> Option<String> {
     keys.list().first().map(|key| key.text().to_owned())
 }
 
-/// Whether the server has nothing but token counters.
-pub(crate) fn nothing_is_left(server: &Server) -> bool {
+/// Returns whether the server contains only token counters.
+pub(crate) fn only_counters_left(server: &Server) -> bool {
     let keys = server.ask(&["KEYS", "*"]);
     let mut keys = keys.list().iter();
     keys.all(|key| key.text().starts_with("leasehold:token:"))
 }
 
-/// Runs a test on a runtime of its own.
+/// Runs a test on its own runtime.
 pub(crate) fn run<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
-        .expect("a runtime")
+        .expect("the runtime starts")
         .block_on(test)
 }
 
-/// Runs a test on every server found, at the same time.
+/// Runs a test on all installed servers in parallel.
 pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
     std::thread::scope(|scope| {
         let test = &test;
@@ -221,8 +229,8 @@ pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
     });
 }
 
-/// Polls `future` so many times; `None` when it was not ready by then.
-pub(crate) async fn poll_times<F: Future>(future: F, mut times: u64) -> Option<F::Output> {
+/// Polls `future` at most `times` times. Returns `None` if it is still pending.
+pub(crate) async fn poll_at_most<F: Future>(future: F, mut times: u64) -> Option<F::Output> {
     let mut future: Pin<Box<F>> = Box::pin(future);
     poll_fn(|context| {
         if times == 0 {
@@ -238,7 +246,7 @@ pub(crate) async fn poll_times<F: Future>(future: F, mut times: u64) -> Option<F
     .await
 }
 
-/// Waits until `condition` holds; panics when it does not within [`AMPLE`].
+/// Waits until `condition` holds. Panics if it does not within [`AMPLE`].
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -247,15 +255,16 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     }
 }
 
-/// Waits until the keeper has renewed each of `leases`, which must be held all the while.
-pub(crate) async fn until_renewed(leases: &[&Lease]) {
-    // The clock is read after what is left: without a renewal no deadline is later than this, even if a stall is between.
-    let no_later = |lease: &&Lease| {
-        let left = lease.remaining();
-        Instant::now() + left
+/// Waits until the keeper has renewed each of `leases`, which must stay valid.
+pub(crate) async fn wait_for_renewal(leases: &[&Lease]) {
+    // Read the clock after the remaining time. Without a renewal no deadline is
+    // later than the sum, even if the machine stalls in between.
+    let latest_without_renewal = |lease: &&Lease| {
+        let remaining = lease.remaining();
+        Instant::now() + remaining
     };
-    let before: Vec<_> = leases.iter().map(no_later).collect();
-    eventually("renewed", || {
+    let before: Vec<_> = leases.iter().map(latest_without_renewal).collect();
+    eventually("the leases are renewed", || {
         let mut leases = leases.iter().zip(&before);
         leases.all(|(lease, before)| {
             lease.check().expect("the lock is held");
@@ -265,10 +274,10 @@ pub(crate) async fn until_renewed(leases: &[&Lease]) {
     .await;
 }
 
-/// The clock that all processes of this machine share, in nanoseconds.
+/// Returns the boot-time clock, which all processes share, in nanoseconds.
 pub(crate) fn clock() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("a clock after boot")
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("the boot clock is positive")
 }
 
 pub(crate) use testkit::scaled;

@@ -1,4 +1,4 @@
-//! Redisson's objects, shared with a real Redisson: both exclude, wake and outlive each other.
+//! Both sides of the tests that share Redisson's objects with a real Redisson.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,19 @@ use testkit::{Flavor, Redisson as Java, Server, Setup};
 
 use crate::support::{AMPLE, LEASE, PASSWORD, eventually, url_at};
 
-/// The watchdog of both sides, unless a test says otherwise. A Java waiter asks again when the holder's lease ends,
-/// which is long after [`AMPLE`]: only a message lets it have the lock in time.
-pub(crate) const ENDLESS: Duration = Duration::from_secs(300);
+/// The watchdog of both sides, unless a test sets its own. A Java waiter
+/// retries when the holder's lease ends, long after [`AMPLE`]: it acquires the
+/// lock in time only if a message wakes it.
+pub(crate) const LONG_WATCHDOG: Duration = Duration::from_secs(300);
 
-/// A watchdog that deep tests wait out.
+/// A watchdog that deep tests let expire.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(3);
 
-/// Less than the first poll of either side, which is a second after it began to wait.
+/// Less than the first poll of either side, a second after it starts to wait.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(600);
 
-/// The rule of `docs/interop.md` for a user that shares all objects.
+/// Returns the ACL rule of `docs/interop.md` for a user that shares all
+/// objects.
 pub(crate) fn rule() -> String {
     let document = include_str!(concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -28,24 +30,24 @@ pub(crate) fn rule() -> String {
     let rule = document
         .lines()
         .find_map(|line| line.strip_prefix("ACL SETUSER "));
-    let rule = rule.expect("the document has the rule");
+    let rule = rule.expect("the document contains the rule");
     rule.replace("PASSWORD", PASSWORD)
 }
 
-/// A server for both sides.
+/// Starts a server for both sides.
 pub(crate) fn server(flavor: &Flavor) -> Server {
     Setup::default().user(&rule()).start(flavor)
 }
 
-/// A client of ours.
+/// Connects a client of this library.
 pub(crate) async fn client(url: &str) -> Client {
     let builder = Client::builder(url).request_timeout(LEASE / 2);
     let connecting = builder.connect_timeout(LEASE).connect();
     connecting.await.expect("the server is up")
 }
 
-pub(crate) fn of(client: &Client) -> Ours {
-    client.redisson().watchdog(ENDLESS)
+pub(crate) fn redisson_of(client: &Client) -> Ours {
+    client.redisson().watchdog(LONG_WATCHDOG)
 }
 
 /// Runs a test with the newest Redisson.
@@ -55,8 +57,8 @@ pub(crate) fn with_newest(test: impl Fn(&str)) {
     }
 }
 
-/// Runs a test with every Redisson that was built, at the same time.
-pub(crate) fn with_every_version(test: impl Fn(&str) + Sync) {
+/// Runs a test with every installed version of Redisson in parallel.
+pub(crate) fn with_all_versions(test: impl Fn(&str) + Sync) {
     std::thread::scope(|scope| {
         let test = &test;
         let running: Vec<_> = Java::versions()
@@ -69,62 +71,63 @@ pub(crate) fn with_every_version(test: impl Fn(&str) + Sync) {
     });
 }
 
-/// How often a scene is played, and how long a waiter of the later rounds may take after the event that it waits for:
-/// the first round loads classes and scripts.
+/// The number of rounds, and the limit of a waiter after the event that it
+/// waits for. The limit applies from the second round: the first one loads
+/// classes and scripts.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
     pub(crate) rounds: u32,
     pub(crate) limit: Duration,
 }
 
-/// The pace of the gate: the event must happen.
+/// The pace of the gate, where the event only has to happen.
 pub(crate) const ONCE: Pace = Pace {
     rounds: 1,
     limit: AMPLE,
 };
 
-/// The pace of tests that measure.
+/// The pace of tests that measure latency.
 pub(crate) const PROMPT: Pace = Pace {
     rounds: 4,
     limit: AT_ONCE,
 };
 
 /// Both sides, and the servers between them.
-pub(crate) struct Stage<'a> {
+pub(crate) struct Harness<'a> {
     pub(crate) java: &'a Java,
     pub(crate) ours: Ours,
     pub(crate) servers: Vec<&'a Server>,
     pub(crate) pace: Pace,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Harness<'a> {
     pub(crate) async fn new(java: &'a Java, server: &'a Server, pace: Pace) -> Self {
         Self {
             java,
-            ours: of(&client(&url_at(server.port())).await),
+            ours: redisson_of(&client(&url_at(server.port())).await),
             servers: vec![server],
             pace,
         }
     }
 
-    /// Waits until a waiter of either side is subscribed to a channel of `name`.
-    pub(crate) async fn until_heard(&self, name: &str) {
+    /// Waits until a waiter of either side subscribes to a channel of `name`.
+    pub(crate) async fn wait_for_subscriber(&self, name: &str) {
         eventually("a waiter is subscribed", || self.listeners(name) > 0).await;
     }
 
-    /// Waits until no waiter is subscribed to a channel of `name` any more.
-    pub(crate) async fn until_quiet(&self, name: &str) {
+    /// Waits until no waiter subscribes to a channel of `name`.
+    pub(crate) async fn wait_for_no_subscriber(&self, name: &str) {
         eventually("no waiter is subscribed", || self.listeners(name) == 0).await;
     }
 
-    /// Waits until a thread of Java sleeps until a message comes.
-    pub(crate) async fn java_waits(&self, thread: &str) {
+    /// Waits until a thread of Java blocks on a message.
+    pub(crate) async fn wait_until_java_blocks(&self, thread: &str) {
         let probe = format!("probe:{thread}");
-        let waits = || self.java.ask(&probe, &format!("waits {thread}")) == "true";
-        eventually("Java's thread waits", waits).await;
+        let is_waiting = || self.java.ask(&probe, &format!("is_waiting {thread}")) == "true";
+        eventually("the Java thread blocks", is_waiting).await;
     }
 
-    /// How many connections are subscribed to channels of `name`.
+    /// Returns the number of subscriptions to channels of `name`.
     pub(crate) fn listeners(&self, name: &str) -> i64 {
         let pattern = format!("*{name}}}*");
         let at = |server: &&Server| {
@@ -139,60 +142,62 @@ impl<'a> Stage<'a> {
         self.servers.iter().map(at).sum()
     }
 
-    /// Has `thread` of Java wait, and asserts that it is answered after `cause`, and not before.
-    pub(crate) async fn java_is_woken(
+    /// Makes `thread` of Java wait, and asserts that it replies after `cause`
+    /// and not before.
+    pub(crate) async fn assert_java_woken(
         &self,
         round: u32,
-        (thread, order): (&str, String),
+        (thread, command): (&str, String),
         cause: impl AsyncFnOnce(),
     ) -> Said {
-        self.java.tell(thread, &order);
-        self.java_waits(thread).await;
+        self.java.tell(thread, &command);
+        self.wait_until_java_blocks(thread).await;
         let early = self.java.answer_within(thread, Duration::from_millis(100));
-        assert!(early.is_none(), "{order}: {early:?}");
+        assert!(early.is_none(), "{command}: {early:?}");
         let start = Instant::now();
         cause().await;
         let said = self.java.answer(thread);
-        assert!(!said.text.starts_with("error"), "{order}: {said:?}");
+        assert!(!said.text.starts_with("error"), "{command}: {said:?}");
         assert!(
             said.text != "false",
-            "{order}: the wait ended without the event"
+            "{command}: the wait ended without the event"
         );
-        self.check_pace(round, said.at - start, &order);
+        self.check_latency(round, said.at - start, &command);
         said
     }
 
-    /// Asserts that `waiting`, for `name`, is over after `cause`, and not before.
-    pub(crate) async fn we_are_woken<T>(
+    /// Asserts that `waiting`, for `name`, completes after `cause` and not
+    /// before.
+    pub(crate) async fn assert_rust_woken<T>(
         &self,
         round: u32,
         name: &str,
         waiting: impl Future<Output = T>,
         cause: impl FnOnce(),
     ) -> T {
-        self.until_quiet(name).await;
+        self.wait_for_no_subscriber(name).await;
         let mut waiting = std::pin::pin!(waiting);
-        let waits = async {
-            self.until_heard(name).await;
+        let is_waiting = async {
+            self.wait_for_subscriber(name).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
         tokio::select! {
-            _ = &mut waiting => panic!("too early"),
-            () = waits => {}
+            _ = &mut waiting => panic!("the wait ended before the event"),
+            () = is_waiting => {}
         }
         let start = Instant::now();
         cause();
         let outcome = waiting.await;
-        self.check_pace(round, start.elapsed(), name);
+        self.check_latency(round, start.elapsed(), name);
         outcome
     }
 
-    pub(crate) fn check_pace(&self, round: u32, took: Duration, what: &str) {
+    pub(crate) fn check_latency(&self, round: u32, took: Duration, what: &str) {
         assert!(round == 0 || took < self.pace.limit, "{what}: {took:?}");
     }
 }
 
-/// What is held, whichever lock it is of.
+/// A guard of any of Redisson's locks.
 #[derive(Debug)]
 pub(crate) enum Held {
     Fenced(Guard),
@@ -200,25 +205,25 @@ pub(crate) enum Held {
     Writing(WriteGuard<Unfenced>),
 }
 
-/// Waits for a lock of ours, by the name that the harness has for its kind.
-pub(crate) async fn take(
+/// Acquires a lock of the kind that the harness calls `kind`.
+pub(crate) async fn acquire(
     ours: &Ours,
     kind: &str,
     name: &str,
     wait: Duration,
 ) -> Result<Held, Error> {
-    take_for(None, ours, kind, name, wait).await
+    acquire_with_lease(None, ours, kind, name, wait).await
 }
 
-/// The same, for a fixed lease if there is one.
-pub(crate) async fn take_for(
+/// Like [`acquire`], with a fixed lease if `lease` is set.
+pub(crate) async fn acquire_with_lease(
     lease: Option<Duration>,
     ours: &Ours,
     kind: &str,
     name: &str,
     wait: Duration,
 ) -> Result<Held, Error> {
-    macro_rules! take {
+    macro_rules! acquire {
         ($lock:expr) => {{
             let taking = $lock.lock().timeout(wait);
             match lease {
@@ -229,26 +234,26 @@ pub(crate) async fn take_for(
     }
     let rw = ours.read_write_lock(name);
     Ok(match kind {
-        "lock" => Held::Unfenced(take!(ours.lock(name))),
-        "fair" => Held::Unfenced(take!(ours.fair_lock(name))),
-        "fenced" => Held::Fenced(take!(ours.fenced_lock(name))),
-        "read" => Held::Unfenced(take!(rw.read_lock())),
-        "write" => Held::Writing(take!(rw.write_lock())),
-        other => panic!("{other} is no lock"),
+        "lock" => Held::Unfenced(acquire!(ours.lock(name))),
+        "fair" => Held::Unfenced(acquire!(ours.fair_lock(name))),
+        "fenced" => Held::Fenced(acquire!(ours.fenced_lock(name))),
+        "read" => Held::Unfenced(acquire!(rw.read_lock())),
+        "write" => Held::Writing(acquire!(rw.write_lock())),
+        other => panic!("{other} is not a lock"),
     })
 }
 
-/// Takes a lock of ours that must be free.
-pub(crate) async fn take_now(ours: &Ours, kind: &str, name: &str) -> Held {
-    let taken = take(ours, kind, name, Duration::ZERO).await;
-    taken.expect("it is free")
+/// Acquires a lock that must be free.
+pub(crate) async fn acquire_now(ours: &Ours, kind: &str, name: &str) -> Held {
+    let taken = acquire(ours, kind, name, Duration::ZERO).await;
+    taken.expect("the lock is free")
 }
 
-/// Whether a lock is refused to us.
+/// Returns whether another holder excludes this side.
 pub(crate) async fn is_refused(ours: &Ours, kind: &str, name: &str) -> bool {
-    match take(ours, kind, name, Duration::ZERO).await {
+    match acquire(ours, kind, name, Duration::ZERO).await {
         Ok(held) => {
-            held.give_back().await;
+            held.release_held().await;
             false
         }
         Err(Error::Timeout { .. }) => true,
@@ -256,8 +261,8 @@ pub(crate) async fn is_refused(ours: &Ours, kind: &str, name: &str) -> bool {
     }
 }
 
-/// Takes it away from whoever holds it.
-pub(crate) async fn force(ours: &Ours, kind: &str, name: &str) -> bool {
+/// Revokes a lock from its holder.
+pub(crate) async fn force_unlock(ours: &Ours, kind: &str, name: &str) -> bool {
     let rw = ours.read_write_lock(name);
     let forced = match kind {
         "lock" => ours.lock(name).force_unlock().await,
@@ -265,14 +270,14 @@ pub(crate) async fn force(ours: &Ours, kind: &str, name: &str) -> bool {
         "fenced" => ours.fenced_lock(name).force_unlock().await,
         "read" => rw.read_lock().force_unlock().await,
         "write" => rw.write_lock().force_unlock().await,
-        other => panic!("{other} is no lock"),
+        other => panic!("{other} is not a lock"),
     };
     forced.unwrap()
 }
 
 impl Held {
-    /// Releases what must still be held.
-    pub(crate) async fn give_back(self) {
+    /// Releases a lock that must still be held.
+    pub(crate) async fn release_held(self) {
         assert_eq!(self.release().await, ReleaseOutcome::Released);
     }
 
@@ -302,15 +307,15 @@ impl Held {
     }
 }
 
-/// What was entered, and can be again.
-pub(crate) enum Entered {
+/// A reentrant handle and its first guard.
+pub(crate) enum ReentrantHold {
     Fenced(Reentrant<Guard>, Guard),
     Unfenced(Reentrant<Guard<Unfenced>>, Guard<Unfenced>),
     Writing(Reentrant<WriteGuard<Unfenced>>, WriteGuard<Unfenced>),
 }
 
-/// Enters a lock of ours that must be free.
-pub(crate) async fn enter(ours: &Ours, kind: &str, name: &str) -> Entered {
+/// Acquires a free lock with a reentrant handle.
+pub(crate) async fn acquire_reentrant(ours: &Ours, kind: &str, name: &str) -> ReentrantHold {
     let rw = ours.read_write_lock(name);
     let unfenced = match kind {
         "lock" => ours.lock(name).reentrant(),
@@ -318,22 +323,26 @@ pub(crate) async fn enter(ours: &Ours, kind: &str, name: &str) -> Entered {
         "read" => rw.read_lock().reentrant(),
         "fenced" => {
             let handle = ours.fenced_lock(name).reentrant();
-            let guard = handle.try_lock().await.unwrap().expect("it is free");
-            return Entered::Fenced(handle, guard);
+            let guard = handle.try_lock().await.unwrap().expect("the lock is free");
+            return ReentrantHold::Fenced(handle, guard);
         }
         "write" => {
             let handle = rw.write_lock().reentrant();
-            let guard = handle.try_lock().await.unwrap().expect("it is free");
-            return Entered::Writing(handle, guard);
+            let guard = handle.try_lock().await.unwrap().expect("the lock is free");
+            return ReentrantHold::Writing(handle, guard);
         }
-        other => panic!("{other} is no lock"),
+        other => panic!("{other} is not a lock"),
     };
-    let guard = unfenced.try_lock().await.unwrap().expect("it is free");
-    Entered::Unfenced(unfenced, guard)
+    let guard = unfenced
+        .try_lock()
+        .await
+        .unwrap()
+        .expect("the lock is free");
+    ReentrantHold::Unfenced(unfenced, guard)
 }
 
-impl Entered {
-    pub(crate) async fn again(&self) -> Held {
+impl ReentrantHold {
+    pub(crate) async fn reacquire(&self) -> Held {
         match self {
             Self::Fenced(handle, _) => Held::Fenced(handle.lock().await.unwrap()),
             Self::Unfenced(handle, _) => Held::Unfenced(handle.lock().await.unwrap()),
@@ -341,13 +350,13 @@ impl Entered {
         }
     }
 
-    /// Leaves for the last time.
-    pub(crate) async fn give_back(self) {
+    /// Releases the first guard, as the last one.
+    pub(crate) async fn release_held(self) {
         let held = match self {
             Self::Fenced(_, guard) => Held::Fenced(guard),
             Self::Unfenced(_, guard) => Held::Unfenced(guard),
             Self::Writing(_, guard) => Held::Writing(guard),
         };
-        held.give_back().await;
+        held.release_held().await;
     }
 }

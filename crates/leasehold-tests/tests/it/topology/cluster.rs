@@ -1,20 +1,22 @@
-//! A cluster: locks are where their slot is, before, during and after it moves or its master dies.
+//! Cluster: the client follows the slot of a lock when it moves, and when its
+//! master dies.
 
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, ReleaseOutcome};
 use testkit::{Cluster, Dice, Flavor, Server, Setup};
 
-use crate::support::contract::{KINDS, any_lock, passed_on};
+use crate::support::contract::{KINDS, any_lock, release_to_next};
 use crate::support::deployment::{
-    Deployment, cluster, cluster_url, old_and_new, until_found, until_waited_for,
+    Deployment, cluster, cluster_url, oldest_and_newest, wait_for_new_master, wait_for_waiters,
 };
 use crate::support::worker::Worker;
 use crate::support::{
-    AMPLE, LEASE, PASSWORD, channels, eventually, key, name, patient, run, scaled, until_renewed,
+    AMPLE, LEASE, PASSWORD, channels, eventually, key, name, run, scaled, wait_for_renewal,
+    with_long_timeouts,
 };
 
-/// A name whose key the master at `index` has.
+/// Returns a name whose key is on the master at `index`.
 fn name_at(cluster: &Cluster, index: usize) -> String {
     loop {
         let name = name();
@@ -25,14 +27,14 @@ fn name_at(cluster: &Cluster, index: usize) -> String {
 }
 
 #[test]
-fn locks_of_all_kinds_are_waited_for_through_a_failover() {
+fn cluster_failover_keeps_waiters() {
     wait_through_failover(&[Flavor::one()]);
 }
 
 #[test]
 #[ignore = "deep: repeats a failover on several servers"]
-fn cluster_failover_on_old_and_new_passes_locks_on() {
-    wait_through_failover(&old_and_new());
+fn cluster_failover_keeps_waiters_on_all_servers() {
+    wait_through_failover(&oldest_and_newest());
 }
 
 fn wait_through_failover(flavors: &[Flavor]) {
@@ -49,35 +51,35 @@ fn wait_through_failover(flavors: &[Flavor]) {
                 let next = tokio::spawn(any_lock(&other, name, kind).into_future());
                 waiting.push((guard, next));
             }
-            until_waited_for(cluster.server(0), KINDS).await;
+            wait_for_waiters(cluster.server(0), KINDS).await;
             cluster.kill(0);
             let killed = Instant::now();
             let slot = cluster.slot(&key(&names[0]));
             cluster.until_owner_is_not(0, slot, 1);
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
-            until_found(&one, &free).await;
+            wait_for_new_master(&one, &free).await;
             for (guard, next) in waiting {
-                let guard = passed_on(guard, next).await;
+                let guard = release_to_next(guard, next).await;
                 assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             }
-            // A dead shard does not delay another's renewals.
+            // A dead shard does not delay the renewals of another.
             assert_eq!(bystander.release().await.unwrap(), ReleaseOutcome::Released);
         });
     }
 }
 
 #[test]
-fn a_waiter_is_woken_after_its_slot_has_moved() {
-    wake_after_move(&[Flavor::one()], AMPLE);
+fn waiter_is_woken_after_slot_migration() {
+    wake_after_migration(&[Flavor::one()], AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures a latency, on several servers"]
-fn waiter_whose_slot_moved_is_woken_at_once() {
-    wake_after_move(&old_and_new(), Duration::from_millis(600));
+fn waiter_is_woken_promptly_after_slot_migration() {
+    wake_after_migration(&oldest_and_newest(), Duration::from_millis(600));
 }
 
-fn wake_after_move(flavors: &[Flavor], limit: Duration) {
+fn wake_after_migration(flavors: &[Flavor], limit: Duration) {
     for flavor in flavors {
         run(async {
             let cluster = cluster(flavor);
@@ -89,18 +91,18 @@ fn wake_after_move(flavors: &[Flavor], limit: Duration) {
                 let next = tokio::spawn(any_lock(&other, name, kind).into_future());
                 waiting.push((guard, next));
             }
-            until_waited_for(cluster.server(0), KINDS).await;
+            wait_for_waiters(cluster.server(0), KINDS).await;
             for name in &names {
                 cluster.move_slot(cluster.slot(&key(name)), 0, 1);
             }
             let left = || channels(cluster.server(0)).is_empty();
-            eventually("no waiter listens there", left).await;
-            until_waited_for(cluster.server(1), KINDS).await;
+            eventually("no waiter subscribes there", left).await;
+            wait_for_waiters(cluster.server(1), KINDS).await;
             for name in &names {
-                assert!(cluster.server(1).exists(name), "the lock has moved");
+                assert!(cluster.server(1).exists(name), "the lock did not move");
             }
             let leases: Vec<_> = waiting.iter().map(|(guard, _)| guard.lease()).collect();
-            until_renewed(&leases).await;
+            wait_for_renewal(&leases).await;
             for (kind, (guard, next)) in waiting.into_iter().enumerate() {
                 let start = Instant::now();
                 assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
@@ -115,7 +117,7 @@ fn wake_after_move(flavors: &[Flavor], limit: Duration) {
 
 /// Several processes lock and release a thousand names while slots move.
 #[test]
-fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
+fn slot_migration_under_load_keeps_exclusion() {
     let cluster = cluster(&Flavor::one());
     let url = cluster_url(&cluster);
     let mut workers: Vec<_> = (0..4).map(|_| Worker::start_at(&url, LEASE)).collect();
@@ -129,12 +131,12 @@ fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
         };
         cluster.servers().iter().map(info).sum()
     };
-    // Slots in which some of the names are, so that there is something to disturb.
+    // Slots that contain some of the names.
     let slots: Vec<_> = (0..1000)
         .map(|number| cluster.slot(&key(&format!("many:{number}"))))
         .collect();
     let start = Instant::now();
-    let mut holdings = Vec::new();
+    let mut holds = Vec::new();
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
             let mut dice = Dice::new(100);
@@ -145,36 +147,37 @@ fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
             }
             println!("{} slots moved in {:?}", scaled(10), start.elapsed());
         });
-        // However long the moves take, there is load all the while.
+        // The load lasts as long as the moves.
         let mut rounds = 0;
         while !moving.is_finished() || rounds < scaled(2) {
-            hold_many(&mut workers, rounds, &mut holdings);
+            hold_many(&mut workers, rounds, &mut holds);
             rounds += 1;
         }
     });
-    println!("{} holdings in {:?}", holdings.len(), start.elapsed());
-    let mut by_name = holdings;
+    println!("{} holds in {:?}", holds.len(), start.elapsed());
+    let mut by_name = holds;
     by_name.sort_unstable();
     for pair in by_name.windows(2) {
         let (one, other) = (&pair[0], &pair[1]);
         if one.0 == other.0 {
             assert!(one.2 <= other.1, "two holders of {}", one.0);
-            assert!(one.3 < other.3, "tokens of {} do not rise", one.0);
+            assert!(one.3 < other.3, "tokens of {} do not increase", one.0);
         }
     }
     let broadcast = || sent("cluster_stats_messages_publish_sent");
-    assert_eq!(broadcast(), 0, "broadcast on the bus");
+    assert_eq!(broadcast(), 0, "messages were broadcast on the cluster bus");
     assert!(
         sent("cluster_stats_messages_publishshard_sent") > 0,
-        "nothing was announced"
+        "no message was published"
     );
-    // The count counts: what is not sharded goes to all.
+    // The counter works: unsharded messages go to all nodes.
     cluster.server(0).tell(&["PUBLISH", "x", "y"]);
     assert!(broadcast() > 0);
 }
 
-/// Has every worker take and release some of a thousand names; from, to and token of each holding.
-fn hold_many(workers: &mut [Worker], round: u64, holdings: &mut Vec<(String, u64, u64, u64)>) {
+/// Lets every worker acquire and release some of a thousand names, and appends
+/// the interval and the token of each hold.
+fn hold_many(workers: &mut [Worker], round: u64, holds: &mut Vec<(String, u64, u64, u64)>) {
     for (index, worker) in (0..).zip(workers.iter_mut()) {
         worker.tell(&format!("hold-many 1000 200 {}", round * 4 + index));
     }
@@ -187,19 +190,19 @@ fn hold_many(workers: &mut [Worker], round: u64, holdings: &mut Vec<(String, u64
                 break;
             };
             let number = |word: &str| word.parse().unwrap();
-            holdings.push(((*name).to_owned(), number(from), number(to), number(token)));
+            holds.push(((*name).to_owned(), number(from), number(to), number(token)));
         }
     }
 }
 
 #[test]
-fn a_cluster_speaks_tls() {
+fn cluster_over_tls_works() {
     run(async {
         let flavor = Flavor::all().pop().unwrap();
         let cluster = Cluster::start(&Setup::default().tls(), &flavor, 3, false);
         let node = cluster.server(0);
         let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
-        let builder = patient(Client::builder(&url)).root_certificate(node.authority());
+        let builder = with_long_timeouts(Client::builder(&url)).root_certificate(node.authority());
         let client = builder.connect().await.unwrap();
         for _ in 0..20 {
             let guard = client.mutex(&name()).lock().await.unwrap();
@@ -209,17 +212,17 @@ fn a_cluster_speaks_tls() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
-    make_mistakes(patient, AMPLE);
+fn misconfiguration_is_reported() {
+    misconfigure(with_long_timeouts, AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures how soon errors are returned"]
-fn cluster_mistakes_are_reported_in_time() {
-    make_mistakes(|builder| builder, Duration::from_secs(5));
+fn misconfiguration_is_reported_in_time() {
+    misconfigure(|builder| builder, Duration::from_secs(5));
 }
 
-fn make_mistakes(settings: impl Fn(ClientBuilder) -> ClientBuilder, limit: Duration) {
+fn misconfigure(settings: impl Fn(ClientBuilder) -> ClientBuilder, limit: Duration) {
     run(async {
         let flavor = Flavor::one();
         let cluster = Cluster::start(&Setup::default(), &flavor, 3, false);

@@ -3,79 +3,82 @@
 use leasehold::{Client, FairMutex, Mutex, Reentrant, RwLock, Semaphore};
 use testkit::Flavor;
 
-use crate::locks::conformance::{GATE, IN_TIME, Pace, timed, untimed};
-use crate::support::contract::Pair;
-use crate::support::deployment::{Deployment, Five, cluster, group, old_and_new};
+use crate::locks::conformance::{GATE, STRICT, Timing, check_cases, check_strict_cases};
+use crate::support::contract::LockPair;
+use crate::support::deployment::{Deployment, FiveServers, cluster, group, oldest_and_newest};
 use crate::support::run;
 
-async fn contract<D: Deployment<Client = Client>>(site: &D, pace: Pace) {
+async fn check_contract<D: Deployment<Client = Client>>(deployment: &D, timing: Timing) {
     tokio::join!(
-        untimed::<D, Mutex>(site, pace),
-        untimed::<D, Reentrant>(site, pace),
-        untimed::<D, FairMutex>(site, pace),
-        untimed::<D, Semaphore>(site, pace),
-        untimed::<D, RwLock>(site, pace),
-        untimed::<D, Pair>(site, pace),
+        check_cases::<D, Mutex>(deployment, timing),
+        check_cases::<D, Reentrant>(deployment, timing),
+        check_cases::<D, FairMutex>(deployment, timing),
+        check_cases::<D, Semaphore>(deployment, timing),
+        check_cases::<D, RwLock>(deployment, timing),
+        check_cases::<D, LockPair>(deployment, timing),
     );
     tokio::join!(
-        timed::<D, Mutex>(site, pace),
-        timed::<D, Reentrant>(site, pace),
-        timed::<D, FairMutex>(site, pace),
-        timed::<D, Semaphore>(site, pace),
-        timed::<D, RwLock>(site, pace),
-        timed::<D, Pair>(site, pace),
-    );
-}
-
-async fn quorum_contract(five: &Five, pace: Pace) {
-    tokio::join!(
-        untimed::<Five, Mutex>(five, pace),
-        untimed::<Five, Reentrant>(five, pace),
-    );
-    tokio::join!(
-        timed::<Five, Mutex>(five, pace),
-        timed::<Five, Reentrant>(five, pace),
+        check_strict_cases::<D, Mutex>(deployment, timing),
+        check_strict_cases::<D, Reentrant>(deployment, timing),
+        check_strict_cases::<D, FairMutex>(deployment, timing),
+        check_strict_cases::<D, Semaphore>(deployment, timing),
+        check_strict_cases::<D, RwLock>(deployment, timing),
+        check_strict_cases::<D, LockPair>(deployment, timing),
     );
 }
 
-#[test]
-fn quorum_keeps_the_contract() {
-    run(quorum_contract(&Five::start(&Flavor::one()), GATE));
+async fn check_quorum_contract(five: &FiveServers, timing: Timing) {
+    tokio::join!(
+        check_cases::<FiveServers, Mutex>(five, timing),
+        check_cases::<FiveServers, Reentrant>(five, timing),
+    );
+    tokio::join!(
+        check_strict_cases::<FiveServers, Mutex>(five, timing),
+        check_strict_cases::<FiveServers, Reentrant>(five, timing),
+    );
 }
 
 #[test]
-fn sentinel_keeps_the_contract() {
-    run(contract(&group(&Flavor::one()), GATE));
+fn quorum_conforms() {
+    run(check_quorum_contract(
+        &FiveServers::start(&Flavor::one()),
+        GATE,
+    ));
 }
 
 #[test]
-fn cluster_keeps_the_contract() {
-    run(contract(&cluster(&Flavor::one()), GATE));
+fn sentinel_conforms() {
+    run(check_contract(&group(&Flavor::one()), GATE));
+}
+
+#[test]
+fn cluster_conforms() {
+    run(check_contract(&cluster(&Flavor::one()), GATE));
 }
 
 #[test]
 #[ignore = "deep: measures times, on several servers"]
-fn quorum_keeps_the_contract_in_time() {
-    for flavor in old_and_new() {
+fn quorum_conforms_under_strict_timing() {
+    for flavor in oldest_and_newest() {
         println!("{}", flavor.name);
-        run(quorum_contract(&Five::start(&flavor), IN_TIME));
+        run(check_quorum_contract(&FiveServers::start(&flavor), STRICT));
     }
 }
 
 #[test]
 #[ignore = "deep: measures times, on several servers"]
-fn sentinel_keeps_the_contract_in_time() {
-    for flavor in old_and_new() {
+fn sentinel_conforms_under_strict_timing() {
+    for flavor in oldest_and_newest() {
         println!("{}", flavor.name);
-        run(contract(&group(&flavor), IN_TIME));
+        run(check_contract(&group(&flavor), STRICT));
     }
 }
 
 #[test]
 #[ignore = "deep: measures times, on several servers"]
-fn cluster_keeps_the_contract_in_time() {
-    for flavor in old_and_new() {
+fn cluster_conforms_under_strict_timing() {
+    for flavor in oldest_and_newest() {
         println!("{}", flavor.name);
-        run(contract(&cluster(&flavor), IN_TIME));
+        run(check_contract(&cluster(&flavor), STRICT));
     }
 }

@@ -1,4 +1,4 @@
-//! How a client gets to its server: addresses, credentials, TLS, and outages.
+//! Connections: URLs, credentials, TLS and outages.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -8,21 +8,21 @@ use testkit::{Cluster, Flavor, Proxy, Server, Setup};
 
 use crate::support::{
     AMPLE, LEASE, PASSWORD, builder_at, channels, client, eventually, exists, key, name,
-    on_every_server, patient, run, server, until_renewed, url_at,
+    on_every_server, run, server, url_at, wait_for_renewal, with_long_timeouts,
 };
 
-/// Connects with timeouts that a stall of the machine does not reach.
+/// Connects with timeouts that survive a stall of the machine.
 async fn connect(url: &str) -> Result<Client, Error> {
-    patient(Client::builder(url)).connect().await
+    with_long_timeouts(Client::builder(url)).connect().await
 }
 
-async fn works(client: &Client) {
+async fn assert_works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]
-fn a_socket_a_database_and_the_other_scheme_work() {
+fn url_schemes_sockets_and_databases_work() {
     run(async {
         let server = server();
         let (port, socket) = (server.port(), server.socket());
@@ -31,7 +31,7 @@ fn a_socket_a_database_and_the_other_scheme_work() {
             format!("unix://{}?user=leasehold&pass={PASSWORD}", socket.display()),
             format!("redis+unix://{}", socket.display()),
         ] {
-            works(&connect(&url).await.unwrap()).await;
+            assert_works(&connect(&url).await.unwrap()).await;
         }
         let other = connect(&format!("redis://127.0.0.1:{port}/3"))
             .await
@@ -48,17 +48,17 @@ fn a_socket_a_database_and_the_other_scheme_work() {
 }
 
 #[test]
-fn a_prefix_is_taken_as_it_is() {
+fn prefix_is_used_verbatim() {
     run(async {
         let server = Server::start(&Flavor::one());
         let url = format!("redis://127.0.0.1:{}", server.port());
         for prefix in ["", "app:{locks}:"] {
-            let builder = patient(Client::builder(&url)).prefix(prefix);
+            let builder = with_long_timeouts(Client::builder(&url)).prefix(prefix);
             let client = builder.connect().await.unwrap();
             let _guard = client.mutex("job").lock().await.unwrap();
             assert_eq!(server.ask(&["EXISTS", &format!("{prefix}job")]).int(), 1);
         }
-        let builder = patient(Client::builder(&url)).prefix("");
+        let builder = with_long_timeouts(Client::builder(&url)).prefix("");
         let client = builder.connect().await.unwrap();
         let reserved = client.mutex("leasehold:token:{3560}").try_lock().await;
         assert!(matches!(reserved, Err(Error::Invalid { what: "name", .. })));
@@ -66,7 +66,7 @@ fn a_prefix_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_cluster_would_put_all_of_one_lock_in_one_slot() {
+fn keys_and_channels_share_one_slot() {
     run(async {
         let server = server();
         let cluster = Cluster::start(&Setup::default(), &Flavor::one(), 1, false);
@@ -78,45 +78,46 @@ fn a_cluster_would_put_all_of_one_lock_in_one_slot() {
             let _guard = client.mutex(name).lock().await.unwrap();
             let waiting =
                 tokio::spawn(self::client(&server).await.mutex(name).lock().into_future());
-            eventually("subscribed", || !channels(&server).is_empty()).await;
+            eventually("the waiter subscribes", || !channels(&server).is_empty()).await;
             assert_eq!(slot(&channels(&server)[0]), slot(&key(name)), "{name}");
             waiting.abort();
-            eventually("unsubscribed", || channels(&server).is_empty()).await;
+            eventually("the waiter unsubscribes", || channels(&server).is_empty()).await;
         }
     });
 }
 
 #[test]
-fn tls_works_with_the_right_authority_only() {
+fn tls_requires_trusted_authority() {
     run(async {
         let server = Setup::default().tls().start(&Flavor::one());
         for scheme in ["rediss", "valkeys"] {
             let url = format!("{scheme}://127.0.0.1:{}", server.tls_port());
-            let trusting = patient(Client::builder(&url)).root_certificate(server.authority());
-            works(&trusting.connect().await.unwrap()).await;
+            let trusting =
+                with_long_timeouts(Client::builder(&url)).root_certificate(server.authority());
+            assert_works(&trusting.connect().await.unwrap()).await;
             let error = Client::connect(&url).await.unwrap_err();
             assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
         }
         let plain = format!("redis://127.0.0.1:{}", server.tls_port());
         assert!(
             Client::connect(&plain).await.is_err(),
-            "no fall-back to plain text"
+            "the client fell back to plain text"
         );
     });
 }
 
 #[test]
-fn a_server_that_asks_who_we_are_is_shown_our_certificate() {
-    show_certificate(AMPLE);
+fn client_certificate_is_presented() {
+    present_certificate(AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures how soon errors are returned"]
-fn client_certificate_refused_is_reported_in_time() {
-    show_certificate(Duration::from_secs(8));
+fn rejected_client_certificate_fails_in_time() {
+    present_certificate(Duration::from_secs(8));
 }
 
-fn show_certificate(limit: Duration) {
+fn present_certificate(limit: Duration) {
     on_every_server(|plain| async move {
         let flavor = Flavor::named(plain.name());
         let server = Setup::default().mutual_tls().start(&flavor);
@@ -125,7 +126,7 @@ fn show_certificate(limit: Duration) {
         let trusting = || Client::builder(&url).root_certificate(server.authority());
         let (certificate, key) = server.visitor();
         let known = trusting().client_certificate(certificate, key);
-        works(&patient(known).connect().await.unwrap()).await;
+        assert_works(&with_long_timeouts(known).connect().await.unwrap()).await;
         let (certificate, key) = stranger.visitor();
         let start = Instant::now();
         for refused in [
@@ -135,36 +136,36 @@ fn show_certificate(limit: Duration) {
             trusting().client_certificate("no certificate", "no key"),
         ] {
             let error = refused.connect().await.unwrap_err();
-            let told = matches!(
+            let expected = matches!(
                 error,
                 Error::Unavailable(_) | Error::Invalid { what: "url", .. }
             );
-            assert!(told, "{error:?}");
+            assert!(expected, "{error:?}");
         }
-        assert!(start.elapsed() < limit, "not within the limit");
+        assert!(start.elapsed() < limit, "the errors took too long");
     });
 }
 
 #[test]
-fn verification_is_turned_off_by_code_only() {
+fn url_cannot_disable_verification() {
     run(async {
         let server = Setup::default().tls().start(&Flavor::one());
         let url = format!("rediss://127.0.0.1:{}", server.tls_port());
         assert!(Client::connect(&url).await.is_err());
         assert!(Client::connect(&format!("{url}/#insecure")).await.is_err());
         let blind = Client::builder(&url).dangerously_trust_any_certificate();
-        works(&patient(blind).connect().await.unwrap()).await;
+        assert_works(&with_long_timeouts(blind).connect().await.unwrap()).await;
     });
 }
 
 #[test]
-fn a_replica_given_as_master_is_refused_with_a_hint() {
+fn replica_url_is_rejected_with_hint() {
     connect_to_replica(AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures how soon an error is returned"]
-fn replica_given_as_master_is_refused_at_once() {
+fn replica_url_is_rejected_within_two_seconds() {
     connect_to_replica(Duration::from_secs(2));
 }
 
@@ -183,7 +184,7 @@ fn connect_to_replica(limit: Duration) {
 }
 
 #[test]
-fn wrong_credentials_and_missing_rights_are_told_apart_from_outages() {
+fn missing_permissions_return_denied() {
     on_every_server(|server| async move {
         let port = server.port();
         let wrong = connect(&format!("redis://leasehold:wrong@127.0.0.1:{port}")).await;
@@ -219,17 +220,17 @@ fn wrong_credentials_and_missing_rights_are_told_apart_from_outages() {
 }
 
 #[test]
-fn a_server_out_of_reach_is_told_within_the_connect_limit() {
-    connect_in_vain(AMPLE);
+fn unreachable_server_fails_connect() {
+    connect_to_unreachable(AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures how soon an error is returned"]
-fn connect_timeout_is_kept_within_a_second() {
-    connect_in_vain(Duration::from_secs(1));
+fn unreachable_server_fails_at_connect_timeout() {
+    connect_to_unreachable(Duration::from_secs(1));
 }
 
-fn connect_in_vain(late: Duration) {
+fn connect_to_unreachable(tolerance: Duration) {
     run(async {
         let mut server = server();
         let proxy = Proxy::start(server.port());
@@ -239,7 +240,7 @@ fn connect_in_vain(late: Duration) {
         let start = Instant::now();
         let silent = connect(proxy.port()).await;
         assert!(matches!(silent, Err(Error::Unavailable(_))), "{silent:?}");
-        assert!(start.elapsed() < limit + late);
+        assert!(start.elapsed() < limit + tolerance);
         server.kill();
         let down = connect(server.port()).await;
         assert!(matches!(down, Err(Error::Unavailable(_))), "{down:?}");
@@ -247,7 +248,7 @@ fn connect_in_vain(late: Duration) {
 }
 
 #[test]
-fn an_address_that_makes_no_sense_is_refused() {
+fn malformed_url_is_rejected() {
     run(async {
         for url in [
             "",
@@ -266,27 +267,28 @@ fn an_address_that_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn a_long_outage_is_borne_by_those_who_wait() {
+fn waiter_survives_long_outage() {
     wait_through_outage(Duration::from_secs(1), AMPLE);
 }
 
 #[test]
-#[ignore = "deep: measures a latency, after an outage longer than the driver's own supervision bears"]
-fn waiter_after_long_outage_is_woken_at_once() {
+#[ignore = "deep: measures a latency, after an outage longer than the driver's own retries cover"]
+fn waiter_is_woken_promptly_after_long_outage() {
     wait_through_outage(Duration::from_secs(8), Duration::from_millis(600));
 }
 
-/// After an outage of this length, a waiter gets the lock within `limit` after its release.
+/// Waits through an outage. The waiter must acquire the lock within `limit`
+/// after the next release.
 fn wait_through_outage(outage: Duration, limit: Duration) {
     run(async {
         let mut server = server();
         let client = client(&server).await;
         let name = name();
-        server.tell(&["SET", &key(&name), "somebody"]);
+        server.tell(&["SET", &key(&name), "foreign"]);
         let mutex = client.mutex(&name);
         let waiting = tokio::spawn(mutex.lock().into_future());
         let waited_for = |server: &Server| !channels(server).is_empty();
-        eventually("a waiter", || waited_for(&server)).await;
+        eventually("the waiter subscribes", || waited_for(&server)).await;
         server.kill();
         let at_once = client.mutex("other").try_lock().await;
         assert!(
@@ -300,33 +302,33 @@ fn wait_through_outage(outage: Duration, limit: Duration) {
         assert!(!waiting.is_finished());
         server.restart();
         let got = tokio::time::timeout(AMPLE, waiting).await;
-        let guard = got.expect("in time").unwrap().unwrap();
-        // Subscriptions and renewals are back, too.
+        let guard = got.expect("the waiter acquires the lock").unwrap().unwrap();
+        // Subscriptions and renewals work again, too.
         let mutex = client.mutex(&name);
         let next =
             tokio::spawn(async move { mutex.lock().await.map(|guard| (Instant::now(), guard)) });
-        eventually("a waiter", || waited_for(&server)).await;
-        until_renewed(&[guard.lease()]).await;
+        eventually("the waiter subscribes", || waited_for(&server)).await;
+        wait_for_renewal(&[guard.lease()]).await;
         let released = Instant::now();
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let (got, _guard) = next.await.unwrap().unwrap();
         let took = got - released;
-        assert!(took < limit, "not by push: {took:?}");
+        assert!(took < limit, "woken by polling after {took:?}");
     });
 }
 
 #[test]
-fn an_outage_that_does_not_end_is_told_to_those_who_wait() {
-    wait_in_vain(AMPLE);
+fn endless_outage_fails_waiters() {
+    wait_through_endless_outage(AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures how soon an error is returned"]
-fn outage_limit_is_kept() {
-    wait_in_vain(Duration::from_secs(3));
+fn endless_outage_fails_waiters_at_max_outage() {
+    wait_through_endless_outage(Duration::from_secs(3));
 }
 
-fn wait_in_vain(most: Duration) {
+fn wait_through_endless_outage(max_wait: Duration) {
     run(async {
         let mut server = server();
         let limit = Duration::from_secs(1);
@@ -344,12 +346,12 @@ fn wait_in_vain(most: Duration) {
             "{error:?}"
         );
         let took = start.elapsed();
-        assert!(took >= limit && took < most, "{took:?}");
+        assert!(took >= limit && took < max_wait, "{took:?}");
     });
 }
 
 #[test]
-fn a_client_outlives_the_runtime_that_connected_it() {
+fn client_outlives_its_runtime() {
     let server = server();
     let client = run(async { connect(&url_at(server.port())).await.unwrap() });
     for _ in 0..3 {
@@ -362,7 +364,7 @@ fn a_client_outlives_the_runtime_that_connected_it() {
 }
 
 #[test]
-fn scripts_flushed_from_the_server_are_taught_again() {
+fn flushed_scripts_are_loaded_again() {
     on_every_server(|server| async move {
         let client = client(&server).await;
         let guard = client.mutex(&name()).lock().await.unwrap();
@@ -370,17 +372,18 @@ fn scripts_flushed_from_the_server_are_taught_again() {
             server.tell(&["SCRIPT", "FLUSH"]);
             guard.extend(LEASE).await.unwrap();
             server.tell(&["SCRIPT", "FLUSH"]);
-            works(&client).await;
+            assert_works(&client).await;
         }
         server.tell(&["SCRIPT", "FLUSH"]);
-        until_renewed(&[guard.lease()]).await;
+        wait_for_renewal(&[guard.lease()]).await;
     });
 }
 
-/// A client that lost its server returns to it at a random moment: many clients do not return at once.
+/// Clients reconnect after a random delay, so that many do not reconnect at
+/// once.
 #[test]
 #[ignore = "deep: measures when clients reconnect"]
-fn idle_clients_reconnect_at_different_moments() {
+fn idle_clients_reconnect_with_jitter() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
@@ -396,12 +399,12 @@ fn idle_clients_reconnect_at_different_moments() {
                 .filter_map(|line| Some(line.split_once(' ')?.0.to_owned()))
                 .collect()
         };
-        eventually("all connected", || keepers().len() == 12).await;
+        eventually("all clients connect", || keepers().len() == 12).await;
         let before = keepers();
         proxy.sever();
         let start = Instant::now();
         let mut soon = 0;
-        eventually("all back", || {
+        eventually("all clients reconnect", || {
             let back = keepers().difference(&before).count();
             if start.elapsed() < Duration::from_millis(100) {
                 soon = back;
@@ -410,6 +413,6 @@ fn idle_clients_reconnect_at_different_moments() {
         })
         .await;
         // One is expected.
-        assert!(soon <= 6, "{soon} of 12 were back within 100 ms");
+        assert!(soon <= 6, "{soon} of 12 reconnected within 100 ms");
     });
 }

@@ -1,42 +1,46 @@
-//! What a fleet of clients costs a server: while they do nothing, and when all of them come back.
+//! The load of many clients on a server: while they are idle, and when all of
+//! them reconnect.
 //!
-//! The figures are those of `docs/scale.md`. They are processor time of the servers, which other programs on the same
-//! machine change little; times on the clock they do change. Every client is a real one, with its keeper's thread and
-//! its connections, in this process.
+//! The results are in `docs/scale.md`. They are processor time of the servers,
+//! which other programs on the same machine hardly affect, unlike wall-clock
+//! time. Each client is complete, with its keeper thread and its connections,
+//! in this process.
 
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Guard, Quorum};
 use testkit::{Flavor, Server, Setup};
 
-use crate::support::deployment::{cluster, cluster_url, group, rule_with, sentinel_builder};
-use crate::support::{AMPLE, patient, run, url_at};
+use crate::support::deployment::{cluster, cluster_url, group, rule_with_grants, sentinel_builder};
+use crate::support::{AMPLE, run, url_at, with_long_timeouts};
 use testkit::group::GROUP;
 
-/// Clients that do nothing.
+/// The number of idle clients.
 const IDLE: usize = 200;
 
-/// How long they are watched, and the servers without them.
-const WATCHED: Duration = Duration::from_secs(30);
+/// How long to measure the servers, with and without clients.
+const MEASURED: Duration = Duration::from_secs(30);
 
-/// How long a server that was killed is away.
-const AWAY: Duration = Duration::from_secs(2);
+/// How long a killed server stays down.
+const DOWNTIME: Duration = Duration::from_secs(2);
 
-/// How often the server is asked who is back.
+/// How often to count the reconnected clients.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Clients that come back; `LEASEHOLD_FLEET` overrides it.
-fn fleet() -> usize {
-    let fleet = std::env::var("LEASEHOLD_FLEET").ok();
-    fleet.and_then(|fleet| fleet.parse().ok()).unwrap_or(1000)
+/// Returns the number of clients that reconnect, which `LEASEHOLD_FLEET` sets.
+fn fleet_size() -> usize {
+    let fleet_size = std::env::var("LEASEHOLD_FLEET").ok();
+    fleet_size
+        .and_then(|fleet_size| fleet_size.parse().ok())
+        .unwrap_or(1000)
 }
 
-/// What processes have done since they were started.
+/// The work of processes since they started.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     commands: f64,
     connections: f64,
-    processor: Duration,
+    cpu_time: Duration,
 }
 
 impl Load {
@@ -46,7 +50,7 @@ impl Load {
         Self {
             commands: servers.iter().map(commands).sum(),
             connections: servers.iter().map(connections).sum(),
-            processor: servers.iter().map(|one| processor(one.pid())).sum(),
+            cpu_time: servers.iter().map(|one| cpu_time(one.pid())).sum(),
         }
     }
 
@@ -54,14 +58,14 @@ impl Load {
         Self {
             commands: self.commands - before.commands,
             connections: self.connections - before.connections,
-            processor: self.processor.saturating_sub(before.processor),
+            cpu_time: self.cpu_time.saturating_sub(before.cpu_time),
         }
     }
 }
 
-/// The processor time of a process, of all its threads that live.
-fn processor(pid: u32) -> Duration {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+/// Returns the processor time of all live threads of a process.
+fn cpu_time(pid: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process is running");
     let nanos = threads.filter_map(|thread| {
         let times = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
         times.split(' ').next()?.parse::<u64>().ok()
@@ -69,7 +73,7 @@ fn processor(pid: u32) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// Prints what idle clients cost, less what the servers do without any.
+/// Prints the cost of idle clients, without that of the servers alone.
 async fn report_idle<C>(
     what: &str,
     load: impl Fn() -> Load,
@@ -77,7 +81,7 @@ async fn report_idle<C>(
 ) -> (f64, f64) {
     let watch = async || {
         let before = load();
-        tokio::time::sleep(WATCHED).await;
+        tokio::time::sleep(MEASURED).await;
         load().since(before)
     };
     let alone = watch().await;
@@ -85,28 +89,33 @@ async fn report_idle<C>(
     for _ in 0..IDLE {
         clients.push(connect().await);
     }
-    // What belongs to connecting is over.
+    // Connecting is over.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let with = watch().await;
-    let each = IDLE as f64 * WATCHED.as_secs_f64();
+    let each = IDLE as f64 * MEASURED.as_secs_f64();
     let commands = (with.commands - alone.commands) / each;
-    let micros = (with.processor.as_secs_f64() - alone.processor.as_secs_f64()) * 1e6 / each;
+    let micros = (with.cpu_time.as_secs_f64() - alone.cpu_time.as_secs_f64()) * 1e6 / each;
     println!(
-        "{what}: {IDLE} idle clients, each {commands:.3} commands and {micros:.2} us of processor a second \
+        "{what}: {IDLE} idle clients, each {commands:.3} commands and {micros:.2} us of cpu_time a second \
          (servers alone: {:.0} us a second)",
-        alone.processor.as_secs_f64() * 1e6 / WATCHED.as_secs_f64(),
+        alone.cpu_time.as_secs_f64() * 1e6 / MEASURED.as_secs_f64(),
     );
     (commands, micros)
 }
 
 #[test]
 #[ignore = "deep: measures what idle clients cost, for minutes"]
-fn idle_fleet_costs_servers_little() {
+fn idle_clients_cost_servers_little() {
     run(async {
         let flavor = Flavor::one();
         let server = [crate::support::server()];
         let url = url_at(server[0].port());
-        let connect = async || patient(Client::builder(&url)).connect().await.unwrap();
+        let connect = async || {
+            with_long_timeouts(Client::builder(&url))
+                .connect()
+                .await
+                .unwrap()
+        };
         let (commands, _) = report_idle("one server", || Load::of(&server), connect).await;
         assert!(commands < 0.1, "{commands}");
         drop(server);
@@ -116,7 +125,7 @@ fn idle_fleet_costs_servers_little() {
             let mut load = Load::of(group.servers());
             for (pid, commands) in group.sentinel_loads() {
                 load.commands += commands as f64;
-                load.processor += processor(pid);
+                load.cpu_time += cpu_time(pid);
             }
             load
         };
@@ -127,13 +136,18 @@ fn idle_fleet_costs_servers_little() {
 
         let cluster = cluster(&flavor);
         let url = cluster_url(&cluster);
-        let connect = async || patient(Client::builder(&url)).connect().await.unwrap();
+        let connect = async || {
+            with_long_timeouts(Client::builder(&url))
+                .connect()
+                .await
+                .unwrap()
+        };
         let load = || Load::of(cluster.servers());
         let (commands, _) = report_idle("Cluster, three masters", load, connect).await;
         assert!(commands < 1.0, "{commands}");
         drop(cluster);
 
-        let rule = rule_with(&flavor, &["+info"]);
+        let rule = rule_with_grants(&flavor, &["+info"]);
         let setup = Setup::default().user(&rule);
         let three: Vec<_> = (0..3).map(|_| setup.clone().start(&flavor)).collect();
         let urls: Vec<_> = three.iter().map(|one| url_at(one.port())).collect();
@@ -146,38 +160,38 @@ fn idle_fleet_costs_servers_little() {
 }
 
 #[test]
-#[ignore = "deep: measures how a thousand clients come back"]
-fn herd_comes_back() {
+#[ignore = "deep: measures how a thousand clients reconnect"]
+fn clients_reconnect_after_restart() {
     run(async {
-        let server = herd_setup().start(&Flavor::one());
+        let server = persistent_setup().start(&Flavor::one());
         let url = url_at(server.port());
-        come_back("without TLS", server, || Client::builder(&url)).await;
+        reconnect_all("without TLS", server, || Client::builder(&url)).await;
     });
 }
 
 #[test]
-#[ignore = "deep: measures how a thousand clients come back by TLS"]
-fn herd_comes_back_by_tls() {
+#[ignore = "deep: measures how a thousand clients reconnect over TLS"]
+fn clients_reconnect_after_restart_over_tls() {
     run(async {
-        let server = herd_setup().tls().start(&Flavor::one());
+        let server = persistent_setup().tls().start(&Flavor::one());
         let authority = server.authority().to_owned();
         let url = url_at(server.tls_port()).replace("redis://", "rediss://");
         let builder = || Client::builder(&url).root_certificate(authority.as_str());
-        come_back("with TLS", server, builder).await;
+        reconnect_all("with TLS", server, builder).await;
     });
 }
 
-/// A server that has its locks again when it is started anew.
-fn herd_setup() -> Setup {
-    let rule = rule_with(&Flavor::one(), &[]);
+/// A server that keeps its locks across a restart.
+fn persistent_setup() -> Setup {
+    let rule = rule_with_grants(&Flavor::one(), &[]);
     let setup = Setup::default().user(&rule).option("appendonly", "yes");
     setup.option("maxclients", "15000")
 }
 
-/// Every second client holds a lock, and every other waits for that lock.
-async fn come_back(what: &str, mut server: Server, builder: impl Fn() -> ClientBuilder) {
+/// Every other client holds a lock, and the next one waits for it.
+async fn reconnect_all(what: &str, mut server: Server, builder: impl Fn() -> ClientBuilder) {
     let (mut clients, mut guards, mut waiters) = (Vec::new(), Vec::<Guard>::new(), Vec::new());
-    for number in 0..fleet() {
+    for number in 0..fleet_size() {
         let client = builder().connect().await.unwrap();
         let mutex = client.mutex(&format!("fleet:{}", number / 2));
         if number % 2 == 0 {
@@ -189,28 +203,28 @@ async fn come_back(what: &str, mut server: Server, builder: impl Fn() -> ClientB
         }
         clients.push(client);
     }
-    until_all_are_back(&server, what, "connected", Load::default()).await;
+    wait_for_reconnect(&server, what, "connected", Load::default()).await;
 
     let before = Load::of(std::slice::from_ref(&server));
     server.tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    until_all_are_back(&server, what, "CLIENT KILL", before).await;
+    wait_for_reconnect(&server, what, "CLIENT KILL", before).await;
 
     server.kill();
-    tokio::time::sleep(AWAY).await;
+    tokio::time::sleep(DOWNTIME).await;
     server.restart();
-    until_all_are_back(&server, what, "killed and restarted", Load::default()).await;
+    wait_for_reconnect(&server, what, "killed and restarted", Load::default()).await;
 
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     let valid = guards.iter().filter(|guard| guard.check().is_ok()).count();
-    assert_eq!(valid, guards.len(), "locks that are still held");
+    assert_eq!(valid, guards.len(), "a lease was lost");
 }
 
-/// Waits until every client listens again, and prints what that took.
-async fn until_all_are_back(server: &Server, what: &str, after: &str, before: Load) {
+/// Waits until every client subscribes again, and prints the cost.
+async fn wait_for_reconnect(server: &Server, what: &str, after: &str, before: Load) {
     let start = Instant::now();
     let mut control = server.connect();
-    let mut ask = move |words: &[&str]| control.ask(words).expect("a server that is up");
+    let mut ask = move |words: &[&str]| control.ask(words).expect("the server is up");
     let mut accepted = vec![(start, before.connections)];
     let listening = loop {
         accepted.push((Instant::now(), server.info("total_connections_received")));
@@ -219,27 +233,27 @@ async fn until_all_are_back(server: &Server, what: &str, after: &str, before: Lo
             let count = ask(&["PUBSUB", "SHARDNUMSUB", channel.text()]);
             count.list()[1].int()
         });
-        if listening as usize >= fleet() || start.elapsed() > AMPLE {
+        if listening as usize >= fleet_size() || start.elapsed() > AMPLE {
             break listening;
         }
         tokio::time::sleep(TICK).await;
     };
     let took = start.elapsed();
-    // Waiters and requests have a connection too, a moment later.
+    // Waiters and requests open their connections a moment later.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let peak = peak(&accepted);
     let load = Load::of(std::slice::from_ref(server)).since(before);
     println!(
-        "{what}, {after}: {listening} clients back in {:.2} s; at most {peak:.0} connections a second; \
-         processor of the server {:.2} s, {:.0} us for each client",
+        "{what}, {after}: {listening} clients reconnected in {:.2} s; at most {peak:.0} connections a second; \
+         cpu_time of the server {:.2} s, {:.0} us for each client",
         took.as_secs_f64(),
-        load.processor.as_secs_f64(),
-        load.processor.as_secs_f64() * 1e6 / fleet() as f64,
+        load.cpu_time.as_secs_f64(),
+        load.cpu_time.as_secs_f64() * 1e6 / fleet_size() as f64,
     );
-    assert_eq!(listening as usize, fleet());
+    assert_eq!(listening as usize, fleet_size());
 }
 
-/// The most connections that were accepted within a second, or in all if that took less.
+/// Returns the most connections accepted within one second.
 fn peak(accepted: &[(Instant, f64)]) -> f64 {
     let within = |(at, count): &(Instant, f64)| {
         let later = accepted.iter().filter(|(then, _)| *then >= *at);

@@ -1,25 +1,26 @@
-//! A majority of five: minorities that fail cost nothing, majorities that fail are told, and nothing is forgotten.
+//! Quorums of five: a failed minority costs nothing, a failed majority is
+//! reported, and no lock is granted twice.
 
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss, Quorum, QuorumBuilder, ReleaseOutcome};
 use testkit::{Fault, Flavor, Proxy, Server};
 
-use crate::support::deployment::{Deployment, Five, builder_of};
+use crate::support::deployment::{Deployment, FiveServers, quorum_builder};
 use crate::support::{AMPLE, LEASE, SHORT, eventually, key, name, percentile, run, scaled, url_at};
 
-/// How long a node has to answer unless a test says otherwise.
-const DEFAULT: Duration = Duration::from_millis(200);
+/// The request timeout of a node, unless a test sets its own.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Each of the five behind a network of its own.
-struct Networked {
-    five: Five,
+/// Five servers, each behind its own proxy.
+struct ProxiedServers {
+    five: FiveServers,
     proxies: Vec<Proxy>,
 }
 
-impl Networked {
+impl ProxiedServers {
     fn start() -> Self {
-        let five = Five::start(&Flavor::one());
+        let five = FiveServers::start(&Flavor::one());
         let ports = five.servers.iter().map(Server::port);
         let proxies = ports.map(Proxy::start).collect();
         Self { five, proxies }
@@ -27,10 +28,10 @@ impl Networked {
 
     fn builder(&self) -> QuorumBuilder {
         let ports = self.proxies.iter().map(Proxy::port);
-        builder_of(ports.map(url_at).collect())
+        quorum_builder(ports.map(url_at).collect())
     }
 
-    /// Brings two nodes into a state, or both of them back.
+    /// Puts two nodes into a state, or restores them.
     fn set(&self, state: &str, on: bool) {
         for index in [1, 3] {
             let (proxy, server) = (&self.proxies[index], &self.five.servers[index]);
@@ -47,12 +48,12 @@ impl Networked {
 
 const STATES: [&str; 3] = ["slow", "cut off", "paused"];
 
-/// With timeouts that a stall of the machine does not reach.
-fn patient(builder: QuorumBuilder) -> QuorumBuilder {
+/// Sets timeouts that survive a stall of the machine.
+fn with_long_timeouts(builder: QuorumBuilder) -> QuorumBuilder {
     builder.request_timeout(LEASE / 2).connect_timeout(LEASE)
 }
 
-/// How long so many acquisitions took, sorted.
+/// Returns the sorted durations of `count` acquisitions.
 async fn acquire(quorum: &Quorum, count: u64) -> Vec<Duration> {
     let mut times = Vec::new();
     for _ in 0..count {
@@ -67,9 +68,9 @@ async fn acquire(quorum: &Quorum, count: u64) -> Vec<Duration> {
 }
 
 #[test]
-fn quorum_without_two_of_five_grants_and_releases() {
+fn minority_failure_keeps_quorum_working() {
     run(async {
-        let mut net = Networked::start();
+        let mut net = ProxiedServers::start();
         let quorum = net.builder().connect().await.unwrap();
         for state in STATES {
             net.set(state, true);
@@ -85,28 +86,28 @@ fn quorum_without_two_of_five_grants_and_releases() {
 
 #[test]
 #[ignore = "deep: compares latencies"]
-fn two_of_five_that_are_slow_cut_off_or_dead_cost_nothing() {
+fn minority_failure_adds_no_latency() {
     run(async {
-        let mut net = Networked::start();
-        let builder = net.builder().request_timeout(DEFAULT);
+        let mut net = ProxiedServers::start();
+        let builder = net.builder().request_timeout(REQUEST_TIMEOUT);
         let quorum = builder.connect().await.unwrap();
         acquire(&quorum, 50).await;
         for state in STATES {
-            // Healthy and not, one after the other, so that both see the same machine.
-            let (mut well, mut ill) = (Vec::new(), Vec::new());
+            // Alternate, so that both see the same machine.
+            let (mut healthy, mut impaired) = (Vec::new(), Vec::new());
             for _ in 0..2 {
-                well.extend(acquire(&quorum, 100).await);
+                healthy.extend(acquire(&quorum, 100).await);
                 net.set(state, true);
-                ill.extend(acquire(&quorum, 100).await);
+                impaired.extend(acquire(&quorum, 100).await);
                 net.set(state, false);
-                // What was sent to them is worked off.
+                // Let the nodes finish what was sent to them.
                 tokio::time::sleep(Duration::from_millis(1500)).await;
             }
-            well.sort_unstable();
-            ill.sort_unstable();
-            let (well, ill) = (percentile(&well, 500), percentile(&ill, 500));
-            let ratio = ill.as_secs_f64() / well.as_secs_f64();
-            println!("two {state}: p50 {ill:?} against {well:?}, {ratio:.2} times");
+            healthy.sort_unstable();
+            impaired.sort_unstable();
+            let (healthy, impaired) = (percentile(&healthy, 500), percentile(&impaired, 500));
+            let ratio = impaired.as_secs_f64() / healthy.as_secs_f64();
+            println!("two {state}: p50 {impaired:?} against {healthy:?}, {ratio:.2} times");
             assert!(ratio <= 1.5, "two {state}: {ratio:.2}");
         }
         for index in [1, 3] {
@@ -117,25 +118,27 @@ fn two_of_five_that_are_slow_cut_off_or_dead_cost_nothing() {
 }
 
 #[test]
-fn three_of_five_dead_is_told_in_time_and_leaves_nothing() {
+fn dead_majority_fails_and_leaves_nothing() {
     lose_majority(AMPLE, AMPLE);
 }
 
 #[test]
 #[ignore = "deep: measures how soon errors are returned"]
-fn majority_that_is_dead_is_reported_in_time() {
+fn dead_majority_fails_within_limit() {
     lose_majority(Duration::from_millis(1500), Duration::from_secs(4));
 }
 
-/// An attempt must fail within `limit`, and a connect within `connect_limit`.
+/// Kills a majority. An attempt must fail within `limit`, and a connect within
+/// `connect_limit`.
 fn lose_majority(limit: Duration, connect_limit: Duration) {
     run(async {
-        let mut five = Five::start(&Flavor::one());
-        let builder = || five.builder().request_timeout(DEFAULT);
-        // Long enough that a stall does not end it at the nodes, which would be reported as another loss.
-        let holding = builder().lease(LEASE / 2).connect_timeout(LEASE);
-        let quorum = holding.connect().await.unwrap();
-        let late = builder().connect_timeout(Duration::from_secs(2));
+        let mut five = FiveServers::start(&Flavor::one());
+        let builder = || five.builder().request_timeout(REQUEST_TIMEOUT);
+        // A stall must not expire the lease on the nodes, which would be
+        // another loss.
+        let holder_builder = builder().lease(LEASE / 2).connect_timeout(LEASE);
+        let quorum = holder_builder.connect().await.unwrap();
+        let late_builder = builder().connect_timeout(Duration::from_secs(2));
         let held = quorum.mutex(&name()).lock().await.unwrap();
         for index in [0, 2, 4] {
             five.servers[index].kill();
@@ -148,55 +151,61 @@ fn lose_majority(limit: Duration, connect_limit: Duration) {
             let took = start.elapsed();
             assert!(took < limit, "reported after {took:?}");
         }
-        let none = || five.having(&name) == 0;
-        eventually("nothing left", none).await;
+        let none = || five.count_with_key(&name) == 0;
+        eventually("no node has the lock", none).await;
         assert_eq!(held.lost().await, Some(Loss::Expired));
         let start = Instant::now();
-        let error = late.connect().await.unwrap_err();
+        let error = late_builder.connect().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         assert!(start.elapsed() < connect_limit);
     });
 }
 
 #[test]
-fn a_node_started_again_votes_when_every_lease_has_ended_and_is_filled_in() {
+fn restarted_node_rejoins_after_max_lease() {
     run(async {
-        const LONGEST: Duration = Duration::from_secs(8);
-        let mut five = Five::start(&Flavor::one());
-        let builder = five.builder().lease(LONGEST).max_lease(LONGEST);
+        const MAX_LEASE: Duration = Duration::from_secs(8);
+        let mut five = FiveServers::start(&Flavor::one());
+        let builder = five.builder().lease(MAX_LEASE).max_lease(MAX_LEASE);
         let quorum = builder.connect().await.unwrap();
         let name = name();
         let held = quorum.mutex(&name).lock().await.unwrap();
-        eventually("at all", || five.having(&name) == 5).await;
+        eventually("all nodes have the lock", || {
+            five.count_with_key(&name) == 5
+        })
+        .await;
         let restarted = Instant::now();
         five.servers[0].restart();
         five.servers[3].restart();
-        // A third of them gone would be one too many: the two do not vote yet.
+        // The two restarted nodes do not vote yet.
         loop {
-            let having = five.having(&name);
+            let count = five.count_with_key(&name);
             let after = restarted.elapsed();
-            if after >= LONGEST {
+            if after >= MAX_LEASE {
                 break;
             }
-            assert_eq!(having, 3, "let in early, after {after:?}");
+            assert_eq!(count, 3, "rejoined early, after {after:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        eventually("let in and filled in", || five.having(&name) == 5).await;
+        eventually("the nodes rejoin and are repaired", || {
+            five.count_with_key(&name) == 5
+        })
+        .await;
         held.check().unwrap();
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
-        let of_most = || five.having(&name) <= 2;
-        eventually("released", of_most).await;
-        // One that did not hear of it forgets it with the lease.
-        eventually("gone", || five.having(&name) == 0).await;
+        let on_minority = || five.count_with_key(&name) <= 2;
+        eventually("the lock is released", on_minority).await;
+        // A node that missed the release keeps the lock until its lease ends.
+        eventually("no node has the lock", || five.count_with_key(&name) == 0).await;
     });
 }
 
 #[test]
-fn a_majority_that_forgot_is_not_trusted_until_told() {
+fn restarted_majority_requires_bootstrap() {
     run(async {
-        const LONGEST: Duration = Duration::from_secs(1);
-        let mut five = Five::start(&Flavor::one());
-        let builder = five.builder().lease(SHORT).max_lease(LONGEST);
+        const MAX_LEASE: Duration = Duration::from_secs(1);
+        let mut five = FiveServers::start(&Flavor::one());
+        let builder = five.builder().lease(SHORT).max_lease(MAX_LEASE);
         let quorum = builder.connect().await.unwrap();
         let name = name();
         let first = quorum.mutex(&name).lock().await.unwrap();
@@ -205,7 +214,7 @@ fn a_majority_that_forgot_is_not_trusted_until_told() {
             five.servers[index].restart();
         }
         assert!(first.lost().await.is_some());
-        tokio::time::sleep(LONGEST + Duration::from_secs(2)).await;
+        tokio::time::sleep(MAX_LEASE + Duration::from_secs(2)).await;
         let error = quorum.mutex(&name).try_lock().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         five.builder().bootstrap().await.unwrap();
@@ -215,7 +224,7 @@ fn a_majority_that_forgot_is_not_trusted_until_told() {
 }
 
 #[test]
-fn a_virgin_quorum_must_be_founded_and_all_must_be_there() {
+fn bootstrap_requires_all_nodes() {
     run(async {
         let servers: Vec<_> = (0..3).map(|_| Server::start(&Flavor::one())).collect();
         let urls: Vec<_> = servers
@@ -242,15 +251,25 @@ fn a_virgin_quorum_must_be_founded_and_all_must_be_there() {
         let wrong = urls
             .iter()
             .map(|url| url.replace("redis://", "redis://u:wrong@"));
-        let wrong = patient(Quorum::builder(wrong)).connect_timeout(LEASE / 2);
+        let wrong = with_long_timeouts(Quorum::builder(wrong)).connect_timeout(LEASE / 2);
         let error = wrong.connect().await.unwrap_err();
         assert!(matches!(error, Error::Denied(_)), "{error:?}");
-        patient(Quorum::builder(urls.clone()))
+        with_long_timeouts(Quorum::builder(urls.clone()))
             .bootstrap()
             .await
             .unwrap();
-        let quorum = patient(Quorum::builder(urls)).connect().await.unwrap();
+        let quorum = with_long_timeouts(Quorum::builder(urls))
+            .connect()
+            .await
+            .unwrap();
         let mutex = quorum.mutex(&name());
+        for outcome in [
+            mutex.lock().lease(Duration::from_secs(61)).await,
+            mutex.lock().fixed_lease(Duration::from_secs(61)).await,
+        ] {
+            let invalid = matches!(outcome, Err(Error::Invalid { what: "lease", .. }));
+            assert!(invalid, "{outcome:?}");
+        }
         let too_long = mutex
             .lock()
             .lease(Duration::from_secs(61))
@@ -281,8 +300,8 @@ fn a_virgin_quorum_must_be_founded_and_all_must_be_there() {
 }
 
 #[test]
-fn a_quorum_outlives_the_runtime_that_connected_it() {
-    let five = Five::start(&Flavor::one());
+fn quorum_outlives_its_runtime() {
+    let five = FiveServers::start(&Flavor::one());
     let quorum = run(async {
         let quorum = five.builder().connect().await.unwrap();
         acquire(&quorum, 3).await;
@@ -298,9 +317,9 @@ fn a_quorum_outlives_the_runtime_that_connected_it() {
 }
 
 #[test]
-fn a_key_of_another_type_is_told() {
+fn other_data_type_returns_wrong_type() {
     run(async {
-        let five = Five::start(&Flavor::one());
+        let five = FiveServers::start(&Flavor::one());
         let quorum = five.client().await;
         let name = name();
         for server in &five.servers {
@@ -312,9 +331,9 @@ fn a_key_of_another_type_is_told() {
 }
 
 #[test]
-fn many_who_try_at_once_all_get_their_turn() {
+fn contending_clients_all_acquire() {
     run(async {
-        let five = Five::start(&Flavor::one());
+        let five = FiveServers::start(&Flavor::one());
         let (name, turns) = (name(), scaled(10));
         let mut tasks = Vec::new();
         for _ in 0..6 {
@@ -337,6 +356,6 @@ fn many_who_try_at_once_all_get_their_turn() {
         }
         tokens.sort_unstable();
         tokens.dedup();
-        assert_eq!(tokens.len() as u64, 6 * turns, "a token was given twice");
+        assert_eq!(tokens.len() as u64, 6 * turns, "a token was issued twice");
     });
 }

@@ -1,4 +1,4 @@
-//! A group with sentinels: the client is where the master is, before, during and after a failover.
+//! Sentinel: the client follows the master before, during and after a failover.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,26 @@ use leasehold::{Client, Error, Guard, ReleaseOutcome};
 use testkit::group::{GROUP, Group};
 use testkit::{Flavor, Server};
 
-use crate::support::contract::{KINDS, any_lock, passed_on};
+use crate::support::contract::{KINDS, any_lock, release_to_next};
 use crate::support::deployment::{group, sentinel_builder};
-use crate::support::deployment::{until_found, until_waited_for};
-use crate::support::{AMPLE, PASSWORD, exists, name, patient, run, until_renewed};
+use crate::support::deployment::{wait_for_new_master, wait_for_waiters};
+use crate::support::{AMPLE, PASSWORD, exists, name, run, wait_for_renewal, with_long_timeouts};
 
-/// It bears outages for longer than sentinels take to agree on a busy machine.
+/// Connects a client that retries through outages for longer than sentinels
+/// take to agree on a busy machine.
 async fn client(group: &Group) -> Client {
-    let builder = patient(sentinel_builder(group, GROUP)).max_outage(AMPLE * 2);
+    let builder = with_long_timeouts(sentinel_builder(group, GROUP)).max_outage(AMPLE * 2);
     builder.connect().await.unwrap()
 }
 
 #[test]
-fn locks_are_taken_and_waited_for_on_the_master_also_after_a_failover() {
+fn sentinel_failover_keeps_waiters() {
     wait_through_failover(&[Flavor::one()]);
 }
 
 #[test]
 #[ignore = "deep: repeats a failover on every server"]
-fn sentinel_failover_on_every_server_passes_locks_on() {
+fn sentinel_failover_keeps_waiters_on_all_servers() {
     wait_through_failover(&Flavor::all());
 }
 
@@ -41,21 +42,22 @@ fn wait_through_failover(flavors: &[Flavor]) {
                 let next = tokio::spawn(any_lock(&other, name, kind).into_future());
                 waiting.push((guard, next));
             }
-            // On a server that has all slots, one channel is enough for all kinds with a queue.
-            until_waited_for(group.server(0), 2).await;
+            // On a server that owns all slots, one channel serves all queued
+            // lock types.
+            wait_for_waiters(group.server(0), 2).await;
             let killed = Instant::now();
             group.kill(0);
             group.until_master_is_not(0);
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
-            until_found(&one, &name()).await;
+            wait_for_new_master(&one, &name()).await;
             let master = group.master();
             let mut guards = Vec::new();
             for (name, (guard, next)) in names.iter().zip(waiting) {
-                guards.push(passed_on(guard, next).await);
+                guards.push(release_to_next(guard, next).await);
                 assert!(exists(group.server(master), name));
             }
             let leases: Vec<_> = guards.iter().map(Guard::lease).collect();
-            until_renewed(&leases).await;
+            wait_for_renewal(&leases).await;
             for (name, guard) in names.iter().zip(guards) {
                 assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
                 assert!(!exists(group.server(master), name));
@@ -65,7 +67,7 @@ fn wait_through_failover(flavors: &[Flavor]) {
 }
 
 #[test]
-fn a_master_that_was_demoted_while_it_slept_is_left() {
+fn demoted_master_is_left() {
     leave_demoted_master(AMPLE);
 }
 
@@ -76,7 +78,7 @@ fn demoted_master_is_left_within_two_seconds() {
 }
 
 fn leave_demoted_master(limit: Duration) {
-    let talks = |server: &Server| {
+    let has_clients = |server: &Server| {
         let clients = server.ask(&["CLIENT", "LIST"]);
         clients.text().contains("name=leasehold")
     };
@@ -89,9 +91,9 @@ fn leave_demoted_master(limit: Duration) {
         group.server(0).resume();
         let master = group.server(group.master());
         let start = Instant::now();
-        while talks(group.server(0)) {
-            assert!(start.elapsed() < limit, "still talks to the old master");
-            // For a moment the old master may still be asked.
+        while has_clients(group.server(0)) {
+            assert!(start.elapsed() < limit, "still connected to the old master");
+            // The client may still reach the old master for a moment.
             if let Ok(guard) = client.mutex(&name()).lock().await {
                 let _ = guard.release().await;
             }
@@ -102,20 +104,24 @@ fn leave_demoted_master(limit: Duration) {
             assert!(exists(master, &name), "granted by the old master");
             assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         }
-        assert!(!talks(group.server(0)), "returned to the old master");
+        assert!(
+            !has_clients(group.server(0)),
+            "reconnected to the old master"
+        );
     });
 }
 
 #[test]
-fn a_sentinel_that_is_down_is_passed_over() {
+fn unreachable_sentinel_is_skipped() {
     run(async {
         let mut group = group(&Flavor::one());
         group.kill_sentinel(0);
         let client = client(&group).await;
         let guard = client.mutex(&name()).lock().await.unwrap();
         group.kill_sentinel(1);
-        // Without a majority there is no failover, but the last sentinel still knows the master.
-        until_renewed(&[guard.lease()]).await;
+        // Without a majority there is no failover, but the last sentinel still
+        // knows the master.
+        wait_for_renewal(&[guard.lease()]).await;
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let late = self::client(&group).await;
         let guard = late.mutex(&name()).lock().await.unwrap();
@@ -124,7 +130,7 @@ fn a_sentinel_that_is_down_is_passed_over() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn misconfiguration_is_reported() {
     run(async {
         let group = group(&Flavor::one());
         let error = sentinel_builder(&group, "another")

@@ -1,29 +1,31 @@
-//! Slots that move while requests are in flight: an unasked push is never taken for a reply.
+//! Slots that move while requests are in flight: an unsolicited push is never
+//! taken for a reply.
 
 use std::time::Duration;
 
 use leasehold::Client;
 use testkit::{Cluster, Flavor, Setup};
 
-use crate::support::deployment::{cluster_url, rule_with};
-use crate::support::{key, name, patient, run, scaled};
+use crate::support::deployment::{cluster_url, rule_with_grants};
+use crate::support::{key, name, run, scaled, with_long_timeouts};
 
-/// Clients that each have two requests in flight when a slot moves.
+/// The number of clients, each with two requests in flight when a slot moves.
 const CLIENTS: usize = 20;
 
-/// A cluster, the node that has the channel of this process, and where its slot moves to.
-struct Stage {
+/// A cluster, the node that owns the channel of this process, and where its
+/// slot moves.
+struct Migration {
     cluster: Cluster,
     at: usize,
     to: usize,
     slot: u16,
 }
 
-impl Stage {
+impl Migration {
     async fn new(flavor: &Flavor) -> Self {
-        let rule = rule_with(flavor, &["+cluster|slots", "+asking"]);
+        let rule = rule_with_grants(flavor, &["+cluster|slots", "+asking"]);
         let cluster = Cluster::start(&Setup::default().user(&rule), flavor, 3, false);
-        let client = patient(Client::builder(&cluster_url(&cluster)));
+        let client = with_long_timeouts(Client::builder(&cluster_url(&cluster)));
         let _client = client.connect().await.unwrap();
         let channels = |at: usize| {
             let pattern = ["PUBSUB", "SHARDCHANNELS", "leasehold:process:*"];
@@ -50,7 +52,7 @@ impl Stage {
         }
     }
 
-    /// A name whose key stays where it is.
+    /// Returns a name whose key stays on its node.
     fn name(&self) -> String {
         loop {
             let name = name();
@@ -61,18 +63,19 @@ impl Stage {
         }
     }
 
-    fn give_slot_to(&self, owner: usize, told: &[usize]) {
+    fn assign_slot(&self, owner: usize, nodes: &[usize]) {
         let id = self.cluster.server(owner).ask(&["CLUSTER", "MYID"]);
         let slot = self.slot.to_string();
-        for node in told {
+        for node in nodes {
             let server = self.cluster.server(*node);
             server.tell(&["CLUSTER", "SETSLOT", &slot, "NODE", id.text()]);
         }
     }
 
-    /// Moves the slot while the node is stopped and requests of every client lie in its sockets.
+    /// Moves the slot while the node is paused, with requests of every client
+    /// in its sockets.
     async fn move_slot_under_load(&self) {
-        self.give_slot_to(self.to, &[self.to]);
+        self.assign_slot(self.to, &[self.to]);
         let node = self.cluster.server(self.at);
         let id = self.cluster.server(self.to).ask(&["CLUSTER", "MYID"]);
         let mut control = node.connect();
@@ -88,24 +91,25 @@ impl Stage {
     }
 }
 
-/// One slot move beneath all clients; returns how many locks had two holders.
-async fn second_holders(stage: &Stage, url: &str) -> usize {
+/// Moves a slot once. Returns how many locks had two holders.
+async fn count_double_holders(migration: &Migration, url: &str) -> usize {
     let connect = || async { Client::connect(url).await.unwrap() };
     let holder = connect().await;
-    let (mut held, mut ends_by_itself, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut held, mut expiring, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..CLIENTS {
         let waiter = connect().await;
-        let (ends, stays) = (stage.name(), stage.name());
+        let (ends, stays) = (migration.name(), migration.name());
         held.push((
             waiter.fair_mutex(&stays),
             holder.fair_mutex(&stays).lock().await.unwrap(),
         ));
-        // It ends while the node is stopped: the reply to its waiter's request is a grant.
+        // It expires while the node is paused, so the reply to its waiter's
+        // request is a grant.
         let ending = holder
             .fair_mutex(&ends)
             .lock()
-            .lease(Duration::from_millis(1400));
-        ends_by_itself.push(ending.await.unwrap());
+            .fixed_lease(Duration::from_millis(1400));
+        expiring.push(ending.await.unwrap());
         let mutex = waiter.fair_mutex(&ends);
         waiting.push(tokio::spawn(async move {
             let _ = mutex.lock().timeout(Duration::from_secs(4)).await;
@@ -117,7 +121,7 @@ async fn second_holders(stage: &Stage, url: &str) -> usize {
         .map(|mutex| tokio::spawn(async move { mutex.lock().timeout(wait).await }))
         .collect();
     tokio::time::sleep(Duration::from_millis(1000)).await;
-    stage.move_slot_under_load().await;
+    migration.move_slot_under_load().await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     let mut doubles = 0;
     for (waiter, (_, guard)) in waiters.into_iter().zip(&held) {
@@ -126,21 +130,21 @@ async fn second_holders(stage: &Stage, url: &str) -> usize {
         }
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
-    stage.give_slot_to(stage.at, &[stage.at, stage.to]);
+    migration.assign_slot(migration.at, &[migration.at, migration.to]);
     doubles
 }
 
 #[test]
 #[ignore = "deep: a thousand rounds on each server"]
-fn slot_moves_make_no_second_holder() {
+fn slot_migration_keeps_exclusion() {
     for flavor in Flavor::all() {
         run(async {
-            let stage = Stage::new(&flavor).await;
-            let url = cluster_url(&stage.cluster);
+            let migration = Migration::new(&flavor).await;
+            let url = cluster_url(&migration.cluster);
             let moves = scaled(1000) / CLIENTS as u64;
             let mut doubles = 0;
             for _ in 0..moves {
-                doubles += second_holders(&stage, &url).await;
+                doubles += count_double_holders(&migration, &url).await;
             }
             let rounds = moves * CLIENTS as u64;
             println!(

@@ -1,4 +1,4 @@
-//! An acquire that is dropped, after whatever number of polls, leaves nothing behind.
+//! Acquires that are dropped after any number of polls leave nothing behind.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,21 +8,21 @@ use testkit::{Dice, Fault, Proxy, Server};
 
 use crate::support::contract::any_lock;
 use crate::support::{
-    AMPLE, builder_at, eventually, name, nothing_is_left, poll_times, run, scaled, server,
+    AMPLE, builder_at, eventually, name, only_counters_left, poll_at_most, run, scaled, server,
 };
 
-/// Far longer than the test: nothing goes away by itself.
+/// Far longer than the test, so that no lock expires.
 const LEASE: Duration = Duration::from_secs(300);
 
-/// A lock without a holder may not be older.
-const OLDEST: Duration = Duration::from_secs(2);
+/// The oldest that a lock without a holder may be.
+const MAX_AGE: Duration = Duration::from_secs(2);
 
-/// The oldest lock that this process saw on the server, watched until `over`.
-fn oldest_lock(server: &Server, over: &AtomicBool) -> Duration {
+/// Returns the age of the oldest lock on the server, observed until `done`.
+fn oldest_lock(server: &Server, done: &AtomicBool) -> Duration {
     let mut seen: HashMap<String, Instant> = HashMap::new();
     let mut oldest = Duration::ZERO;
     let mut connection = server.connect();
-    while !over.load(Ordering::SeqCst) {
+    while !done.load(Ordering::SeqCst) {
         let keys = connection.ask(&["KEYS", "lock:*"]).unwrap();
         let now = Instant::now();
         let present: Vec<_> = keys
@@ -39,8 +39,8 @@ fn oldest_lock(server: &Server, over: &AtomicBool) -> Duration {
     oldest
 }
 
-/// Drops `total` acquires of free locks, and waits until nothing is left of them. Returns the oldest lock that was
-/// seen meanwhile.
+/// Drops `total` acquires of free locks, and waits until nothing of them is
+/// left. Returns the age of the oldest lock observed meanwhile.
 async fn drop_acquires(total: u64) -> Duration {
     let server = server();
     let proxy = Proxy::start(server.port());
@@ -52,9 +52,9 @@ async fn drop_acquires(total: u64) -> Duration {
             _ => Fault::None,
         }
     });
-    let over = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let observer = scope.spawn(|| oldest_lock(&server, &over));
+        let observer = scope.spawn(|| oldest_lock(&server, &done));
         tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(async {
                 let dropped = drop_many(&proxy, total).await;
@@ -62,32 +62,33 @@ async fn drop_acquires(total: u64) -> Duration {
                     dropped > total / 4,
                     "only {dropped} of {total} were dropped unfinished"
                 );
-                // Also what reaches the server late.
+                // Include requests that reach the server late.
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                eventually("nothing is left", || nothing_is_left(&server)).await;
+                eventually("only counters are left", || only_counters_left(&server)).await;
             });
         });
-        over.store(true, Ordering::SeqCst);
+        done.store(true, Ordering::SeqCst);
         observer.join().unwrap()
     })
 }
 
 #[test]
-fn an_acquire_dropped_after_any_number_of_polls_leaves_no_lock() {
+fn dropped_acquire_leaves_no_lock() {
     run(drop_acquires(scaled(1_000)));
 }
 
 #[test]
 #[ignore = "deep: measures how long locks of dropped acquires last"]
-fn dropped_acquires_leave_no_lock_for_long() {
+fn dropped_acquire_is_cancelled_within_two_seconds() {
     let oldest = run(drop_acquires(scaled(4_000)));
     assert!(
-        oldest < OLDEST,
+        oldest < MAX_AGE,
         "a lock without a holder was {oldest:?} old"
     );
 }
 
-/// Starts acquires of free locks and drops each after a number of polls; says how many were unfinished.
+/// Starts acquires of free locks and drops each after a number of polls.
+/// Returns how many were unfinished.
 async fn drop_many(proxy: &Proxy, total: u64) -> u64 {
     const TASKS: u64 = 8;
     let mut tasks = Vec::new();
@@ -100,10 +101,10 @@ async fn drop_many(proxy: &Proxy, total: u64) -> u64 {
         tasks.push(tokio::spawn(async move {
             let mut unfinished = 0;
             for number in 0..total / TASKS {
-                // From none at all to more than an acquire ever takes.
+                // From none to more than an acquire ever takes.
                 let polls = (number + task) % 7;
                 let lock = any_lock(&client, &name(), number);
-                match poll_times(lock.into_future(), polls).await {
+                match poll_at_most(lock.into_future(), polls).await {
                     Some(guard) => drop(guard.unwrap()),
                     None => unfinished += 1,
                 }
@@ -118,7 +119,8 @@ async fn drop_many(proxy: &Proxy, total: u64) -> u64 {
     unfinished
 }
 
-/// Drops waiters about when the lock is released; `limit` is for those that remain to be served.
+/// Drops waiters at about the time of a release. The others must acquire the
+/// lock within `limit`.
 async fn drop_waiters(rounds: u64, limit: Duration) {
     let server = server();
     let client = builder_at(server.port())
@@ -133,7 +135,7 @@ async fn drop_waiters(rounds: u64, limit: Duration) {
         let waiters: Vec<_> = (0..4).map(|_| tokio::spawn(lock().into_future())).collect();
         let release = tokio::spawn(async move { guard.release().await });
         tokio::time::sleep(Duration::from_micros(round * 37 % 1000)).await;
-        // Dropped about when the release wakes one of them.
+        // At about the time when the release wakes one of them.
         for waiter in waiters.iter().take(3) {
             waiter.abort();
         }
@@ -147,11 +149,11 @@ async fn drop_waiters(rounds: u64, limit: Duration) {
         }
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    eventually("nothing is left", || nothing_is_left(&server)).await;
+    eventually("only counters are left", || only_counters_left(&server)).await;
 }
 
 #[test]
-fn a_waiter_that_is_dropped_leaves_no_lock_and_blocks_nobody() {
+fn dropped_waiter_leaves_no_lock() {
     run(drop_waiters(scaled(100), AMPLE));
 }
 

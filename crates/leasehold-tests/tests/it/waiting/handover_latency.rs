@@ -1,6 +1,7 @@
-//! How long it takes to hand a lock from one process to another.
+//! The latency of a hand-over between two processes.
 //!
-//! Where the server is far away, that is a whole number of journeys, whatever else a machine is busy with.
+//! Over a slow link it is a whole number of link delays, however busy the
+//! machine is.
 
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use testkit::Proxy;
 use crate::support::worker::Worker;
 use crate::support::{name, percentile, scaled, server};
 
-/// How far away the server is; messages of the server arrive at once.
-pub(crate) const FAR: Duration = Duration::from_millis(50);
+/// The one-way delay of the link. Messages of the server arrive at once.
+pub(crate) const ONE_WAY: Duration = Duration::from_millis(50);
 
 /// Longer than any test.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Two processes hand a lock to each other, each so many times: from before each release to the moment at
-/// which the other side has the lock.
-pub(crate) fn hand_overs(
+/// Makes two processes hand a lock to each other, `count` times each. Returns
+/// the times from each release to the other side's acquisition.
+pub(crate) fn measure_handovers(
     sides: &mut [Worker; 2],
     kind: &str,
     hold: Duration,
@@ -31,10 +32,10 @@ pub(crate) fn hand_overs(
     for (number, side) in sides.iter_mut().enumerate() {
         loop {
             let answer = side.answer();
-            let Some((taken, released)) = answer.split_once(' ') else {
+            let Some((acquired, released)) = answer.split_once(' ') else {
                 break;
             };
-            times.push((taken.parse().unwrap(), released.parse().unwrap(), number));
+            times.push((acquired.parse().unwrap(), released.parse().unwrap(), number));
         }
     }
     times.sort_unstable();
@@ -45,17 +46,17 @@ pub(crate) fn hand_overs(
         .collect()
 }
 
-/// What it usually takes from a server that is [`FAR`] away.
-pub(crate) fn from_afar(kind: &str) -> Duration {
+/// Returns the median hand-over from a server that is [`ONE_WAY`] away.
+pub(crate) fn median_over_slow_link(kind: &str) -> Duration {
     let server = server();
     let network = Proxy::start(server.port());
-    network.distance(FAR);
+    network.distance(ONE_WAY);
     let mut sides = [(); 2].map(|()| Worker::start(network.port(), LEASE));
-    // Until the other side has asked, and nothing of one's own is on its way.
-    let mut times = hand_overs(&mut sides, kind, FAR * 3, scaled(10));
+    // Long enough for the other side to queue, with no own request in flight.
+    let mut times = measure_handovers(&mut sides, kind, ONE_WAY * 3, scaled(10));
     assert!(times.len() >= 10, "too few hand-overs: {}", times.len());
     times.sort_unstable();
-    let usual = percentile(&times, 500);
-    println!("{kind}: {usual:?}");
-    usual
+    let median = percentile(&times, 500);
+    println!("{kind}: {median:?}");
+    median
 }

@@ -1,4 +1,5 @@
-//! Tasks of one process hand a lock on to each other: each with its own token, without asking the server, and not for ever.
+//! Local hand-off between the tasks of one process: new tokens, few requests,
+//! and bounded in time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,11 +10,11 @@ use testkit::{Connection, Dice, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    AMPLE, builder_at, client, clock, eventually, exists, is_awaited, key, name, nothing_is_left,
-    only_holder, owners, poll_times, run, scaled, server,
+    AMPLE, builder_at, client, clock, eventually, exists, has_subscriber, key, name,
+    only_counters_left, only_holder, owners, poll_at_most, run, scaled, server,
 };
 
-/// The kinds that are handed on.
+/// The lock types with local hand-off.
 pub(crate) const KINDS: [&str; 2] = ["mutex", "fair"];
 
 fn lock(client: &Client, kind: &str, name: &str) -> Acquire {
@@ -23,17 +24,24 @@ fn lock(client: &Client, kind: &str, name: &str) -> Acquire {
     }
 }
 
-/// Whether a client has asked the server for this lock and waits.
-fn waits(server: &Server, kind: &str, name: &str) -> bool {
+/// Returns whether a client waits for this lock on the server.
+fn is_waited_for(server: &Server, kind: &str, name: &str) -> bool {
     match kind {
-        "mutex" => is_awaited(server, name),
+        "mutex" => has_subscriber(server, name),
         _ => !owners(server, "queue", name).is_empty(),
     }
 }
 
-/// Has `tasks` hold one lock `count` times each, and checks that no two hold it at once and that tokens rise. Returns
-/// how many commands the server ran for a holding.
-async fn crowd(server: &Server, kind: &'static str, on: bool, tasks: u64, count: u64) -> f64 {
+/// Lets `tasks` tasks hold one lock `count` times each, and checks exclusion
+/// and the order of tokens. Returns the commands per hold that the server
+/// executed.
+async fn contend(
+    server: &Server,
+    kind: &'static str,
+    handoff: bool,
+    tasks: u64,
+    count: u64,
+) -> f64 {
     let client = client(server).await;
     let name = name();
     let held = Arc::new(Mutex::new(Vec::new()));
@@ -43,11 +51,14 @@ async fn crowd(server: &Server, kind: &'static str, on: bool, tasks: u64, count:
             let (client, name, held) = (client.clone(), name.clone(), held.clone());
             tokio::spawn(async move {
                 for _ in 0..count {
-                    let guard = lock(&client, kind, &name).local_handoff(on).await.unwrap();
+                    let guard = lock(&client, kind, &name)
+                        .local_handoff(handoff)
+                        .await
+                        .unwrap();
                     let (start, token) = (clock(), guard.token().as_u64());
                     tokio::task::yield_now().await;
                     let end = clock();
-                    // Only what was certainly held to its end counts.
+                    // Count only holds that were valid to their end.
                     if guard.check().is_ok() {
                         held.lock().unwrap().push((start, end, token));
                     }
@@ -62,26 +73,30 @@ async fn crowd(server: &Server, kind: &'static str, on: bool, tasks: u64, count:
     }
     let commands = server.info("total_commands_processed") - before;
     let mut held = std::mem::take(&mut *held.lock().unwrap());
-    assert!(held.len() as u64 * 2 > total, "{} were held", held.len());
+    assert!(
+        held.len() as u64 * 2 > total,
+        "only {} valid holds",
+        held.len()
+    );
     held.sort_unstable();
     for pair in held.windows(2) {
         let ((_, end, one), (start, _, two)) = (pair[0], pair[1]);
         assert!(end <= start, "two holders: {pair:?}");
-        assert!(one < two, "tokens rise in the order of holding: {pair:?}");
+        assert!(one < two, "tokens out of order: {pair:?}");
     }
-    eventually("it is free", || !exists(server, &name)).await;
+    eventually("the lock is free", || !exists(server, &name)).await;
     commands / total as f64
 }
 
-/// So many tasks that hold the lock again and again, until they are aborted.
-fn endlessly(
+/// Spawns `tasks` tasks that hold the lock in a loop until they are aborted.
+fn spawn_endless_holders(
     tasks: usize,
     client: &Client,
     kind: &'static str,
     name: &str,
     held: &Arc<AtomicU64>,
 ) -> Vec<JoinHandle<()>> {
-    let endless = || {
+    let spawn_holder = || {
         let (client, name, held) = (client.clone(), name.to_owned(), held.clone());
         tokio::spawn(async move {
             loop {
@@ -92,41 +107,42 @@ fn endlessly(
             }
         })
     };
-    (0..tasks).map(|_| endless()).collect()
+    (0..tasks).map(|_| spawn_holder()).collect()
 }
 
 #[test]
-fn crowd_has_one_holder_at_a_time_and_rising_tokens() {
+fn handoff_keeps_exclusion_and_token_order() {
     run(async {
         let server = server();
         for kind in KINDS {
-            for on in [true, false] {
-                crowd(&server, kind, on, 16, scaled(20)).await;
+            for handoff in [true, false] {
+                contend(&server, kind, handoff, 16, scaled(20)).await;
             }
         }
     });
 }
 
 #[test]
-#[ignore = "deep: counts commands per holding"]
-fn each_has_its_own_token_and_the_server_is_hardly_asked() {
+#[ignore = "deep: counts commands per hold"]
+fn handoff_gives_new_token_with_few_requests() {
     run(async {
         let server = server();
         for kind in KINDS {
-            let on = crowd(&server, kind, true, 64, 50).await;
-            let off = crowd(&server, kind, false, 64, 50).await;
-            println!("{kind}: {on} commands a holding, {off} when turned off");
-            assert!(on < 1.0 && off > 3.0, "{kind}: {on} {off}");
+            let handoff = contend(&server, kind, true, 64, 50).await;
+            let off = contend(&server, kind, false, 64, 50).await;
+            println!("{kind}: {handoff} commands per hold, {off} without");
+            assert!(handoff < 1.0 && off > 3.0, "{kind}: {handoff} {off}");
         }
     });
 }
 
-/// Has another process take the lock `times` times from one whose tasks never stop. Returns its longest wait.
-async fn beside_a_crowd(kind: &'static str, times: u64) -> Duration {
+/// Acquires the lock `times` times from another process whose tasks never stop.
+/// Returns the longest wait.
+async fn wait_beside_local_waiters(kind: &'static str, times: u64) -> Duration {
     let (server, name) = (server(), name());
-    let crowd = client(&server).await;
-    let tasks = endlessly(16, &crowd, kind, &name, &Arc::default());
-    // A client of its own is a process of its own to the server.
+    let contend = client(&server).await;
+    let tasks = spawn_endless_holders(16, &contend, kind, &name, &Arc::default());
+    // To the server, each client is a process.
     let other = client(&server).await;
     let mut longest = Duration::ZERO;
     for _ in 0..times {
@@ -142,36 +158,36 @@ async fn beside_a_crowd(kind: &'static str, times: u64) -> Duration {
 }
 
 #[test]
-fn crowd_of_one_process_lets_another_in() {
+fn local_waiters_yield_to_other_process() {
     for kind in KINDS {
-        run(beside_a_crowd(kind, scaled(5)));
+        run(wait_beside_local_waiters(kind, scaled(5)));
     }
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn another_process_is_not_kept_waiting() {
+fn other_process_is_not_starved() {
     for kind in KINDS {
-        let longest = run(beside_a_crowd(kind, 50));
-        println!("{kind}: another waited {longest:?} at most");
+        let longest = run(wait_beside_local_waiters(kind, 50));
+        println!("{kind}: another process waited at most {longest:?}");
         assert!(longest < Duration::from_millis(500), "{kind}: {longest:?}");
     }
 }
 
 #[test]
 #[ignore = "deep: measures shares"]
-fn crowds_of_several_processes_share_it() {
+fn processes_with_local_waiters_share_lock() {
     run(async {
-        const CROWDS: usize = 3;
+        const PROCESSES: usize = 3;
         let server = server();
         for kind in KINDS {
             let name = name();
-            let held: [Arc<AtomicU64>; CROWDS] = Default::default();
+            let held: [Arc<AtomicU64>; PROCESSES] = Default::default();
             let mut tasks = Vec::new();
             for held in &held {
-                // A client of its own is a process of its own to the server.
+                // To the server, each client is a process.
                 let client = client(&server).await;
-                tasks.extend(endlessly(8, &client, kind, &name, held));
+                tasks.extend(spawn_endless_holders(8, &client, kind, &name, held));
             }
             tokio::time::sleep(Duration::from_secs(2)).await;
             let held = held.each_ref().map(|count| count.load(Ordering::Relaxed));
@@ -179,33 +195,34 @@ fn crowds_of_several_processes_share_it() {
                 task.abort();
             }
             println!("{kind}: {held:?}");
-            let least = *held.iter().min().unwrap() as f64;
-            let even = held.iter().sum::<u64>() as f64 / CROWDS as f64;
-            assert!(least > even * 0.4, "{kind}: {held:?}");
+            let smallest_share = *held.iter().min().unwrap() as f64;
+            let even_share = held.iter().sum::<u64>() as f64 / PROCESSES as f64;
+            assert!(smallest_share > even_share * 0.4, "{kind}: {held:?}");
         }
     });
 }
 
 #[test]
-fn one_who_asks_for_the_same_gets_it_from_the_one_before() {
+fn equal_options_allow_handoff() {
     run(async {
         let server = server();
         for kind in KINDS {
-            // A round that lasts too long for this goes back to the server: one of many must be short enough.
+            // A hand-off window that takes too long ends at the server. One of
+            // many must be short enough.
             let start = Instant::now();
             loop {
-                let passed = pass(&server, kind, |lock| lock, &[]).await;
-                if passed.before == passed.after {
+                let owners_seen = hand_off_to(&server, kind, |lock| lock, &[]).await;
+                if owners_seen.before == owners_seen.after {
                     break;
                 }
-                assert!(start.elapsed() < AMPLE, "{kind}: always asks the server");
+                assert!(start.elapsed() < AMPLE, "{kind}: never handed off");
             }
         }
     });
 }
 
 #[test]
-fn one_who_asks_for_something_else_asks_the_server() {
+fn different_options_prevent_handoff() {
     run(async {
         let server = server();
         let others: [fn(Acquire) -> Acquire; 5] = [
@@ -217,29 +234,29 @@ fn one_who_asks_for_something_else_asks_the_server() {
         ];
         for kind in KINDS {
             for (number, other) in others.into_iter().enumerate() {
-                let passed = pass(&server, kind, other, &[]).await;
-                assert_ne!(passed.before, passed.after, "{kind} {number}");
+                let owners_seen = hand_off_to(&server, kind, other, &[]).await;
+                assert_ne!(owners_seen.before, owners_seen.after, "{kind} {number}");
             }
         }
     });
 }
 
-/// What stood on the server for one who waited, and for the one behind it.
-pub(crate) struct Passed {
+/// The owners on the server during a first and a second hold.
+pub(crate) struct Owners {
     pub(crate) before: String,
     pub(crate) after: String,
-    /// Of the one behind.
+    /// The guard of the second hold.
     guard: Guard,
 }
 
-/// Has two tasks wait for one lock, the second on terms of its own, and the first give it to it; just before, the
-/// server is told to do something.
-pub(crate) async fn pass(
+/// Makes two tasks wait for one lock, the second with its own options, and the
+/// first release it. Sends `command` to the server just before that.
+pub(crate) async fn hand_off_to(
     server: &Server,
     kind: &'static str,
-    terms: fn(Acquire) -> Acquire,
-    told: &'static [&'static str],
-) -> Passed {
+    set_options: fn(Acquire) -> Acquire,
+    command: &'static [&'static str],
+) -> Owners {
     let client = client(server).await;
     let name = name();
     let first = lock(&client, kind, &name).await.unwrap();
@@ -249,17 +266,17 @@ pub(crate) async fn pass(
         tokio::spawn(async move {
             let guard = waiting.await.unwrap();
             let before = value(&mut connection, &name);
-            if !told.is_empty() {
-                connection.ask(told).unwrap();
+            if !command.is_empty() {
+                connection.ask(command).unwrap();
             }
             let token = guard.token();
             let released = guard.release().await.unwrap();
-            assert!(!told.is_empty() || released == ReleaseOutcome::Released);
+            assert!(!command.is_empty() || released == ReleaseOutcome::Released);
             (before, token)
         })
     };
-    eventually("the second waits", || waits(server, kind, &name)).await;
-    let third = terms(lock(&client, kind, &name)).into_future();
+    eventually("the second waits", || is_waited_for(server, kind, &name)).await;
+    let third = set_options(lock(&client, kind, &name)).into_future();
     let third = tokio::spawn(third);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let first_token = first.token();
@@ -268,21 +285,22 @@ pub(crate) async fn pass(
     let third = third.await.unwrap().unwrap();
     assert!(first_token < second_token && second_token < third.token());
     let after = value(&mut server.connect(), &name);
-    Passed {
+    Owners {
         before,
         after,
         guard: third,
     }
 }
 
-/// The owner that the server takes for the holder.
+/// Returns the owner that the server considers the holder.
 fn value(connection: &mut Connection, name: &str) -> String {
     let value = connection.ask(&["GET", &key(name)]).unwrap();
-    only_holder(&value).expect("one holder")
+    only_holder(&value).expect("one holder exists")
 }
 
-/// Drops acquires while a lock goes around. Returns how long it then takes to have it.
-async fn drop_while_it_goes_around(kind: &'static str, rounds: u64) -> Duration {
+/// Drops acquires during local hand-offs. Returns how long the next acquire
+/// takes.
+async fn drop_during_handoff(kind: &'static str, rounds: u64) -> Duration {
     const TASKS: u64 = 16;
     let server = server();
     let client = builder_at(server.port()).lease(Duration::from_secs(300));
@@ -296,7 +314,7 @@ async fn drop_while_it_goes_around(kind: &'static str, rounds: u64) -> Duration 
                 let mut held = 0;
                 for _ in 0..rounds {
                     let acquiring = lock(&client, kind, &name).into_future();
-                    if let Some(guard) = poll_times(acquiring, dice.below(6)).await {
+                    if let Some(guard) = poll_at_most(acquiring, dice.below(6)).await {
                         held += 1;
                         drop(guard.unwrap());
                     }
@@ -316,37 +334,38 @@ async fn drop_while_it_goes_around(kind: &'static str, rounds: u64) -> Duration 
     let guard = lock(&client, kind, &name).timeout(AMPLE).await.unwrap();
     let took = start.elapsed();
     let _ = guard.release().await.unwrap();
-    eventually("nothing is left", || nothing_is_left(&server)).await;
+    eventually("only counters are left", || only_counters_left(&server)).await;
     took
 }
 
 #[test]
-fn those_who_are_dropped_while_it_goes_around_strand_nobody() {
+fn dropped_waiters_do_not_strand_handoff() {
     for kind in KINDS {
-        run(drop_while_it_goes_around(kind, scaled(50)));
+        run(drop_during_handoff(kind, scaled(50)));
     }
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn lock_is_free_soon_after_its_waiters_are_dropped() {
+fn lock_is_released_after_waiters_are_dropped() {
     for kind in KINDS {
-        let took = run(drop_while_it_goes_around(kind, 200));
-        // Before anyone asks again without being called.
+        let took = run(drop_during_handoff(kind, 200));
+        // Before any waiter polls.
         assert!(took < Duration::from_secs(4), "{kind}: {took:?}");
     }
 }
 
 #[test]
-fn what_was_taken_away_is_not_handed_on_and_is_told() {
+fn revoked_lease_is_not_handed_off() {
     run(async {
         let server = server();
         let mut guards = Vec::new();
         for kind in KINDS {
-            let passed = pass(&server, kind, |lock| lock, &["FLUSHALL"]).await;
-            // Not yet known to be lost when it was left to the next: but no token was to be had for it.
-            assert_ne!(passed.before, passed.after, "taken anew");
-            guards.push(passed.guard);
+            let owners_seen = hand_off_to(&server, kind, |lock| lock, &["FLUSHALL"]).await;
+            // The loss was not yet known at the hand-off, but the server
+            // reserved no token.
+            assert_ne!(owners_seen.before, owners_seen.after, "handed off");
+            guards.push(owners_seen.guard);
         }
         server.tell(&["FLUSHALL"]);
         for guard in guards {
@@ -358,7 +377,7 @@ fn what_was_taken_away_is_not_handed_on_and_is_told() {
 }
 
 #[test]
-fn those_who_had_it_see_that_it_is_over() {
+fn earlier_leases_report_released() {
     run(async {
         let server = server();
         for kind in KINDS {
@@ -393,7 +412,7 @@ fn those_who_had_it_see_that_it_is_over() {
 }
 
 #[test]
-fn those_behind_one_whose_lease_is_lost_ask_the_server() {
+fn lost_lease_is_not_handed_off() {
     run(async {
         let server = server();
         for kind in KINDS {
@@ -402,12 +421,13 @@ fn those_behind_one_whose_lease_is_lost_ask_the_server() {
             let first = lock(&client, kind, &name).await.unwrap();
             let waiting = || tokio::spawn(lock(&client, kind, &name).into_future());
             let second = waiting();
-            eventually("the second waits", || waits(&server, kind, &name)).await;
+            eventually("the second waits", || is_waited_for(&server, kind, &name)).await;
             let third = waiting();
             tokio::time::sleep(Duration::from_millis(50)).await;
             drop(first);
             let one = second.await.unwrap().unwrap();
-            // It keeps the guard of a lock that it has lost: the other does not wait for it.
+            // The task keeps the guard of a lost lock; the next one does not
+            // wait for it.
             server.tell(&["DEL", &key(&name)]);
             assert_eq!(one.lost().await, Some(Loss::Revoked));
             let next = tokio::time::timeout(AMPLE, third).await;

@@ -1,4 +1,5 @@
-//! A release reaches the next holder by push; behind it stands a poll that costs little.
+//! Wake-ups: a release reaches the next holder by push, with a cheap poll as
+//! fallback.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use testkit::{Fault, Proxy};
 
-use super::handover_latency::{FAR, from_afar, hand_overs};
+use super::handover_latency::{ONE_WAY, measure_handovers, median_over_slow_link};
 use crate::support::worker::Worker;
 use crate::support::{
-    AMPLE, builder_at, channels, client, eventually, is_awaited, key, name, run, scaled, server,
+    AMPLE, builder_at, channels, client, eventually, has_subscriber, key, name, run, scaled, server,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -17,26 +18,29 @@ const MOMENT: Duration = Duration::from_millis(2);
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn a_hand_over_between_processes_takes_a_release_and_a_request() {
-    let usual = from_afar("mutex");
-    assert!(FAR * 2 < usual && usual < FAR * 5 / 2, "{usual:?}");
+fn handover_takes_one_release_and_one_request() {
+    let median = median_over_slow_link("mutex");
+    assert!(
+        ONE_WAY * 2 < median && median < ONE_WAY * 5 / 2,
+        "{median:?}"
+    );
 }
 
-/// Hands a mutex to and fro between two processes while the server kills all subscriptions ten times a second.
-/// Returns the longest hand-over.
-fn hand_over_without_subscriptions(count: u64) -> Duration {
+/// Hands a mutex back and forth between two processes while the server kills
+/// all subscriptions ten times a second. Returns the longest hand-over.
+fn handover_without_subscriptions(count: u64) -> Duration {
     let server = server();
-    let over = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     let times = std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::SeqCst) {
+            while !done.load(Ordering::SeqCst) {
                 server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
         let mut sides = [(); 2].map(|()| Worker::start(server.port(), LEASE));
-        let times = hand_overs(&mut sides, "mutex", MOMENT, count);
-        over.store(true, Ordering::SeqCst);
+        let times = measure_handovers(&mut sides, "mutex", MOMENT, count);
+        done.store(true, Ordering::SeqCst);
         times
     });
     let longest = times.iter().max().copied().unwrap_or_default();
@@ -45,20 +49,20 @@ fn hand_over_without_subscriptions(count: u64) -> Duration {
 }
 
 #[test]
-fn killed_subscriptions_do_not_stop_hand_overs() {
-    hand_over_without_subscriptions(scaled(50));
+fn killed_subscriptions_do_not_stop_handover() {
+    handover_without_subscriptions(scaled(50));
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn a_subscription_killed_ten_times_a_second_costs_a_second_at_most() {
-    let longest = hand_over_without_subscriptions(scaled(1000));
+fn killed_subscription_delays_at_most_a_second() {
+    let longest = handover_without_subscriptions(scaled(1000));
     assert!(longest < Duration::from_millis(1200), "waited {longest:?}");
 }
 
-/// Frees a mutex without a message, and with `cut` while its waiter has lost its connection, `times` times. Returns
-/// the longest time until the waiter held the lock.
-async fn freed_in_silence(cut: bool, times: u64) -> Duration {
+/// Frees a mutex `times` times without a message, with `cut` while its waiter
+/// is disconnected. Returns the longest time until the waiter acquired it.
+async fn free_without_message(cut: bool, times: u64) -> Duration {
     let server = server();
     let mut longest = Duration::ZERO;
     for _ in 0..times {
@@ -69,8 +73,9 @@ async fn freed_in_silence(cut: bool, times: u64) -> Duration {
             let guard = mutex.lock().await;
             guard.map(|guard| (Instant::now(), guard))
         });
-        eventually("waits", || is_awaited(&server, &name)).await;
-        // The try that follows is over as well, where time is measured.
+        eventually("the waiter subscribes", || has_subscriber(&server, &name)).await;
+        // The retry after the subscription is over as well, where time is
+        // measured.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let freed = Instant::now();
         if cut {
@@ -84,32 +89,32 @@ async fn freed_in_silence(cut: bool, times: u64) -> Duration {
 }
 
 #[test]
-fn release_that_is_not_heard_is_found() {
+fn missed_wakeup_recovers() {
     for cut in [false, true] {
-        run(freed_in_silence(cut, scaled(1)));
+        run(free_without_message(cut, scaled(1)));
     }
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn a_release_that_is_not_heard_is_found_within_a_second() {
-    let longest = run(freed_in_silence(false, scaled(3)));
+fn missed_wakeup_recovers_within_a_second() {
+    let longest = run(free_without_message(false, scaled(3)));
     assert!(longest < Duration::from_millis(1200), "{longest:?}");
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn new_connection_makes_waiters_look_in_time() {
-    let longest = run(freed_in_silence(true, scaled(3)));
+fn reconnect_triggers_prompt_poll() {
+    let longest = run(free_without_message(true, scaled(3)));
     assert!(
-        // A connection that broke is made again within a second.
+        // The client reconnects within a second.
         longest < Duration::from_millis(1600),
-        "only after {longest:?}"
+        "after {longest:?}"
     );
 }
 
-/// How long it takes to have the lock of a process that was killed.
-async fn after_a_crash(lease: Duration) -> Duration {
+/// Returns how long it takes to acquire the lock of a killed process.
+async fn acquire_after_crash(lease: Duration) -> Duration {
     let (server, name) = (server(), name());
     let mut worker = Worker::start(server.port(), lease);
     worker.ask(&format!("lock {name}"));
@@ -120,15 +125,15 @@ async fn after_a_crash(lease: Duration) -> Duration {
 }
 
 #[test]
-fn the_lock_of_a_crashed_holder_is_taken_when_its_lease_ends() {
-    run(after_a_crash(Duration::from_millis(400)));
+fn crashed_holder_lock_is_acquired_at_lease_end() {
+    run(acquire_after_crash(Duration::from_millis(400)));
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn crashed_holder_costs_its_lease_and_little_more() {
+fn crashed_holder_delays_waiter_by_one_lease() {
     for lease in [400, 1500].map(Duration::from_millis) {
-        let took = run(after_a_crash(lease));
+        let took = run(acquire_after_crash(lease));
         assert!(
             took < lease + Duration::from_millis(600),
             "{took:?} for {lease:?}"
@@ -138,7 +143,7 @@ fn crashed_holder_costs_its_lease_and_little_more() {
 
 #[test]
 #[ignore = "deep: counts requests per second"]
-fn those_who_wait_send_two_commands_a_second_at_most() {
+fn waiters_send_at_most_two_commands_per_second() {
     let server = server();
     run(async {
         for lease in [Duration::from_millis(600), LEASE] {
@@ -174,7 +179,7 @@ fn those_who_wait_send_two_commands_a_second_at_most() {
 }
 
 #[test]
-fn ten_thousand_tasks_of_one_process_all_get_the_lock() {
+fn ten_thousand_local_tasks_all_acquire() {
     run(async {
         let server = server();
         let client = client(&server).await;
@@ -186,7 +191,7 @@ fn ten_thousand_tasks_of_one_process_all_get_the_lock() {
                 tokio::spawn(async move { mutex.lock().await.unwrap().release().await.unwrap() })
             })
             .collect();
-        eventually("waits", || is_awaited(&server, &name)).await;
+        eventually("the waiter subscribes", || has_subscriber(&server, &name)).await;
         let _ = guard.release().await.unwrap();
         for task in tasks {
             let _ = task.await.unwrap();
@@ -195,27 +200,27 @@ fn ten_thousand_tasks_of_one_process_all_get_the_lock() {
 }
 
 #[test]
-fn a_flood_of_forged_messages_grants_nothing() {
+fn forged_messages_grant_nothing() {
     run(async {
         let server = server();
         let name = name();
         let _guard = client(&server).await.mutex(&name).lock().await.unwrap();
         let mutex = client(&server).await.mutex(&name);
         let waiting = tokio::spawn(mutex.lock().into_future());
-        eventually("waits", || is_awaited(&server, &name)).await;
+        eventually("the waiter subscribes", || has_subscriber(&server, &name)).await;
         let channel = channels(&server).remove(0);
         let mut forger = server.connect();
-        let mut heard = 0;
-        while heard < 2_000 {
-            heard += forger.ask(&["SPUBLISH", &channel, "0"]).unwrap().int();
+        let mut delivered = 0;
+        while delivered < 2_000 {
+            delivered += forger.ask(&["SPUBLISH", &channel, "0"]).unwrap().int();
         }
-        assert!(!waiting.is_finished(), "granted by a message");
+        assert!(!waiting.is_finished(), "a forged message granted the lock");
         waiting.abort();
     });
 }
 
-/// Releases a mutex after the connections of its waiter fell silent and its subscription was made anew, `after` that.
-/// Returns how long the waiter took to have it.
+/// Releases a mutex `after` its waiter replaced a silent connection. Returns
+/// how long the waiter took.
 async fn release_after_silence(after: Duration) -> Duration {
     let server = server();
     let proxy = Proxy::start(server.port());
@@ -236,16 +241,16 @@ async fn release_after_silence(after: Duration) -> Duration {
         .fixed_lease(LEASE * 4)
         .await
         .unwrap();
-    // A short patience: a silent connection is given up after it.
+    // A short timeout, after which the client drops a silent connection.
     let waiter = builder_at(proxy.port()).request_timeout(Duration::from_secs(1));
     let mutex = waiter.connect().await.unwrap().mutex(&name);
     let waiting =
         tokio::spawn(async move { mutex.lock().await.map(|guard| (Instant::now(), guard)) });
-    eventually("waits", || is_awaited(&server, &name)).await;
+    eventually("the waiter subscribes", || has_subscriber(&server, &name)).await;
     let before = subscribed.load(Ordering::SeqCst);
     proxy.strand();
     let replaced = || subscribed.load(Ordering::SeqCst) > before;
-    eventually("listens on a new connection", replaced).await;
+    eventually("the waiter subscribes again", replaced).await;
     tokio::time::sleep(after).await;
     let released = Instant::now();
     let _ = holder.release().await.unwrap();
@@ -254,20 +259,23 @@ async fn release_after_silence(after: Duration) -> Duration {
 }
 
 #[test]
-fn a_connection_that_fell_silent_is_replaced() {
+fn silent_connection_is_replaced() {
     run(release_after_silence(Duration::ZERO));
 }
 
 #[test]
 #[ignore = "deep: measures a latency"]
-fn replaced_connection_hears_a_release_at_once() {
-    // Long enough for the waiter to give up its other connection as well.
+fn replaced_connection_receives_wakeup_promptly() {
+    // Long enough for the waiter to drop its other connection as well.
     let took = run(release_after_silence(Duration::from_secs(3)));
-    assert!(took < Duration::from_millis(600), "not by push: {took:?}");
+    assert!(
+        took < Duration::from_millis(600),
+        "woken by polling after {took:?}"
+    );
 }
 
 #[test]
-fn without_subscriptions_waiting_goes_on_by_polling() {
+fn waiting_without_subscriptions_polls() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
@@ -283,14 +291,15 @@ fn without_subscriptions_waiting_goes_on_by_polling() {
         });
         let name = name();
         let holder = client(&server).await.mutex(&name).lock().await.unwrap();
-        // A short patience: the waiter goes on without a subscription after it.
+        // A short timeout, after which the waiter continues without a
+        // subscription.
         let waiter = builder_at(proxy.port()).request_timeout(Duration::from_secs(1));
         let mutex = waiter.connect().await.unwrap().mutex(&name);
         let waiting = tokio::spawn(mutex.lock().into_future());
-        eventually("tried", || tried.load(Ordering::SeqCst)).await;
+        eventually("the waiter retries", || tried.load(Ordering::SeqCst)).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let _ = holder.release().await.unwrap();
         let got = tokio::time::timeout(AMPLE, waiting).await;
-        let _guard = got.expect("polled").unwrap().unwrap();
+        let _guard = got.expect("the waiter polls").unwrap().unwrap();
     });
 }

@@ -1,4 +1,5 @@
-//! Holding, waiting and crashing on both sides, for every lock and every pair of operations.
+//! Hold, wait and crash on both sides, for every lock and every pair
+//! of operations.
 
 use std::time::{Duration, Instant};
 
@@ -7,28 +8,29 @@ use testkit::{Answer, Cluster, Flavor, Fleet, Redisson as Java, Setup};
 use tokio::runtime::Handle;
 
 use super::sharing::{
-    latch_opens, permits_are_kept, permits_are_renewed, permits_expire, permits_pass,
-    readers_and_writers, spin_lock_is_found_free, tokens_rise,
+    latch_opens, permits_are_exchanged, permits_are_renewed, permits_expire, permits_stay_renewed,
+    readers_and_writers, spin_lock_is_polled, tokens_increase,
 };
-use crate::support::deployment::{cluster_url, old_and_new};
+use crate::support::deployment::{cluster_url, oldest_and_newest};
 use crate::support::redisson::{
-    ENDLESS, ONCE, PROMPT, Pace, Stage, WATCHDOG, client, enter, force, is_refused, of, rule,
-    server, take, take_for, take_now, with_every_version, with_newest,
+    Harness, LONG_WATCHDOG, ONCE, PROMPT, Pace, WATCHDOG, acquire, acquire_now, acquire_reentrant,
+    acquire_with_lease, client, force_unlock, is_refused, redisson_of, rule, server,
+    with_all_versions, with_newest,
 };
 use crate::support::worker::Worker;
 use crate::support::{AMPLE, LEASE, SHORT, eventually, name, run, url_at};
 
-/// Both sides, a pair of locks, and a name.
-struct Meeting<'a> {
-    stage: &'a Stage<'a>,
-    /// What we take.
-    our_kind: &'a str,
-    /// What Java takes.
-    kind: &'a str,
+/// Both sides, a pair of lock types and a name.
+struct LockPairing<'a> {
+    harness: &'a Harness<'a>,
+    /// The lock type of the Rust side.
+    rust_kind: &'a str,
+    /// The lock type of the Java side.
+    java_kind: &'a str,
     name: String,
 }
 
-/// What we take and what Java takes that exclude each other.
+/// The pairs of a Rust and a Java lock type that exclude each other.
 const PAIRS: [(&str, &str); 6] = [
     ("lock", "lock"),
     ("fenced", "fenced"),
@@ -38,67 +40,71 @@ const PAIRS: [(&str, &str); 6] = [
     ("write", "read"),
 ];
 
-impl<'a> Meeting<'a> {
-    fn new(stage: &'a Stage<'a>, (our_kind, kind): (&'a str, &'a str)) -> Self {
+impl<'a> LockPairing<'a> {
+    fn new(harness: &'a Harness<'a>, (rust_kind, java_kind): (&'a str, &'a str)) -> Self {
         Self {
-            stage,
-            our_kind,
-            kind,
+            harness,
+            rust_kind,
+            java_kind,
             name: name(),
         }
     }
 
     fn java(&self, thread: &str, method: &str) -> String {
-        let java = self.stage.java;
-        java.ask(&self.thread(thread), &self.order(method))
+        let java = self.harness.java;
+        java.ask(&self.thread(thread), &self.command(method))
     }
 
-    /// Takes away what is ours.
-    fn java_forces(&self) -> String {
-        let order = format!("lock {}/force {}", self.our_kind, self.name);
-        self.stage.java.ask(&self.thread("b"), &order)
+    /// Revokes the Rust lock from Java.
+    fn force_unlock_from_java(&self) -> String {
+        let command = format!("lock {}/force {}", self.rust_kind, self.name);
+        self.harness.java.ask(&self.thread("b"), &command)
     }
 
-    /// Threads of one meeting are not those of another.
+    /// Keeps the threads of one meeting apart from those of another.
     fn thread(&self, thread: &str) -> String {
         format!("{thread}:{}", self.name)
     }
 
-    fn order(&self, method: &str) -> String {
+    fn command(&self, method: &str) -> String {
         let (method, argument) = method.split_once(' ').unwrap_or((method, ""));
-        format!("lock {}/{method} {} {argument}", self.kind, self.name)
+        format!("lock {}/{method} {} {argument}", self.java_kind, self.name)
     }
 
     fn server(&self, words: &[&str]) -> Answer {
-        self.stage.servers[0].ask(words)
+        self.harness.servers[0].ask(words)
     }
 
-    /// Each is refused while the other holds, and has the lock when it is released.
+    /// Asserts that each side is excluded while the other holds the lock, and
+    /// acquires it after the release.
     async fn exclude_and_wake(&self) {
-        let (ours, our_kind, name) = (&self.stage.ours, self.our_kind, &self.name);
-        for round in 0..self.stage.pace.rounds {
-            let held = take_now(ours, our_kind, name).await;
+        let (ours, rust_kind, name) = (&self.harness.ours, self.rust_kind, &self.name);
+        for round in 0..self.harness.pace.rounds {
+            let held = acquire_now(ours, rust_kind, name).await;
             assert_eq!(self.java("a", "try"), "false");
-            let (thread, order) = (self.thread("a"), self.order("lock"));
+            let (thread, command) = (self.thread("a"), self.command("lock"));
             let release = async || {
                 assert!(held.check().is_ok());
-                held.give_back().await;
+                held.release_held().await;
             };
-            let woken = self.stage.java_is_woken(round, (&thread, order), release);
+            let woken = self
+                .harness
+                .assert_java_woken(round, (&thread, command), release);
             assert_eq!(woken.await.text, "ok");
 
-            assert!(is_refused(ours, our_kind, name).await);
-            let waiting = take(ours, our_kind, name, AMPLE);
-            let woken = self.stage.we_are_woken(round, name, waiting, || {
+            assert!(is_refused(ours, rust_kind, name).await);
+            let waiting = acquire(ours, rust_kind, name, AMPLE);
+            let woken = self.harness.assert_rust_woken(round, name, waiting, || {
                 assert_eq!(self.java("a", "unlock"), "ok");
             });
-            woken.await.unwrap().give_back().await;
+            woken.await.unwrap().release_held().await;
         }
     }
 
-    /// How often it was entered is seen on the server, and it is free only when it was left as often.
-    async fn enter_again(&self) {
-        let (ours, our_kind, name) = (&self.stage.ours, self.our_kind, &self.name);
+    /// Asserts that the server counts entries, and that the lock is free only
+    /// after as many exits.
+    async fn reenter(&self) {
+        let (ours, rust_kind, name) = (&self.harness.ours, self.rust_kind, &self.name);
         let count = || {
             let fields = self.server(&["HVALS", name]);
             let counts = fields.list().iter().map(Answer::text);
@@ -106,34 +112,34 @@ impl<'a> Meeting<'a> {
                 .filter_map(|count| count.parse::<u32>().ok())
                 .collect::<Vec<_>>()
         };
-        let first = enter(ours, our_kind, name).await;
-        let second = first.again().await;
-        eventually("entered twice", || count() == [2]).await;
+        let first = acquire_reentrant(ours, rust_kind, name).await;
+        let second = first.reacquire().await;
+        eventually("the lock is entered twice", || count() == [2]).await;
         drop(second);
-        eventually("left once", || count() == [1]).await;
+        eventually("the lock is left once", || count() == [1]).await;
         assert_eq!(self.java("a", "try"), "false");
-        first.give_back().await;
+        first.release_held().await;
         assert_eq!(self.java("a", "lock"), "ok");
         assert_eq!(self.java("a", "lock"), "ok");
         assert_eq!(count(), [2]);
         assert_eq!(self.java("a", "unlock"), "ok");
         assert_eq!(count(), [1]);
-        assert!(is_refused(ours, our_kind, name).await);
+        assert!(is_refused(ours, rust_kind, name).await);
         assert_eq!(self.java("a", "unlock"), "ok");
-        assert!(!is_refused(ours, our_kind, name).await);
+        assert!(!is_refused(ours, rust_kind, name).await);
     }
 
-    /// What one takes away, the other has lost.
-    async fn force(&self) {
-        let (ours, our_kind, name) = (&self.stage.ours, self.our_kind, &self.name);
+    /// Asserts that a lock revoked by one side is lost on the other.
+    async fn force_unlock(&self) {
+        let (ours, rust_kind, name) = (&self.harness.ours, self.rust_kind, &self.name);
         assert_eq!(self.java("a", "lock"), "ok");
-        assert!(force(ours, self.kind, name).await);
+        assert!(force_unlock(ours, self.java_kind, name).await);
         assert_eq!(self.java("a", "held"), "false");
-        // The holder learns of it when it renews.
+        // The holder notices at its next renewal.
         let renewing = ours.clone().watchdog(LEASE);
-        let held = take_now(&renewing, our_kind, name).await;
-        assert_eq!(self.java_forces(), "true");
-        let limit = self.stage.pace.limit.max(LEASE);
+        let held = acquire_now(&renewing, rust_kind, name).await;
+        assert_eq!(self.force_unlock_from_java(), "true");
+        let limit = self.harness.pace.limit.max(LEASE);
         let lost = tokio::time::timeout(limit, held.lost()).await;
         assert_eq!(lost, Ok(Some(Loss::Revoked)));
         assert_eq!(
@@ -142,11 +148,12 @@ impl<'a> Meeting<'a> {
                 loss: Loss::Revoked
             }
         );
-        assert!(!force(ours, self.kind, name).await);
-        assert_eq!(self.java_forces(), "false");
-        // A holder that does not know yet takes nothing from the next holder.
-        let held = take_now(ours, our_kind, name).await;
-        assert_eq!(self.java_forces(), "true");
+        assert!(!force_unlock(ours, self.java_kind, name).await);
+        assert_eq!(self.force_unlock_from_java(), "false");
+        // A holder that has not noticed yet revokes nothing from the next
+        // holder.
+        let held = acquire_now(ours, rust_kind, name).await;
+        assert_eq!(self.force_unlock_from_java(), "true");
         assert_eq!(self.java("b", "try"), "true");
         assert_eq!(
             held.release().await,
@@ -158,76 +165,76 @@ impl<'a> Meeting<'a> {
         assert_eq!(self.java("b", "unlock"), "ok");
     }
 
-    /// Our keeper makes the lease last longer; `meanwhile` takes the time.
+    /// Asserts that the keeper extends the lease while `meanwhile` runs.
     async fn renew(&self, meanwhile: impl Future<Output = ()>) {
-        let kept = Self::new(self.stage, (self.our_kind, self.kind));
-        let renewing = self.stage.ours.clone().watchdog(LEASE);
-        let held = take_now(&renewing, kept.our_kind, &kept.name).await;
+        let kept = Self::new(self.harness, (self.rust_kind, self.java_kind));
+        let renewing = self.harness.ours.clone().watchdog(LEASE);
+        let held = acquire_now(&renewing, kept.rust_kind, &kept.name).await;
         let end = || self.server(&["PEXPIRETIME", &kept.name]).int();
         let first_end = end();
         meanwhile.await;
-        eventually("the lease was renewed", || end() > first_end).await;
+        eventually("the lease is renewed", || end() > first_end).await;
         assert_eq!(kept.java("a", "try"), "false");
-        held.give_back().await;
+        held.release_held().await;
         assert_eq!(kept.java("a", "try"), "true");
     }
 
-    /// Each keeps its lock for three times as long as it would last by itself.
-    async fn keep(&self) {
-        let ours = &self.stage.ours.clone().watchdog(WATCHDOG);
-        let held = take_now(ours, self.our_kind, &self.name).await;
+    /// Asserts that each side keeps its lock for three leases.
+    async fn renew_for_three_leases(&self) {
+        let ours = &self.harness.ours.clone().watchdog(WATCHDOG);
+        let held = acquire_now(ours, self.rust_kind, &self.name).await;
         let start = Instant::now();
         while start.elapsed() < 3 * WATCHDOG {
             assert_eq!(self.java("a", "try"), "false");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        held.give_back().await;
+        held.release_held().await;
         assert_eq!(self.java("a", "lock"), "ok");
         let start = Instant::now();
         while start.elapsed() < 3 * WATCHDOG {
-            assert!(is_refused(ours, self.our_kind, &self.name).await);
+            assert!(is_refused(ours, self.rust_kind, &self.name).await);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(self.java("a", "unlock"), "ok");
     }
 }
 
-/// Both sides meet with every pair of locks at the same time.
-fn meet<'a>(stage: &'a Stage<'a>, test: impl AsyncFn(&Meeting<'a>) + Sync) {
+/// Runs `test` with all pairs of lock types in parallel.
+fn for_all_pairs<'a>(harness: &'a Harness<'a>, test: impl AsyncFn(&LockPairing<'a>) + Sync) {
     std::thread::scope(|scope| {
         let test = &test;
         let meetings: Vec<_> = PAIRS
             .into_iter()
             .map(|pair| {
                 let runtime = Handle::current();
-                let body = move || runtime.block_on(test(&Meeting::new(stage, pair)));
+                let body = move || runtime.block_on(test(&LockPairing::new(harness, pair)));
                 (pair, scope.spawn(body))
             })
             .collect();
-        for (pair, meeting) in meetings {
-            assert!(meeting.join().is_ok(), "failed with {pair:?}");
+        for (pair, pairing) in meetings {
+            assert!(pairing.join().is_ok(), "failed with {pair:?}");
         }
     });
 }
 
-/// Both sides exclude and wake each other with one pair of locks after the other.
-async fn wake_in_turn(stage: &Stage<'_>) {
+/// Asserts that both sides exclude and wake each other, one pair after another.
+async fn exclude_in_turn(harness: &Harness<'_>) {
     for pair in PAIRS {
-        Meeting::new(stage, pair).exclude_and_wake().await;
+        LockPairing::new(harness, pair).exclude_and_wake().await;
     }
 }
 
 #[test]
-fn each_excludes_wakes_and_overrules_the_other() {
-    with_every_version(|version| {
+fn both_sides_exclude_wake_and_revoke() {
+    with_all_versions(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
         run(async {
-            let stage = Stage::new(&java, &server, ONCE).await;
-            meet(&stage, async |meeting| {
-                meeting.exclude_and_wake().await;
-                meeting.enter_again().await;
-                meeting.renew(meeting.force()).await;
+            let harness = Harness::new(&java, &server, ONCE).await;
+            for_all_pairs(&harness, async |pairing| {
+                pairing.exclude_and_wake().await;
+                pairing.reenter().await;
+                pairing.renew(pairing.force_unlock()).await;
             });
         });
     });
@@ -235,118 +242,122 @@ fn each_excludes_wakes_and_overrules_the_other() {
 
 #[test]
 #[ignore = "deep: measures how soon waiters are woken"]
-fn each_wakes_the_other_at_once() {
+fn both_sides_wake_each_other_promptly() {
     for version in Java::versions() {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
         run(async {
-            let stage = Stage::new(&java, &server, PROMPT).await;
-            wake_in_turn(&stage).await;
-            meet(&stage, async |meeting| meeting.force().await);
+            let harness = Harness::new(&java, &server, PROMPT).await;
+            exclude_in_turn(&harness).await;
+            for_all_pairs(&harness, async |pairing| pairing.force_unlock().await);
         });
     }
 }
 
 #[test]
 #[ignore = "deep: waits for three watchdogs that a stall would let expire"]
-fn each_keeps_its_lock_for_three_watchdogs() {
+fn both_sides_renew_for_three_watchdogs() {
     for version in Java::versions() {
         let server = server(&Flavor::one());
         let java = Java::start(version, &Fleet::at(server.port(), WATCHDOG));
         run(async {
-            let stage = Stage::new(&java, &server, ONCE).await;
-            meet(&stage, async |meeting| meeting.keep().await);
-            permits_are_kept(&stage).await;
+            let harness = Harness::new(&java, &server, ONCE).await;
+            for_all_pairs(&harness, async |pairing| {
+                pairing.renew_for_three_leases().await;
+            });
+            permits_stay_renewed(&harness).await;
         });
     }
 }
 
 #[test]
 #[ignore = "deep: measures how soon waiters are woken, on other servers"]
-fn it_is_the_same_on_newer_servers() {
+fn newer_servers_interoperate() {
     with_newest(|version| {
-        for flavor in old_and_new().iter().skip(1) {
+        for flavor in oldest_and_newest().iter().skip(1) {
             let server = server(flavor);
-            let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+            let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
             run(async {
-                wake_in_turn(&Stage::new(&java, &server, PROMPT).await).await;
+                exclude_in_turn(&Harness::new(&java, &server, PROMPT).await).await;
             });
         }
     });
 }
 
-/// Plays `scene` in a Cluster of three masters.
-fn in_a_cluster(replicated: bool, pace: Pace, scene: &impl AsyncFn(&Stage<'_>)) {
+/// Runs `scene` in a cluster of three masters.
+fn in_cluster(replicated: bool, pace: Pace, scene: &impl AsyncFn(&Harness<'_>)) {
     with_newest(|version| {
         let setup = Setup::default().user(&format!("{} +cluster|slots +asking", rule()));
         let cluster = Cluster::start(&setup, &Flavor::one(), 3, replicated);
         for server in cluster.servers() {
-            // No node calls another one down after a stall.
+            // No node marks another as failed after a stall.
             server.tell(&["CONFIG", "SET", "cluster-node-timeout", "60000"]);
         }
-        let java = Java::start(version, &Fleet::of_cluster(&cluster.hosts(), ENDLESS));
+        let java = Java::start(version, &Fleet::of_cluster(&cluster.hosts(), LONG_WATCHDOG));
         run(async {
-            let stage = Stage {
+            let harness = Harness {
                 java: &java,
-                ours: of(&client(&cluster_url(&cluster)).await),
+                ours: redisson_of(&client(&cluster_url(&cluster)).await),
                 servers: cluster.servers().iter().collect(),
                 pace,
             };
-            wake_in_turn(&stage).await;
-            scene(&stage).await;
+            exclude_in_turn(&harness).await;
+            scene(&harness).await;
         });
     });
 }
 
-/// A Java waiter has only the messages in sharded channels to go by.
+/// A Java waiter depends on the messages in sharded channels.
 #[test]
-fn lock_in_a_cluster_excludes_and_wakes_both_sides() {
-    in_a_cluster(false, ONCE, &async |stage: &Stage<'_>| {
+fn cluster_lock_excludes_and_wakes_both_sides() {
+    in_cluster(false, ONCE, &async |harness: &Harness<'_>| {
         for name in ["a}b", "a{b", "{}x"] {
-            let refused = stage.ours.lock(name).lock().await;
+            let refused = harness.ours.lock(name).lock().await;
             assert!(matches!(refused, Err(Error::Invalid { .. })), "{name}");
         }
     });
 }
 
 #[test]
-#[ignore = "deep: measures how soon waiters are woken, in a Cluster"]
-fn it_is_the_same_in_a_cluster_with_sharded_channels() {
-    in_a_cluster(true, PROMPT, &async |stage: &Stage<'_>| {
-        meet(stage, async |meeting| meeting.force().await);
-        permits_pass(stage).await;
-        latch_opens(stage).await;
-        readers_and_writers(stage).await;
+#[ignore = "deep: measures how soon waiters are woken, in a cluster"]
+fn cluster_with_sharded_channels_interoperates() {
+    in_cluster(true, PROMPT, &async |harness: &Harness<'_>| {
+        for_all_pairs(harness, async |pairing| pairing.force_unlock().await);
+        permits_are_exchanged(harness).await;
+        latch_opens(harness).await;
+        readers_and_writers(harness).await;
     });
 }
 
-/// A holder with a fixed lease that never releases is to others as one that crashed.
+/// To others, a holder with a fixed lease that never releases equals a crashed
+/// one.
 #[test]
-fn the_lock_of_one_that_crashed_ends_with_its_lease() {
+fn crashed_holder_blocks_until_its_lease_ends() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let mut java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let mut java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
         run(async {
-            let stage = Stage::new(&java, &server, ONCE).await;
-            meet(&stage, async |meeting| {
-                let (ours, our_kind, name) = (&stage.ours, meeting.our_kind, &meeting.name);
+            let harness = Harness::new(&java, &server, ONCE).await;
+            for_all_pairs(&harness, async |pairing| {
+                let (ours, rust_kind, name) = (&harness.ours, pairing.rust_kind, &pairing.name);
                 let start = Instant::now();
-                let held = take_for(Some(SHORT), ours, our_kind, name, Duration::ZERO).await;
-                std::mem::forget(held.expect("it is free"));
-                assert_eq!(meeting.java("a", "lock"), "ok");
+                let held =
+                    acquire_with_lease(Some(SHORT), ours, rust_kind, name, Duration::ZERO).await;
+                std::mem::forget(held.expect("the lock is free"));
+                assert_eq!(pairing.java("a", "lock"), "ok");
                 assert!(start.elapsed() >= SHORT);
             });
-            let ours = stage.ours.clone();
+            let ours = harness.ours.clone();
             let (start, lease) = (Instant::now(), SHORT.as_millis());
-            for (_, kind) in PAIRS {
-                let order = format!("lock {kind}/lease doomed:{kind} {lease}");
-                assert_eq!(java.ask("main", &order), "ok");
+            for (_, java_kind) in PAIRS {
+                let command = format!("lock {java_kind}/lease doomed:{java_kind} {lease}");
+                assert_eq!(java.ask("main", &command), "ok");
             }
             java.kill();
-            for (our_kind, kind) in PAIRS {
-                let held = take(&ours, our_kind, &format!("doomed:{kind}"), AMPLE).await;
+            for (rust_kind, java_kind) in PAIRS {
+                let held = acquire(&ours, rust_kind, &format!("doomed:{java_kind}"), AMPLE).await;
                 assert!(start.elapsed() >= SHORT);
-                held.unwrap().give_back().await;
+                held.unwrap().release_held().await;
             }
         });
     });
@@ -354,43 +365,45 @@ fn the_lock_of_one_that_crashed_ends_with_its_lease() {
 
 #[test]
 #[ignore = "deep: measures how soon after a crash the lock is free"]
-fn lock_of_a_killed_holder_ends_within_its_watchdog() {
+fn killed_holder_blocks_for_at_most_one_watchdog() {
     with_newest(|version| {
         let server = server(&Flavor::one());
         let fleet = Fleet::at(server.port(), WATCHDOG);
         let java = Java::start(version, &fleet);
         let url = url_at(server.port());
         run(async {
-            let stage = Stage::new(&java, &server, ONCE).await;
-            meet(&stage, async |meeting| {
+            let harness = Harness::new(&java, &server, ONCE).await;
+            for_all_pairs(&harness, async |pairing| {
                 let mut worker = Worker::start_at(&url, WATCHDOG);
-                let order = format!("hold-shared {} {}", meeting.our_kind, meeting.name);
-                assert_eq!(worker.ask(&order), "held");
-                java.tell(&meeting.thread("a"), &meeting.order("lock"));
+                let command = format!("hold-shared {} {}", pairing.rust_kind, pairing.name);
+                assert_eq!(worker.ask(&command), "held");
+                java.tell(&pairing.thread("a"), &pairing.command("lock"));
                 tokio::time::sleep(WATCHDOG * 2).await;
                 worker.kill();
                 let killed = Instant::now();
-                let taken = java.answer(&meeting.thread("a"));
+                let taken = java.answer(&pairing.thread("a"));
                 assert_eq!(taken.text, "ok");
                 let waited = taken.at - killed;
-                // The lease was renewed up to a third of it ago; the other side asks again when it ends.
+                // The last renewal was up to a third of the lease ago, and the
+                // other side retries when the lease ends.
                 assert!(waited > WATCHDOG / 3 && waited < WATCHDOG * 2, "{waited:?}");
             });
-            let mut doomed = Java::start(version, &fleet);
-            for (_, kind) in PAIRS {
-                let locked = doomed.ask("main", &format!("lock {kind}/lock doomed:{kind}"));
+            let mut dying = Java::start(version, &fleet);
+            for (_, java_kind) in PAIRS {
+                let locked =
+                    dying.ask("main", &format!("lock {java_kind}/lock doomed:{java_kind}"));
                 assert_eq!(locked, "ok");
             }
             tokio::time::sleep(WATCHDOG * 2).await;
-            doomed.kill();
+            dying.kill();
             let killed = Instant::now();
-            for (our_kind, kind) in PAIRS {
-                let name = format!("doomed:{kind}");
-                let held = take(&stage.ours, our_kind, &name, AMPLE).await;
+            for (rust_kind, java_kind) in PAIRS {
+                let name = format!("doomed:{java_kind}");
+                let held = acquire(&harness.ours, rust_kind, &name, AMPLE).await;
                 let waited = killed.elapsed();
                 let limit = WATCHDOG + Duration::from_millis(1200);
                 assert!(waited < limit, "{waited:?}");
-                held.unwrap().give_back().await;
+                held.unwrap().release_held().await;
             }
         });
     });
@@ -398,52 +411,52 @@ fn lock_of_a_killed_holder_ends_within_its_watchdog() {
 
 #[test]
 fn readers_permits_and_latches_are_shared() {
-    with_every_version(|version| share(version, ONCE));
+    with_all_versions(|version| share_objects(version, ONCE));
 }
 
 #[test]
 #[ignore = "deep: measures how soon waiters are woken"]
-fn readers_permits_and_latches_wake_at_once() {
+fn readers_permits_and_latches_wake_promptly() {
     for version in Java::versions() {
-        share(version, PROMPT);
+        share_objects(version, PROMPT);
     }
 }
 
-fn share(version: &str, pace: Pace) {
+fn share_objects(version: &str, pace: Pace) {
     let server = server(&Flavor::one());
-    let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+    let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
     run(async {
-        let stage = Stage::new(&java, &server, pace).await;
+        let harness = Harness::new(&java, &server, pace).await;
         let scenes = async {
-            readers_and_writers(&stage).await;
-            permits_pass(&stage).await;
-            permits_expire(&stage).await;
-            latch_opens(&stage).await;
-            tokens_rise(&stage).await;
-            spin_lock_is_found_free(&stage).await;
+            readers_and_writers(&harness).await;
+            permits_are_exchanged(&harness).await;
+            permits_expire(&harness).await;
+            latch_opens(&harness).await;
+            tokens_increase(&harness).await;
+            spin_lock_is_polled(&harness).await;
         };
-        tokio::join!(permits_are_renewed(&stage), scenes);
+        tokio::join!(permits_are_renewed(&harness), scenes);
     });
 }
 
 #[test]
-fn names_are_mapped_alike() {
+fn both_sides_map_names_to_same_keys() {
     with_newest(|version| {
         let server = server(&Flavor::one());
         let fleet = Fleet {
             prefix: "app:".to_owned(),
-            ..Fleet::at(server.port(), ENDLESS)
+            ..Fleet::at(server.port(), LONG_WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         run(async {
-            let mut stage = Stage::new(&java, &server, ONCE).await;
-            stage.ours = stage.ours.prefix("app:");
+            let mut harness = Harness::new(&java, &server, ONCE).await;
+            harness.ours = harness.ours.prefix("app:");
             for name in ["plain", "{tagged}:name"] {
-                let held = take_now(&stage.ours, "lock", name).await;
+                let held = acquire_now(&harness.ours, "lock", name).await;
                 assert_eq!(java.ask("a", &format!("lock lock/try {name}")), "false");
-                let order = format!("lock lock/lock {name}");
-                let release = async || held.give_back().await;
-                let woken = stage.java_is_woken(0, ("a", order), release).await;
+                let command = format!("lock lock/lock {name}");
+                let release = async || held.release_held().await;
+                let woken = harness.assert_java_woken(0, ("a", command), release).await;
                 assert_eq!(woken.text, "ok");
                 let key = format!("app:{name}");
                 assert_eq!(server.ask(&["EXISTS", &key]).int(), 1);

@@ -1,4 +1,5 @@
-//! Requests that are lost, repeated, late or dropped: what is shared with Java is counted once, and nothing is left.
+//! Lost, repeated, late and dropped requests: shared objects count each once,
+//! and nothing is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +8,11 @@ use std::time::Duration;
 use leasehold::redisson::Redisson as Ours;
 use testkit::{Dice, Fault, Flavor, Proxy, Server};
 
-use crate::faults::lost_replies::misbehave;
-use crate::support::redisson::{server, take};
+use crate::faults::lost_replies::inject_faults;
+use crate::support::redisson::{acquire, server};
 use crate::support::{builder_at, eventually, run, scaled};
 
-/// Far longer than the test: nothing goes away by itself.
+/// Far longer than the test, so that nothing expires.
 const LEASE: Duration = Duration::from_secs(300);
 
 const KINDS: [&str; 7] = [
@@ -24,10 +25,10 @@ const KINDS: [&str; 7] = [
     "semaphore",
 ];
 
-/// How many permits every semaphore has.
+/// The permits of every semaphore.
 const PERMITS: i64 = 3;
 
-/// Takes something of one kind, unless it takes too long, and gives it back or drops it.
+/// Acquires an object of one kind with a timeout, and releases or drops it.
 async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
     let name = format!(
         "{}:{}",
@@ -37,7 +38,7 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
     let patience = Duration::from_micros(dice.below(4000));
     let wait = Duration::from_secs(2);
     let taking = async {
-        // Errors are the business of those who ask; what counts is what is left.
+        // Ignore errors. The test checks what is left.
         match kind {
             "semaphore" => {
                 let permits = ours.semaphore(&name).acquire(2).timeout(wait).await;
@@ -52,7 +53,7 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
                     let _: Result<_, _> = guard.release().await;
                 }
             }
-            kind => drop(take(ours, kind, &name, wait).await),
+            kind => drop(acquire(ours, kind, &name, wait).await),
         }
     };
     if dice.below(2) == 0 {
@@ -62,8 +63,9 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
     }
 }
 
-/// Locks that somebody has on the server, and semaphores that do not have all their permits.
-fn amiss(server: &Server) -> Vec<String> {
+/// Returns the locks that are still held, and the semaphores with missing
+/// permits.
+fn leftovers(server: &Server) -> Vec<String> {
     let keys = server.ask(&["KEYS", "*"]);
     let keys = keys.list().iter().map(|key| key.text().to_owned());
     keys.filter(|key| {
@@ -80,7 +82,7 @@ fn amiss(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn whatever_happens_to_requests_nothing_is_left_and_no_permit_is_made_or_lost() {
+fn faults_conserve_permits_and_leave_nothing() {
     run(async {
         let server = server(&Flavor::one());
         for number in 0..3 {
@@ -90,7 +92,7 @@ fn whatever_happens_to_requests_nothing_is_left_and_no_permit_is_made_or_lost() 
         }
         let proxy = Proxy::start(server.port());
         let faults = Arc::new(AtomicU64::new(0));
-        misbehave(&proxy, &faults);
+        inject_faults(&proxy, &faults);
         let total = scaled(150);
         let client = builder_at(proxy.port())
             .request_timeout(Duration::from_millis(250))
@@ -111,24 +113,21 @@ fn whatever_happens_to_requests_nothing_is_left_and_no_permit_is_made_or_lost() 
         for task in tasks {
             task.await.unwrap();
         }
-        assert!(
-            faults.load(Ordering::SeqCst) > total / 20,
-            "hardly any faults"
-        );
+        assert!(faults.load(Ordering::SeqCst) > total / 20, "too few faults");
         proxy.heal();
-        eventually("nothing is left", || amiss(&server).is_empty()).await;
+        eventually("all objects are free", || leftovers(&server).is_empty()).await;
     });
 }
 
 #[test]
-fn a_count_down_whose_answer_is_lost_counts_once() {
+fn count_down_with_lost_reply_counts_once() {
     run(async {
         let server = server(&Flavor::one());
         let proxy = Proxy::start(server.port());
         let client = builder_at(proxy.port()).connect().await.unwrap();
         let latch = client.redisson().count_down_latch("l");
         assert!(latch.try_set_count(100).await.unwrap());
-        // Taught its script.
+        // The script is loaded now.
         assert_eq!(latch.count_down().await.unwrap(), 99);
         for left in (49..99).rev() {
             let answers = AtomicU64::new(0);

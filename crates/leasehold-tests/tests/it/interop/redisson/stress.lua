@@ -1,13 +1,15 @@
--- The referee of a storm: notes who waits, enters and leaves, and whether that was allowed.
+-- Records who waits, enters and leaves during a stress run, and checks
+-- exclusion.
 --
--- KEYS[1]  inside  sorted set; who is inside with which weight, by when it must have left at the latest
--- KEYS[2]  last    string; when somebody last entered or left
+-- KEYS[1]  inside  sorted set; who is inside with which weight, by latest exit
+-- KEYS[2]  last    string; the time of the last entry or exit
 -- ARGV     step (wait, enter, leave), id, kind, name, token
 
 local inside, last = KEYS[1], KEYS[2]
 local step, id, kind, name, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
--- Nobody stays so long; who does not leave was killed, and its lease ends later than this.
+-- No process stays longer. A process that does not leave was killed, and its lease
+-- ends later than this.
 local longest_stay = 1000
 local weights = {write = 1000}
 local capacities = {read = 1000, write = 1000, permits = 3, semaphore = 3}
@@ -42,7 +44,8 @@ if token > 0 then
 end
 redis.call('ZADD', inside, now + longest_stay, id .. ' ' .. weight)
 
--- For how long it could have been ours: since we wait, and nobody came or went.
+-- How long it could have been acquired: since the wait began, and since the
+-- last entry or exit.
 local since = math.max(tonumber(redis.call('HGET', 'storm:waits', id)), tonumber(redis.call('GET', last) or 0))
 if now - since > tonumber(redis.call('HGET', 'storm:idle', kind) or 0) then
   redis.call('HSET', 'storm:idle', kind, now - since)

@@ -1,4 +1,5 @@
-//! A storm: Java threads and Rust processes that hold at random, and are killed and started again.
+//! Stress: Java threads and Rust processes hold random objects, and are killed
+//! and restarted.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +9,16 @@ use crate::support::redisson::{client, server, with_newest};
 use crate::support::worker::Worker;
 use crate::support::{run, scaled, url_at};
 
-/// Long enough that a busy machine loses no lease: Java would not notice.
+/// Long enough that a busy machine loses no lease, which Java would not notice.
 const LEASE: Duration = Duration::from_secs(3);
 
-/// How long a dead waiter holds up a fair lock.
+/// How long a dead waiter delays a fair lock.
 const FAIR_WAIT: Duration = Duration::from_millis(300);
 
 const THREADS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Who takes part, and in what.
-struct Storm<'a> {
+/// The server, the objects and the duration of a run.
+struct StressRun<'a> {
     server: &'a Server,
     version: &'a str,
     digest: String,
@@ -25,8 +26,8 @@ struct Storm<'a> {
     end: Instant,
 }
 
-impl Storm<'_> {
-    fn order(&self, seed: u64) -> String {
+impl StressRun<'_> {
+    fn command(&self, seed: u64) -> String {
         let left = self.end.saturating_duration_since(Instant::now());
         format!(
             "storm {} {} {seed} {}",
@@ -43,22 +44,29 @@ impl Storm<'_> {
         };
         let java = Java::start(self.version, &fleet);
         for (number, thread) in (0..).zip(THREADS) {
-            java.tell(thread, &self.order(seed * 4 + number));
+            java.tell(thread, &self.command(seed * 4 + number));
         }
         java
     }
 
     fn worker(&self, seed: u64) -> Worker {
         let mut worker = Worker::start(self.server.port(), LEASE);
-        worker.tell(&self.order(seed));
+        worker.tell(&self.command(seed));
         worker
     }
 }
 
-/// Lets `kinds` be used for `length` by four threads and four processes, of which some are killed if need be.
-fn rage(server: &Server, version: &str, kinds: &'static str, length: Duration, kills: bool) {
+/// Lets four threads and four processes use `kinds` for `length`, and kills
+/// some of them if `kills` is set.
+fn stress_objects(
+    server: &Server,
+    version: &str,
+    kinds: &'static str,
+    length: Duration,
+    kills: bool,
+) {
     let digest = server.ask(&["SCRIPT", "LOAD", include_str!("stress.lua")]);
-    let storm = Storm {
+    let stress = StressRun {
         server,
         version,
         digest: digest.text().to_owned(),
@@ -66,20 +74,20 @@ fn rage(server: &Server, version: &str, kinds: &'static str, length: Duration, k
         end: Instant::now() + length,
     };
     let mut dice = Dice::new(7);
-    let mut java = storm.java(0);
-    let mut workers: Vec<_> = (1..5).map(|number| storm.worker(number)).collect();
+    let mut java = stress.java(0);
+    let mut workers: Vec<_> = (1..5).map(|number| stress.worker(number)).collect();
     let mut killed = 0;
-    // Those that are killed last leave time for the others to go on without them.
-    while kills && Instant::now() + LEASE * 3 < storm.end {
+    // Leave the others time to continue without the last one killed.
+    while kills && Instant::now() + LEASE * 3 < stress.end {
         std::thread::sleep(Duration::from_millis(500 + dice.below(1500)));
         killed += 1;
         if killed % 4 == 0 {
             java.kill();
-            java = storm.java(100 + killed);
+            java = stress.java(100 + killed);
         } else {
             let which = usize::try_from(dice.below(4)).expect("few");
             workers[which].kill();
-            workers[which] = storm.worker(100 + killed);
+            workers[which] = stress.worker(100 + killed);
         }
     }
     for worker in &mut workers {
@@ -100,20 +108,24 @@ fn rage(server: &Server, version: &str, kinds: &'static str, length: Duration, k
     let limit = (LEASE + Duration::from_secs(2)).as_millis();
     for pair in server.ask(&["HGETALL", "storm:idle"]).list().chunks(2) {
         let idle = u128::try_from(pair[1].int()).expect("a time");
-        assert!(idle < limit, "{} was idle for {idle} ms", pair[0].text());
+        assert!(
+            idle < limit,
+            "{} was free and idle for {idle} ms",
+            pair[0].text()
+        );
     }
 }
 
 #[test]
-#[ignore = "deep: a storm, and measures how long a free lock is idle"]
-fn a_storm_with_crashes_makes_no_second_holder_and_strands_nobody() {
+#[ignore = "deep: runs for minutes, and measures how long a free lock is idle"]
+fn crashes_keep_exclusion_and_strand_no_waiter() {
     with_newest(|version| {
         let server = server(&Flavor::one());
         for number in 0..10 {
             server.tell(&["SET", &format!("permits:{number}"), "3"]);
         }
         let length = Duration::from_secs(scaled(20));
-        rage(
+        stress_objects(
             &server,
             version,
             "lock,fenced,fair,read,write,permits",
@@ -121,7 +133,7 @@ fn a_storm_with_crashes_makes_no_second_holder_and_strands_nobody() {
             true,
         );
 
-        // What is left is what Redisson leaves too.
+        // Redisson leaves these keys as well.
         std::thread::sleep(LEASE + Duration::from_secs(1));
         let keys = server.ask(&["KEYS", "*"]);
         for key in keys.list() {
@@ -131,7 +143,7 @@ fn a_storm_with_crashes_makes_no_second_holder_and_strands_nobody() {
                 "permits:",
                 "redisson_unlock_latch:",
                 "{permits:",
-                // Waiters that were killed, until somebody asks for the lock.
+                // Killed waiters, until the next request for the lock.
                 "redisson_lock_queue:",
                 "redisson_lock_timeout:",
             ];
@@ -152,10 +164,11 @@ fn a_storm_with_crashes_makes_no_second_holder_and_strands_nobody() {
     });
 }
 
-/// Whoever crashes with permits of a plain semaphore takes them along, in Java too: nobody does here.
+/// A process that crashes loses its permits of a plain semaphore, in Java too,
+/// so none crashes here.
 #[test]
-#[ignore = "deep: a storm"]
-fn a_storm_on_plain_semaphores_keeps_the_number_of_permits() {
+#[ignore = "deep: runs for minutes"]
+fn plain_semaphores_conserve_permits() {
     with_newest(|version| {
         let server = server(&Flavor::one());
         let names: Vec<_> = (0..10)
@@ -164,7 +177,7 @@ fn a_storm_on_plain_semaphores_keeps_the_number_of_permits() {
         for name in &names {
             server.tell(&["SET", name, "3"]);
         }
-        rage(
+        stress_objects(
             &server,
             version,
             "semaphore",

@@ -1,4 +1,5 @@
-//! What both sides write for the same operation is the same: keys, types, fields, times and messages.
+//! Both sides write the same state for the same operation: keys, types, fields,
+//! times and messages.
 
 use std::collections::BTreeMap;
 use std::future::IntoFuture;
@@ -8,17 +9,21 @@ use leasehold::redisson::Redisson as Ours;
 use testkit::{Answer, Connection, Flavor, Fleet, Redisson as Java, Server};
 use tokio::runtime::Handle;
 
-use crate::support::redisson::{client, enter, force, server, with_every_version};
+use crate::support::redisson::{
+    acquire_reentrant, client, force_unlock, server, with_all_versions,
+};
 use crate::support::{eventually, name, run, url_at};
 
-/// The lease of both sides: far longer than the test, and not as long as a turn in the queue of a fair lock.
+/// The lease of both sides: far longer than the test, and shorter than a turn
+/// in the queue of a fair lock.
 const LEASE: Duration = Duration::from_secs(200);
 
-/// How far the clocks of servers and clients may be apart, in milliseconds: each rounds its own.
+/// How far the clocks of server and clients may differ, in milliseconds. Each
+/// rounds its own.
 const ROUNDING: i64 = 20;
 
-/// What stands on the server after a step, and what was published since the one before. Owners are all called
-/// the same, and so are locks.
+/// The state on the server after a step, and the messages since the step
+/// before, with uniform owner and lock names.
 #[derive(Clone, Debug, PartialEq)]
 struct Trace {
     keys: BTreeMap<String, Entry>,
@@ -29,8 +34,8 @@ struct Trace {
 struct Entry {
     kind: String,
     value: Vec<String>,
-    /// How long it lasts from the moment of the step that wrote it, and how long until the moments that it holds: at
-    /// least and at most, in milliseconds.
+    /// The durations of the expiry and of the times in the value, from the step
+    /// that wrote them: minimum and maximum, in milliseconds.
     times: Vec<(i64, i64)>,
 }
 
@@ -45,15 +50,16 @@ impl PartialEq for Entry {
     }
 }
 
-/// Takes traces of the keys and channels of a server, except those of another witness's name.
+/// Traces the keys and channels of a server that belong to its name.
 struct Witness<'a> {
     server: &'a Server,
-    /// What the names of this witness begin with.
+    /// The prefix of this witness's names.
     name: String,
     heard: Connection,
-    /// When it began, by the server's clock: all that it sees was written since then.
+    /// The server time at which it began. Everything that it traces was written
+    /// since then.
     start: i64,
-    /// Whether it sees how long things last: not where both sides differ on purpose.
+    /// Whether it compares durations. Both sides differ on purpose in some.
     timed: bool,
 }
 
@@ -72,7 +78,7 @@ impl<'a> Witness<'a> {
     }
 
     fn trace(&mut self) -> Trace {
-        // What is published before this is heard before it.
+        // Messages published before this one arrive before it.
         let end = format!("end-of-step:{}", self.name);
         assert!(self.server.ask(&["PUBLISH", &end, ""]).int() > 0);
         let mut messages = Vec::new();
@@ -85,16 +91,20 @@ impl<'a> Witness<'a> {
                 break;
             }
             if self.concerns(channel.text()) {
-                messages.push((self.anonymous(channel.text()), self.anonymous(text.text())));
+                messages.push((
+                    self.anonymized(channel.text()),
+                    self.anonymized(text.text()),
+                ));
             }
         }
         let names = self.server.ask(&["KEYS", "*"]);
         let names = names.list().iter().map(Answer::text);
         let keys = names
-            // A note for a client that asks again: Java deletes its own at once, ours ends by itself.
+            // A note for a client that repeats a request. Java deletes its own
+            // at once; the Rust one expires.
             .filter(|name| !name.starts_with("redisson_unlock_latch"))
             .filter(|name| self.concerns(name))
-            .map(|name| (self.anonymous(name), self.entry(name)))
+            .map(|name| (self.anonymized(name), self.entry(name)))
             .collect();
         Trace { keys, messages }
     }
@@ -103,8 +113,9 @@ impl<'a> Witness<'a> {
         text.contains(&self.name) || !text.contains("test:")
     }
 
-    /// `text` with the name called `job`, and every `UUID:NUMBER` called `OWNER`.
-    fn anonymous(&self, text: &str) -> String {
+    /// Returns `text` with the name replaced by `job`, and each `UUID:NUMBER`
+    /// by `OWNER`.
+    fn anonymized(&self, text: &str) -> String {
         let text = text.replace(&self.name, "job");
         let is_uuid = |part: &str| {
             let groups: Vec<_> = part.split('-').map(str::len).collect();
@@ -125,7 +136,8 @@ impl<'a> Witness<'a> {
     }
 
     fn entry(&self, name: &str) -> Entry {
-        // Each was written as a duration from the moment of a step, which was after the start and before now.
+        // Each was written as a duration from a step, which was after the start
+        // and before now.
         let since = |end: i64| (end - now(self.server), end - self.start);
         let mut times = Vec::new();
         match self.server.ask(&["PEXPIRETIME", name]).int() {
@@ -138,7 +150,7 @@ impl<'a> Witness<'a> {
             "hash" => texts(&self.server.ask(&["HGETALL", name])),
             "list" => texts(&self.server.ask(&["LRANGE", name, "0", "-1"])),
             "zset" => {
-                // Members may be any bytes: their length must do.
+                // Members may be any bytes, so compare their length.
                 let script = "local found = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES') \
                               for i = 1, #found, 2 do found[i] = #found[i] end return found";
                 let found = self.server.ask(&["EVAL", script, "1", name]);
@@ -150,7 +162,7 @@ impl<'a> Witness<'a> {
             }
             other => panic!("{other}"),
         };
-        let value = value.iter().map(|text| self.anonymous(text)).collect();
+        let value = value.iter().map(|text| self.anonymized(text)).collect();
         Entry {
             kind,
             value,
@@ -164,7 +176,7 @@ fn texts(answer: &Answer) -> Vec<String> {
     texts.collect()
 }
 
-/// The server's clock, in milliseconds.
+/// Returns the server's clock in milliseconds.
 fn now(server: &Server) -> i64 {
     match server.ask(&["TIME"]).list() {
         [seconds, micros] => seconds.int() * 1000 + micros.int() / 1000,
@@ -172,30 +184,30 @@ fn now(server: &Server) -> i64 {
     }
 }
 
-/// Compares what both sides left after each step.
+/// Compares the traces of both sides after each step.
 fn compare(what: &str, steps: &[&str], ours: &[Trace], java: &[Trace]) {
     assert_eq!((ours.len(), java.len()), (steps.len(), steps.len()));
     for (step, (ours, java)) in steps.iter().zip(ours.iter().zip(java)) {
-        assert_eq!(ours, java, "{what}, {step}: ours left, Java's right");
+        assert_eq!(ours, java, "{what}, {step}: Rust left, Java right");
     }
 }
 
 #[test]
-fn everything_is_written_alike() {
-    with_every_version(|version| {
+fn both_sides_write_identical_state() {
+    with_all_versions(|version| {
         let server = server(&Flavor::one());
         let java = Java::start(version, &Fleet::at(server.port(), LEASE));
         run(async {
             let ours = client(&url_at(server.port())).await.redisson();
             let ours = ours.watchdog(LEASE);
-            locks_are_written_alike(&server, &java, &ours).await;
-            semaphores_and_latches_are_written_alike(&server, &java, &ours).await;
-            a_line_is_written_alike(&server, &java, &ours);
+            locks_are_identical(&server, &java, &ours).await;
+            counters_are_identical(&server, &java, &ours).await;
+            queues_are_identical(&server, &java, &ours);
         });
     });
 }
 
-async fn locks_are_written_alike(server: &Server, java: &Java, ours: &Ours) {
+async fn locks_are_identical(server: &Server, java: &Java, ours: &Ours) {
     const STEPS: [&str; 6] = [
         "locked",
         "entered again",
@@ -206,7 +218,7 @@ async fn locks_are_written_alike(server: &Server, java: &Java, ours: &Ours) {
     ];
     for kind in ["lock", "fenced", "fair", "read", "write"] {
         let java = java_locks(server, java, kind);
-        let ours = we_lock(server, ours, kind).await;
+        let ours = rust_locks(server, ours, kind).await;
         compare(kind, &STEPS, &without_token(ours), &without_token(java));
     }
 }
@@ -231,7 +243,7 @@ fn java_locks(server: &Server, java: &Java, kind: &str) -> Vec<Trace> {
         .to_vec()
 }
 
-async fn we_lock(server: &Server, ours: &Ours, kind: &str) -> Vec<Trace> {
+async fn rust_locks(server: &Server, ours: &Ours, kind: &str) -> Vec<Trace> {
     let mut witness = Witness::new(server);
     witness.timed = kind != "write";
     let name = witness.name.clone();
@@ -242,26 +254,29 @@ async fn we_lock(server: &Server, ours: &Ours, kind: &str) -> Vec<Trace> {
             .into_iter()
             .find(|value| value.parse::<u32>().is_ok())
     };
-    let first = enter(ours, kind, &name).await;
+    let first = acquire_reentrant(ours, kind, &name).await;
     traces.push(witness.trace());
-    // Each of Java's entries is counted as a token; ours share one.
-    let second = first.again().await;
-    eventually("entered", || counts().as_deref() == Some("2")).await;
+    // Each entry in Java takes a token, while Rust entries share one.
+    let second = first.reacquire().await;
+    eventually("the lock is entered twice", || {
+        counts().as_deref() == Some("2")
+    })
+    .await;
     traces.push(witness.trace());
     drop(second);
-    eventually("left", || counts().as_deref() == Some("1")).await;
+    eventually("the lock is left once", || counts().as_deref() == Some("1")).await;
     traces.push(witness.trace());
-    first.give_back().await;
+    first.release_held().await;
     traces.push(witness.trace());
-    let last = enter(ours, kind, &name).await;
+    let last = acquire_reentrant(ours, kind, &name).await;
     traces.push(witness.trace());
-    assert!(force(ours, kind, &name).await);
+    assert!(force_unlock(ours, kind, &name).await);
     traces.push(witness.trace());
     drop(last);
     traces
 }
 
-/// The token counts entries in Java and holdings with us: one less after the second entry.
+/// Removes the token, which counts entries in Java and holds in Rust.
 fn without_token(traces: Vec<Trace>) -> Vec<Trace> {
     let strip = |mut trace: Trace| {
         if let Some(token) = trace.keys.get_mut("redisson_lock_token:{job}") {
@@ -272,23 +287,25 @@ fn without_token(traces: Vec<Trace>) -> Vec<Trace> {
     traces.into_iter().map(strip).collect()
 }
 
-/// Both take turns in a queue at the same time, since a waiter that gives up takes its time.
-fn a_line_is_written_alike(server: &Server, java: &Java, ours: &Ours) {
-    const STEPS: [&str; 3] = ["two wait", "the first has it", "one between gave up"];
+/// Both queues at the same time, since a waiter that times out takes a while.
+fn queues_are_identical(server: &Server, java: &Java, ours: &Ours) {
+    const STEPS: [&str; 3] = ["two wait", "the first holds it", "one in between timed out"];
     let runtime = &Handle::current();
     std::thread::scope(|scope| {
-        let by_java = scope.spawn(|| runtime.block_on(a_line(server, java, None)));
-        let by_us = scope.spawn(|| runtime.block_on(a_line(server, java, Some(ours))));
-        let by_java = by_java.join().expect("Java's queue");
-        let by_us = by_us.join().expect("our queue");
-        compare("fair", &STEPS, &by_us, &by_java);
+        let by_java = scope.spawn(|| runtime.block_on(run_queue(server, java, None)));
+        let by_rust = scope.spawn(|| runtime.block_on(run_queue(server, java, Some(ours))));
+        let by_java = by_java.join().expect("the Java queue succeeds");
+        let by_rust = by_rust.join().expect("the Rust queue succeeds");
+        compare("fair", &STEPS, &by_rust, &by_java);
     });
 }
 
-/// One holds and two wait; the first of them has it; one between two others gives up. Those two are ours, if `ours` is
-/// given, and all others Java's.
-async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace> {
-    /// How long a waiter waits that gives up: two others must have been seen meanwhile.
+/// One client holds the lock and two wait; the first of them acquires it; a
+/// waiter between two others times out. The holder and the waiters that change
+/// are Rust's if `ours` is set, and all others Java's.
+async fn run_queue(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace> {
+    /// How long a waiter waits before it times out. The test must observe two
+    /// others meanwhile.
     const LIMIT: Duration = Duration::from_secs(5);
     let mut witness = Witness::new(server);
     let name = witness.name.clone();
@@ -297,7 +314,7 @@ async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace>
         let queue = &queue;
         async move {
             let waits = || server.ask(&["LLEN", queue]).int();
-            eventually("the waiters are in the queue", || waits() == count).await;
+            eventually("the waiters are queued", || waits() == count).await;
         }
     };
     let thread = |thread: &str| format!("{thread}:{name}");
@@ -334,8 +351,8 @@ async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace>
             between = Some(tokio::spawn(waiting.into_future()));
         }
         None => {
-            let order = format!("lock fair/wait {name} {}", LIMIT.as_millis());
-            java.tell(&thread("between"), &order);
+            let command = format!("lock fair/wait {name} {}", LIMIT.as_millis());
+            java.tell(&thread("between"), &command);
         }
     }
     wait(2).await;
@@ -351,7 +368,7 @@ async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace>
     traces
 }
 
-async fn semaphores_and_latches_are_written_alike(server: &Server, java: &Java, ours: &Ours) {
+async fn counters_are_identical(server: &Server, java: &Java, ours: &Ours) {
     const STEPS: [&str; 10] = [
         "semaphore set",
         "acquired",
@@ -365,15 +382,15 @@ async fn semaphores_and_latches_are_written_alike(server: &Server, java: &Java, 
         "opened",
     ];
     let by_java = java_counts(server, java);
-    let by_us = we_count(server, ours).await;
-    compare("counts", &STEPS, &by_us, &by_java);
+    let by_rust = rust_counts(server, ours).await;
+    compare("counts", &STEPS, &by_rust, &by_java);
 }
 
 fn java_counts(server: &Server, java: &Java) -> Vec<Trace> {
     let mut witness = Witness::new(server);
     let mut traces = Vec::new();
     let mut id = String::new();
-    for order in [
+    for command in [
         "semaphore set NAMEs 3",
         "semaphore acquire NAMEs 2",
         "semaphore release NAMEs 2",
@@ -385,17 +402,17 @@ fn java_counts(server: &Server, java: &Java) -> Vec<Trace> {
         "latch down NAMEl",
         "latch down NAMEl",
     ] {
-        let order = order.replace("NAME", &witness.name).replace("ID", &id);
-        let order = order.replace("LEASE", &LEASE.as_millis().to_string());
-        let answer = java.ask("a", &order);
-        assert!(!answer.starts_with("error"), "{order}: {answer}");
+        let command = command.replace("NAME", &witness.name).replace("ID", &id);
+        let command = command.replace("LEASE", &LEASE.as_millis().to_string());
+        let answer = java.ask("a", &command);
+        assert!(!answer.starts_with("error"), "{command}: {answer}");
         id = answer;
         traces.push(witness.trace());
     }
     traces
 }
 
-async fn we_count(server: &Server, ours: &Ours) -> Vec<Trace> {
+async fn rust_counts(server: &Server, ours: &Ours) -> Vec<Trace> {
     let mut witness = Witness::new(server);
     let mut traces = Vec::new();
     let prefix = witness.name.clone();

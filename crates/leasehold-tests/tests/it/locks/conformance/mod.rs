@@ -1,4 +1,5 @@
-//! The contract of a lock, once; each kind enrols with one line.
+//! The contract that every exclusive lock fulfils. Each lock type is registered
+//! with one line.
 
 mod cases;
 
@@ -8,25 +9,25 @@ use leasehold::{
     Acquire, Client, Error, FairMutex, Guard, Lease, Mutex, Quorum, Reentrant, RwLock, Semaphore,
 };
 
-use crate::support::contract::{Exclusive, Pair};
+use crate::support::contract::{ExclusiveLock, LockPair};
 use crate::support::deployment::Deployment;
 use crate::support::{AMPLE, LEASE, SHORT};
 
-/// Enrols a kind whose contract is kept by acquisitions made with one method and one that does not wait.
-macro_rules! exclusive {
+/// Implements [`ExclusiveLock`] for a type, and registers its tests.
+macro_rules! conforms {
     ($kind:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
-        keeps_to!(Client: $type, $make, $lock, $try_lock);
-        enrol!($kind: $type);
+        impl_exclusive_lock!(Client: $type, $make, $lock, $try_lock);
+        register!($kind: $type);
     };
 }
 
-/// Says how a kind is had from a client, and acquired.
-macro_rules! keeps_to {
+/// Implements [`ExclusiveLock`] by the type's own methods.
+macro_rules! impl_exclusive_lock {
     ($client:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
-        impl Exclusive<$client> for $type {
+        impl ExclusiveLock<$client> for $type {
             type Guard = Guard;
 
-            fn named(client: &$client, name: &str) -> Self {
+            fn with_name(client: &$client, name: &str) -> Self {
                 let make: fn(&$client, &str) -> Self = $make;
                 make(client, name)
             }
@@ -54,40 +55,41 @@ macro_rules! keeps_to {
     };
 }
 
-macro_rules! enrol {
+macro_rules! register {
     ($kind:ident: $type:ident) => {
         mod $kind {
-            contract!($type:
-                a_wait_is_kept_to
-                a_fixed_lease_ends
-                at_most_ends_a_renewed_lease
-                excludes_others_until_released
-                try_lock_answers_none_while_held
-                a_timeout_says_who_holds_it
-                a_lease_is_renewed
-                a_renewal_stays_within_at_most
-                a_fixed_lease_can_be_extended
-                releasing_what_was_lost_says_so_and_harms_nobody
-                dropping_releases
-                run_gives_back_on_every_way_out
-                at_least_keeps_others_out_after_a_release
-                shutdown_releases_all
-                tokens_rise
+            register_cases!($type:
+                timeout_is_respected
+                fixed_lease_expires
+                at_most_ends_renewed_lease
+                lock_excludes_others_until_released
+                try_lock_while_held_returns_none
+                timeout_names_the_holder
+                lease_is_renewed
+                lease_option_sets_renewed_length
+                renewal_stays_within_at_most
+                fixed_lease_is_extended
+                release_after_loss_reports_already_lost
+                dropped_guard_releases
+                run_releases_on_every_exit
+                at_least_excludes_others_after_release
+                shutdown_releases_all_locks
+                tokens_increase
             );
 
             #[test]
             #[ignore = "deep: measures times, over ten leases"]
-            fn the_contract_is_kept_in_time() {
+            fn contract_holds_under_strict_timing() {
                 crate::support::on_every_server(|server| async move {
-                    super::untimed::<_, super::$type>(&server, super::IN_TIME).await;
-                    super::timed::<_, super::$type>(&server, super::IN_TIME).await;
+                    super::check_cases::<_, super::$type>(&server, super::STRICT).await;
+                    super::check_strict_cases::<_, super::$type>(&server, super::STRICT).await;
                 });
             }
         }
     };
 }
 
-macro_rules! contract {
+macro_rules! register_cases {
     ($type:ident: $($case:ident)*) => {
         $(
             #[test]
@@ -100,78 +102,88 @@ macro_rules! contract {
     };
 }
 
-exclusive!(mutex: Mutex, |client, name| client.mutex(name), lock, try_lock);
-exclusive!(reentrant: Reentrant, |client, name| client.mutex(name).reentrant(), lock, try_lock);
-exclusive!(fair_mutex: FairMutex, |client, name| client.fair_mutex(name), lock, try_lock);
-exclusive!(semaphore: Semaphore, |client, name| client.semaphore(name, 1), acquire, try_acquire);
-exclusive!(rw_lock: RwLock, |client, name| client.rw_lock(name), write, try_write);
-enrol!(multi_lock: Pair);
-keeps_to!(Quorum: Mutex, |quorum, name| quorum.mutex(name), lock, try_lock);
-keeps_to!(Quorum: Reentrant, |quorum, name| quorum.mutex(name).reentrant(), lock, try_lock);
+conforms!(mutex: Mutex, |client, name| client.mutex(name), lock, try_lock);
+conforms!(reentrant: Reentrant, |client, name| client.mutex(name).reentrant(), lock, try_lock);
+conforms!(fair_mutex: FairMutex, |client, name| client.fair_mutex(name), lock, try_lock);
+conforms!(semaphore: Semaphore, |client, name| client.semaphore(name, 1), acquire, try_acquire);
+conforms!(rw_lock: RwLock, |client, name| client.rw_lock(name), write, try_write);
+register!(multi_lock: LockPair);
+impl_exclusive_lock!(Quorum: Mutex, |quorum, name| quorum.mutex(name), lock, try_lock);
+impl_exclusive_lock!(Quorum: Reentrant, |quorum, name| quorum.mutex(name).reentrant(), lock, try_lock);
 
-/// How long the leases of the contract are, and how strictly its times are measured.
+/// The leases of the contract, and how strictly it measures times.
 #[derive(Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct Timing {
     /// The lease of a holder that the keeper renews.
     lease: Duration,
-    /// How many renewals of it are waited for.
+    /// The number of renewals to wait for.
     renewals: u32,
-    /// A fixed lease that is waited out.
+    /// A fixed lease that expires.
     fixed: Duration,
-    /// The limit of a lease that is renewed until then.
+    /// The `at_most` of a renewed lease.
     at_most: Duration,
-    /// How long a waiter is watched that must not get the lock.
-    watched: Duration,
-    /// By how much everything may be late.
-    excused: Duration,
+    /// How long to observe a waiter that must not acquire the lock.
+    observed: Duration,
+    /// How late any event may be.
+    tolerance: Duration,
 }
 
-/// For a machine that stalls: leases outlast a stall, and only what is certain by the clock is asserted.
-pub(crate) const GATE: Pace = Pace {
+/// For a machine that stalls: leases survive a stall, and the cases assert only
+/// what the clock proves.
+pub(crate) const GATE: Timing = Timing {
     lease: LEASE,
     renewals: 2,
     fixed: Duration::from_secs(3),
     at_most: Duration::from_secs(3),
-    watched: SHORT,
-    excused: AMPLE,
+    observed: SHORT,
+    tolerance: AMPLE,
 };
 
-/// For a quiet machine. The margin of a lease of 2 s (22 ms) is above what a small machine's scheduler does to a thread.
-pub(crate) const IN_TIME: Pace = Pace {
+/// For a quiet machine. The margin of a lease of 2 s (22 ms) is above the
+/// scheduling delay of a small machine.
+pub(crate) const STRICT: Timing = Timing {
     lease: Duration::from_secs(2),
     renewals: 30,
     fixed: Duration::from_secs(2),
     at_most: Duration::from_secs(5),
-    watched: Duration::from_secs(4),
-    excused: Duration::ZERO,
+    observed: Duration::from_secs(4),
+    tolerance: Duration::ZERO,
 };
 
-/// How late a busy machine may run a task that was told in time.
+/// How late a busy machine may run a task that was woken in time.
 const SCHEDULING: Duration = Duration::from_millis(100);
 
-/// All of it for one kind, all at once, except what measures time most strictly.
-pub(crate) async fn untimed<D: Deployment, K: Exclusive<D::Client>>(site: &D, pace: Pace) {
+/// Runs all cases for one lock type concurrently, except those with the
+/// strictest timing.
+pub(crate) async fn check_cases<D: Deployment, K: ExclusiveLock<D::Client>>(
+    deployment: &D,
+    timing: Timing,
+) {
     tokio::join!(
-        cases::excludes_others_until_released::<D, K>(site, pace),
-        cases::try_lock_answers_none_while_held::<D, K>(site, pace),
-        cases::a_timeout_says_who_holds_it::<D, K>(site, pace),
-        cases::a_lease_is_renewed::<D, K>(site, pace),
-        cases::a_renewal_stays_within_at_most::<D, K>(site, pace),
-        cases::a_fixed_lease_can_be_extended::<D, K>(site, pace),
-        cases::releasing_what_was_lost_says_so_and_harms_nobody::<D, K>(site, pace),
-        cases::dropping_releases::<D, K>(site, pace),
-        cases::run_gives_back_on_every_way_out::<D, K>(site, pace),
-        cases::at_least_keeps_others_out_after_a_release::<D, K>(site, pace),
-        cases::shutdown_releases_all::<D, K>(site, pace),
-        cases::tokens_rise::<D, K>(site, pace),
+        cases::lock_excludes_others_until_released::<D, K>(deployment, timing),
+        cases::try_lock_while_held_returns_none::<D, K>(deployment, timing),
+        cases::timeout_names_the_holder::<D, K>(deployment, timing),
+        cases::lease_is_renewed::<D, K>(deployment, timing),
+        cases::lease_option_sets_renewed_length::<D, K>(deployment, timing),
+        cases::renewal_stays_within_at_most::<D, K>(deployment, timing),
+        cases::fixed_lease_is_extended::<D, K>(deployment, timing),
+        cases::release_after_loss_reports_already_lost::<D, K>(deployment, timing),
+        cases::dropped_guard_releases::<D, K>(deployment, timing),
+        cases::run_releases_on_every_exit::<D, K>(deployment, timing),
+        cases::at_least_excludes_others_after_release::<D, K>(deployment, timing),
+        cases::shutdown_releases_all_locks::<D, K>(deployment, timing),
+        cases::tokens_increase::<D, K>(deployment, timing),
     );
 }
 
-/// The rest of it.
-pub(crate) async fn timed<D: Deployment, K: Exclusive<D::Client>>(site: &D, pace: Pace) {
-    cases::a_wait_is_kept_to::<D, K>(site, pace).await;
+/// Runs the remaining cases.
+pub(crate) async fn check_strict_cases<D: Deployment, K: ExclusiveLock<D::Client>>(
+    deployment: &D,
+    timing: Timing,
+) {
+    cases::timeout_is_respected::<D, K>(deployment, timing).await;
     tokio::join!(
-        cases::a_fixed_lease_ends::<D, K>(site, pace),
-        cases::at_most_ends_a_renewed_lease::<D, K>(site, pace),
+        cases::fixed_lease_expires::<D, K>(deployment, timing),
+        cases::at_most_ends_renewed_lease::<D, K>(deployment, timing),
     );
 }

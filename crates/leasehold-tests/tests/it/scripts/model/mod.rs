@@ -1,5 +1,6 @@
-//! The queue's scripts against a plain model of the queue: random sequences of steps on a real server,
-//! compared answer by answer and message by message, by the server's own clock.
+//! The queue's scripts against a plain model: random sequences of steps on a
+//! real server, compared reply by reply and message by message, by the server's
+//! clock.
 
 mod queue;
 mod step;
@@ -30,17 +31,18 @@ const STEPS: [(&str, &str); 6] = [
 /// The steps of a lock that is one plain string.
 const PLAIN: [(&str, &str); 2] = [("extend", lua!("lean/renew")), ("drop", lua!("queue/drop"))];
 
-/// Small ways to break the scripts: what to replace, by what, and what that does.
-const BROKEN: [(&str, &str, &str); 13] = [
+/// Seeded mutants of the scripts: the text to replace, its replacement, and the
+/// effect.
+const MUTANTS: [(&str, &str, &str); 13] = [
     (
         "call('ZPOPMIN', queue) or call('ZRANGE', queue, '0', '0')",
         "call('ZPOPMAX', queue) or call('ZRANGE', queue, -1, -1)",
-        "the last in the queue is served first",
+        "the last waiter is served first",
     ),
     (
         "elseif used + weight > capacity then",
         "elseif used > capacity then",
-        "a waiter is granted more than there is room for",
+        "a grant exceeds the capacity",
     ),
     (
         "used, sole, changed = used - weight, nil, true",
@@ -50,12 +52,12 @@ const BROKEN: [(&str, &str, &str); 13] = [
     (
         "call('ZRANGEBYSCORE', heartbeats, '-inf', digits(now))",
         "{}",
-        "dead waiters keep their place",
+        "dead waiters keep their entries",
     ),
     (
         "if not newest[1] and used + weight <= capacity then",
         "if used + weight <= capacity then",
-        "newcomers pass the queue",
+        "new owners bypass the queue",
     ),
     (
         "call('ZADD', holders, 'XX', 'GT', digits(now + length), owner)",
@@ -65,7 +67,7 @@ const BROKEN: [(&str, &str, &str); 13] = [
     (
         "not plain and call('HEXISTS', entries, owner) == 1",
         "false",
-        "an enter that is repeated counts twice",
+        "a repeated enqueue counts twice",
     ),
     (
         "  promote()\n  if beside_others then",
@@ -75,31 +77,31 @@ const BROKEN: [(&str, &str, &str); 13] = [
     (
         "ticket = ticket > 0 and ticket or",
         "ticket =",
-        "a waiter does not get its lost place again",
+        "a waiter does not return to its position",
     ),
     (
         "    call('ZADD', holders, digits(before.ends), before.owner)\n",
         "",
-        "a second holder makes the first forgotten",
+        "a second holder removes the first",
     ),
     (
         "due, last, changed = min(due, ends), max(last, ends), changed or ends < due",
         "last, changed = max(last, ends), changed",
-        "the end of a heartbeat is not awaited",
+        "an expired heartbeat is not evicted",
     ),
     (
         "due = min(due, tonumber(call('ZRANGE', heartbeats, '0', '0', 'WITHSCORES')[2] or NEVER))",
         "due = NEVER",
-        "nothing is due after the first settling",
+        "nothing is due after the first eviction",
     ),
     (
         "    if token == '0' then",
         "    if false then",
-        "a holder that had the plain string has no token",
+        "the holder of a plain string gets no token",
     ),
 ];
 
-/// The scripts on a server, and somebody who hears what they publish.
+/// The scripts on a server, and a subscriber to what they publish.
 struct Rig {
     digests: Vec<(&'static str, String)>,
     commands: RefCell<Connection>,
@@ -108,7 +110,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Loads the scripts after `change` was made to their text.
+    /// Loads the scripts after `change` edited their text.
     fn new(change: impl Fn(&str) -> String) -> Self {
         let server = Server::start(&Flavor::one());
         let queue = STEPS.map(|(name, text)| (name, format!("{STATE}{SHARED}{text}")));
@@ -155,14 +157,14 @@ impl Rig {
         self.commands.borrow_mut().ask(words).unwrap()
     }
 
-    /// The server's clock.
+    /// Returns the server's clock.
     fn now(&self) -> i64 {
         let time = self.ask(&["TIME"]);
         let part = |at: usize| time.list()[at].text().parse::<i64>().unwrap();
         part(0) * 1_000_000 + part(1)
     }
 
-    /// All that was published so far.
+    /// Returns all messages so far.
     fn messages(&self) -> Vec<String> {
         self.ask(&["SPUBLISH", "c", "end"]);
         let mut messages = self.messages.borrow_mut();
@@ -172,8 +174,8 @@ impl Rig {
             .collect()
     }
 
-    /// Fails when a key would stay for ever.
-    fn all_expires(&self, name: &str) -> Result<(), TestCaseError> {
+    /// Fails if a key has no expiry.
+    fn check_expiry(&self, name: &str) -> Result<(), TestCaseError> {
         for key in &keys(name)[..5] {
             let left = self.ask(&["PTTL", key]).int();
             prop_assert_ne!(left, -1, "{} does not expire", key);
@@ -194,14 +196,14 @@ fn keys(name: &str) -> [String; 6] {
     .map(|what| format!("{name}:{what}"))
 }
 
-/// Takes a step of a lock that is one plain string, as `protocol/lean.rs` does.
+/// Takes a step of a lock that is one plain string, as the library does.
 fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
     let [lock, .., counter] = keys(name);
-    let mark = model.mark(step);
+    let lock_value = model.lock_value(step);
     match step {
-        Step::Take { lease, .. } => {
+        Step::Acquire { lease, .. } => {
             let millis = ((lease + 999) / 1000).to_string();
-            let taken = rig.ask(&["SET", &lock, &mark, "NX", "GET", "PX", &millis]);
+            let taken = rig.ask(&["SET", &lock, &lock_value, "NX", "GET", "PX", &millis]);
             rig.ask(&["INCR", &counter]);
             model.count();
             let is_taken = matches!(taken, Answer::Nil);
@@ -211,34 +213,38 @@ fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), Te
                 step
             );
             let end = rig.ask(&["PEXPIRETIME", &lock]).int();
-            // The server expires a string up to a millisecond after the scripts count it as over.
+            // The server expires a string up to a millisecond later than the
+            // scripts do.
             let is_over = end * 1000 <= rig.now();
             prop_assert!(
                 is_taken || is_over || model.form != Form::Free,
-                "left behind: {:?}",
+                "not expired: {:?}",
                 taken
             );
             if is_taken {
-                // Its lease may be over by now.
+                // Its lease may have expired by now.
                 let end = if end < 0 { 0 } else { end * 1000 };
-                model.set_alone(step, end);
+                model.set_sole(step, end);
             }
         }
         Step::Extend { owner, length } => {
             let millis = ((length + 999) / 1000).to_string();
-            let renewed = rig.call_with("extend", &[&lock], &[mark, millis]).int() == 1;
+            let renewed = rig
+                .call_with("extend", &[&lock], &[lock_value, millis])
+                .int()
+                == 1;
             let end = rig.ask(&["PEXPIRETIME", &lock]).int();
-            if let Some(is_alone) = model.is_alone(*owner, rig.now()) {
-                prop_assert_eq!(renewed, is_alone, "{:?}", step);
+            if let Some(is_sole) = model.is_sole(*owner, rig.now()) {
+                prop_assert_eq!(renewed, is_sole, "{:?}", step);
             }
             if renewed && end > 0 {
                 model.extend(end * 1000);
             }
         }
         Step::Drop { owner } => {
-            let dropped = rig.call_with("drop", &[&lock], &[mark]).int() > 0;
-            if let Some(is_alone) = model.is_alone(*owner, rig.now()) {
-                prop_assert_eq!(dropped, is_alone, "{:?}", step);
+            let dropped = rig.call_with("drop", &[&lock], &[lock_value]).int() > 0;
+            if let Some(is_sole) = model.is_sole(*owner, rig.now()) {
+                prop_assert_eq!(dropped, is_sole, "{:?}", step);
             }
             if dropped {
                 model.set_free();
@@ -249,11 +255,11 @@ fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), Te
     Ok(())
 }
 
-/// The keys of a queue expire at the earliest so long after a step. The model knows nothing of that, so a sequence in which
-/// the machine stalls is compared only up to the stall.
+/// The earliest expiry of a queue's keys after a step. The model does not cover
+/// it, so a sequence is compared only up to a stall.
 const EXPIRY_MICROS: i64 = 1_000_000;
 
-/// Lets a model and the server take the same steps.
+/// Takes the same steps in the model and on the server.
 fn agree(rig: &Rig, steps: &[Step]) -> Result<(), TestCaseError> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let name = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
@@ -266,7 +272,7 @@ fn agree(rig: &Rig, steps: &[Step]) -> Result<(), TestCaseError> {
             std::thread::sleep(Duration::from_micros(*micros));
             return Ok(());
         }
-        if let Step::Take { .. } | Step::Extend { .. } | Step::Drop { .. } = step {
+        if let Step::Acquire { .. } | Step::Extend { .. } | Step::Drop { .. } = step {
             if stalled {
                 return Ok(());
             }
@@ -279,9 +285,9 @@ fn agree(rig: &Rig, steps: &[Step]) -> Result<(), TestCaseError> {
         if stalled {
             return Ok(());
         }
-        let (expected, pushed) = model.take(step, now);
+        let (expected, pushed) = model.apply(step, now);
         grants.extend(pushed);
-        prop_assert_eq!(&shown(&answer), &expected, "{:?}", step);
+        prop_assert_eq!(&to_text(&answer), &expected, "{:?}", step);
         Ok(())
     });
     let messages = rig.messages();
@@ -289,10 +295,11 @@ fn agree(rig: &Rig, steps: &[Step]) -> Result<(), TestCaseError> {
     if !stalled {
         prop_assert_eq!(messages, grants);
     }
-    rig.all_expires(&name)
+    rig.check_expiry(&name)
 }
 
-/// The server's clock when it answered: the third part of every answer, or the last of a shorter one.
+/// Returns the server's clock at a reply: its third part, or the last of a
+/// shorter one.
 fn now(answer: &Answer) -> Result<i64, TestCaseError> {
     match answer {
         Answer::List(parts) => Ok(parts[2.min(parts.len() - 1)].int()),
@@ -300,8 +307,8 @@ fn now(answer: &Answer) -> Result<i64, TestCaseError> {
     }
 }
 
-/// An answer as text: the model's form.
-fn shown(answer: &Answer) -> String {
+/// Returns a reply as text, in the form of the model.
+fn to_text(answer: &Answer) -> String {
     let part = |part: &Answer| match part {
         Answer::Int(number) => number.to_string(),
         other => other.text().to_owned(),
@@ -322,7 +329,7 @@ fn disagreement(rig: &Rig, sequences: u64) -> Option<String> {
 }
 
 #[test]
-fn the_scripts_agree_with_the_model() {
+fn scripts_agree_with_model() {
     let rig = Rig::new(str::to_owned);
     if let Some(why) = disagreement(&rig, scaled(1_000)) {
         panic!("{why}");
@@ -330,14 +337,14 @@ fn the_scripts_agree_with_the_model() {
 }
 
 #[test]
-fn broken_scripts_are_all_caught() {
-    for (from, to, what) in BROKEN {
+fn seeded_script_mutants_are_caught() {
+    for (from, to, what) in MUTANTS {
         let found = std::cell::Cell::new(false);
         let rig = Rig::new(|text| {
             found.set(found.get() || text.contains(from));
             text.replace(from, to)
         });
-        assert!(found.get(), "nothing to break: {from}");
+        assert!(found.get(), "no text to replace: {from}");
         let caught = disagreement(&rig, 5_000).is_some();
         assert!(caught, "not caught: {what}");
     }

@@ -1,53 +1,56 @@
-//! A plain model of the queue: lists instead of sorted sets, sums instead of counters.
+//! A plain model of the queue: lists instead of sorted sets, sums instead of
+//! counters.
 
 use super::step::{OWNERS, Step};
 
-/// What stands at the lock's own key.
+/// The form of the lock's own key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
     #[default]
     Free,
-    /// The mark of the only holder.
-    Alone,
+    /// The value of the sole holder.
+    Sole,
     /// The summary of a queue.
     Queue,
 }
 
-/// What the server must do.
+/// The expected state of the server.
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) form: Form,
-    holders: Vec<Holding>,
-    line: Vec<Waiting>,
+    holders: Vec<Hold>,
+    queue: Vec<Waiter>,
     capacity: i64,
     kept: bool,
     counter: i64,
-    /// The ticket each owner had last.
+    /// The last ticket of each owner.
     tickets: [i64; OWNERS],
-    /// What the server may still have for two milliseconds after its lease: it expires keys in whole ones.
-    over: Option<(Holding, i64)>,
+    /// A hold that the server may still have for two milliseconds after its
+    /// lease, since it expires keys at whole milliseconds.
+    expired: Option<(Hold, i64)>,
 }
 
 #[derive(Clone)]
-struct Share {
+struct Request {
     owner: usize,
     weight: i64,
     first: i64,
-    mark: String,
+    lock_value: String,
 }
 
-struct Holding {
-    share: Share,
-    /// Zero where the owner has it from the counter.
+struct Hold {
+    request: Request,
+    /// Zero if the owner drew its token from the counter.
     token: i64,
     since: i64,
     end: i64,
-    /// Where it hears of grants; `-` when its owner has released it, so that it only keeps others out.
+    /// Where the owner receives grants. `-` after its release, when the hold
+    /// only excludes others.
     channel: char,
 }
 
-struct Waiting {
-    share: Share,
+struct Waiter {
+    request: Request,
     ticket: i64,
     end: i64,
 }
@@ -56,36 +59,42 @@ fn name(owner: usize) -> String {
     format!("{owner:032x}")
 }
 
-/// Since one millisecond.
-fn mark(owner: usize, weight: i64, most: i64) -> String {
-    format!("lh1:fair:{most}:{weight} {} 1 77 host note", name(owner))
+/// Acquired one millisecond after the epoch.
+fn lock_value(owner: usize, weight: i64, limit: i64) -> String {
+    format!("lh1:fair:{limit}:{weight} {} 1 77 host note", name(owner))
 }
 
-/// The server expires keys at whole milliseconds.
+/// Rounds as the server does, which expires keys at whole milliseconds.
 fn whole_millis(moment: i64) -> i64 {
     (moment + 999) / 1000 * 1000
 }
 
 impl Model {
-    /// The mark that `owner` writes or compares.
-    pub(super) fn mark(&self, step: &Step) -> String {
-        if let Some((owner, weight, most)) = step.acquires() {
-            return mark(owner, weight, most);
+    /// Returns the value that `owner` writes or compares.
+    pub(super) fn lock_value(&self, step: &Step) -> String {
+        if let Some((owner, weight, limit)) = step.acquires() {
+            return lock_value(owner, weight, limit);
         }
         match step {
             Step::Extend { owner, .. } | Step::Drop { owner } => {
-                let held = self.holders.iter().find(|held| held.share.owner == *owner);
-                held.map_or_else(|| mark(*owner, 1, 2), |held| held.share.mark.clone())
+                let held = self
+                    .holders
+                    .iter()
+                    .find(|held| held.request.owner == *owner);
+                held.map_or_else(
+                    || lock_value(*owner, 1, 2),
+                    |held| held.request.lock_value.clone(),
+                )
             }
             _ => unreachable!("no mark"),
         }
     }
 
-    /// The script of a step and its arguments.
+    /// Returns the script of a step and its arguments.
     pub(super) fn call(&self, step: &Step) -> (&'static str, Vec<String>) {
         let words = |words: &[&dyn ToString]| words.iter().map(|word| word.to_string()).collect();
         match step {
-            Step::Enter {
+            Step::Enqueue {
                 owner,
                 lease,
                 wait,
@@ -93,59 +102,60 @@ impl Model {
                 ..
             } => {
                 let ticket = if *again { self.tickets[*owner] } else { 0 };
-                let args = words(&[&self.mark(step), &"c", lease, wait, &ticket]);
+                let args = words(&[&self.lock_value(step), &"c", lease, wait, &ticket]);
                 ("enter", args)
             }
             Step::Renew { owner, length } => ("renew", words(&[&name(*owner), length])),
             Step::Release { owner, keep } => ("release", words(&[&name(*owner), keep])),
-            Step::Shrink { owner, weight } => ("shrink", words(&[&name(*owner), weight])),
-            Step::Capacity { most } => ("capacity", words(&[&"fair", most, &60_000_000])),
-            Step::Look => ("look", Vec::new()),
+            Step::Downgrade { owner, weight } => ("shrink", words(&[&name(*owner), weight])),
+            Step::Capacity { limit } => ("capacity", words(&[&"fair", limit, &60_000_000])),
+            Step::Stats => ("look", Vec::new()),
             _ => unreachable!("not a script of the queue"),
         }
     }
 
-    /// Takes note of an `INCR`.
+    /// Records an `INCR`.
     pub(super) fn count(&mut self) {
         self.counter += 1;
     }
 
-    /// Whether `owner` holds a plain string; `None` where its lease may have ended by `now`.
-    pub(super) fn is_alone(&self, owner: usize, now: i64) -> Option<bool> {
+    /// Returns whether `owner` holds a plain string, or `None` if its lease may
+    /// have ended by `now`.
+    pub(super) fn is_sole(&self, owner: usize, now: i64) -> Option<bool> {
         match (self.form, self.holders.first()) {
-            (Form::Alone, Some(held)) if held.share.owner == owner => {
+            (Form::Sole, Some(held)) if held.request.owner == owner => {
                 (held.end > now).then_some(true)
             }
             _ => self
-                .over
+                .expired
                 .as_ref()
                 .is_none_or(|(held, _)| now > held.end + 2_000)
                 .then_some(false),
         }
     }
 
-    /// Whether `SET NX` may succeed at `now`.
+    /// Returns whether `SET NX` may succeed at `now`.
     pub(super) fn may_be_free(&self, now: i64) -> bool {
         match self.form {
             Form::Free => true,
-            Form::Alone => self.holders[0].end <= now,
+            Form::Sole => self.holders[0].end <= now,
             Form::Queue => false,
         }
     }
 
-    /// The lock is a plain string from now on.
-    pub(super) fn set_alone(&mut self, step: &Step, end: i64) {
-        let (owner, weight, most) = step.acquires().expect("an acquire");
-        let share = Share {
+    /// Makes the lock a plain string.
+    pub(super) fn set_sole(&mut self, step: &Step, end: i64) {
+        let (owner, weight, limit) = step.acquires().expect("an acquire");
+        let request = Request {
             owner,
             weight,
             first: 0,
-            mark: mark(owner, weight, most),
+            lock_value: lock_value(owner, weight, limit),
         };
-        (self.form, self.capacity) = (Form::Alone, most);
-        self.line.clear();
-        self.holders = vec![Holding {
-            share,
+        (self.form, self.capacity) = (Form::Sole, limit);
+        self.queue.clear();
+        self.holders = vec![Hold {
+            request,
             token: 0,
             since: 1000,
             end,
@@ -153,16 +163,17 @@ impl Model {
         }];
     }
 
-    /// Moves the end of the plain string. The server renews a string that scripts already count as ended.
+    /// Moves the expiry of the plain string. The server renews a string that
+    /// scripts already consider expired.
     pub(super) fn extend(&mut self, end: i64) {
-        if let (Form::Free, Some((held, capacity))) = (self.form, self.over.take()) {
-            (self.form, self.capacity) = (Form::Alone, capacity);
+        if let (Form::Free, Some((held, capacity))) = (self.form, self.expired.take()) {
+            (self.form, self.capacity) = (Form::Sole, capacity);
             self.holders = vec![held];
         }
         self.holders[0].end = end;
     }
 
-    /// The lock is free from now on.
+    /// Frees the lock.
     pub(super) fn set_free(&mut self) {
         *self = Self {
             counter: self.counter,
@@ -171,57 +182,58 @@ impl Model {
         };
     }
 
-    /// Takes a step at `now`; the reply it must have, and the grants it must push.
-    pub(super) fn take(&mut self, step: &Step, now: i64) -> (String, Vec<String>) {
+    /// Takes a step at `now`. Returns the expected reply and the expected
+    /// grants.
+    pub(super) fn apply(&mut self, step: &Step, now: i64) -> (String, Vec<String>) {
         let mut grants = Vec::new();
-        if self.form == Form::Alone && self.holders[0].end <= now {
-            let over = self.holders.pop().map(|held| (held, self.capacity));
+        if self.form == Form::Sole && self.holders[0].end <= now {
+            let expired = self.holders.pop().map(|held| (held, self.capacity));
             self.set_free();
-            self.over = over;
+            self.expired = expired;
         }
-        if let Step::Look = step {
-            return (self.look(now), grants);
+        if let Step::Stats = step {
+            return (self.stats(now), grants);
         }
-        if let (Form::Free, Step::Renew { owner, .. } | Step::Shrink { owner, .. }) =
+        if let (Form::Free, Step::Renew { owner, .. } | Step::Downgrade { owner, .. }) =
             (self.form, step)
         {
-            return (self.standing(*owner, now), grants);
+            return (self.status(*owner, now), grants);
         }
         if let (Form::Free, Step::Release { .. }) = (self.form, step) {
             return (format!("0|{now}"), grants);
         }
         if self.form == Form::Queue {
-            self.holders.retain(|holding| holding.end > now);
-            self.line.retain(|waiting| waiting.end > now);
+            self.holders.retain(|holder_at| holder_at.end > now);
+            self.queue.retain(|waiter| waiter.end > now);
             self.promote(now, &mut grants);
         }
         let reply = match step {
-            Step::Enter { .. } => self.enter(step, now, &mut grants),
+            Step::Enqueue { .. } => self.enqueue(step, now, &mut grants),
             Step::Renew { owner, length } => self.renew(*owner, *length, now),
             Step::Release { owner, keep } => self.release(*owner, *keep, now, &mut grants),
-            Step::Shrink { owner, weight } => {
-                let holding = self
+            Step::Downgrade { owner, weight } => {
+                let holder_at = self
                     .holders
                     .iter_mut()
-                    .find(|held| held.share.owner == *owner);
-                if let Some(holding) = holding {
+                    .find(|held| held.request.owner == *owner);
+                if let Some(holder_at) = holder_at {
                     self.form = Form::Queue;
-                    if *weight <= holding.share.weight {
-                        holding.share.weight = *weight;
+                    if *weight <= holder_at.request.weight {
+                        holder_at.request.weight = *weight;
                         self.promote(now, &mut grants);
                     }
                 }
-                self.standing(*owner, now)
+                self.status(*owner, now)
             }
-            Step::Capacity { most } => {
-                (self.form, self.capacity, self.kept) = (Form::Queue, *most, true);
-                self.line.retain(|waits| waits.share.weight <= *most);
+            Step::Capacity { limit } => {
+                (self.form, self.capacity, self.kept) = (Form::Queue, *limit, true);
+                self.queue.retain(|waiter| waiter.request.weight <= *limit);
                 self.promote(now, &mut grants);
                 format!("{}|{now}", self.used())
             }
             _ => unreachable!("not a script of the queue"),
         };
-        // A free lock that was asked for too much is left as it is.
+        // A rejected request leaves a free lock unchanged.
         if self.form == Form::Queue
             && self.holders.is_empty()
             && !self.kept
@@ -233,14 +245,14 @@ impl Model {
     }
 
     fn used(&self) -> i64 {
-        self.holders.iter().map(|held| held.share.weight).sum()
+        self.holders.iter().map(|held| held.request.weight).sum()
     }
 
-    fn enter(&mut self, step: &Step, now: i64, grants: &mut Vec<String>) -> String {
-        let Step::Enter {
+    fn enqueue(&mut self, step: &Step, now: i64, grants: &mut Vec<String>) -> String {
+        let Step::Enqueue {
             owner,
             weight,
-            most,
+            limit,
             lease,
             wait,
             again,
@@ -249,92 +261,95 @@ impl Model {
             unreachable!("not an enter")
         };
         if self.holders.is_empty() && !self.kept {
-            if weight > most {
-                return format!("3|{most}|{now}");
+            if weight > limit {
+                return format!("3|{limit}|{now}");
             }
-            self.set_alone(step, whole_millis(now + lease));
+            self.set_sole(step, whole_millis(now + lease));
             return format!("1|{}|{now}|{}|1", self.next_token(now), now + lease);
         }
-        let is_known = self.holders.iter().any(|held| held.share.owner == *owner)
-            || self.line.iter().any(|waits| waits.share.owner == *owner);
+        let is_known = self.holders.iter().any(|held| held.request.owner == *owner)
+            || self
+                .queue
+                .iter()
+                .any(|waiter| waiter.request.owner == *owner);
         if is_known {
-            return self.standing(*owner, now);
+            return self.status(*owner, now);
         }
         if *weight > self.capacity {
             return format!("3|{}|{now}", self.capacity);
         }
-        let has_room = self.line.is_empty() && self.used() + weight <= self.capacity;
-        if self.form == Form::Alone && !has_room && *wait == 0 {
-            return self.standing(*owner, now);
+        let has_room = self.queue.is_empty() && self.used() + weight <= self.capacity;
+        if self.form == Form::Sole && !has_room && *wait == 0 {
+            return self.status(*owner, now);
         }
         self.form = Form::Queue;
-        let share = Share {
+        let request = Request {
             owner: *owner,
             weight: *weight,
             first: *lease.min(wait),
-            mark: mark(*owner, *weight, *most),
+            lock_value: lock_value(*owner, *weight, *limit),
         };
         if has_room {
-            self.grant(share, *lease, now);
+            self.grant(request, *lease, now);
         } else if *wait > 0 {
-            let newest = self.line.last().map_or(0, |waits| waits.ticket);
+            let newest = self.queue.last().map_or(0, |waiter| waiter.ticket);
             let ticket = match self.tickets[*owner] {
                 old if *again && old > 0 => old,
                 _ => now.max(newest + 1),
             };
             self.tickets[*owner] = ticket;
-            self.line.push(Waiting {
-                share,
+            self.queue.push(Waiter {
+                request,
                 ticket,
                 end: now + wait,
             });
-            self.line
-                .sort_by_key(|waiting| (waiting.ticket, waiting.share.owner));
+            self.queue
+                .sort_by_key(|waiter| (waiter.ticket, waiter.request.owner));
             self.promote(now, grants);
         }
-        self.standing(*owner, now)
+        self.status(*owner, now)
     }
 
     fn renew(&mut self, owner: usize, length: i64, now: i64) -> String {
-        let alone = self.form == Form::Alone;
+        let sole = self.form == Form::Sole;
         if let Some(held) = self
             .holders
             .iter_mut()
-            .find(|held| held.share.owner == owner)
+            .find(|held| held.request.owner == owner)
         {
-            if alone {
+            if sole {
                 held.end = held.end.max(whole_millis(now + length));
             } else if held.channel != '-' {
                 held.end = held.end.max(now + length);
             }
         }
-        let waiting = self
-            .line
+        let waiter = self
+            .queue
             .iter_mut()
-            .find(|waits| waits.share.owner == owner);
-        if let Some(waits) = waiting
-            && waits.end < now + length
+            .find(|waiter| waiter.request.owner == owner);
+        if let Some(waiter) = waiter
+            && waiter.end < now + length
         {
-            // The reply to a heartbeat has no ticket.
-            waits.end = now + length;
-            let standing = self.standing(owner, now);
-            let mut parts: Vec<_> = standing.split('|').collect();
+            // The reply to a heartbeat contains no ticket.
+            waiter.end = now + length;
+            let status = self.status(owner, now);
+            let mut parts: Vec<_> = status.split('|').collect();
             parts[3] = "0";
             return parts.join("|");
         }
-        self.standing(owner, now)
+        self.status(owner, now)
     }
 
     fn release(&mut self, owner: usize, keep: i64, now: i64, grants: &mut Vec<String>) -> String {
-        let holding = self
+        let holder_at = self
             .holders
             .iter()
-            .position(|held| held.share.owner == owner);
-        let waiting = self
-            .line
+            .position(|held| held.request.owner == owner);
+        let waiter = self
+            .queue
             .iter()
-            .position(|waits| waits.share.owner == owner);
-        let stood = match (holding, waiting) {
+            .position(|waiter| waiter.request.owner == owner);
+        let outcome = match (holder_at, waiter) {
             (Some(at), _) if keep > 0 => {
                 self.form = Form::Queue;
                 let held = &mut self.holders[at];
@@ -346,19 +361,19 @@ impl Model {
             }
             (Some(at), _) => {
                 self.holders.remove(at);
-                if self.form == Form::Alone {
+                if self.form == Form::Sole {
                     self.set_free();
                 }
                 1
             }
             (None, Some(at)) => {
-                self.line.remove(at);
+                self.queue.remove(at);
                 2
             }
             (None, None) => 0,
         };
         self.promote(now, grants);
-        format!("{stood}|{now}")
+        format!("{outcome}|{now}")
     }
 
     fn next_token(&mut self, now: i64) -> i64 {
@@ -366,11 +381,11 @@ impl Model {
         self.counter
     }
 
-    fn grant(&mut self, share: Share, lease: i64, now: i64) -> i64 {
+    fn grant(&mut self, request: Request, lease: i64, now: i64) -> i64 {
         let token = self.next_token(now);
         let (since, end) = (now, now + lease);
-        self.holders.push(Holding {
-            share,
+        self.holders.push(Hold {
+            request,
             token,
             since,
             end,
@@ -380,25 +395,25 @@ impl Model {
     }
 
     fn promote(&mut self, now: i64, grants: &mut Vec<String>) {
-        while let Some(head) = self.line.first()
-            && self.used() + head.share.weight <= self.capacity
+        while let Some(head) = self.queue.first()
+            && self.used() + head.request.weight <= self.capacity
         {
-            let share = self.line.remove(0).share;
-            let (owner, first) = (name(share.owner), share.first);
-            let token = self.grant(share, first, now);
+            let request = self.queue.remove(0).request;
+            let (owner, first) = (name(request.owner), request.first);
+            let token = self.grant(request, first, now);
             grants.push(format!("{owner} {token} {}", now + first));
         }
     }
 
-    fn standing(&mut self, owner: usize, now: i64) -> String {
-        let alone = self.form == Form::Alone;
+    fn status(&mut self, owner: usize, now: i64) -> String {
+        let sole = self.form == Form::Sole;
         if let Some(at) = self
             .holders
             .iter()
-            .position(|held| held.share.owner == owner)
+            .position(|held| held.request.owner == owner)
         {
             let end = self.holders[at].end;
-            if alone {
+            if sole {
                 return format!("1|{}|{now}|{end}|1", self.next_token(now));
             }
             if self.holders[at].token == 0 {
@@ -408,47 +423,47 @@ impl Model {
         }
         let shown = self.first_holder(0);
         match self
-            .line
+            .queue
             .iter()
-            .position(|waits| waits.share.owner == owner)
+            .position(|waiter| waiter.request.owner == owner)
         {
-            Some(ahead) => format!("2|{ahead}|{now}|{}|{shown}", self.line[ahead].ticket),
-            None => format!("0|{}|{now}|0|{shown}", self.line.len()),
+            Some(ahead) => format!("2|{ahead}|{now}|{}|{shown}", self.queue[ahead].ticket),
+            None => format!("0|{}|{now}|0|{shown}", self.queue.len()),
         }
     }
 
-    /// The holder whose lease ends first, of those that end after `moment`.
+    /// Returns the holder whose lease ends first after `moment`.
     fn first_holder(&self, moment: i64) -> String {
         let live = self.holders.iter().filter(|held| held.end > moment);
-        let first = live.min_by_key(|held| (held.end, held.share.owner));
+        let first = live.min_by_key(|held| (held.end, held.request.owner));
         first.map_or_else(
             || "|0".to_owned(),
             |held| {
-                let Share {
+                let Request {
                     weight,
                     first,
-                    ref mark,
+                    ref lock_value,
                     ..
-                } = held.share;
-                let Holding {
+                } = held.request;
+                let Hold {
                     token,
                     since,
                     end,
                     channel,
                     ..
                 } = held;
-                format!("{weight} {first} {token} {since} {channel} {mark}|{end}")
+                format!("{weight} {first} {token} {since} {channel} {lock_value}|{end}")
             },
         )
     }
 
-    fn look(&self, now: i64) -> String {
+    fn stats(&self, now: i64) -> String {
         let live = self.holders.iter().filter(|held| held.end > now);
-        let used: i64 = live.map(|held| held.share.weight).sum();
-        let waiting = self.line.iter().filter(|waits| waits.end > now).count();
+        let used: i64 = live.map(|held| held.request.weight).sum();
+        let waiter = self.queue.iter().filter(|waiter| waiter.end > now).count();
         let capacity = self.capacity;
         format!(
-            "{used}|{capacity}|{now}|{waiting}|{}",
+            "{used}|{capacity}|{now}|{waiter}|{}",
             self.first_holder(now)
         )
     }

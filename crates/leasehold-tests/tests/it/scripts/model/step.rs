@@ -1,15 +1,15 @@
-//! The steps that clients take, at random.
+//! Random steps of clients.
 
 use proptest::prelude::*;
 
-/// One step that a client can take, with the owner as a number.
+/// A step of a client, with the owner as a number.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// Acquires a free lock without a script, as a mutex does.
-    Take {
+    Acquire {
         owner: usize,
         weight: i64,
-        most: i64,
+        limit: i64,
         lease: i64,
     },
     /// Renews without a script of the queue, as a mutex does.
@@ -21,13 +21,13 @@ pub(super) enum Step {
     Drop {
         owner: usize,
     },
-    Enter {
+    Enqueue {
         owner: usize,
         weight: i64,
-        most: i64,
+        limit: i64,
         lease: i64,
         wait: i64,
-        /// Whether it shows the ticket of the place it lost last.
+        /// Whether it presents the ticket of its lost entry.
         again: bool,
     },
     Renew {
@@ -38,44 +38,45 @@ pub(super) enum Step {
         owner: usize,
         keep: i64,
     },
-    Shrink {
+    Downgrade {
         owner: usize,
         weight: i64,
     },
     Capacity {
-        most: i64,
+        limit: i64,
     },
-    Look,
+    Stats,
     Sleep {
         micros: u64,
     },
 }
 
 impl Step {
-    /// The owner, weight and capacity of a step that acquires the lock.
+    /// Returns owner, weight and capacity of a step that acquires the lock.
     pub(super) fn acquires(&self) -> Option<(usize, i64, i64)> {
         match *self {
-            Self::Take {
+            Self::Acquire {
                 owner,
                 weight,
-                most,
+                limit,
                 ..
             }
-            | Self::Enter {
+            | Self::Enqueue {
                 owner,
                 weight,
-                most,
+                limit,
                 ..
-            } => Some((owner, weight, most)),
+            } => Some((owner, weight, limit)),
             _ => None,
         }
     }
 }
 
-/// How many owners take steps.
+/// The number of owners.
 pub(super) const OWNERS: usize = 6;
 
-/// A minute, and times so short that they pass between two steps or in a sleep.
+/// A minute, or a duration so short that it passes between two steps or in a
+/// sleep.
 fn length() -> impl Strategy<Value = i64> {
     prop_oneof![4 => Just(60_000_000), 1 => 1..400i64, 1 => 400..3_000i64]
 }
@@ -86,20 +87,20 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     let keep = prop_oneof![4 => Just(0), 1 => length()];
     prop_oneof![
         4 => (owner.clone(), 1..4i64, 2..4i64, length()).prop_map(
-            |(owner, weight, most, lease)| Step::Take { owner, weight: weight.min(most), most, lease }
+            |(owner, weight, limit, lease)| Step::Acquire { owner, weight: weight.min(limit), limit, lease }
         ),
         1 => (owner.clone(), length()).prop_map(|(owner, length)| Step::Extend { owner, length }),
         1 => owner.clone().prop_map(|owner| Step::Drop { owner }),
         8 => (owner.clone(), 1..4i64, 2..4i64, length(), wait, any::<bool>()).prop_map(
-            |(owner, weight, most, lease, wait, again)| Step::Enter {
-                owner, weight, most, lease, wait, again
+            |(owner, weight, limit, lease, wait, again)| Step::Enqueue {
+                owner, weight, limit, lease, wait, again
             }
         ),
         3 => (owner.clone(), length()).prop_map(|(owner, length)| Step::Renew { owner, length }),
         5 => (owner.clone(), keep).prop_map(|(owner, keep)| Step::Release { owner, keep }),
-        1 => (owner, 1..4i64).prop_map(|(owner, weight)| Step::Shrink { owner, weight }),
-        1 => (1..5i64).prop_map(|most| Step::Capacity { most }),
-        1 => Just(Step::Look),
+        1 => (owner, 1..4i64).prop_map(|(owner, weight)| Step::Downgrade { owner, weight }),
+        1 => (1..5i64).prop_map(|limit| Step::Capacity { limit }),
+        1 => Just(Step::Stats),
         2 => (0..900u64).prop_map(|micros| Step::Sleep { micros }),
     ]
 }

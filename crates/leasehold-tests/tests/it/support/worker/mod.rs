@@ -1,4 +1,4 @@
-//! Real processes: this test program, started again, doing as it is told line by line.
+//! Worker processes: this test binary, started again and driven line by line.
 
 mod queued;
 mod redisson;
@@ -14,23 +14,23 @@ use testkit::Dice;
 use crate::support::contract::any_lock;
 use crate::support::{LEASE, clock, run, url_at};
 
-/// What the process says stands behind this, to tell it from what the test program prints.
-const MARK: &str = "@ ";
+/// Precedes each reply, to tell it from the output of the test harness.
+const REPLY_PREFIX: &str = "@ ";
 
 /// A process that holds and waits for locks.
 pub(crate) struct Worker {
     child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    commands: ChildStdin,
+    replies: BufReader<ChildStdout>,
 }
 
 impl Worker {
-    /// Starts one that is connected to the server on `port`, with leases of this length.
+    /// Starts a worker that connects to the server on `port`, with this lease.
     pub(crate) fn start(port: u16, lease: Duration) -> Self {
         Self::start_at(&url_at(port), lease)
     }
 
-    /// Starts one that is connected to `url`.
+    /// Starts a worker that connects to `url`.
     pub(crate) fn start_at(url: &str, lease: Duration) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args([
@@ -45,49 +45,53 @@ impl Worker {
             .stderr(Stdio::inherit())
             .spawn()
             .expect("this program");
-        let orders = child.stdin.take().expect("piped");
-        let answers = BufReader::new(child.stdout.take().expect("piped"));
+        let commands = child.stdin.take().expect("piped");
+        let replies = BufReader::new(child.stdout.take().expect("piped"));
         let mut worker = Self {
             child,
-            orders,
-            answers,
+            commands,
+            replies,
         };
         assert_eq!(worker.answer(), "ready");
         worker
     }
 
-    /// Gives an order.
-    pub(crate) fn tell(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("the worker lives");
+    /// Sends a command.
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the worker is running");
     }
 
-    /// Waits for the next answer.
+    /// Waits for the next reply.
     pub(crate) fn answer(&mut self) -> String {
-        self.answer_if_alive().expect("the worker has ended")
+        self.reply_if_alive().expect("the worker is running")
     }
 
-    /// Waits for the next answer; `None` when the worker has ended.
-    pub(crate) fn answer_if_alive(&mut self) -> Option<String> {
+    /// Waits for the next reply. Returns `None` if the worker has exited.
+    pub(crate) fn reply_if_alive(&mut self) -> Option<String> {
         loop {
             let mut line = String::new();
-            let read = self.answers.read_line(&mut line).expect("a pipe");
-            // What was being said when it ended does not count.
+            let read = self
+                .replies
+                .read_line(&mut line)
+                .expect("the pipe is readable");
+            // Ignore a reply that the exit cut short.
             if read == 0 || !line.ends_with('\n') {
                 return None;
             }
-            if let Some((_, answer)) = line.trim_end().split_once(MARK) {
+            if let Some((_, answer)) = line.trim_end().split_once(REPLY_PREFIX) {
                 return Some(answer.to_owned());
             }
         }
     }
 
-    /// What can kill this worker while another thread listens to it.
+    /// Returns a handle that kills this worker while another thread reads its
+    /// replies.
     pub(crate) fn killer(&self) -> Killer {
         Killer(self.pid())
     }
 
-    pub(crate) fn ask(&mut self, order: &str) -> String {
-        self.tell(order);
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
         self.answer()
     }
 
@@ -105,7 +109,7 @@ impl Worker {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("a signal");
+        kill_process(self.pid(), signal).expect("the signal is delivered");
     }
 
     fn pid(&self) -> Pid {
@@ -118,9 +122,9 @@ impl Worker {
 pub(crate) struct Killer(Pid);
 
 impl Killer {
-    /// Kills the worker; it must not have been waited for.
+    /// Kills the worker, which must not have been waited for.
     pub(crate) fn kill(self) {
-        kill_process(self.0, Signal::KILL).expect("a signal");
+        kill_process(self.0, Signal::KILL).expect("the signal is delivered");
     }
 }
 
@@ -130,14 +134,14 @@ impl Drop for Worker {
     }
 }
 
-/// The other side: what a worker process does. Not a test; started by [`Worker`] only.
+/// The body of a worker process. Not a test; only [`Worker`] runs it.
 #[test]
 #[ignore = "the body of worker processes"]
 fn process() {
     let Ok(task) = std::env::var("LEASEHOLD_WORKER") else {
         return;
     };
-    let (url, lease) = task.split_once(' ').expect("an address and a lease");
+    let (url, lease) = task.split_once(' ').expect("a URL and a lease");
     let lease = Duration::from_millis(lease.parse().expect("a lease"));
     run(async {
         let client = Client::builder(url)
@@ -152,7 +156,7 @@ fn process() {
 }
 
 fn say(answer: impl std::fmt::Display) {
-    println!("{MARK}{answer}");
+    println!("{REPLY_PREFIX}{answer}");
 }
 
 async fn serve(client: Client, url: &str, lease: Duration) {
@@ -212,34 +216,35 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                 redisson::storm(&client, url, lease, [digest, length, seed, kinds]).await;
             }
             ["self"] => say(this_process()),
-            other => panic!("unknown order {other:?}"),
+            other => panic!("unknown command {other:?}"),
         }
     }
 }
 
-/// Takes and releases a lock so many times; says the interval and token of each holding. It begins
-/// when the acquire was sent: what the server granted before it lost its data may be answered late.
+/// Acquires and releases a lock `count` times, and prints the interval and the
+/// token of each hold. An interval begins when the acquire was sent: the reply
+/// to an acquire may be late, after the server lost its data.
 async fn cycle(client: &Client, name: &str, lease: Duration, count: usize) {
     let mutex = client.mutex(name);
     let whole = lease - lease / 100 - Duration::from_millis(2);
-    let mut holdings = 0;
-    while holdings < count {
-        // The server may be down for a while; a worker only goes on.
+    let mut holds = 0;
+    while holds < count {
+        // Retry while the server is down.
         let Ok(held) = mutex.lock().await else {
             continue;
         };
         let (left, now) = (held.remaining(), clock());
         if !left.is_zero() {
-            let sent = now - u64::try_from((whole - left).as_nanos()).expect("not so long");
+            let sent = now - u64::try_from((whole - left).as_nanos()).expect("a duration in range");
             say(format_args!("{sent} {} {}", clock(), held.token()));
-            holdings += 1;
+            holds += 1;
         }
         let _: Result<_, _> = held.release().await;
     }
     say("done");
 }
 
-/// Holds a lock for a moment, again and again; says when it got it and when it gave it back.
+/// Holds a lock `count` times, and prints when it acquired and released it.
 async fn ping_pong(client: &Client, name: &str, kind: u64, hold: Duration, count: u64) {
     let mut times = Vec::new();
     for _ in 0..count {
@@ -249,7 +254,7 @@ async fn ping_pong(client: &Client, name: &str, kind: u64, hold: Duration, count
         let released = clock();
         let _ = held.release().await.expect("released");
         times.push((taken, released));
-        // Lets the other side have it: what is measured is the hand-over.
+        // Let the other process acquire the lock: the test measures hand-over.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     for (taken, released) in times {
@@ -258,8 +263,9 @@ async fn ping_pong(client: &Client, name: &str, kind: u64, hold: Duration, count
     say("done");
 }
 
-/// Takes and releases locks of so many names at random, in several tasks; says each holding, by when it was
-/// certainly held. No error is borne: whoever waits must be served.
+/// Acquires and releases random locks of `names` names in several tasks. Prints
+/// the interval in which each lock was certainly held. Fails on any error:
+/// every waiter must acquire its lock.
 async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
     const TASKS: u64 = 8;
     let tasks: Vec<_> = (0..TASKS)
@@ -267,7 +273,7 @@ async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
             let client = client.clone();
             let mut dice = Dice::new(seed * TASKS + task + 1);
             tokio::spawn(async move {
-                let mut holdings = Vec::new();
+                let mut holds = Vec::new();
                 for _ in 0..count / TASKS {
                     let number = dice.below(names);
                     let name = format!("many:{number}");
@@ -275,12 +281,13 @@ async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
                     let (taken, left) = (clock(), held.remaining());
                     tokio::time::sleep(Duration::from_micros(dice.below(2000))).await;
                     if held.check().is_ok() {
-                        let until = taken + u64::try_from(left.as_nanos()).expect("not so long");
-                        holdings.push((name, taken, clock().min(until), held.token()));
+                        let until =
+                            taken + u64::try_from(left.as_nanos()).expect("a duration in range");
+                        holds.push((name, taken, clock().min(until), held.token()));
                     }
                     let _: Result<_, _> = held.release().await;
                 }
-                holdings
+                holds
             })
         })
         .collect();
@@ -292,7 +299,8 @@ async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
     say("done");
 }
 
-/// Takes and releases so many locks of so many names, some of them contended; says how fast.
+/// Acquires and releases `cycles` locks of `names` names, some of them
+/// contended. Prints the rate.
 async fn churn(client: &Client, cycles: u64, names: u64) {
     const TASKS: u64 = 64;
     let start = Instant::now();
@@ -301,7 +309,7 @@ async fn churn(client: &Client, cycles: u64, names: u64) {
             let client = client.clone();
             tokio::spawn(async move {
                 for number in 0..cycles / TASKS {
-                    // Every hundredth is shared by several tasks.
+                    // Several tasks contend for every hundredth lock.
                     let (name, kind) = match number % 100 {
                         0 => (format!("shared:{number}"), number / 100),
                         _ => {
@@ -319,12 +327,12 @@ async fn churn(client: &Client, cycles: u64, names: u64) {
         task.await.expect("no panic");
     }
     let rate = cycles as f64 / start.elapsed().as_secs_f64();
-    // Subscriptions that nobody needs any more are given up in the background.
+    // The client cancels unused subscriptions in the background.
     tokio::time::sleep(Duration::from_millis(500)).await;
     say(format_args!("{rate:.0} cycles/s"));
 }
 
-/// Threads, tasks of the runtime, and resident memory in MiB.
+/// Returns the threads, tasks and resident MiB of this process.
 fn this_process() -> String {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let field = |name: &str| -> f64 {

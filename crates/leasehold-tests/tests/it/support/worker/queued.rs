@@ -1,4 +1,4 @@
-//! What worker processes do with locks that have a line.
+//! Commands of worker processes that use queued locks.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use testkit::Dice;
 use super::say;
 use crate::support::clock;
 
-/// Waits in line for at most `limit`, holds the lock, and gives it back; says its token, or its place when
-/// it gave up.
+/// Waits for at most `limit`, holds the lock for `hold`, and releases it.
+/// Prints the token, or the queue position after a timeout.
 pub(super) async fn serve(client: &Client, name: &str, limit: Duration, hold: Duration) {
     match client.fair_mutex(name).lock().timeout(limit).await {
         Ok(held) => {
@@ -18,12 +18,13 @@ pub(super) async fn serve(client: &Client, name: &str, limit: Duration, hold: Du
             let release = held.release().await.expect("released");
             say(format_args!("{release:?}"));
         }
-        Err(Error::Timeout { position, .. }) => say(format_args!("gave up at {position:?}")),
+        Err(Error::Timeout { position, .. }) => say(format_args!("timed out at {position:?}")),
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Takes and gives back permits without pause, some of them by dropping; says how many were held when.
+/// Acquires and releases permits, some of them by dropping the guard. Prints
+/// when and how many it held.
 pub(super) async fn permits(client: &Client, name: &str, permits: u32, count: u64, seed: u64) {
     const TASKS: u64 = 4;
     let tasks: Vec<_> = (0..TASKS)
@@ -58,7 +59,7 @@ pub(super) async fn permits(client: &Client, name: &str, permits: u32, count: u6
     say("done");
 }
 
-/// Reads without end: so many tasks, each holding the lock for a while and asking for it again.
+/// Reads in `tasks` tasks without end, for `hold` each time.
 pub(super) async fn read(client: &Client, name: &str, tasks: u64, hold: Duration) {
     for _ in 0..tasks {
         let lock = client.rw_lock(name);

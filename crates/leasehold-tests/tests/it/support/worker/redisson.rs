@@ -1,4 +1,4 @@
-//! What a worker does with objects that it shares with Java.
+//! Commands of worker processes that share objects with Java.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use leasehold::redisson::Redisson;
 use testkit::Dice;
 
 use super::say;
-use crate::support::redisson::{Held, take, take_now};
+use crate::support::redisson::{Held, acquire, acquire_now};
 
-/// Takes a lock that must be free, and holds it until the process is killed.
+/// Acquires a free lock and holds it until the process is killed.
 pub(super) async fn hold(client: &Client, watchdog: Duration, kind: &str, name: &str) {
     let redisson = client.redisson().watchdog(watchdog);
-    let held = take_now(&redisson, kind, name).await;
+    let held = acquire_now(&redisson, kind, name).await;
     say("held");
     held.lost().await;
 }
 
-/// Takes and releases objects of ten names of each kind at random for a while, and has a script on the server check
-/// that nobody else is inside; says how often something was held.
+/// Acquires and releases objects of ten names of each kind at random. A script
+/// on the server checks exclusion. Prints the number of holds.
 pub(super) async fn storm(client: &Client, url: &str, watchdog: Duration, words: [&str; 4]) {
     const TASKS: u64 = 2;
     let [digest, length, seed, kinds] = words;
@@ -69,7 +69,7 @@ async fn hold_once(redisson: &Redisson, referee: &Referee, kind: &str, dice: &mu
             .await
             .expect("a permit");
         referee.watch(&name, kind, 0, stay).await;
-        return permit.release().await.expect("given back");
+        return permit.release().await.expect("the release succeeds");
     }
     let held = match kind {
         "permits" => {
@@ -78,7 +78,9 @@ async fn hold_once(redisson: &Redisson, referee: &Referee, kind: &str, dice: &mu
         }
         _ => {
             let long = Duration::from_secs(60);
-            take(redisson, kind, &name, long).await.expect("the lock")
+            acquire(redisson, kind, &name, long)
+                .await
+                .expect("the lock")
         }
     };
     let token = match &held {
@@ -86,10 +88,10 @@ async fn hold_once(redisson: &Redisson, referee: &Referee, kind: &str, dice: &mu
         _ => 0,
     };
     referee.watch(&name, kind, token, stay).await;
-    held.give_back().await;
+    held.release_held().await;
 }
 
-/// The script on the server that sees who is inside.
+/// The script on the server that checks exclusion.
 struct Referee {
     connection: redis::aio::MultiplexedConnection,
     digest: String,
@@ -97,12 +99,12 @@ struct Referee {
 }
 
 impl Referee {
-    /// Asks with all rights, at the server that `url` names.
+    /// Connects with all permissions to the server in `url`.
     async fn new(url: &str, digest: &str, id: String) -> Self {
         let host = url.rsplit('@').next().expect("a host");
         let client = redis::Client::open(format!("redis://{host}")).expect("an address");
-        let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-        let connection = client.get_multiplexed_async_connection_with_config(&patient);
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
         let connection = connection.await;
         Self {
             connection: connection.expect("a connection"),
@@ -111,7 +113,7 @@ impl Referee {
         }
     }
 
-    /// Stays inside for a while.
+    /// Enters, stays for a while and leaves.
     async fn watch(&self, name: &str, kind: &str, token: u64, stay: Duration) {
         self.check(name, "enter", kind, token).await;
         tokio::time::sleep(stay).await;
