@@ -63,7 +63,7 @@ async fn churn(cycles: u64, names: u64) -> f64 {
     let before: Vec<f64> = numbers(&worker.ask("self"));
     let answer = worker.ask(&format!("churn {cycles} {names}"));
     println!("{answer}");
-    eventually("the threads and tasks of before remain", || {
+    eventually("the threads and tasks have ended", || {
         numbers(&worker.ask("self"))[..2] == before[..2]
     })
     .await;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, ShutdownOutcome};
-use testkit::Proxy;
+use leasehold::{Client, Error, ShutdownOutcome};
+use testkit::{Flavor, Proxy, Server};
 
 use crate::support::{
     AMPLE, LEASE, PASSWORD, SHORT, builder_at, client, key, name, run, server, url_at,
+    with_long_timeouts,
 };
 
 fn assert_transient(error: &Error, transient: bool) {
@@ -16,8 +17,10 @@ fn assert_transient(error: &Error, transient: bool) {
 #[test]
 fn busy_full_or_unreachable_server_is_transient() {
     run(async {
-        let mut server = server();
-        let client = client(&server).await;
+        let mut server = Server::start(&Flavor::one());
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = with_long_timeouts(Client::builder(&url));
+        let client = builder.connect().await.unwrap();
         let name = name();
         let _held = client.mutex(&name).lock().await.unwrap();
 
@@ -62,7 +65,7 @@ fn rejected_request_or_lost_lease_is_not_transient() {
         assert_transient(&list, false);
 
         let url = url_at(server.port()).replace(PASSWORD, "wrong");
-        let denied = leasehold::Client::connect(&url).await.unwrap_err();
+        let denied = Client::connect(&url).await.unwrap_err();
         assert!(matches!(denied, Error::Denied(_)), "{denied:?}");
         assert_transient(&denied, false);
 

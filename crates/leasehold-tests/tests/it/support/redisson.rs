@@ -123,7 +123,7 @@ impl<'a> Harness<'a> {
     /// Waits until a thread of Java blocks on a message.
     pub(crate) async fn wait_until_java_blocks(&self, thread: &str) {
         let probe = format!("probe:{thread}");
-        let is_waiting = || self.java.ask(&probe, &format!("is_waiting {thread}")) == "true";
+        let is_waiting = || self.java.ask(&probe, &format!("waits {thread}")) == "true";
         eventually("the Java thread blocks", is_waiting).await;
     }
 

@@ -96,7 +96,7 @@ async fn report_idle<C>(
     let commands = (with.commands - alone.commands) / each;
     let micros = (with.cpu_time.as_secs_f64() - alone.cpu_time.as_secs_f64()) * 1e6 / each;
     println!(
-        "{what}: {IDLE} idle clients, each {commands:.3} commands and {micros:.2} us of cpu_time a second \
+        "{what}: {IDLE} idle clients, each {commands:.3} commands and {micros:.2} us of CPU time a second \
          (servers alone: {:.0} us a second)",
         alone.cpu_time.as_secs_f64() * 1e6 / MEASURED.as_secs_f64(),
     );
@@ -245,7 +245,7 @@ async fn wait_for_reconnect(server: &Server, what: &str, after: &str, before: Lo
     let load = Load::of(std::slice::from_ref(server)).since(before);
     println!(
         "{what}, {after}: {listening} clients reconnected in {:.2} s; at most {peak:.0} connections a second; \
-         cpu_time of the server {:.2} s, {:.0} us for each client",
+         CPU time of the server {:.2} s, {:.0} us for each client",
         took.as_secs_f64(),
         load.cpu_time.as_secs_f64(),
         load.cpu_time.as_secs_f64() * 1e6 / fleet_size() as f64,
