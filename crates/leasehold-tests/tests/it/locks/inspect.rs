@@ -257,16 +257,16 @@ fn forged_message_revokes_nothing() {
         let client = connect_with_long_lease(&server).await;
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
-        let mark = server.ask(&["GET", &key(&name)]);
-        let mark = mark.text();
-        let process = &mark[20..36];
+        let value = server.ask(&["GET", &key(&name)]);
+        let value = value.text();
+        let process = &value[20..36];
         let channel = format!("leasehold:process:{{{process}}}");
         wait_for_listeners(std::slice::from_ref(&server), 1).await;
-        let mut heard = 0;
-        for text in [mark, "lh1", "", "nonsense", mark] {
-            heard += server.ask(&["SPUBLISH", &channel, text]).int();
+        let mut received = 0;
+        for text in [value, "lh1", "", "nonsense", value] {
+            received += server.ask(&["SPUBLISH", &channel, text]).int();
         }
-        assert_eq!(heard, 5);
+        assert_eq!(received, 5);
         tokio::time::sleep(SHORT).await;
         guard.check().unwrap();
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);

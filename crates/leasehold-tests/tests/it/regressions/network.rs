@@ -168,11 +168,11 @@ fn quorum_rejects_two_urls_of_one_server() {
         let urls = five.urls();
         let again = urls[0].replace("127.0.0.1", "localhost");
         let twice = vec![urls[0].clone(), urls[1].clone(), again.clone()];
-        let thrice = vec![urls[0].clone(), urls[0].clone(), again];
-        for urls in [twice, thrice] {
-            let founded = quorum_builder(urls.clone()).bootstrap().await;
+        let three_times = vec![urls[0].clone(), urls[0].clone(), again];
+        for urls in [twice, three_times] {
+            let bootstrapped = quorum_builder(urls.clone()).bootstrap().await;
             let connected = quorum_builder(urls).connect().await.map(drop);
-            for outcome in [founded, connected] {
+            for outcome in [bootstrapped, connected] {
                 let Err(Error::Invalid { what: "url", why }) = outcome else {
                     panic!("{outcome:?}");
                 };
@@ -188,7 +188,7 @@ fn quorum_rejects_two_urls_of_one_server() {
 /// Returns how many commands with this prefix the servers executed.
 fn calls(servers: &[Server], command: &str) -> u64 {
     let line = format!("cmdstat_{command}");
-    let of_one = |server: &Server| {
+    let calls_at = |server: &Server| {
         let stats = server.ask(&["INFO", "commandstats"]);
         let lines = stats.text().lines().filter(|one| one.starts_with(&line));
         let count = |line: &str| {
@@ -197,7 +197,7 @@ fn calls(servers: &[Server], command: &str) -> u64 {
         };
         lines.filter_map(count).sum::<u64>()
     };
-    servers.iter().map(of_one).sum()
+    servers.iter().map(calls_at).sum()
 }
 
 /// Returns the commands with this prefix while a client is idle for five
@@ -320,12 +320,12 @@ fn late_repair_does_not_outlast_release() {
             // it.
             proxy.distance(Duration::from_millis(50));
         }
-        let is_filled = Arc::new(AtomicBool::new(false));
-        let noted = is_filled.clone();
+        let repaired = Arc::new(AtomicBool::new(false));
+        let noted = repaired.clone();
         proxies[0].judge(move |request| {
-            let is_fill = request.get(1).is_some_and(|one| *one == digest.as_bytes());
-            noted.fetch_or(is_fill, Ordering::SeqCst);
-            match is_fill {
+            let is_repair = request.get(1).is_some_and(|one| *one == digest.as_bytes());
+            noted.fetch_or(is_repair, Ordering::SeqCst);
+            match is_repair {
                 true => Fault::Delay(Duration::from_millis(500)),
                 false => Fault::None,
             }
@@ -340,8 +340,8 @@ fn late_repair_does_not_outlast_release() {
         })
         .await;
         first.tell(&["DEL", &crate::support::key(&name)]);
-        let filling = || is_filled.load(Ordering::SeqCst);
-        eventually("a repair is in flight", filling).await;
+        let repairing = || repaired.load(Ordering::SeqCst);
+        eventually("a repair is in flight", repairing).await;
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         let is_back = Instant::now();
         eventually("the repair arrives", || five.count_with_key(&name) > 0).await;
@@ -358,10 +358,10 @@ fn late_repair_does_not_outlast_release() {
 fn acquire_does_not_wait_for_other_acks() {
     run(async {
         let server = Server::start(&Flavor::one());
-        let patience = LEASE / 2;
+        let timeout = LEASE / 2;
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url)).lease(AMPLE * 10);
-        let client = builder.request_timeout(patience).connect().await.unwrap();
+        let client = builder.request_timeout(timeout).connect().await.unwrap();
         // There is no replica.
         let ask = |name: &str| client.mutex(name).try_lock().replicas(1, AMPLE * 5);
         let blocked: Vec<_> = (0..16)

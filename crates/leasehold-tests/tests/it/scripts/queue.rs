@@ -334,14 +334,17 @@ fn downgrade_grants_freed_weight_to_next() {
         ];
         numbers(&eval(&server, ENTER, &args))
     };
-    let shrink = |owner: &str, weight: &str| numbers(&eval(&server, SHRINK, &[owner, weight]));
+    let downgrade = |owner: &str, weight: &str| numbers(&eval(&server, SHRINK, &[owner, weight]));
     let token = enter("a", "9")[1];
     assert_eq!(enter("b", "1")[0], 2);
-    let shrunk = shrink("a", "1");
-    assert!(shrunk[0] == 1 && shrunk[1] > token, "{shrunk:?}");
+    let downgraded = downgrade("a", "1");
+    assert!(
+        downgraded[0] == 1 && downgraded[1] > token,
+        "{downgraded:?}"
+    );
     assert_eq!(numbers(&eval(&server, RENEW, &["b", "1"]))[0], 1);
     assert_eq!(summary(&server).2, 2);
-    assert_eq!(shrink("a", "5")[0], 1, "the weight increased");
+    assert_eq!(downgrade("a", "5")[0], 1, "the weight increased");
     assert_eq!(summary(&server).2, 2);
 }
 
@@ -458,9 +461,9 @@ fn invalid_arguments_and_kinds_change_nothing() {
             assert!(is_error(&answer, "LEASEHOLD"), "{at} {value}: {answer:?}");
         }
     }
-    let marks = [("0", "1"), ("2", "0"), ("2", "x"), ("", "1")];
-    let marks = marks.map(|(capacity, weight)| lock_value("fair", capacity, weight, "e"));
-    for lock_value in marks.iter().chain([&"lh1 e".to_owned()]) {
+    let values = [("0", "1"), ("2", "0"), ("2", "x"), ("", "1")];
+    let values = values.map(|(capacity, weight)| lock_value("fair", capacity, weight, "e"));
+    for lock_value in values.iter().chain([&"lh1 e".to_owned()]) {
         let args: Vec<_> = [&**lock_value].into_iter().chain(good).collect();
         let answer = eval(&server, ENTER, &args);
         assert!(is_error(&answer, "LEASEHOLD"), "{lock_value}: {answer:?}");

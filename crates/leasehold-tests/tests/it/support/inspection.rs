@@ -28,8 +28,8 @@ pub(crate) async fn wait_for_listeners(servers: &[Server], clients: i64) {
     let listening = |server: &Server| {
         let channels = server.ask(&["PUBSUB", "SHARDCHANNELS", "leasehold:process:*"]);
         channels.list().first().map_or(0, |channel| {
-            let heard = server.ask(&["PUBSUB", "SHARDNUMSUB", channel.text()]);
-            heard.list()[1].int()
+            let counts = server.ask(&["PUBSUB", "SHARDNUMSUB", channel.text()]);
+            counts.list()[1].int()
         })
     };
     let all = || servers.iter().map(listening).sum::<i64>() == clients;

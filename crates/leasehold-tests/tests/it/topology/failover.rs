@@ -143,7 +143,7 @@ fn lock_all_kinds_with_acks(flavors: &[Flavor]) {
             let all = clients
                 .iter()
                 .flat_map(|client| (0..KINDS).map(move |kind| (client.clone(), kind)));
-            let held_and_passed_on = all.map(|(client, kind)| {
+            let handovers = all.map(|(client, kind)| {
                 tokio::spawn(async move {
                     let name = name();
                     let first = any_lock(&client, &name, kind).await.unwrap();
@@ -155,7 +155,7 @@ fn lock_all_kinds_with_acks(flavors: &[Flavor]) {
                     assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Released);
                 })
             });
-            for kind in held_and_passed_on.collect::<Vec<_>>() {
+            for kind in handovers.collect::<Vec<_>>() {
                 kind.await.unwrap();
             }
         }

@@ -228,8 +228,8 @@ async fn release_after_silence(after: Duration) -> Duration {
     let subscribed = Arc::new(AtomicU64::new(0));
     let (seen, of_lock) = (subscribed.clone(), key(&name).into_bytes());
     proxy.judge(move |request| {
-        let names_it = request.iter().any(|word| word.ends_with(&of_lock));
-        if request[0] == b"SSUBSCRIBE" && names_it {
+        let for_lock = request.iter().any(|word| word.ends_with(&of_lock));
+        if request[0] == b"SSUBSCRIBE" && for_lock {
             seen.fetch_add(1, Ordering::SeqCst);
         }
         Fault::None

@@ -61,7 +61,7 @@ impl<'a> LockPairing<'a> {
         self.harness.java.ask(&self.thread("b"), &command)
     }
 
-    /// Keeps the threads of one meeting apart from those of another.
+    /// Keeps the threads of one pairing apart from those of another.
     fn thread(&self, thread: &str) -> String {
         format!("{thread}:{}", self.name)
     }
@@ -203,7 +203,7 @@ impl<'a> LockPairing<'a> {
 fn for_all_pairs<'a>(harness: &'a Harness<'a>, test: impl AsyncFn(&LockPairing<'a>) + Sync) {
     std::thread::scope(|scope| {
         let test = &test;
-        let meetings: Vec<_> = PAIRS
+        let running: Vec<_> = PAIRS
             .into_iter()
             .map(|pair| {
                 let runtime = Handle::current();
@@ -211,7 +211,7 @@ fn for_all_pairs<'a>(harness: &'a Harness<'a>, test: impl AsyncFn(&LockPairing<'
                 (pair, scope.spawn(body))
             })
             .collect();
-        for (pair, pairing) in meetings {
+        for (pair, pairing) in running {
             assert!(pairing.join().is_ok(), "failed with {pair:?}");
         }
     });

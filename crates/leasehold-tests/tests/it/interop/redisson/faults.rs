@@ -35,9 +35,9 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
         kind.replace("read", "rw").replace("write", "rw"),
         dice.below(3)
     );
-    let patience = Duration::from_micros(dice.below(4000));
+    let limit = Duration::from_micros(dice.below(4000));
     let wait = Duration::from_secs(2);
-    let taking = async {
+    let acquiring = async {
         // Ignore errors. The test checks what is left.
         match kind {
             "semaphore" => {
@@ -57,9 +57,9 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
         }
     };
     if dice.below(2) == 0 {
-        let _: Result<_, _> = tokio::time::timeout(patience, taking).await;
+        let _: Result<_, _> = tokio::time::timeout(limit, acquiring).await;
     } else {
-        taking.await;
+        acquiring.await;
     }
 }
 

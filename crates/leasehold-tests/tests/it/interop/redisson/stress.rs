@@ -137,7 +137,7 @@ fn crashes_keep_exclusion_and_strand_no_waiter() {
         std::thread::sleep(LEASE + Duration::from_secs(1));
         let keys = server.ask(&["KEYS", "*"]);
         for key in keys.list() {
-            let left_by_java_too = [
+            let left_by_redisson = [
                 "storm:",
                 "redisson_lock_token:",
                 "permits:",
@@ -147,7 +147,7 @@ fn crashes_keep_exclusion_and_strand_no_waiter() {
                 "redisson_lock_queue:",
                 "redisson_lock_timeout:",
             ];
-            let known = left_by_java_too
+            let known = left_by_redisson
                 .iter()
                 .any(|start| key.text().starts_with(start));
             assert!(known, "{key:?} is left");

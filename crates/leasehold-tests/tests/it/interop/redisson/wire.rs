@@ -55,7 +55,7 @@ struct Witness<'a> {
     server: &'a Server,
     /// The prefix of this witness's names.
     name: String,
-    heard: Connection,
+    received: Connection,
     /// The server time at which it began. Everything that it traces was written
     /// since then.
     start: i64,
@@ -65,13 +65,13 @@ struct Witness<'a> {
 
 impl<'a> Witness<'a> {
     fn new(server: &'a Server) -> Self {
-        let mut heard = server.connect();
-        assert!(heard.ask(&["PSUBSCRIBE", "*"]).is_ok());
+        let mut received = server.connect();
+        assert!(received.ask(&["PSUBSCRIBE", "*"]).is_ok());
         Self {
             server,
             // The last character tells `test:1` from `test:11`.
             name: format!("{}.", name()),
-            heard,
+            received,
             start: now(server),
             timed: true,
         }
@@ -83,7 +83,7 @@ impl<'a> Witness<'a> {
         assert!(self.server.ask(&["PUBLISH", &end, ""]).int() > 0);
         let mut messages = Vec::new();
         loop {
-            let message = self.heard.receive().unwrap();
+            let message = self.received.receive().unwrap();
             let [_, _, channel, text] = message.list() else {
                 panic!("{message:?}");
             };
