@@ -1,4 +1,4 @@
-//! Locks that are handed on, kept, or asked for as another kind.
+//! Bugs of local hand-off, of `at_least`, and of names with another lock type.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,22 +6,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leasehold::{Acquire, Client, Error, ReleaseOutcome};
 use testkit::{Fault, Proxy, Server};
 
-use crate::hand_on::{KINDS, pass};
-use crate::inspect::allow_looking;
+use crate::support::inspection::allow_inspection;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, is_awaited, key, name, owners, run, server,
+    AMPLE, LEASE, builder_at, client, eventually, has_subscriber, key, lua, name, owners, run,
+    server,
 };
+use crate::waiting::local_handoff::{KINDS, hand_off_to};
 
-/// A writer was handed a fair mutex of the same name by a task of its process. It must ask the server.
+/// A task was handed a fair mutex as the writer of a read-write lock of that
+/// name. It must ask the server.
 #[test]
-fn writer_is_not_handed_a_fair_mutex() {
+fn writer_is_not_handed_fair_mutex() {
     run(async {
         let server = server();
         let client = client(&server).await;
         let name = name();
         let first = client.fair_mutex(&name).lock().await.unwrap();
         let second = tokio::spawn(client.fair_mutex(&name).lock().into_future());
-        eventually("it waits", || !owners(&server, "queue", &name).is_empty()).await;
+        eventually("the waiter waits", || {
+            !owners(&server, "queue", &name).is_empty()
+        })
+        .await;
         let writer = Acquire::from(client.rw_lock(&name).write()).timeout(AMPLE);
         let writer = tokio::spawn(writer.into_future());
         let semaphore = client.semaphore(&name, 1).acquire().timeout(AMPLE);
@@ -36,17 +41,17 @@ fn writer_is_not_handed_a_fair_mutex() {
     });
 }
 
-/// A task that waited for a latch waited behind tasks of its process that wanted
-/// a mutex of that name. It must ask the server.
+/// A latch waiter waited behind local waiters for a mutex of that name. It must
+/// ask the server.
 #[test]
-fn latch_waiter_does_not_wait_for_a_mutex() {
+fn latch_waiter_does_not_wait_for_mutex() {
     run(async {
         let server = server();
         let (other, client) = (client(&server).await, client(&server).await);
         let name = name();
         let held = other.mutex(&name).lock().await.unwrap();
         let waiter = tokio::spawn(client.mutex(&name).lock().into_future());
-        eventually("it waits", || is_awaited(&server, &name)).await;
+        eventually("the waiter waits", || has_subscriber(&server, &name)).await;
         let error = client.latch(&name).wait_timeout(LEASE).await.unwrap_err();
         assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
         assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
@@ -55,9 +60,10 @@ fn latch_waiter_does_not_wait_for_a_mutex() {
     });
 }
 
-/// After the counter was lost, tokens for hand-ons started below the holder's own.
+/// After a loss of the counter, tokens for hand-off started below the holder's
+/// own.
 #[test]
-fn handed_on_token_exceeds_own_without_counter() {
+fn handed_off_token_increases_without_counter() {
     const LOSE: &[&str] = &[
         "EVAL",
         "for _, key in ipairs(redis.call('KEYS', 'leasehold:token:*')) do redis.call('DEL', key) end",
@@ -67,8 +73,8 @@ fn handed_on_token_exceeds_own_without_counter() {
         let server = server();
         for kind in KINDS {
             for _ in 0..5 {
-                // Asserts that the tokens rise.
-                let _ = pass(&server, kind, |lock| lock, LOSE).await;
+                // Asserts that tokens increase.
+                let _ = hand_off_to(&server, kind, |lock| lock, LOSE).await;
             }
         }
     });
@@ -76,7 +82,7 @@ fn handed_on_token_exceeds_own_without_counter() {
 
 /// The lock was free when the lease ended.
 #[test]
-fn at_least_above_a_fixed_lease_is_refused() {
+fn at_least_above_fixed_lease_is_rejected() {
     run(async {
         let server = server();
         let client = client(&server).await;
@@ -89,21 +95,22 @@ fn at_least_above_a_fixed_lease_is_refused() {
     });
 }
 
-/// A renewal that was under way when its lock was released made the server keep the lock for a whole lease.
+/// A renewal in flight during a release made the server keep the lock for a
+/// whole lease.
 #[test]
-fn late_renewal_does_not_prolong_a_kept_lock() {
+fn late_renewal_does_not_extend_released_lock() {
     const RENEWALS: [&str; 2] = [
-        include_str!("../../../../leasehold/lua/single_key/renew.lua"),
+        lua!("single_key/renew"),
         concat!(
-            include_str!("../../../../leasehold/lua/queue/prelude_state.lua"),
-            include_str!("../../../../leasehold/lua/queue/prelude_steps.lua"),
-            include_str!("../../../../leasehold/lua/queue/renew.lua")
+            lua!("queue/prelude_state"),
+            lua!("queue/prelude_steps"),
+            lua!("queue/renew")
         ),
     ];
     run(async {
         let servers = [server(), server()];
         for (server, renewal) in servers.iter().zip(RENEWALS) {
-            // Known, so that it is executed when it arrives.
+            // Loaded, so that it is executed when it arrives.
             server.tell(&["SCRIPT", "LOAD", renewal]);
         }
         tokio::join!(
@@ -114,14 +121,14 @@ fn late_renewal_does_not_prolong_a_kept_lock() {
 }
 
 async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
-    allow_looking(server);
+    allow_inspection(server);
     let proxy = Proxy::start(server.port());
     let client = builder_at(proxy.port()).connect().await.unwrap();
     let name = name();
     let lock = lock(&client, &name).at_least(LEASE).note("job");
     let guard = lock.await.unwrap();
-    let held_back = Arc::new(AtomicBool::new(false));
-    let seen = held_back.clone();
+    let delayed = Arc::new(AtomicBool::new(false));
+    let seen = delayed.clone();
     // The first script from now on is the renewal.
     proxy.judge(move |request| {
         let is_script = request[0].starts_with(b"EVAL");
@@ -130,27 +137,31 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
             false => Fault::None,
         }
     });
-    eventually("renewed", || held_back.load(Ordering::SeqCst)).await;
+    eventually("the renewal is delayed", || delayed.load(Ordering::SeqCst)).await;
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
-    let kept = end_of(server, &name).expect("it is kept");
-    let before = scripts(server);
+    let kept = expiry_of(server, &name).expect("at_least still applies");
+    let before = script_calls(server);
     proxy.let_go();
-    eventually("the renewal arrives", || scripts(server) > before).await;
-    assert_eq!(end_of(server, &name), Some(kept), "prolonged");
-    let seen = client.inspect(&name).await.unwrap().expect("it is kept");
+    eventually("the renewal arrives", || script_calls(server) > before).await;
+    assert_eq!(expiry_of(server, &name), Some(kept), "prolonged");
+    let seen = client
+        .inspect(&name)
+        .await
+        .unwrap()
+        .expect("at_least still applies");
     assert_eq!(seen.holders[0].note.as_deref(), Some("job"));
 }
 
-/// How many scripts the server has run by their digest.
-pub(super) fn scripts(server: &Server) -> u64 {
+/// Returns how many scripts the server executed by digest.
+pub(super) fn script_calls(server: &Server) -> u64 {
     let stats = server.ask(&["INFO", "commandstats"]);
     let stats = stats.text();
     let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
     calls.split(',').next().unwrap().parse().unwrap()
 }
 
-/// When this lock ends on the server, as the server has it.
-fn end_of(server: &Server, name: &str) -> Option<String> {
+/// Returns the expiry of this lock on the server.
+fn expiry_of(server: &Server, name: &str) -> Option<String> {
     let holders = server.ask(&["KEYS", &format!("leasehold:holders:*:{}", key(name))]);
     let Some(holders) = holders.list().first() else {
         let end = server.ask(&["PEXPIRETIME", &key(name)]).int();

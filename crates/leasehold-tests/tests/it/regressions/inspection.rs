@@ -1,17 +1,20 @@
-//! Locks that operators and other libraries look at, release by force, or change.
+//! Bugs of inspection and of forced release.
 
 use leasehold::{Client, Error, LockKind, ReleaseOutcome, ShutdownOutcome};
-use testkit::{Answer, Server};
+use testkit::{Answer, Connection, Fault, Proxy, Server};
 
-use crate::contract::{KINDS, any_lock};
-use crate::inspect::allow_looking;
-use crate::redisson::{ENDLESS, take_now};
-use crate::support::{AMPLE, LEASE, client, eventually, name, on_every_server, patient};
+use crate::support::contract::{KINDS, any_lock};
+use crate::support::inspection::allow_inspection;
+use crate::support::redisson::{LONG_WATCHDOG, acquire_now};
+use crate::support::{
+    AMPLE, LEASE, builder_at, client, eventually, name, on_every_server, run, server,
+    with_long_timeouts,
+};
 
-/// A client whose names are whole keys, with all rights.
+/// Connects a client with all permissions, whose names are whole keys.
 async fn operator(server: &Server) -> Client {
     let url = format!("redis://127.0.0.1:{}", server.port());
-    let builder = patient(Client::builder(&url)).prefix("");
+    let builder = with_long_timeouts(Client::builder(&url)).prefix("");
     builder.connect().await.unwrap()
 }
 
@@ -19,23 +22,31 @@ fn exists(server: &Server, key: &str) -> bool {
     server.ask(&["EXISTS", key]).int() == 1
 }
 
-/// A lock that `at_least` kept after its release showed a holder that is gone.
+/// A released lock that `at_least` still keeps showed a dead holder.
 #[test]
-fn kept_lock_is_no_lock_of_a_dead_holder() {
+fn released_at_least_lock_is_shown_as_released() {
     on_every_server(|server| async move {
-        allow_looking(&server);
+        allow_inspection(&server);
         let operator = client(&server).await;
         for kind in 0..KINDS {
             let name = name();
             let holding = client(&server).await;
             let lock = any_lock(&holding, &name, kind).at_least(AMPLE);
             let guard = lock.await.unwrap();
-            let seen = operator.inspect(&name).await.unwrap().expect("held");
+            let seen = operator
+                .inspect(&name)
+                .await
+                .unwrap()
+                .expect("the lock is held");
             assert!(!seen.holders[0].released, "kind {kind}");
             assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
             assert_eq!(holding.shutdown(AMPLE).await, ShutdownOutcome::Released);
 
-            let seen = operator.inspect(&name).await.unwrap().expect("kept");
+            let seen = operator
+                .inspect(&name)
+                .await
+                .unwrap()
+                .expect("at_least still applies");
             let holder = &seen.holders[0];
             assert!(holder.released, "kind {kind}: {holder:?}");
             assert_eq!(holder.connected, None, "kind {kind}");
@@ -53,15 +64,15 @@ fn kept_lock_is_no_lock_of_a_dead_holder() {
     });
 }
 
-/// A forced release always asked for readers, and found none beside a writer.
+/// A forced release always targeted readers, and found none beside a writer.
 #[test]
-fn forced_release_frees_each_lock_of_redisson() {
+fn force_release_frees_every_redisson_lock() {
     on_every_server(|server| async move {
         let client = operator(&server).await;
-        let ours = client.redisson().watchdog(ENDLESS);
+        let ours = client.redisson().watchdog(LONG_WATCHDOG);
         for kind in ["lock", "fair", "read", "write"] {
             let name = name();
-            let held = take_now(&ours, kind, &name).await;
+            let held = acquire_now(&ours, kind, &name).await;
             let freed = client.force_release(&name).await.unwrap();
             assert_eq!(freed.len(), 1, "{kind}");
             let holder = freed[0].redisson.as_deref().unwrap();
@@ -78,7 +89,7 @@ fn forced_release_frees_each_lock_of_redisson() {
 
 /// A forced release took every string for a lock, and deleted data.
 #[test]
-fn forced_release_spares_data_without_expiry() {
+fn force_release_spares_data_without_expiry() {
     on_every_server(|server| async move {
         let client = operator(&server).await;
         let (data, lock) = (name(), name());
@@ -95,7 +106,7 @@ fn forced_release_spares_data_without_expiry() {
     });
 }
 
-/// A renewal rewrote the expiry that the hash did not have, and so deleted it.
+/// A renewal rewrote the missing expiry of a hash, which deleted it.
 #[test]
 fn renewal_of_redisson_lock_without_expiry_keeps_it() {
     on_every_server(|server| async move {
@@ -117,17 +128,18 @@ fn renewal_of_redisson_lock_without_expiry_keeps_it() {
     });
 }
 
-/// Redisson adds braces to names without any, the inspection added them to all names: it found no queue.
+/// Redisson adds braces only to names without any. Inspection added them to
+/// all, and found no queue.
 #[test]
 fn redisson_fair_lock_with_braces_shows_its_waiters() {
     on_every_server(|server| async move {
         let client = operator(&server).await;
-        let ours = client.redisson().watchdog(ENDLESS);
+        let ours = client.redisson().watchdog(LONG_WATCHDOG);
         for name in [format!("{{{}}}:job", name()), format!("{}{{", name())] {
-            let _held = take_now(&ours, "fair", &name).await;
+            let _held = acquire_now(&ours, "fair", &name).await;
             let waiting = tokio::spawn(ours.fair_lock(&name).lock().into_future());
             let queue = format!("redisson_lock_queue:{name}");
-            eventually("a waiter", || exists(&server, &queue)).await;
+            eventually("the waiter is queued", || exists(&server, &queue)).await;
             let seen = client.inspect(&name).await.unwrap().unwrap();
             assert_eq!(
                 (seen.kind, seen.waiter_count, seen.waiters.len()),
@@ -138,5 +150,38 @@ fn redisson_fair_lock_with_braces_shows_its_waiters() {
             let next = next.unwrap().unwrap();
             assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
         }
+    });
+}
+
+/// A queued lock that was released between the two reads of an inspection was
+/// not a lock.
+#[test]
+fn inspect_during_release_returns_none() {
+    run(async {
+        let server = server();
+        allow_inspection(&server);
+        let proxy = Proxy::start(server.port());
+        let inspecting = builder_at(proxy.port()).connect().await.unwrap();
+        let (name, port) = (name(), server.port());
+        for _ in 0..2 {
+            // Two holders, since the first read shows a sole holder.
+            let semaphore = client(&server).await.semaphore(&name, 2);
+            let _guards = tokio::join!(semaphore.acquire(), semaphore.acquire());
+            assert!(crate::support::exists(&server, &name));
+            proxy.judge(move |request| {
+                if request[0].starts_with(b"EVAL") {
+                    let flushed = Connection::open(port).and_then(|mut it| it.ask(&["FLUSHALL"]));
+                    assert!(flushed.is_ok(), "{flushed:?}");
+                }
+                Fault::None
+            });
+            assert!(inspecting.inspect(&name).await.unwrap().is_none());
+            assert!(
+                !crate::support::exists(&server, &name),
+                "there was no second read"
+            );
+            proxy.heal();
+        }
+        inspecting.wait_until_free(&name, None).await.unwrap();
     });
 }

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Error, ReleaseOutcome};
 use testkit::{Dice, Flavor, Server, Setup};
 
-use super::until_waited_for;
+use super::waiting::wait_for_waiters;
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, eventually, name, patient, run, scaled, server, url_at,
+    AMPLE, LEASE, SHORT, builder_at, client, eventually, name, run, scaled, server, url_at,
+    with_long_timeouts,
 };
 
-/// Forked processes drew the same owners from random bytes that their parent had fetched ahead: both held the lock.
+/// Forked processes drew the same owners from random bytes that their parent
+/// had prefetched, and both held the lock.
 #[test]
-fn forked_workers_draw_owners_of_their_own() {
+fn forked_processes_draw_distinct_owners() {
     let server = server();
     let output = Command::new(std::env::current_exe().unwrap())
         .args([
@@ -43,7 +45,10 @@ fn forks() {
     let hold = |name: &'static str| {
         let url = url.clone();
         run(async move {
-            let client = patient(Client::builder(&url)).connect().await.unwrap();
+            let client = with_long_timeouts(Client::builder(&url))
+                .connect()
+                .await
+                .unwrap();
             let guard = client.fair_mutex(name).lock().await.unwrap();
             let token = guard.token();
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -68,10 +73,11 @@ fn forks() {
     }
 }
 
-/// The keeper, busy with other leases, slept past the deadline of a new one that is shorter than its rounds.
+/// The keeper, busy with other leases, slept past the deadline of a new one
+/// that was shorter than its rounds.
 #[test]
-#[ignore = "deep: measures when a loss is announced, a thousand times"]
-fn loss_is_announced_before_the_next_holder() {
+#[ignore = "deep: measures when a loss is reported, a thousand times"]
+fn loss_is_reported_before_next_holder() {
     run(async {
         let rounds = scaled(1_000);
         let server = server();
@@ -87,7 +93,7 @@ fn loss_is_announced_before_the_next_holder() {
                 0 => ours.try_lock().fixed_lease(LEASE).at_most(limit),
                 _ => ours.try_lock().fixed_lease(limit),
             };
-            // A machine that stalls for as long as the lease.
+            // The machine stalled for as long as the lease.
             let Ok(Some(guard)) = acquire.await else {
                 continue;
             };
@@ -102,16 +108,18 @@ fn loss_is_announced_before_the_next_holder() {
             late.extend(lost.checked_duration_since(taken));
         }
         late.sort();
-        // This task is woken after the announcement, so a busy machine adds to what is measured.
-        println!("{seen} losses, {} seen late: {late:?}", late.len());
+        // This task wakes up after the report, so a busy machine adds to the
+        // result.
+        println!("{seen} losses, {} reported late: {late:?}", late.len());
         assert!(late.last().is_none_or(|most| *most < LEASE / 400));
         assert!(seen > rounds / 2, "{seen} of {rounds}");
     });
 }
 
-/// A task that was handed the lock and was not polled kept it for ever: the keeper renewed it.
+/// The keeper renewed the lock of a task that was handed it and was never
+/// polled.
 #[test]
-fn unpolled_next_holder_has_the_lock_one_lease() {
+fn unpolled_successor_holds_lock_for_one_lease() {
     run(async {
         let server = server();
         let lease = Duration::from_secs(2);
@@ -121,7 +129,7 @@ fn unpolled_next_holder_has_the_lock_one_lease() {
         let lock = ours.mutex(&name());
         let first = lock.lock().await.unwrap();
         let waits = tokio::spawn(lock.lock().into_future());
-        until_waited_for(&server).await;
+        wait_for_waiters(&server).await;
         let mut unpolled = lock.lock().into_future();
         let polled = tokio::time::timeout(SHORT, &mut unpolled).await;
         assert!(polled.is_err(), "the lock is held");
@@ -134,9 +142,10 @@ fn unpolled_next_holder_has_the_lock_one_lease() {
     });
 }
 
-/// A task that asks the server for all others of its process, and was not polled, kept them from a free lock.
+/// A local leader that was not polled kept the other waiters of its process
+/// from a free lock.
 #[test]
-fn unpolled_waiter_lets_others_of_its_process_ask() {
+fn unpolled_waiter_does_not_block_local_waiters() {
     run(async {
         let server = server();
         for fair in [false, true] {
@@ -158,9 +167,9 @@ fn unpolled_waiter_lets_others_of_its_process_ask() {
     });
 }
 
-/// Each acquire that replicas acknowledge had a connection of its own.
+/// Each acquire with replica acknowledgement had its own connection.
 #[test]
-fn acquires_for_replicas_share_few_connections() {
+fn replicated_acquires_share_few_connections() {
     share_connections(scaled(300));
 }
 
@@ -174,7 +183,7 @@ fn share_connections(acquires: u64) {
     run(async {
         let (master, _replica) = pair().await;
         let url = format!("redis://127.0.0.1:{}", master.port());
-        let client = patient(Client::builder(&url)).lease(AMPLE);
+        let client = with_long_timeouts(Client::builder(&url)).lease(AMPLE);
         let client = client.connect().await.unwrap();
         let before = master.info("total_connections_received");
         let acquire = |_| {
@@ -191,17 +200,22 @@ fn share_connections(acquires: u64) {
     });
 }
 
-/// `WAIT` stood before a script that the server had to learn, and so did not wait for what the script wrote.
+/// `WAIT` preceded a script that the server did not know, and so did not cover
+/// its writes.
 #[test]
-fn unknown_script_is_acknowledged_too() {
+fn unknown_script_is_acknowledged() {
     run(async {
         let (master, replica) = pair().await;
         let url = format!("redis://127.0.0.1:{}", master.port());
-        let client = patient(Client::builder(&url)).connect().await.unwrap();
+        let client = with_long_timeouts(Client::builder(&url))
+            .connect()
+            .await
+            .unwrap();
         let lock = client.mutex(&name()).lock().fixed_lease(AMPLE * 5);
         let guard = lock.replicas(1, SHORT).await.unwrap();
-        // `WAIT` behind nothing new counts a replica that has acknowledged everything.
-        eventually("all acknowledged", || {
+        // `WAIT` after no new write counts a replica that has acknowledged
+        // everything.
+        eventually("the replica acknowledges all writes", || {
             let written = format!("offset={},", master.info("master_repl_offset"));
             let acknowledged = master.ask(&["INFO", "replication"]);
             acknowledged.text().contains(&written)
@@ -224,17 +238,23 @@ async fn pair() -> (Server, Server) {
     let replica = Server::start(&Flavor::one());
     replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     let role = || master.ask(&["INFO", "replication"]);
-    eventually("a replica", || role().text().contains("state=online")).await;
+    eventually("the replica is in sync", || {
+        role().text().contains("state=online")
+    })
+    .await;
     (master, replica)
 }
 
-/// Every entry into a lock of Redisson was an order of its own for the keeper.
+/// Every reentry of a Redisson lock was a separate message to the keeper.
 #[test]
-fn reentering_leaves_the_keeper_no_backlog() {
+fn reentry_leaves_keeper_no_backlog() {
     run(async {
         let server = Server::start(&Flavor::one());
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let client = patient(Client::builder(&url)).connect().await.unwrap();
+        let client = with_long_timeouts(Client::builder(&url))
+            .connect()
+            .await
+            .unwrap();
         let lock = client.redisson().lock(&name()).reentrant();
         let _outer = lock.lock().await.unwrap();
         for _ in 0..scaled(20_000) {
@@ -243,6 +263,6 @@ fn reentering_leaves_the_keeper_no_backlog() {
         let before = server.info("total_commands_processed");
         client.shutdown(AMPLE).await;
         let left = server.info("total_commands_processed") - before;
-        assert!(left < 100.0, "{left} commands are left to be sent");
+        assert!(left < 100.0, "{left} commands are pending");
     });
 }

@@ -1,24 +1,28 @@
-//! What was done is done, also where the user may not publish that it was.
+//! Bugs of users without permission to publish: an operation must not fail
+//! after it took effect.
 
 use leasehold::{LatchState, ReleaseOutcome, SetOutcome};
 use testkit::{Answer, Flavor, Server};
 
-use crate::contract::{KINDS, any_lock};
-use crate::inspect::allow_looking;
-use crate::redisson;
-use crate::support::{AMPLE, PASSWORD, client, exists, name, on_every_server, run, server, url_at};
+use crate::support::contract::{KINDS, any_lock};
+use crate::support::inspection::allow_inspection;
+use crate::support::redisson;
+use crate::support::{
+    AMPLE, PASSWORD, client, exists, lua, name, on_every_server, run, server, url_at,
+};
 
-/// Takes all channels from the user that the library logs in as: what a new user of Redis 7 has.
-fn without_channels(server: &Server) {
+/// Removes all channels from the user of the library, as a new user of Redis 7
+/// has none.
+fn remove_channels(server: &Server) {
     server.tell(&["ACL", "SETUSER", "leasehold", "resetchannels"]);
 }
 
-/// The release was reported as denied, although the lock was free.
+/// The release returned `Denied`, although the lock was free.
 #[test]
 fn release_without_channel_rights_succeeds() {
     on_every_server(|server| async move {
-        without_channels(&server);
-        allow_looking(&server);
+        remove_channels(&server);
+        allow_inspection(&server);
         let client = client(&server).await;
         for kind in 0..KINDS {
             let name = name();
@@ -37,12 +41,12 @@ fn release_without_channel_rights_succeeds() {
     });
 }
 
-/// A quorum asked a second time, and so did not notice.
+/// A quorum retried, which hid the error.
 #[test]
 fn quorum_script_without_channel_rights_releases() {
-    const RELEASE: &str = include_str!("../../../../leasehold/lua/quorum/release.lua");
+    const RELEASE: &str = lua!("quorum/release");
     let server = server();
-    without_channels(&server);
+    remove_channels(&server);
     server.tell(&["SET", "lock:k", "me", "PX", "600000"]);
     let mut user = server.connect();
     user.ask(&["AUTH", "leasehold", PASSWORD]).unwrap();
@@ -56,31 +60,32 @@ fn redisson_release_without_channel_rights_succeeds() {
     for flavor in Flavor::all() {
         run(async {
             let server = redisson::server(&flavor);
-            without_channels(&server);
-            let ours = redisson::of(&redisson::client(&url_at(server.port())).await);
-            let gone = |name: &str| server.ask(&["EXISTS", name]).int() == 0;
+            remove_channels(&server);
+            let ours = redisson::redisson_of(&redisson::client(&url_at(server.port())).await);
+            let is_free = |name: &str| server.ask(&["EXISTS", name]).int() == 0;
             for kind in ["lock", "fair", "fenced", "read", "write"] {
                 let name = name();
-                let held = redisson::take_now(&ours, kind, &name).await;
+                let held = redisson::acquire_now(&ours, kind, &name).await;
                 set_waiter(&server, &name, true);
-                held.give_back().await;
-                assert!(gone(&name), "{kind}");
+                held.release_held().await;
+                assert!(is_free(&name), "{kind}");
                 set_waiter(&server, &name, false);
-                let _revoked = redisson::take_now(&ours, kind, &name).await;
+                let _revoked = redisson::acquire_now(&ours, kind, &name).await;
                 set_waiter(&server, &name, true);
-                assert!(redisson::force(&ours, kind, &name).await, "{kind}");
-                assert!(gone(&name), "{kind}");
+                assert!(redisson::force_unlock(&ours, kind, &name).await, "{kind}");
+                assert!(is_free(&name), "{kind}");
             }
             let rw = ours.read_write_lock(&name());
             let writer = rw.write_lock().try_lock().await.unwrap().unwrap();
             let reader = writer.downgrade().await.unwrap();
             assert_eq!(reader.release().await.unwrap(), ReleaseOutcome::Released);
-            counts(&ours).await;
+            use_counters(&ours).await;
         });
     }
 }
 
-/// Puts a waiter into the queue that a fair lock of this name has, or takes it out: a release then has something to publish.
+/// Adds a waiter to the queue of this fair lock, or removes it, so that a
+/// release publishes.
 fn set_waiter(server: &Server, name: &str, waits: bool) {
     let queue = format!("redisson_lock_queue:{{{name}}}");
     let timeouts = format!("redisson_lock_timeout:{{{name}}}");
@@ -93,7 +98,7 @@ fn set_waiter(server: &Server, name: &str, waits: bool) {
 }
 
 /// Semaphores and latches.
-async fn counts(ours: &leasehold::redisson::Redisson) {
+async fn use_counters(ours: &leasehold::redisson::Redisson) {
     let semaphore = ours.semaphore(&name());
     assert!(semaphore.try_set_permits(1).await.unwrap());
     let permits = semaphore.try_acquire(1).await.unwrap().unwrap();

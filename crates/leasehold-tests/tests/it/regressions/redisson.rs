@@ -7,9 +7,11 @@ use leasehold::redisson::Redisson;
 use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
 use testkit::{Answer, Fault, Flavor, Fleet, Proxy, Redisson as Java, Server};
 
-use super::holding::scripts;
-use crate::redisson::{ENDLESS, client, is_refused, server, take_now, with_newest};
-use crate::support::{AMPLE, LEASE, eventually, run, url_at};
+use super::holding::script_calls;
+use crate::support::redisson::{
+    LONG_WATCHDOG, acquire_now, client, is_refused, server, with_newest,
+};
+use crate::support::{AMPLE, LEASE, eventually, lua, run, url_at};
 
 /// The kinds, and the script that renews each of them.
 const RENEWALS: [(&str, &str); 5] = [
@@ -19,24 +21,21 @@ const RENEWALS: [(&str, &str); 5] = [
     ("write", READ_WRITE),
     ("permits", PERMITS),
 ];
-const LOCK: &str = concat!(
-    include_str!("../../../../leasehold/lua/redisson/renew_prelude.lua"),
-    include_str!("../../../../leasehold/lua/redisson/lock_renew.lua")
-);
+const LOCK: &str = concat!(lua!("redisson/renew_prelude"), lua!("redisson/lock_renew"));
 const READ_WRITE: &str = concat!(
-    include_str!("../../../../leasehold/lua/redisson/renew_prelude.lua"),
-    include_str!("../../../../leasehold/lua/redisson/rw_prelude.lua"),
-    include_str!("../../../../leasehold/lua/redisson/rw_renew.lua")
+    lua!("redisson/renew_prelude"),
+    lua!("redisson/rw_prelude"),
+    lua!("redisson/rw_renew")
 );
 const PERMITS: &str = concat!(
-    include_str!("../../../../leasehold/lua/redisson/clock_prelude.lua"),
-    include_str!("../../../../leasehold/lua/redisson/permits_renew.lua")
+    lua!("redisson/clock_prelude"),
+    lua!("redisson/permits_renew")
 );
 
-/// A renewal that was under way when its lock was released made the server keep
-/// the lock for a whole lease.
+/// A renewal in flight during a release made the server keep the lock for a
+/// whole lease.
 #[test]
-fn late_renewal_does_not_prolong_a_kept_object() {
+fn late_renewal_does_not_extend_released_object() {
     std::thread::scope(|scope| {
         for (kind, renewal) in RENEWALS {
             scope.spawn(move || run(renew_late(kind, renewal)));
@@ -46,7 +45,7 @@ fn late_renewal_does_not_prolong_a_kept_object() {
 
 async fn renew_late(kind: &str, renewal: &str) {
     let server = server(&Flavor::one());
-    // Known, so that it is executed when it arrives.
+    // Loaded, so that it is executed when it arrives.
     server.tell(&["SCRIPT", "LOAD", renewal]);
     let proxy = Proxy::start(server.port());
     let client = client(&url_at(proxy.port())).await;
@@ -55,8 +54,8 @@ async fn renew_late(kind: &str, renewal: &str) {
     if kind == "permits" {
         permits.try_set_permits(2).await.unwrap();
     }
-    let held_back = Arc::new(AtomicBool::new(false));
-    let seen = held_back.clone();
+    let delayed = Arc::new(AtomicBool::new(false));
+    let seen = delayed.clone();
     let judge = move |request: &[Vec<u8>]| {
         let is_script = request[0].starts_with(b"EVAL");
         match is_script && !seen.swap(true, Ordering::SeqCst) {
@@ -65,35 +64,35 @@ async fn renew_late(kind: &str, renewal: &str) {
         }
     };
     // The first script after the acquire is the renewal.
-    let until_renewed = async || {
+    let wait_for_renewal = async || {
         proxy.judge(judge);
-        eventually("renewed", || held_back.load(Ordering::SeqCst)).await;
+        eventually("the renewal is delayed", || delayed.load(Ordering::SeqCst)).await;
     };
-    macro_rules! keep {
+    macro_rules! release_with_at_least {
         ($lock:expr) => {{
             let guard = $lock.at_least(LEASE).await.unwrap();
-            until_renewed().await;
+            wait_for_renewal().await;
             guard.release().await.unwrap()
         }};
     }
     let rw = ours.read_write_lock("job");
     let released = match kind {
-        "lock" => keep!(ours.lock("job").lock()),
-        "fair" => keep!(ours.fair_lock("job").lock()),
-        "read" => keep!(rw.read_lock().lock()),
-        "write" => keep!(rw.write_lock().lock()),
-        _ => keep!(permits.acquire(2)),
+        "lock" => release_with_at_least!(ours.lock("job").lock()),
+        "fair" => release_with_at_least!(ours.fair_lock("job").lock()),
+        "read" => release_with_at_least!(rw.read_lock().lock()),
+        "write" => release_with_at_least!(rw.write_lock().lock()),
+        _ => release_with_at_least!(permits.acquire(2)),
     };
     assert_eq!(released, ReleaseOutcome::Released, "{kind}");
-    let kept = state(&server);
-    assert!(!kept.is_empty(), "{kind}");
-    let before = scripts(&server);
+    let at_release = state(&server);
+    assert!(!at_release.is_empty(), "{kind}");
+    let before = script_calls(&server);
     proxy.let_go();
-    eventually("the renewal arrives", || scripts(&server) > before).await;
-    assert_eq!(state(&server), kept, "{kind}: prolonged");
+    eventually("the renewal arrives", || script_calls(&server) > before).await;
+    assert_eq!(state(&server), at_release, "{kind}: extended");
 }
 
-/// All keys with their contents and when they expire.
+/// Returns all keys with their contents and expiry.
 fn state(server: &Server) -> Vec<(String, Answer, i64)> {
     let keys = server.ask(&["KEYS", "*job*"]);
     let keys = keys.list().iter().map(|key| key.text().to_owned());
@@ -112,49 +111,55 @@ fn state(server: &Server) -> Vec<(String, Answer, i64)> {
     state
 }
 
-/// What a release keeps is a lock that Redisson understands, and ends by itself.
+/// Redisson understands a lock that `at_least` keeps after its release, and it
+/// expires.
 #[test]
-fn kept_lock_keeps_java_out_until_it_ends() {
+fn released_at_least_lock_excludes_java() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
         run(async {
             let client = client(&url_at(server.port())).await;
             let ours = client.redisson().watchdog(LEASE);
-            for (kind, javas) in [
+            for (kind, java_kind) in [
                 ("lock", "lock"),
                 ("fair", "fair"),
                 ("read", "write"),
                 ("write", "read"),
             ] {
-                keep(&ours, kind, "job").await;
-                assert!(is_refused(&ours, javas, "job").await, "{kind}");
-                let java = |what: &str| java.ask("a", &format!("lock {javas}/{what} job"));
+                release_with_at_least(&ours, kind, "job").await;
+                assert!(is_refused(&ours, java_kind, "job").await, "{kind}");
+                let java = |what: &str| java.ask("a", &format!("lock {java_kind}/{what} job"));
                 assert_eq!(java("try"), "false", "{kind}");
                 if kind == "read" {
                     // Readers of both sides come and go beside it.
-                    take_now(&ours, "read", "job").await.give_back().await;
+                    acquire_now(&ours, "read", "job").await.release_held().await;
                     assert_eq!(java("try"), "false", "{kind}");
                 }
-                let holder = ours.lock("job").holder().await.unwrap().expect("kept");
+                let holder = ours
+                    .lock("job")
+                    .holder()
+                    .await
+                    .unwrap()
+                    .expect("at_least still applies");
                 assert!(holder.released, "{kind}: {holder:?}");
                 for (key, ..) in state(&server) {
                     server.tell(&["PEXPIRE", &key, "1"]);
                 }
-                eventually("it ends", || java("try") == "true").await;
+                eventually("the lock expires", || java("try") == "true").await;
                 assert_eq!(java("unlock"), "ok", "{kind}");
             }
         });
     });
 }
 
-/// Releases a lock that is kept from others for long.
-async fn keep(ours: &Redisson, kind: &str, name: &str) {
+/// Releases a lock with an `at_least` that lasts.
+async fn release_with_at_least(ours: &Redisson, kind: &str, name: &str) {
     let rw = ours.read_write_lock(name);
     let released = match kind {
-        "lock" => release(ours.lock(name).lock()).await,
-        "fair" => release(ours.fair_lock(name).lock()).await,
-        "read" => release(rw.read_lock().lock()).await,
+        "lock" => release_kept(ours.lock(name).lock()).await,
+        "fair" => release_kept(ours.fair_lock(name).lock()).await,
+        "read" => release_kept(rw.read_lock().lock()).await,
         _ => {
             let guard = rw.write_lock().lock().at_least(AMPLE).await;
             guard.unwrap().release().await.unwrap()
@@ -163,7 +168,7 @@ async fn keep(ours: &Redisson, kind: &str, name: &str) {
     assert_eq!(released, ReleaseOutcome::Released, "{kind}");
 }
 
-async fn release(lock: Acquire<Guard<Unfenced>>) -> ReleaseOutcome {
+async fn release_kept(lock: Acquire<Guard<Unfenced>>) -> ReleaseOutcome {
     let guard = lock.at_least(AMPLE).await.unwrap();
     guard.release().await.unwrap()
 }

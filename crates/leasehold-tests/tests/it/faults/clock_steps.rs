@@ -1,0 +1,152 @@
+//! Steps of the server's clock: a lock may be granted twice, but the resource
+//! rejects the stale writer.
+
+use leasehold::{Error, Guard, Loss, Quorum, ReleaseOutcome, Token};
+use testkit::{Flavor, Server, Setup};
+
+use crate::support::contract::{KINDS, any_lock, any_try_lock};
+use crate::support::deployment::{Deployment, FiveServers};
+use crate::support::{
+    AMPLE, client, eventually, name, run, scaled, wait_for_renewal, with_least_privilege,
+};
+
+const HOUR: i64 = 3600;
+
+/// Returns the server of the distribution. Other servers bring their own C
+/// library, which the clock shim does not fit.
+fn flavor() -> Flavor {
+    Flavor::all().into_iter().next().expect("a server")
+}
+
+/// A protected resource, which rejects tokens below the largest it has seen.
+#[derive(Default)]
+struct Resource {
+    largest: Option<Token>,
+    written: Vec<&'static str>,
+}
+
+impl Resource {
+    fn write(&mut self, token: Token, what: &'static str) -> bool {
+        let fresh = self.largest.is_none_or(|largest| token >= largest);
+        if fresh {
+            self.largest = Some(token);
+            self.written.push(what);
+        }
+        fresh
+    }
+}
+
+async fn assert_lost(guard: &Guard) {
+    let loss = tokio::time::timeout(AMPLE, guard.lost()).await;
+    assert!(
+        matches!(loss, Ok(Some(Loss::Revoked | Loss::Expired))),
+        "{loss:?}"
+    );
+}
+
+#[test]
+fn forward_step_grants_twice_but_tokens_fence() {
+    run(async {
+        let server = with_least_privilege(Setup::default().movable_clock(), &flavor());
+        let (one, other) = (client(&server).await, client(&server).await);
+        for round in 1..=scaled(1) {
+            let mut held = Vec::new();
+            for kind in 0..KINDS {
+                let name = name();
+                let mut resource = Resource::default();
+                let stale = any_lock(&one, &name, kind).await.unwrap();
+                assert!(any_try_lock(&other, &name, kind).await.unwrap().is_none());
+                assert!(resource.write(stale.token(), "first"));
+                held.push((kind, name, resource, stale));
+            }
+            server.set_clock(HOUR * i64::try_from(round).unwrap());
+            let mut stale_holders = Vec::new();
+            for (kind, name, mut resource, stale) in held {
+                let fresh = any_lock(&other, &name, kind).await.unwrap();
+                assert!(resource.write(fresh.token(), "second"));
+                // The stale holder trusts its lease until the next renewal, so
+                // only the token rejects it.
+                assert!(!resource.write(stale.token(), "stale"), "round {round}");
+                assert_eq!(resource.written, ["first", "second"]);
+                assert_eq!(fresh.release().await.unwrap(), ReleaseOutcome::Released);
+                stale_holders.push(stale);
+            }
+            for stale in &stale_holders {
+                assert_lost(stale).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn backward_step_delays_waiters_only() {
+    run(async {
+        let server = with_least_privilege(Setup::default().movable_clock(), &flavor());
+        let (one, other) = (client(&server).await, client(&server).await);
+        let mut held = Vec::new();
+        for kind in 0..KINDS {
+            let name = name();
+            let first = any_lock(&one, &name, kind).await.unwrap();
+            held.push((kind, name, first));
+        }
+        server.set_clock(-HOUR);
+        let leases: Vec<_> = held.iter().map(|(_, _, first)| first.lease()).collect();
+        wait_for_renewal(&leases).await;
+        for (kind, name, first) in held {
+            let token = first.token();
+            assert!(any_try_lock(&other, &name, kind).await.unwrap().is_none());
+            assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+            let next = any_lock(&other, &name, kind).timeout(AMPLE).await.unwrap();
+            assert!(next.token() > token, "the token did not increase");
+        }
+    });
+}
+
+#[test]
+fn quorum_tolerates_minority_of_stepped_clocks() {
+    run(async {
+        let five = FiveServers::with(&Setup::default().movable_clock(), &flavor());
+        let (one, other): (Quorum, Quorum) = (five.client().await, five.client().await);
+        let step = |count: usize, seconds| {
+            // All at the same moment. A renewal in between would find a
+            // majority and repair the other nodes.
+            let chosen: &[Server] = &five.servers[..count];
+            chosen.iter().for_each(Server::pause);
+            chosen.iter().for_each(|server| server.set_clock(seconds));
+            chosen.iter().for_each(Server::resume);
+        };
+        for minority in [1, 2] {
+            let mutex = name();
+            let held = one.mutex(&mutex).lock().await.unwrap();
+            step(minority, HOUR);
+            wait_for_renewal(&[held.lease()]).await;
+            assert!(other.mutex(&mutex).try_lock().await.unwrap().is_none());
+            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+            step(5, 0);
+        }
+        let mutex = name();
+        let mut resource = Resource::default();
+        let stale = one.mutex(&mutex).lock().await.unwrap();
+        assert!(resource.write(stale.token(), "first"));
+        // On all nodes. A late vote would be granted by the new clock, and
+        // count.
+        eventually("all nodes have the lock", || {
+            five.count_with_key(&mutex) == 5
+        })
+        .await;
+        step(3, HOUR);
+        // New connections read the new clocks; the old ones still propose by
+        // the old.
+        let fresh = five.client().await;
+        match fresh.mutex(&mutex).lock().timeout(AMPLE).await {
+            Ok(second) => {
+                assert!(resource.write(second.token(), "second"));
+                assert!(!resource.write(stale.token(), "stale"));
+                assert_lost(&stale).await;
+            }
+            // Clocks that are an hour apart may leave no majority, and so no
+            // grant.
+            Err(error) => assert!(matches!(error, Error::NoQuorum(_)), "{error:?}"),
+        }
+    });
+}

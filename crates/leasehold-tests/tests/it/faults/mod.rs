@@ -1,0 +1,8 @@
+//! Injected faults: lost replies, lost leases, clock steps, stalls and full
+//! servers.
+
+mod blocked_runtime;
+mod clock_steps;
+mod lease_loss;
+mod limits;
+pub(crate) mod lost_replies;

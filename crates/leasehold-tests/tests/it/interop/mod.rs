@@ -1,0 +1,4 @@
+//! Locks shared with other lock libraries.
+
+mod redisson;
+mod single_key;

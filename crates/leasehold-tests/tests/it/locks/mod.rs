@@ -1,0 +1,13 @@
+//! The lock types: their contract, their options and what each adds to it.
+
+pub(crate) mod conformance;
+mod inspect;
+mod latch;
+mod multi_lock;
+mod mutex;
+mod outcomes;
+mod readme;
+mod redisson;
+mod rw_lock;
+mod semaphore;
+mod tokens;

@@ -1,0 +1,153 @@
+//! Multi-locks: all or none, in one order, lost with the first lost lease.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, Loss, MultiLock, ReleaseOutcome};
+use testkit::Server;
+use tokio::task::JoinSet;
+
+use crate::support::contract::any_lock;
+use crate::support::{
+    AMPLE, LEASE, SHORT, client, eventually, exists, key, name, only_counters_left, run, scaled,
+    server,
+};
+
+/// Returns a multi-lock of four lock types, in an order that depends on `turn`.
+fn four(client: &Client, names: &[String], turn: u64) -> MultiLock {
+    let mut parts: Vec<_> = (0..4)
+        .zip(names)
+        .map(|(kind, name)| any_lock(client, name, kind))
+        .collect();
+    parts.rotate_left(usize::try_from(turn % 4).unwrap());
+    if turn.is_multiple_of(2) {
+        parts.reverse();
+    }
+    MultiLock::new(parts)
+}
+
+#[test]
+fn any_argument_order_avoids_deadlock() {
+    run(async {
+        let server = server();
+        let names: Vec<_> = (0..4).map(|_| name()).collect();
+        let mut tasks = Vec::new();
+        for task in 0..6 {
+            let (client, names) = (client(&server).await, names.clone());
+            tasks.push(tokio::spawn(async move {
+                for round in 0..scaled(50) {
+                    let held = four(&client, &names, task + round).await.unwrap();
+                    held.check().unwrap();
+                    assert_eq!(held.tokens().count(), 4);
+                    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+                }
+            }));
+        }
+        for task in tasks {
+            let done = tokio::time::timeout(AMPLE, task).await;
+            done.expect("no deadlock").unwrap();
+        }
+        eventually("only counters are left", || only_counters_left(&server)).await;
+    });
+}
+
+/// Waits for four locks, one of which is never free. Returns how long after its
+/// timeout the wait ended.
+async fn time_past_timeout() -> Duration {
+    let server = server();
+    let mut names: Vec<_> = (0..4).map(|_| name()).collect();
+    names.sort();
+    let other = client(&server).await;
+    let _held = any_lock(&other, &names[3], 3).await.unwrap();
+    let second = any_lock(&other, &names[1], 1)
+        .fixed_lease(SHORT)
+        .await
+        .unwrap();
+    let limit = LEASE / 2;
+    let start = Instant::now();
+    let error = four(&client(&server).await, &names, 1).timeout(limit).await;
+    let took = start.elapsed();
+    let Err(Error::Timeout { name, .. }) = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(name, names[3], "the error names another lock");
+    assert!(took >= limit, "{took:?}");
+    eventually("the other locks are free", || {
+        names[..3].iter().all(|name| !exists(&server, name))
+    })
+    .await;
+    drop(second);
+    took - limit
+}
+
+#[test]
+fn timeout_releases_partial_acquisition() {
+    run(time_past_timeout());
+}
+
+#[test]
+#[ignore = "deep: measures how exactly a timeout is kept"]
+fn timeout_is_exact_within_600_ms() {
+    let late = run(time_past_timeout());
+    assert!(late < Duration::from_millis(600), "{late:?}");
+}
+
+async fn is_lost_with(client: Client, server: Arc<Server>, revoked: usize) {
+    let names: Vec<_> = (0..4).map(|_| name()).collect();
+    let held = four(&client, &names, 0).await.unwrap();
+    server.tell(&["DEL", &key(&names[revoked])]);
+    let (name, loss) = held.lost().await;
+    assert_eq!((name, loss), (names[revoked].as_str(), Some(Loss::Revoked)));
+    assert!(held.check().is_err());
+    assert!(held.remaining().is_zero());
+    assert_eq!(
+        held.release().await.unwrap(),
+        ReleaseOutcome::AlreadyLost {
+            loss: Loss::Revoked
+        }
+    );
+}
+
+async fn drops_work_with(client: Client, server: Arc<Server>) {
+    let names: Vec<_> = (0..4).map(|_| name()).collect();
+    let work = four(&client, &names, 0).run(|leases| async move {
+        server.tell(&["DEL", &key(leases[2].name())]);
+        std::future::pending::<()>().await;
+    });
+    let outcome = tokio::time::timeout(AMPLE, work).await;
+    let error = outcome.expect("the work is dropped").unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+}
+
+#[test]
+fn first_lost_lease_loses_all() {
+    run(async {
+        let server = Arc::new(server());
+        let client = client(&server).await;
+        let mut tasks = JoinSet::new();
+        for revoked in 0..4 {
+            tasks.spawn(is_lost_with(client.clone(), server.clone(), revoked));
+        }
+        tasks.spawn(drops_work_with(client, server));
+        tasks.join_all().await;
+    });
+}
+
+#[test]
+fn duplicates_and_mixed_clients_are_rejected() {
+    run(async {
+        let server = server();
+        let (one, other) = (client(&server).await, client(&server).await);
+        let (name, second) = (name(), name());
+        for parts in [
+            [one.mutex(&name).lock(), one.mutex(&name).lock()],
+            [one.rw_lock(&name).read(), one.rw_lock(&name).write().into()],
+            [one.mutex(&name).lock(), other.mutex(&second).lock()],
+            [one.mutex(&name).lock(), one.mutex("").lock()],
+        ] {
+            let refused = MultiLock::new(parts).await;
+            assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+        }
+        assert!(only_counters_left(&server));
+    });
+}

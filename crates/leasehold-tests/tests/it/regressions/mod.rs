@@ -1,0 +1,11 @@
+//! One test per bug that was found and fixed.
+
+mod connections;
+mod holding;
+mod inspection;
+mod lease;
+mod network;
+mod publish;
+mod redisson;
+mod tokens;
+mod waiting;

@@ -1,0 +1,213 @@
+//! Bugs of waiters, and of dropped acquires.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::{Error, MultiLock};
+use testkit::{Fault, Flavor, Proxy, Server};
+
+use crate::support::deployment::{Deployment, FiveServers};
+use crate::support::{
+    AMPLE, LEASE, builder_at, channels, client, eventually, lua, name, only_counters_left, run,
+    scaled, server,
+};
+
+pub(super) async fn wait_for_waiters(server: &Server) {
+    eventually("the waiter subscribes", || !channels(server).is_empty()).await;
+}
+
+/// The timeout of a clone started only when the other clone acquired the lock.
+#[test]
+fn reentrant_clone_respects_its_timeout() {
+    wait_beside_clone(Duration::from_secs(3), AMPLE);
+}
+
+#[test]
+#[ignore = "deep: measures how soon a wait ends"]
+fn reentrant_clone_times_out_promptly() {
+    wait_beside_clone(Duration::from_millis(200), Duration::from_millis(800));
+}
+
+fn wait_beside_clone(wait: Duration, limit: Duration) {
+    run(async {
+        let server = server();
+        let name = name();
+        let _held = client(&server).await.mutex(&name).lock().await.unwrap();
+        let handle = client(&server).await.mutex(&name).reentrant();
+        let other = handle.clone();
+        let waiting = tokio::spawn(async move { other.lock().await });
+        wait_for_waiters(&server).await;
+        let start = Instant::now();
+        let outcome = tokio::time::timeout(AMPLE, handle.lock().timeout(wait).into_future()).await;
+        let error = outcome.expect("the wait ends").unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Timeout {
+                    holder: Some(_),
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert!(start.elapsed() < limit, "{:?}", start.elapsed());
+        waiting.abort();
+    });
+}
+
+/// Only the leader of the local waiters asks the server, and the others did not
+/// know the holder.
+#[test]
+fn timeout_behind_local_waiters_names_holder() {
+    run(async {
+        let server = server();
+        let name = name();
+        let _held = client(&server)
+            .await
+            .mutex(&name)
+            .lock()
+            .note("me")
+            .await
+            .unwrap();
+        let waiters = client(&server).await;
+        let first = tokio::spawn(waiters.mutex(&name).lock().into_future());
+        wait_for_waiters(&server).await;
+        let start = Instant::now();
+        let holder = loop {
+            let behind = waiters.mutex(&name).lock().timeout(LEASE / 100).await;
+            match behind.unwrap_err() {
+                Error::Timeout {
+                    holder: Some(holder),
+                    ..
+                } => break holder,
+                // The first waiter has subscribed, and may not know the holder
+                // yet.
+                error => assert!(start.elapsed() < AMPLE, "{error:?}"),
+            }
+        };
+        assert_eq!(holder.note.as_deref(), Some("me"));
+        assert!(holder.lease_remaining.is_some_and(|left| left <= LEASE));
+        first.abort();
+    });
+}
+
+/// A failed multi-lock released its locks in the background, where they blocked
+/// its own retry.
+#[test]
+fn failed_multi_lock_can_be_retried_at_once() {
+    run(async {
+        let server = server();
+        let client = client(&server).await;
+        let (first, second) = (client.mutex("a of two"), client.fair_mutex("b of two"));
+        for _ in 0..100 {
+            let held = second.lock().await.unwrap();
+            let both = || MultiLock::new([first.lock(), second.lock()]).timeout(Duration::ZERO);
+            assert!(matches!(both().await, Err(Error::Timeout { .. })));
+            let _ = held.release().await.unwrap();
+            let _ = both().await.unwrap().release().await.unwrap();
+        }
+    });
+}
+
+/// Each wait beside a dead node of a quorum left a task that waited for that
+/// node.
+#[test]
+fn waits_with_dead_node_leave_no_tasks() {
+    run(async {
+        let mut five = FiveServers::start(&Flavor::one());
+        let (one, other) = (five.client().await, five.client().await);
+        five.servers[4].kill();
+        let name = name();
+        let _held = one.mutex(&name).lock().await.unwrap();
+        let tasks = || {
+            tokio::runtime::Handle::current()
+                .metrics()
+                .num_alive_tasks()
+        };
+        let wait_often = async || {
+            for _ in 0..30 {
+                let wait = Duration::from_millis(20);
+                let error = other.mutex(&name).lock().timeout(wait).await.unwrap_err();
+                assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+            }
+        };
+        wait_often().await;
+        // Short-lived tasks have ended.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let before = tasks();
+        wait_often().await;
+        eventually("no tasks are left", || tasks() <= before + 10).await;
+    });
+}
+
+/// The keeper missed a message that arrived between its last read and its check
+/// for remaining clients. The lock stayed until its lease ended.
+#[test]
+fn guard_dropped_with_last_client_is_released() {
+    run(async {
+        let server = server();
+        let clients = scaled(300);
+        for _ in 0..clients {
+            let client = builder_at(server.port()).lease(LEASE * 100);
+            let client = client.connect().await.unwrap();
+            let guard = client.mutex(&name()).try_lock().await.unwrap();
+            // The keeper is awake when its client is dropped.
+            drop(client.mutex(&name()).try_lock().await.unwrap());
+            drop(guard);
+        }
+        let released = || only_counters_left(&server);
+        eventually("only counters are left", released).await;
+    });
+}
+
+/// For a dropped acquire, a script that the server did not know was sent again,
+/// after the cancel that had to come last. The lock stayed until its lease
+/// ended.
+#[test]
+fn acquire_dropped_before_script_load_is_cancelled() {
+    const RELEASE: &str = concat!(
+        lua!("queue/prelude_state"),
+        lua!("queue/prelude_steps"),
+        lua!("queue/release")
+    );
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = builder_at(proxy.port()).lease(LEASE * 100);
+        let client = client.connect().await.unwrap();
+        let scripts = Arc::new(AtomicU64::new(0));
+        let sent = scripts.clone();
+        proxy.judge(move |request| {
+            sent.fetch_add(request[0].starts_with(b"EVAL").into(), Ordering::SeqCst);
+            Fault::None
+        });
+        // A client that has seen a queue begins with a script.
+        let name = name();
+        let held = self::client(&server).await;
+        let held = held.fair_mutex(&name).lock().await.unwrap();
+        let fair = client.fair_mutex(&name);
+        let waited = fair.lock().timeout(Duration::from_millis(50)).await;
+        assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
+        let _ = held.release().await.unwrap();
+        for _ in 0..10 {
+            server.tell(&["SCRIPT", "FLUSH"]);
+            // Loaded, so that the cancel is executed when it arrives.
+            server.tell(&["SCRIPT", "LOAD", RELEASE]);
+            let before = scripts.load(Ordering::SeqCst);
+            proxy.black_hole(true);
+            let acquiring = tokio::spawn(fair.lock().into_future());
+            let in_flight = || scripts.load(Ordering::SeqCst) > before;
+            eventually("the request is in flight", in_flight).await;
+            acquiring.abort();
+            assert!(acquiring.await.is_err(), "the acquire ended first");
+            proxy.black_hole(false);
+            let cancelled = || scripts.load(Ordering::SeqCst) > before + 1;
+            eventually("the acquire is cancelled", cancelled).await;
+            // Nothing follows the cancel.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let released = || only_counters_left(&server);
+        eventually("only counters are left", released).await;
+    });
+}

@@ -1,0 +1,250 @@
+//! One interface to all exclusive lock types, for tests that cover each of
+//! them.
+
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::time::Duration;
+
+use leasehold::{
+    Acquire, Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, ReleaseOutcome,
+    ShutdownOutcome, TryAcquire,
+};
+use tokio::task::JoinHandle;
+
+use crate::support::AMPLE;
+
+/// A lock that one holder has at a time.
+pub(crate) trait ExclusiveLock<C = Client>: Clone + Send + Sync + 'static {
+    type Guard: HeldGuard;
+
+    fn with_name(client: &C, name: &str) -> Self;
+    /// Returns an acquisition whose options can still be set.
+    fn request(&self) -> Acquire;
+    fn acquire(&self, lock: Acquire) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
+    fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+    fn run<W>(
+        &self,
+        lock: Acquire,
+        work: impl FnOnce(Vec<Lease>) -> W + Send,
+    ) -> impl Future<Output = Result<W::Output, Error>> + Send
+    where
+        W: Future + Send,
+        W::Output: Send;
+
+    fn lock(&self) -> Request<Self, C> {
+        Request {
+            kind: self.clone(),
+            lock: self.request(),
+            client: PhantomData,
+        }
+    }
+}
+
+/// A client that can be shut down.
+pub(crate) trait ShutDown: Send + Sync {
+    fn shutdown(&self, limit: Duration) -> impl Future<Output = ShutdownOutcome> + Send;
+}
+
+impl ShutDown for Client {
+    async fn shutdown(&self, limit: Duration) -> ShutdownOutcome {
+        Client::shutdown(self, limit).await
+    }
+}
+
+/// The guard of an exclusive lock.
+pub(crate) trait HeldGuard: Send + Sync + std::fmt::Debug + 'static {
+    fn leases(&self) -> Vec<Lease>;
+    fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
+    fn release(self) -> impl Future<Output = Result<ReleaseOutcome, Error>> + Send;
+    fn lost(&self) -> impl Future<Output = Option<Loss>> + Send;
+
+    fn check(&self) -> Result<(), Error> {
+        self.leases().iter().try_for_each(Lease::check)
+    }
+    fn token(&self) -> u64 {
+        self.named_lease().token().as_u64()
+    }
+    /// Returns the lease of the lock that the test named. It follows the lease
+    /// of a pair's extra lock.
+    fn named_lease(&self) -> Lease {
+        self.leases().pop().expect("at least one lease")
+    }
+}
+
+/// An acquisition with its options.
+pub(crate) struct Request<K, C> {
+    kind: K,
+    lock: Acquire,
+    client: PhantomData<fn(C)>,
+}
+
+impl<C, K: ExclusiveLock<C>> Request<K, C> {
+    pub(crate) fn timeout(mut self, limit: Duration) -> Self {
+        self.lock = self.lock.timeout(limit);
+        self
+    }
+
+    pub(crate) fn lease(mut self, length: Duration) -> Self {
+        self.lock = self.lock.lease(length);
+        self
+    }
+
+    pub(crate) fn fixed_lease(mut self, length: Duration) -> Self {
+        self.lock = self.lock.fixed_lease(length);
+        self
+    }
+
+    pub(crate) fn at_least(mut self, length: Duration) -> Self {
+        self.lock = self.lock.at_least(length);
+        self
+    }
+
+    pub(crate) fn at_most(mut self, length: Duration) -> Self {
+        self.lock = self.lock.at_most(length);
+        self
+    }
+
+    pub(crate) fn note(mut self, text: &str) -> Self {
+        self.lock = self.lock.note(text);
+        self
+    }
+
+    pub(crate) async fn run<W>(
+        self,
+        work: impl FnOnce(Vec<Lease>) -> W + Send,
+    ) -> Result<W::Output, Error>
+    where
+        W: Future + Send,
+        W::Output: Send,
+    {
+        self.kind.run(self.lock, work).await
+    }
+}
+
+impl<C: 'static, K: ExclusiveLock<C>> IntoFuture for Request<K, C> {
+    type Output = Result<K::Guard, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.kind.acquire(self.lock).await })
+    }
+}
+
+impl HeldGuard for Guard {
+    fn leases(&self) -> Vec<Lease> {
+        vec![self.lease().clone()]
+    }
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        Guard::extend(self, lease).await
+    }
+    async fn release(self) -> Result<ReleaseOutcome, Error> {
+        Guard::release(self).await
+    }
+    async fn lost(&self) -> Option<Loss> {
+        Lease::lost(self).await
+    }
+}
+
+impl HeldGuard for MultiGuard {
+    fn leases(&self) -> Vec<Lease> {
+        MultiGuard::leases(self).cloned().collect()
+    }
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        MultiGuard::extend(self, lease).await
+    }
+    async fn release(self) -> Result<ReleaseOutcome, Error> {
+        MultiGuard::release(self).await
+    }
+    async fn lost(&self) -> Option<Loss> {
+        MultiGuard::lost(self).await.1
+    }
+}
+
+/// A multi-lock of two: the named lock, and one that only this client uses.
+#[derive(Clone)]
+pub(crate) struct LockPair {
+    client: Client,
+    name: String,
+    /// Sorts before `name`, so it is held while the client waits for the other
+    /// lock.
+    extra: String,
+}
+
+impl LockPair {
+    fn with(&self, lock: Acquire) -> MultiLock {
+        MultiLock::new([lock, self.client.fair_mutex(&self.extra).lock()])
+    }
+}
+
+impl ExclusiveLock for LockPair {
+    type Guard = MultiGuard;
+
+    fn with_name(client: &Client, name: &str) -> Self {
+        Self {
+            client: client.clone(),
+            name: name.to_owned(),
+            extra: format!("!extra:{}", crate::support::name()),
+        }
+    }
+    fn request(&self) -> Acquire {
+        self.client.mutex(&self.name).lock()
+    }
+    async fn acquire(&self, lock: Acquire) -> Result<MultiGuard, Error> {
+        self.with(lock).await
+    }
+    async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        match self.with(self.request()).timeout(Duration::ZERO).await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+    async fn run<W>(
+        &self,
+        lock: Acquire,
+        work: impl FnOnce(Vec<Lease>) -> W + Send,
+    ) -> Result<W::Output, Error>
+    where
+        W: Future + Send,
+        W::Output: Send,
+    {
+        self.with(lock).run(work).await
+    }
+}
+
+/// The number of lock types that [`any_lock`] and [`any_try_lock`] support.
+pub(crate) const KINDS: u64 = 4;
+
+/// Returns an acquisition of one of the lock types, by number. A name must
+/// always be used with the same number.
+pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Acquire {
+    match number % KINDS {
+        0 => client.mutex(name).lock(),
+        1 => client.fair_mutex(name).lock(),
+        2 => client.semaphore(name, 1).acquire(),
+        _ => client.rw_lock(name).write().into(),
+    }
+}
+
+/// Like [`any_lock`], without waiting.
+pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryAcquire {
+    match number % KINDS {
+        0 => client.mutex(name).try_lock(),
+        1 => client.fair_mutex(name).try_lock(),
+        2 => client.semaphore(name, 1).try_acquire(),
+        _ => client.rw_lock(name).try_write().into(),
+    }
+}
+
+/// Releases `guard` after a failover, which may have lost its lease, and
+/// returns the guard of the waiter `next`.
+pub(crate) async fn release_to_next(guard: Guard, next: JoinHandle<Result<Guard, Error>>) -> Guard {
+    match (guard.check().is_ok(), guard.release().await) {
+        (held, Ok(ReleaseOutcome::Released)) => assert!(held),
+        (_, Ok(ReleaseOutcome::AlreadyLost { .. })) => {}
+        (_, other) => panic!("{other:?}"),
+    }
+    let got = tokio::time::timeout(AMPLE, next).await;
+    got.expect("the waiter acquires the lock").unwrap().unwrap()
+}

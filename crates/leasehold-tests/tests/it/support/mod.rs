@@ -1,0 +1,287 @@
+//! Servers, clients, lock names and waiting, shared by all tests.
+
+pub(crate) mod contract;
+pub(crate) mod deployment;
+pub(crate) mod inspection;
+pub(crate) mod redisson;
+pub(crate) mod worker;
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, ClientBuilder, Lease};
+use testkit::{Answer, Flavor, Server, Setup};
+
+/// The password of the user that the library logs in as. No log, error or
+/// `Debug` output may contain it.
+pub(crate) const PASSWORD: &str = "open-sesame-1763";
+
+pub(crate) const README: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
+
+/// The lease of a holder that must keep its lock. It survives a two-second
+/// stall of the machine at any moment.
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+
+/// A lease that a test lets expire. No test asserts that its holder still has
+/// the lock.
+pub(crate) const SHORT: Duration = Duration::from_millis(500);
+
+/// The limit of an event that must happen. Only a defect reaches it.
+pub(crate) const AMPLE: Duration = Duration::from_secs(60);
+
+/// Starts a server whose user `leasehold` has exactly the permissions that the
+/// README lists.
+pub(crate) fn server() -> Server {
+    with_least_privilege(Setup::default(), &Flavor::one())
+}
+
+pub(crate) fn with_least_privilege(setup: Setup, flavor: &Flavor) -> Server {
+    setup.user(&least_privilege_rule(flavor)).start(flavor)
+}
+
+/// Returns the ACL rule of that user for servers of this flavor.
+pub(crate) fn least_privilege_rule(flavor: &Flavor) -> String {
+    least_privilege(&Server::start(flavor))
+}
+
+/// Returns the arguments of `ACL SETUSER` that the README lists for this
+/// server.
+fn least_privilege(server: &Server) -> String {
+    let rule = README
+        .lines()
+        .find_map(|line| line.strip_prefix("ACL SETUSER "))
+        .expect("the README contains the rule");
+    let mut rule = rule.replace("PASSWORD", PASSWORD);
+    for extra in ["delex", "delifeq"] {
+        let grant = format!("+{extra}");
+        assert!(
+            README.contains(&format!("`{grant}`")),
+            "the README names {grant}"
+        );
+        if server.ask(&["COMMAND", "INFO", extra]).list()[0] != Answer::Nil {
+            rule = format!("{rule} {grant}");
+        }
+    }
+    rule
+}
+
+/// Returns the URL for that user, at the server itself or at a proxy in front
+/// of it.
+pub(crate) fn url_at(port: u16) -> String {
+    format!("redis://leasehold:{PASSWORD}@127.0.0.1:{port}/")
+}
+
+pub(crate) fn builder_at(port: u16) -> ClientBuilder {
+    with_long_timeouts(Client::builder(&url_at(port)))
+}
+
+/// Sets a lease and timeouts that survive a stall of the machine.
+pub(crate) fn with_long_timeouts(builder: ClientBuilder) -> ClientBuilder {
+    builder
+        .lease(LEASE)
+        .request_timeout(LEASE / 2)
+        .connect_timeout(LEASE)
+}
+
+pub(crate) async fn client(server: &Server) -> Client {
+    client_at(server.port()).await
+}
+
+pub(crate) async fn client_at(port: u16) -> Client {
+    builder_at(port).connect().await.expect("the server is up")
+}
+
+/// Returns a lock name that no other test uses.
+pub(crate) fn name() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("test:{}", NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Returns the key of a lock with the default prefix.
+pub(crate) fn key(name: &str) -> String {
+    format!("lock:{name}")
+}
+
+pub(crate) fn exists(server: &Server, name: &str) -> bool {
+    server.ask(&["EXISTS", &key(name)]).int() == 1
+}
+
+/// Returns the channels on which clients wait for locks, without the channels
+/// of processes and of cluster nodes.
+pub(crate) fn channels(server: &Server) -> Vec<String> {
+    let channels = server.ask(&["PUBSUB", "SHARDCHANNELS"]);
+    let channels = channels
+        .list()
+        .iter()
+        .map(|channel| channel.text().to_owned());
+    let others = ["leasehold:process:", "leasehold:watch:"];
+    let is_other = |channel: &String| others.iter().any(|other| channel.starts_with(other));
+    channels.filter(|channel| !is_other(channel)).collect()
+}
+
+/// Returns whether a client subscribes to the release of this mutex. It is then
+/// waiting, or about to retry.
+pub(crate) fn has_subscriber(server: &Server, name: &str) -> bool {
+    let awaited = channels(server);
+    awaited.iter().any(|channel| channel.ends_with(&key(name)))
+}
+
+/// Includes a Lua file of the library.
+macro_rules! lua {
+    ($path:literal) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../leasehold/lua/",
+            $path,
+            ".lua"
+        ))
+    };
+}
+pub(crate) use lua;
+
+/// Returns the owners in a sorted set of a queued lock, in order: `queue`
+/// contains the waiters, `holders` the holders. The value of the lock's own key
+/// names a sole holder.
+pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
+    if set == "holders"
+        && let Some(owner) = only_holder(&server.ask(&["GET", &key(name)]))
+    {
+        return vec![owner];
+    }
+    let Some(key) = queue_key(server, set, name) else {
+        return Vec::new();
+    };
+    let owners = server.ask(&["ZRANGE", &key, "0", "-1"]);
+    let owners = owners.list().iter();
+    owners.map(|owner| owner.text().to_owned()).collect()
+}
+
+/// Returns the owner that the value of a lock's own key names.
+pub(crate) fn only_holder(value: &Answer) -> Option<String> {
+    let Answer::Text(value) = value else {
+        return None;
+    };
+    let mut words = value.split(' ').skip_while(|word| word.len() != 32);
+    words.next().map(str::to_owned)
+}
+
+/// Expires the lease of a holder of a queued lock on the server.
+pub(crate) fn expire(server: &Server, name: &str, owner: &str) {
+    let key = key(name);
+    let summary = server.ask(&["GET", &key]);
+    if !summary.text().starts_with("lh1:queue:") {
+        server.tell(&["DEL", &key]);
+        return;
+    }
+    let mut words: Vec<_> = summary.text().split(' ').collect();
+    // The times of the next eviction and of the sole holder's expiry.
+    words[3] = "1";
+    if words[6] != "0" {
+        words[6] = "1";
+    } else {
+        let holders = queue_key(server, "holders", name).expect("the lock has a holder");
+        server.tell(&["ZADD", &holders, "1", owner]);
+    }
+    server.tell(&["SET", &key, &words.join(" "), "KEEPTTL"]);
+}
+
+fn queue_key(server: &Server, set: &str, name: &str) -> Option<String> {
+    let keys = server.ask(&["KEYS", &format!("leasehold:{set}:*:{}", key(name))]);
+    keys.list().first().map(|key| key.text().to_owned())
+}
+
+/// Returns whether the server contains only token counters.
+pub(crate) fn only_counters_left(server: &Server) -> bool {
+    let keys = server.ask(&["KEYS", "*"]);
+    let mut keys = keys.list().iter();
+    keys.all(|key| key.text().starts_with("leasehold:token:"))
+}
+
+/// Runs a test on its own runtime.
+pub(crate) fn run<F: Future>(test: F) -> F::Output {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("the runtime starts")
+        .block_on(test)
+}
+
+/// Runs a test on all installed servers in parallel.
+pub(crate) fn on_every_server<F: Future>(test: impl Fn(Server) -> F + Sync) {
+    std::thread::scope(|scope| {
+        let test = &test;
+        let running: Vec<_> = Flavor::all()
+            .into_iter()
+            .map(|flavor| {
+                let name = flavor.name.clone();
+                let body = move || run(test(with_least_privilege(Setup::default(), &flavor)));
+                (name, scope.spawn(move || drop(body())))
+            })
+            .collect();
+        for (name, running) in running {
+            assert!(running.join().is_ok(), "failed on {name}");
+        }
+    });
+}
+
+/// Polls `future` at most `times` times. Returns `None` if it is still pending.
+pub(crate) async fn poll_at_most<F: Future>(future: F, mut times: u64) -> Option<F::Output> {
+    let mut future: Pin<Box<F>> = Box::pin(future);
+    poll_fn(|context| {
+        if times == 0 {
+            return Poll::Ready(None);
+        }
+        times -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if times == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Waits until `condition` holds. Panics if it does not within [`AMPLE`].
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < AMPLE, "not within {AMPLE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until the keeper has renewed each of `leases`, which must stay valid.
+pub(crate) async fn wait_for_renewal(leases: &[&Lease]) {
+    // Read the clock after the remaining time. Without a renewal no deadline is
+    // later than the sum, even if the machine stalls in between.
+    let latest_without_renewal = |lease: &&Lease| {
+        let remaining = lease.remaining();
+        Instant::now() + remaining
+    };
+    let before: Vec<_> = leases.iter().map(latest_without_renewal).collect();
+    eventually("the leases are renewed", || {
+        let mut leases = leases.iter().zip(&before);
+        leases.all(|(lease, before)| {
+            lease.check().expect("the lock is held");
+            lease.deadline() > *before
+        })
+    })
+    .await;
+}
+
+/// Returns the boot-time clock, which all processes share, in nanoseconds.
+pub(crate) fn clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("the boot clock is positive")
+}
+
+pub(crate) use testkit::scaled;
+
+pub(crate) fn percentile(sorted: &[Duration], of_thousand: usize) -> Duration {
+    sorted[(sorted.len() * of_thousand / 1000).min(sorted.len() - 1)]
+}

@@ -1,0 +1,357 @@
+//! Worker processes: this test binary, started again and driven line by line.
+
+mod queued;
+mod redisson;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Guard};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::Dice;
+
+use crate::support::contract::any_lock;
+use crate::support::{LEASE, clock, run, url_at};
+
+/// Precedes each reply, to tell it from the output of the test harness.
+const REPLY_PREFIX: &str = "@ ";
+
+/// A process that holds and waits for locks.
+pub(crate) struct Worker {
+    child: Child,
+    commands: ChildStdin,
+    replies: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts a worker that connects to the server on `port`, with this lease.
+    pub(crate) fn start(port: u16, lease: Duration) -> Self {
+        Self::start_at(&url_at(port), lease)
+    }
+
+    /// Starts a worker that connects to `url`.
+    pub(crate) fn start_at(url: &str, lease: Duration) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args([
+                "--exact",
+                "support::worker::process",
+                "--ignored",
+                "--nocapture",
+            ])
+            .env("LEASEHOLD_WORKER", format!("{url} {}", lease.as_millis()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("this program");
+        let commands = child.stdin.take().expect("piped");
+        let replies = BufReader::new(child.stdout.take().expect("piped"));
+        let mut worker = Self {
+            child,
+            commands,
+            replies,
+        };
+        assert_eq!(worker.answer(), "ready");
+        worker
+    }
+
+    /// Sends a command.
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the worker is running");
+    }
+
+    /// Waits for the next reply.
+    pub(crate) fn answer(&mut self) -> String {
+        self.reply_if_alive().expect("the worker is running")
+    }
+
+    /// Waits for the next reply. Returns `None` if the worker has exited.
+    pub(crate) fn reply_if_alive(&mut self) -> Option<String> {
+        loop {
+            let mut line = String::new();
+            let read = self
+                .replies
+                .read_line(&mut line)
+                .expect("the pipe is readable");
+            // Ignore a reply that the exit cut short.
+            if read == 0 || !line.ends_with('\n') {
+                return None;
+            }
+            if let Some((_, answer)) = line.trim_end().split_once(REPLY_PREFIX) {
+                return Some(answer.to_owned());
+            }
+        }
+    }
+
+    /// Returns a handle that kills this worker while another thread reads its
+    /// replies.
+    pub(crate) fn killer(&self) -> Killer {
+        Killer(self.pid())
+    }
+
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.answer()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("the signal is delivered");
+    }
+
+    fn pid(&self) -> Pid {
+        let pid = i32::try_from(self.child.id()).expect("a process id");
+        Pid::from_raw(pid).expect("a process")
+    }
+}
+
+/// See [`Worker::killer`].
+pub(crate) struct Killer(Pid);
+
+impl Killer {
+    /// Kills the worker, which must not have been waited for.
+    pub(crate) fn kill(self) {
+        kill_process(self.0, Signal::KILL).expect("the signal is delivered");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The body of a worker process. Not a test; only [`Worker`] runs it.
+#[test]
+#[ignore = "the body of worker processes"]
+fn process() {
+    let Ok(task) = std::env::var("LEASEHOLD_WORKER") else {
+        return;
+    };
+    let (url, lease) = task.split_once(' ').expect("a URL and a lease");
+    let lease = Duration::from_millis(lease.parse().expect("a lease"));
+    run(async {
+        let client = Client::builder(url)
+            .lease(lease)
+            .request_timeout(LEASE / 2)
+            .connect_timeout(LEASE)
+            .connect()
+            .await;
+        say("ready");
+        serve(client.expect("the server is up"), url, lease).await;
+    });
+}
+
+fn say(answer: impl std::fmt::Display) {
+    println!("{REPLY_PREFIX}{answer}");
+}
+
+async fn serve(client: Client, url: &str, lease: Duration) {
+    let mut guard = None;
+    let mut lines = std::io::stdin().lines();
+    while let Some(Ok(line)) = lines.next() {
+        let words: Vec<_> = line.split(' ').collect();
+        match words.as_slice() {
+            ["lock", name] => {
+                let held = client.mutex(name).lock().await.expect("the lock");
+                say(format_args!("{} {}", clock(), held.token()));
+                guard = Some(held);
+            }
+            ["release"] => {
+                let before = clock();
+                let release = guard.take().expect("held").release().await;
+                say(format_args!("{before} {release:?}"));
+            }
+            ["check"] => say(guard.as_ref().expect("held").check().is_ok()),
+            ["cycle", name, count] => {
+                cycle(&client, name, lease, count.parse().expect("a count")).await;
+            }
+            ["ping-pong", kind, name, hold, count] => {
+                let kind = u64::from(*kind == "fair");
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                let hold = Duration::from_millis(number(hold));
+                ping_pong(&client, name, kind, hold, number(count)).await;
+            }
+            ["serve", name, limit, hold] => {
+                let millis = |word: &str| Duration::from_millis(word.parse().expect("a time"));
+                queued::serve(&client, name, millis(limit), millis(hold)).await;
+            }
+            ["permits", name, permits, count, seed] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                let permits = permits.parse().expect("a number");
+                queued::permits(&client, name, permits, number(count), number(seed)).await;
+            }
+            ["read", name, tasks, hold] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                let hold = Duration::from_millis(number(hold));
+                queued::read(&client, name, number(tasks), hold).await;
+            }
+            ["hold-many", names, count, seed] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                hold_many(&client, number(names), number(count), number(seed)).await;
+            }
+            ["churn", cycles, names] => {
+                churn(
+                    &client,
+                    cycles.parse().expect("a count"),
+                    names.parse().expect("a count"),
+                )
+                .await;
+            }
+            ["hold-shared", kind, name] => redisson::hold(&client, lease, kind, name).await,
+            ["storm", digest, length, seed, kinds] => {
+                redisson::storm(&client, url, lease, [digest, length, seed, kinds]).await;
+            }
+            ["self"] => say(this_process()),
+            other => panic!("unknown command {other:?}"),
+        }
+    }
+}
+
+/// Acquires and releases a lock `count` times, and prints the interval and the
+/// token of each hold. An interval begins when the acquire was sent: the reply
+/// to an acquire may be late, after the server lost its data.
+async fn cycle(client: &Client, name: &str, lease: Duration, count: usize) {
+    let mutex = client.mutex(name);
+    let whole = lease - lease / 100 - Duration::from_millis(2);
+    let mut holds = 0;
+    while holds < count {
+        // Retry while the server is down.
+        let Ok(held) = mutex.lock().await else {
+            continue;
+        };
+        let (left, now) = (held.remaining(), clock());
+        if !left.is_zero() {
+            let sent = now - u64::try_from((whole - left).as_nanos()).expect("a duration in range");
+            say(format_args!("{sent} {} {}", clock(), held.token()));
+            holds += 1;
+        }
+        let _: Result<_, _> = held.release().await;
+    }
+    say("done");
+}
+
+/// Holds a lock `count` times, and prints when it acquired and released it.
+async fn ping_pong(client: &Client, name: &str, kind: u64, hold: Duration, count: u64) {
+    let mut times = Vec::new();
+    for _ in 0..count {
+        let held: Guard = any_lock(client, name, kind).await.expect("the lock");
+        let taken = clock();
+        tokio::time::sleep(hold).await;
+        let released = clock();
+        let _ = held.release().await.expect("released");
+        times.push((taken, released));
+        // Let the other process acquire the lock: the test measures hand-over.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for (taken, released) in times {
+        say(format_args!("{taken} {released}"));
+    }
+    say("done");
+}
+
+/// Acquires and releases random locks of `names` names in several tasks. Prints
+/// the interval in which each lock was certainly held. Fails on any error:
+/// every waiter must acquire its lock.
+async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
+    const TASKS: u64 = 8;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let client = client.clone();
+            let mut dice = Dice::new(seed * TASKS + task + 1);
+            tokio::spawn(async move {
+                let mut holds = Vec::new();
+                for _ in 0..count / TASKS {
+                    let number = dice.below(names);
+                    let name = format!("many:{number}");
+                    let held = any_lock(&client, &name, number).await.expect("the lock");
+                    let (taken, left) = (clock(), held.remaining());
+                    tokio::time::sleep(Duration::from_micros(dice.below(2000))).await;
+                    if held.check().is_ok() {
+                        let until =
+                            taken + u64::try_from(left.as_nanos()).expect("a duration in range");
+                        holds.push((name, taken, clock().min(until), held.token()));
+                    }
+                    let _: Result<_, _> = held.release().await;
+                }
+                holds
+            })
+        })
+        .collect();
+    for task in tasks {
+        for (name, from, to, token) in task.await.expect("no panic") {
+            say(format_args!("{name} {from} {to} {token}"));
+        }
+    }
+    say("done");
+}
+
+/// Acquires and releases `cycles` locks of `names` names, some of them
+/// contended. Prints the rate.
+async fn churn(client: &Client, cycles: u64, names: u64) {
+    const TASKS: u64 = 64;
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for number in 0..cycles / TASKS {
+                    // Several tasks contend for every hundredth lock.
+                    let (name, kind) = match number % 100 {
+                        0 => (format!("shared:{number}"), number / 100),
+                        _ => {
+                            let own = (number * TASKS + task) % names;
+                            (format!("own:{own}"), own)
+                        }
+                    };
+                    let held = any_lock(&client, &name, kind).await.expect("the lock");
+                    let _ = held.release().await.expect("released");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let rate = cycles as f64 / start.elapsed().as_secs_f64();
+    // The client cancels unused subscriptions in the background.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    say(format_args!("{rate:.0} cycles/s"));
+}
+
+/// Returns the threads, tasks and resident MiB of this process.
+fn this_process() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let field = |name: &str| -> f64 {
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("a field");
+        line.split_whitespace()
+            .next()
+            .expect("a number")
+            .parse()
+            .expect("a number")
+    };
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    format!(
+        "{} {tasks} {:.1}",
+        field("Threads:"),
+        field("VmRSS:") / 1024.0
+    )
+}

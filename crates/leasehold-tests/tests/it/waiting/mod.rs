@@ -1,0 +1,8 @@
+//! Waiters: wake-ups, the queue, local hand-off and cancelled acquires.
+
+mod cancellation;
+mod grants;
+mod handover_latency;
+pub(crate) mod local_handoff;
+mod queue;
+mod wakeups;
