@@ -103,7 +103,7 @@ fn burden(server: &Server, processes: usize, seconds: u32) -> Vec<Row> {
 /// How many stand in lines on the server.
 fn in_line(server: &Server) -> usize {
     let keys = server.ask(&["KEYS", "leasehold:queue:*"]);
-    let length = |key: &testkit::Answer| server.ask(&["ZCARD", key.text()]).int();
+    let length = |key: &testkit::Reply| server.ask(&["ZCARD", key.text()]).int();
     let lengths = keys.list().iter().map(length);
     usize::try_from(lengths.sum::<i64>()).expect("a length")
 }

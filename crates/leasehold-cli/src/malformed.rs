@@ -6,7 +6,7 @@
 use clap::Parser;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testkit::hold_for_all;
+use testkit::check_property;
 
 use crate::args::Cli;
 use crate::{settings, span};
@@ -63,7 +63,7 @@ fn arguments() {
         1 => "-{0,2}[a-z]{0,8}=?.{0,8}",
         1 => ".{0,12}",
     ];
-    hold_for_all(2_000, &vec(word, 0..9), |words| {
+    check_property(2_000, &vec(word, 0..9), |words| {
         let words = ["leasehold".to_owned()].into_iter().chain(words);
         if let Err(error) = Cli::try_parse_from(words) {
             let _ = error.to_string();
@@ -78,7 +78,7 @@ fn files() {
         "\\[{1,2}[a-z]{0,5}\\]{1,2}",
         ".{0,30}",
     ];
-    hold_for_all(2_000, &vec(line, 0..6), |lines| {
+    check_property(2_000, &vec(line, 0..6), |lines| {
         let _ = settings::File::read(&lines.join("\n"));
     });
 }
@@ -86,7 +86,7 @@ fn files() {
 #[test]
 fn spans() {
     let text = prop_oneof!["-?[0-9]{0,25}(\\.[0-9]{0,20})?(ms|s|m|h|d|w)?", ".{0,12}"];
-    hold_for_all(5_000, &text, |text: String| {
+    check_property(5_000, &text, |text: String| {
         if let Ok(span) = span::parse(&text) {
             let _ = span::show(span);
         }

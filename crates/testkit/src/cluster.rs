@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::flavor::Flavor;
-use crate::resp::Answer;
+use crate::resp::Reply;
 use crate::server::{Port, Server, Setup};
 
 /// How long a node is silent before the others call it down: so long that a machine that stalls does not cause a
@@ -65,7 +65,7 @@ impl Cluster {
         for (index, replica) in cluster.servers.iter().enumerate().skip(masters) {
             let master = cluster.id(index - masters);
             cluster.until("known to its replica", || {
-                replica.ask(&["CLUSTER", "REPLICATE", &master]) == Answer::Text("OK".to_owned())
+                replica.ask(&["CLUSTER", "REPLICATE", &master]) == Reply::Text("OK".to_owned())
             });
         }
         cluster.until("up everywhere", || {
@@ -209,7 +209,7 @@ impl Cluster {
                 break;
             }
             let port = target.port().to_string();
-            let keys: Vec<_> = keys.list().iter().map(Answer::text).collect();
+            let keys: Vec<_> = keys.list().iter().map(Reply::text).collect();
             let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"];
             source.tell(&[&head, keys.as_slice()].concat());
         }
@@ -225,7 +225,7 @@ impl Cluster {
     /// # Panics
     ///
     /// When a node refuses.
-    pub fn move_slot_asleep(&self, slot: u16, from: usize, to: usize, sleep: Duration) {
+    pub fn move_slot_while_paused(&self, slot: u16, from: usize, to: usize, sleep: Duration) {
         self.until("of one mind", || self.is_of_one_mind());
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (source_id, target_id) = (self.id(from), self.id(to));
@@ -252,7 +252,7 @@ impl Cluster {
     /// # Panics
     ///
     /// When that does not happen within a minute.
-    pub fn until_owner_is_not(&self, former: usize, slot: u16, asked: usize) {
+    pub fn wait_for_new_owner(&self, former: usize, slot: u16, asked: usize) {
         self.call_down_after(IMPATIENT_MS, Some(former));
         let owner = || self.known_owner(slot, asked);
         self.until("another owner", || {

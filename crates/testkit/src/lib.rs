@@ -7,10 +7,10 @@
 mod clock;
 pub mod cluster;
 mod flavor;
-pub mod group;
 pub mod proxy;
 pub mod redisson;
 pub mod resp;
+pub mod sentinel_group;
 pub mod server;
 mod tls;
 
@@ -20,8 +20,8 @@ use proptest::test_runner::{Config, TestRunner};
 pub use cluster::Cluster;
 pub use flavor::Flavor;
 pub use proxy::{Fault, Proxy};
-pub use redisson::{Fleet, Redisson};
-pub use resp::{Answer, Connection};
+pub use redisson::{Redisson, RedissonConfig};
+pub use resp::{Connection, Reply};
 pub use server::{Server, Setup};
 
 /// Says that a test cannot lock beside `peer`, another library; see `interop`.
@@ -41,9 +41,9 @@ pub fn skip(peer: &str) {
 
 /// A small generator of random numbers from a seed, so that a failing run can be repeated.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct SeededRng(u64);
 
-impl Dice {
+impl SeededRng {
     /// Starts from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
@@ -73,7 +73,7 @@ pub fn scaled(default: u64) -> u64 {
 /// # Panics
 ///
 /// When one fails.
-pub fn hold_for_all<S: Strategy>(cases: u64, inputs: &S, check: impl Fn(S::Value)) {
+pub fn check_property<S: Strategy>(cases: u64, inputs: &S, check: impl Fn(S::Value)) {
     let mut runner = TestRunner::new(Config {
         cases: u32::try_from(scaled(cases)).unwrap_or(u32::MAX),
         failure_persistence: None,

@@ -22,28 +22,28 @@ pub enum Fault {
     None,
     /// It waits this long before it goes on; later ones of the same connection wait behind it.
     Delay(Duration),
-    /// It waits until [`Proxy::let_go`], and then reaches the server even if its client has gone.
-    HoldBack,
+    /// It waits until [`Proxy::release_held`], and then reaches the server even if its client has gone.
+    Hold,
     /// The connection is closed before it reaches the server.
     CutRequest,
     /// It reaches the server; the connection is closed instead of its answer.
     CutReply,
     /// It reaches the server; its answer and all that follow on this connection are swallowed.
-    Swallow,
+    DropReplies,
     /// It reaches the server twice; one answer comes back.
-    Repeat,
+    DuplicateRequest,
     /// It reaches the server; its reply alone is lost.
-    LoseReply,
+    DropReply,
     /// It reaches the server; its reply comes back twice.
-    RepeatReply,
+    DuplicateReply,
     /// It reaches the server; its reply comes back after the next one of the same connection.
-    SwapReply,
+    ReorderReply,
     /// It reaches the server; these bytes come back before its reply.
-    Insert(&'static [u8]),
+    InsertBefore(&'static [u8]),
 }
 
 /// Decides about a request by its arguments, the command's name first.
-pub type Judge = dyn Fn(&[Vec<u8>]) -> Fault + Send + Sync;
+pub type FaultPolicy = dyn Fn(&[Vec<u8>]) -> Fault + Send + Sync;
 
 /// The network in front of one server.
 pub struct Proxy {
@@ -54,16 +54,16 @@ pub struct Proxy {
 
 struct Shared {
     upstream: u16,
-    judge: Mutex<Arc<Judge>>,
+    judge: Mutex<Arc<FaultPolicy>>,
     /// How long what is sent at once is on its way.
-    distance: Mutex<Duration>,
+    latency: Mutex<Duration>,
     /// What passes in neither direction, though nothing is closed.
     black_hole: watch::Sender<BlackHole>,
     connections: AtomicU64,
     refuse: AtomicBool,
     /// Raised to close every connection there is.
     severed: watch::Sender<u64>,
-    let_go: Notify,
+    release_held: Notify,
     requests: AtomicU64,
 }
 
@@ -86,12 +86,12 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream,
             judge: Mutex::new(Arc::new(|_: &[Vec<u8>]| Fault::None)),
-            distance: Mutex::default(),
+            latency: Mutex::default(),
             black_hole: watch::Sender::new(BlackHole::default()),
             connections: AtomicU64::new(0),
             refuse: AtomicBool::new(false),
             severed: watch::Sender::new(0),
-            let_go: Notify::new(),
+            release_held: Notify::new(),
             requests: AtomicU64::new(0),
         });
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -130,20 +130,20 @@ impl Proxy {
     /// # Panics
     ///
     /// When a judge has panicked before.
-    pub fn judge(&self, judge: impl Fn(&[Vec<u8>]) -> Fault + Send + Sync + 'static) {
+    pub fn inject(&self, judge: impl Fn(&[Vec<u8>]) -> Fault + Send + Sync + 'static) {
         *self.shared.judge.lock().expect("no panic") = Arc::new(judge);
     }
 
     /// Lets everything pass again.
     pub fn heal(&self) {
-        self.judge(|_| Fault::None);
+        self.inject(|_| Fault::None);
         self.black_hole(false);
         self.refuse(false);
     }
 
     /// Sends on what was held back.
-    pub fn let_go(&self) {
-        self.shared.let_go.notify_waiters();
+    pub fn release_held(&self) {
+        self.shared.release_held.notify_waiters();
     }
 
     /// Closes every connection there is now.
@@ -157,7 +157,7 @@ impl Proxy {
     }
 
     /// Lets the connections there are fall silent for ever without closing them; new ones are well.
-    pub fn strand(&self) {
+    pub fn stall_connections(&self) {
         let next = self.shared.connections.load(Ordering::SeqCst);
         self.shared
             .black_hole
@@ -174,8 +174,8 @@ impl Proxy {
     /// # Panics
     ///
     /// Never, unless another thread has.
-    pub fn distance(&self, distance: Duration) {
-        *self.shared.distance.lock().expect("no panic") = distance;
+    pub fn latency(&self, latency: Duration) {
+        *self.shared.latency.lock().expect("no panic") = latency;
     }
 
     /// How many requests have come in.
@@ -260,8 +260,8 @@ async fn carry_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedW
             break;
         };
         if begins {
-            let distance = *pair.shared.distance.lock().expect("no panic");
-            tokio::time::sleep(distance).await;
+            let latency = *pair.shared.latency.lock().expect("no panic");
+            tokio::time::sleep(latency).await;
         }
         let args = arguments(&frame);
         // The library's seals stand behind a request each, and are none.
@@ -273,13 +273,13 @@ async fn carry_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedW
         wait_while_black(&pair).await;
         match fault {
             Fault::Delay(pause) => tokio::time::sleep(pause).await,
-            Fault::HoldBack => pair.shared.let_go.notified().await,
+            Fault::Hold => pair.shared.release_held.notified().await,
             Fault::CutRequest => break,
             _ => {}
         }
         let by_pushes = is_answered_by_pushes(&args);
         // Pushes cannot be told apart, so an answer too many could not be kept from the client.
-        let copies = if fault == Fault::Repeat && !by_pushes {
+        let copies = if fault == Fault::DuplicateRequest && !by_pushes {
             2
         } else {
             1
@@ -299,12 +299,12 @@ async fn carry_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedW
 fn fates(fault: Fault) -> Vec<Fate> {
     match fault {
         Fault::CutReply => vec![Fate::Close],
-        Fault::Swallow => vec![Fate::FallSilent],
-        Fault::Repeat => vec![Fate::Drop, Fate::Deliver],
-        Fault::LoseReply => vec![Fate::Drop],
-        Fault::RepeatReply => vec![Fate::DeliverTwice],
-        Fault::SwapReply => vec![Fate::DeliverLater],
-        Fault::Insert(bytes) => vec![Fate::DeliverBehind(bytes)],
+        Fault::DropReplies => vec![Fate::FallSilent],
+        Fault::DuplicateRequest => vec![Fate::Drop, Fate::Deliver],
+        Fault::DropReply => vec![Fate::Drop],
+        Fault::DuplicateReply => vec![Fate::DeliverTwice],
+        Fault::ReorderReply => vec![Fate::DeliverLater],
+        Fault::InsertBefore(bytes) => vec![Fate::DeliverBehind(bytes)],
         _ => vec![Fate::Deliver],
     }
 }

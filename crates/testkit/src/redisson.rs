@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a fleet of Redisson clients is configured.
 #[derive(Clone, Debug)]
-pub struct Fleet {
+pub struct RedissonConfig {
     /// The addresses as Redisson wants them, with a comma between those of a cluster.
     pub addresses: String,
     /// Whether they are those of a cluster.
@@ -25,10 +25,10 @@ pub struct Fleet {
     pub prefix: String,
 }
 
-impl Fleet {
+impl RedissonConfig {
     /// Of one server, with this watchdog.
     #[must_use]
-    pub fn at(port: u16, watchdog: Duration) -> Self {
+    pub fn single(port: u16, watchdog: Duration) -> Self {
         Self {
             addresses: format!("redis://127.0.0.1:{port}"),
             cluster: false,
@@ -40,19 +40,19 @@ impl Fleet {
 
     /// The same in a cluster with these nodes, as in `127.0.0.1:7000,127.0.0.1:7001`.
     #[must_use]
-    pub fn of_cluster(hosts: &str, watchdog: Duration) -> Self {
+    pub fn cluster(hosts: &str, watchdog: Duration) -> Self {
         let addresses = hosts.split(',').map(|host| format!("redis://{host}"));
         Self {
             addresses: addresses.collect::<Vec<_>>().join(","),
             cluster: true,
-            ..Self::at(0, watchdog)
+            ..Self::single(0, watchdog)
         }
     }
 }
 
 /// What a thread answered, and when that was heard.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct Response {
     /// The answer.
     pub text: String,
     /// When it was heard.
@@ -69,7 +69,7 @@ pub struct Redisson {
 
 #[derive(Debug, Default)]
 struct Answers {
-    by_thread: Mutex<HashMap<String, VecDeque<Said>>>,
+    by_thread: Mutex<HashMap<String, VecDeque<Response>>>,
     changed: Condvar,
 }
 
@@ -95,7 +95,7 @@ impl Redisson {
     ///
     /// When it does not come up.
     #[must_use]
-    pub fn start(version: &str, fleet: &Fleet) -> Self {
+    pub fn start(version: &str, fleet: &RedissonConfig) -> Self {
         let folder = folder(version);
         let path = format!("{0}/classes:{0}/lib/*", folder.display());
         let millis = |time: Duration| time.as_millis().to_string();
@@ -158,7 +158,7 @@ impl Redisson {
     ///
     /// When there is none for two minutes.
     #[must_use]
-    pub fn answer(&self, thread: &str) -> Said {
+    pub fn answer(&self, thread: &str) -> Response {
         self.answer_within(thread, PATIENCE)
             .unwrap_or_else(|| panic!("no answer of {thread}"))
     }
@@ -169,9 +169,9 @@ impl Redisson {
     ///
     /// Never, unless another thread did.
     #[must_use]
-    pub fn answer_within(&self, thread: &str, limit: Duration) -> Option<Said> {
+    pub fn answer_within(&self, thread: &str, limit: Duration) -> Option<Response> {
         let answers = self.answers.by_thread.lock().expect("no panic");
-        let none = |answers: &mut HashMap<String, VecDeque<Said>>| {
+        let none = |answers: &mut HashMap<String, VecDeque<Response>>| {
             answers.get(thread).is_none_or(VecDeque::is_empty)
         };
         let waited = self
@@ -209,7 +209,7 @@ impl Answers {
     fn collect(&self, output: impl BufRead) {
         for line in output.lines().map_while(Result::ok) {
             let (thread, text) = line.split_once(' ').unwrap_or((&line, ""));
-            let said = Said {
+            let said = Response {
                 text: text.to_owned(),
                 at: Instant::now(),
             };

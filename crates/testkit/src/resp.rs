@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A server's answer.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum Reply {
     /// Nothing.
     Nil,
     /// A number.
@@ -14,12 +14,12 @@ pub enum Answer {
     /// Text or bytes, as text.
     Text(String),
     /// Several answers.
-    List(Vec<Answer>),
+    List(Vec<Reply>),
     /// An error.
     Error(String),
 }
 
-impl Answer {
+impl Reply {
     /// The answer as text; panics when it is none.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -41,7 +41,7 @@ impl Answer {
 
     /// The answer as a list; panics when it is none.
     #[must_use]
-    pub fn list(&self) -> &[Answer] {
+    pub fn list(&self) -> &[Reply] {
         match self {
             Self::List(items) => items,
             other => panic!("not a list: {other:?}"),
@@ -75,7 +75,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection breaks.
-    pub fn ask(&mut self, args: &[&str]) -> Result<Answer> {
+    pub fn ask(&mut self, args: &[&str]) -> Result<Reply> {
         self.send(args)?;
         self.receive()
     }
@@ -95,7 +95,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection breaks.
-    pub fn receive(&mut self) -> Result<Answer> {
+    pub fn receive(&mut self) -> Result<Reply> {
         loop {
             if let Some(length) = frame_length(&self.buffer) {
                 let frame: Vec<u8> = self.buffer.drain(..length).collect();
@@ -179,20 +179,20 @@ fn header_number(line: &[u8]) -> i64 {
 }
 
 /// Decodes a whole frame; also says how long it was.
-fn decode(frame: &[u8]) -> (Answer, usize) {
+fn decode(frame: &[u8]) -> (Reply, usize) {
     let line = line_length(frame).expect("a whole frame");
     let text = String::from_utf8_lossy(&frame[1..line - 2]).into_owned();
     match frame[0] {
-        b'+' => (Answer::Text(text), line),
-        b'-' => (Answer::Error(text), line),
-        b':' => (Answer::Int(text.parse().unwrap_or(0)), line),
-        b'$' if text == "-1" => (Answer::Nil, line),
+        b'+' => (Reply::Text(text), line),
+        b'-' => (Reply::Error(text), line),
+        b':' => (Reply::Int(text.parse().unwrap_or(0)), line),
+        b'$' if text == "-1" => (Reply::Nil, line),
         b'$' => {
             let end = line + text.parse::<usize>().unwrap_or(0);
             let text = String::from_utf8_lossy(&frame[line..end]).into_owned();
-            (Answer::Text(text), end + 2)
+            (Reply::Text(text), end + 2)
         }
-        b'*' if text == "-1" => (Answer::Nil, line),
+        b'*' if text == "-1" => (Reply::Nil, line),
         b'*' => {
             let mut end = line;
             let mut items = Vec::new();
@@ -201,9 +201,9 @@ fn decode(frame: &[u8]) -> (Answer, usize) {
                 items.push(item);
                 end += length;
             }
-            (Answer::List(items), end)
+            (Reply::List(items), end)
         }
-        _ => (Answer::Nil, line),
+        _ => (Reply::Nil, line),
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock;
 use crate::flavor::Flavor;
-use crate::resp::{Answer, Connection};
+use crate::resp::{Connection, Reply};
 use crate::tls::Tls;
 
 /// What the certificates of a server on this machine are for.
@@ -157,7 +157,7 @@ impl Server {
     ///
     /// When it does not talk TLS.
     #[must_use]
-    pub fn authority(&self) -> &str {
+    pub fn ca_certificate(&self) -> &str {
         &self.tls().authority
     }
 
@@ -167,7 +167,7 @@ impl Server {
     ///
     /// When it does not ask for any.
     #[must_use]
-    pub fn visitor(&self) -> (&str, &str) {
+    pub fn client_certificate(&self) -> (&str, &str) {
         let visitor = self.tls().visitor.as_ref();
         let (certificate, key) = visitor.expect("a server with mutual TLS");
         (certificate, key)
@@ -215,7 +215,7 @@ impl Server {
     ///
     /// When it is down.
     #[must_use]
-    pub fn ask(&self, args: &[&str]) -> Answer {
+    pub fn ask(&self, args: &[&str]) -> Reply {
         self.connect().ask(args).expect("an answer")
     }
 
@@ -225,7 +225,7 @@ impl Server {
     ///
     /// When it does not.
     pub fn tell(&self, args: &[&str]) {
-        if let Answer::Error(error) = self.ask(args) {
+        if let Reply::Error(error) = self.ask(args) {
             panic!("{args:?}: {error}");
         }
     }
@@ -251,7 +251,7 @@ impl Server {
     #[must_use]
     pub fn is_master(&self) -> bool {
         let role = Connection::open(self.port()).and_then(|mut it| it.ask(&["ROLE"]));
-        matches!(role, Ok(Answer::List(role)) if role[0].text() == "master")
+        matches!(role, Ok(Reply::List(role)) if role[0].text() == "master")
     }
 
     /// Stops the process where it is, as a pause of its machine would.
@@ -355,7 +355,7 @@ impl Server {
             let asked = Connection::open(port).and_then(|mut it| it.ask(&["INFO"]));
             // Somebody else's server on the same port is not ours; one that still loads refuses all else.
             let is_ready = |info: &str| info.contains(&own) && info.contains("\nloading:0");
-            if matches!(asked, Ok(Answer::Text(info)) if is_ready(&info)) {
+            if matches!(asked, Ok(Reply::Text(info)) if is_ready(&info)) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use testkit::{Answer, Connection};
+use testkit::{Connection, Reply};
 
 const TICK: Duration = Duration::from_millis(100);
 
@@ -40,7 +40,7 @@ impl Census {
 /// The connections of workers to the server on a port, if it answers.
 fn count(port: u16) -> Option<u64> {
     let answer = Connection::open(port).and_then(|mut it| it.ask(&["CLIENT", "LIST"]));
-    let Ok(Answer::Text(list)) = answer else {
+    let Ok(Reply::Text(list)) = answer else {
         return None;
     };
     let of_workers = list.lines().filter(|line| line.contains(" user=worker "));

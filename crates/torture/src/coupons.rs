@@ -4,7 +4,7 @@
 //! A seller reads how many were sold, takes its time, and writes one more. In the fenced store that reading shows the token too: whoever
 //! comes with a smaller one afterwards is refused. Each store keeps a list of what it accepted.
 
-use testkit::{Answer, Connection};
+use testkit::{Connection, Reply};
 
 /// What one who sells has read.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ pub(crate) fn read(store: &mut Connection, lock: u32, token: u64) -> Option<Read
     let token = token.to_string();
     let answer = store.ask(&["EVAL", READ, "2", &coupons, &unfenced, &token]);
     match answer.ok()? {
-        Answer::List(read) => Some(Read {
+        Reply::List(read) => Some(Read {
             fenced: read[0].text().parse().ok(),
             unfenced: read[1].text().parse().ok()?,
         }),
@@ -87,14 +87,14 @@ pub(crate) fn sell(
     let (token, more) = (token.to_string(), (read.unfenced + 1).to_string());
     let words = ["EVAL", WRITE, "3", &coupons, &unfenced, &sales, &token];
     let answer = store.ask(&[&words[..], &[seller, &fenced, &more]].concat());
-    answer.ok().map(|answer| answer == Answer::Int(1))
+    answer.ok().map(|answer| answer == Reply::Int(1))
 }
 
 /// The books of one lock.
 pub(crate) fn books(store: &mut Connection, lock: u32) -> Books {
     let [_, unfenced, sales] = keys(lock);
     let mut ask = |words: &[&str]| store.ask(words).expect("the store is up");
-    let entry = |answer: &Answer| {
+    let entry = |answer: &Reply| {
         let mut words = answer.text().split(' ');
         Some(Entry {
             token: words.next()?.parse().ok()?,
@@ -105,7 +105,7 @@ pub(crate) fn books(store: &mut Connection, lock: u32) -> Books {
     let fenced = ask(&["LRANGE", &sales, "0", "-1"]);
     let counts = ask(&["HMGET", &unfenced, "accepted", "sold"]);
     let count = |index: usize| match &counts.list()[index] {
-        Answer::Text(text) => text.parse().unwrap_or_default(),
+        Reply::Text(text) => text.parse().unwrap_or_default(),
         _ => 0,
     };
     Books {

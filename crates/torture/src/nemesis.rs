@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::Dice;
+use testkit::SeededRng;
 
 use crate::history::{Moment, now};
 use crate::plan::{Fault, Plan, Topology};
@@ -38,7 +38,7 @@ pub(crate) fn rage(plan: &Plan, site: &mut Site) -> Deeds {
     let end = Instant::now() + Duration::from_secs(plan.seconds);
     let mut nemesis = Nemesis {
         plan,
-        dice: Dice::new(plan.seed),
+        rng: SeededRng::new(plan.seed),
         broken: Vec::new(),
         done: Deeds::default(),
         clock: 0,
@@ -56,7 +56,7 @@ pub(crate) fn rage(plan: &Plan, site: &mut Site) -> Deeds {
 
 struct Nemesis<'a> {
     plan: &'a Plan,
-    dice: Dice,
+    rng: SeededRng,
     broken: Vec<Broken>,
     done: Deeds,
     /// How far the server's clock is ahead, in seconds.
@@ -89,7 +89,7 @@ impl Nemesis<'_> {
             self.mend(site, |broken| broken.due <= Instant::now());
             if Instant::now() >= next && !self.plan.faults.is_empty() {
                 let pace = self.plan.pace_ms;
-                next = Instant::now() + Duration::from_millis(pace / 2 + self.dice.below(pace));
+                next = Instant::now() + Duration::from_millis(pace / 2 + self.rng.below(pace));
                 self.strike(site);
             }
             std::thread::sleep(TICK);
@@ -104,7 +104,7 @@ impl Nemesis<'_> {
         let length = match fault {
             // Clients that stay with it are blocked for longer than the plan allows.
             Fault::ForgetSentinel | Fault::SleepSentinel => self.plan.served_ms + 2000,
-            _ => self.dice.below(self.longest(fault)) + 1,
+            _ => self.rng.below(self.longest(fault)) + 1,
         };
         let is_well = |target| self.broken.iter().all(|broken| broken.target != target);
         let servers = 0..site.servers.all().len();
@@ -183,14 +183,16 @@ impl Nemesis<'_> {
             }
             (Fault::MoveSlotAsleep, _) => {
                 let further = self.below(16);
-                return site.servers.move_slot_asleep(self.plan.locks, further);
+                return site
+                    .servers
+                    .move_slot_while_paused(self.plan.locks, further);
             }
             (Fault::ForgetSentinel, Target::Sentinel(at)) => {
                 return site.servers.forget_sentinel(at);
             }
             (Fault::SleepSentinel, Target::Sentinel(at)) => return site.servers.pause_sentinel(at),
             (Fault::StepClock, Target::Server(node)) => {
-                self.clock += 1 + self.dice.below(3).cast_signed();
+                self.clock += 1 + self.rng.below(3).cast_signed();
                 site.servers.all()[node].set_clock(self.clock);
             }
             (_, Target::Server(node)) => match command(fault, millis) {
@@ -221,7 +223,7 @@ impl Nemesis<'_> {
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.dice.below(limit.max(1) as u64)).unwrap_or_default()
+        usize::try_from(self.rng.below(limit.max(1) as u64)).unwrap_or_default()
     }
 }
 

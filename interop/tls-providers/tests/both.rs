@@ -6,7 +6,7 @@ use testkit::{Flavor, Setup};
 #[tokio::test]
 async fn library_connects_beside_reqwest() {
     let server = Setup::default().tls().start(&Flavor::one());
-    let authority = server.authority().as_bytes();
+    let authority = server.ca_certificate().as_bytes();
     let url = format!("rediss://127.0.0.1:{}", server.tls_port());
     let client = Client::builder(&url).root_certificate(authority);
     let client = client.connect().await.unwrap();

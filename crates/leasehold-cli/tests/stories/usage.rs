@@ -78,7 +78,7 @@ fn settings_come_from_the_command_line_the_environment_or_a_file() {
 fn tls_name_is_expected_in_the_certificate() {
     let setup = Setup::default().tls_named("redis.internal");
     let stage = Stage::at(setup.start(&Flavor::one()));
-    std::fs::write(stage.path("ca.pem"), stage.server.authority()).unwrap();
+    std::fs::write(stage.path("ca.pem"), stage.server.ca_certificate()).unwrap();
     let file = "root_certificate = \"ca.pem\"\ntls_name = \"redis.internal\"\n";
     std::fs::write(stage.path("leasehold.toml"), file).unwrap();
     let url = format!("rediss://127.0.0.1:{}", stage.server.tls_port());
@@ -281,7 +281,7 @@ fn an_uncontended_lock_is_had_within_three_round_trips() {
         took
     };
     let near = (0..5).map(|_| held_after(&stage.url())).min().unwrap();
-    network.distance(DISTANCE);
+    network.latency(DISTANCE);
     let far = (0..3).map(|_| held_after(&far)).min().unwrap();
     println!("held after {near:?}, and after {far:?} at {DISTANCE:?}");
     assert!(near < Duration::from_millis(30), "{near:?}");

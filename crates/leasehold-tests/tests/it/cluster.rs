@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, ReleaseOutcome};
-use testkit::{Cluster, Dice, Flavor, Server, Setup};
+use testkit::{Cluster, Flavor, SeededRng, Server, Setup};
 
 use crate::contract::{KINDS, any_lock, passed_on};
 use crate::deployment::{Deployment, cluster, cluster_url, old_and_new};
@@ -69,7 +69,7 @@ fn wait_through_failover(flavors: &[Flavor]) {
             cluster.kill(0);
             let killed = Instant::now();
             let slot = cluster.slot(&key(&names[0]));
-            cluster.until_owner_is_not(0, slot, 1);
+            cluster.wait_for_new_owner(0, slot, 1);
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
             until_found(&one, &free).await;
             for (guard, next) in waiting {
@@ -153,9 +153,9 @@ fn slots_that_move_under_load_make_no_second_holder_and_no_error() {
     let mut holdings = Vec::new();
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
-            let mut dice = Dice::new(100);
+            let mut rng = SeededRng::new(100);
             for _ in 0..scaled(10) {
-                let slot = slots[usize::try_from(dice.below(1000)).unwrap()];
+                let slot = slots[usize::try_from(rng.below(1000)).unwrap()];
                 let from = cluster.owner(slot, 0);
                 cluster.move_slot(slot, from, (from + 1) % 3);
             }
@@ -215,7 +215,7 @@ fn a_cluster_speaks_tls() {
         let cluster = Cluster::start(&Setup::default().tls(), &flavor, 3, false);
         let node = cluster.server(0);
         let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
-        let builder = patient(Client::builder(&url)).root_certificate(node.authority());
+        let builder = patient(Client::builder(&url)).root_certificate(node.ca_certificate());
         let client = builder.connect().await.unwrap();
         for _ in 0..20 {
             let guard = client.mutex(&name()).lock().await.unwrap();

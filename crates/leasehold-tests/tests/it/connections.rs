@@ -92,7 +92,7 @@ fn tls_works_with_the_right_authority_only() {
         let server = Setup::default().tls().start(&Flavor::one());
         for scheme in ["rediss", "valkeys"] {
             let url = format!("{scheme}://127.0.0.1:{}", server.tls_port());
-            let trusting = patient(Client::builder(&url)).root_certificate(server.authority());
+            let trusting = patient(Client::builder(&url)).root_certificate(server.ca_certificate());
             works(&trusting.connect().await.unwrap()).await;
             let error = Client::connect(&url).await.unwrap_err();
             assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
@@ -122,11 +122,11 @@ fn show_certificate(limit: Duration) {
         let server = Setup::default().mutual_tls().start(&flavor);
         let stranger = Setup::default().mutual_tls().start(&flavor);
         let url = format!("rediss://127.0.0.1:{}", server.tls_port());
-        let trusting = || Client::builder(&url).root_certificate(server.authority());
-        let (certificate, key) = server.visitor();
+        let trusting = || Client::builder(&url).root_certificate(server.ca_certificate());
+        let (certificate, key) = server.client_certificate();
         let known = trusting().client_certificate(certificate, key);
         works(&patient(known).connect().await.unwrap()).await;
-        let (certificate, key) = stranger.visitor();
+        let (certificate, key) = stranger.client_certificate();
         let start = Instant::now();
         for refused in [
             trusting(),

@@ -7,7 +7,7 @@ use leasehold::{
     Client, ClientBuilder, FairMutex, Mutex, Quorum, QuorumBuilder, Reentrant, RwLock, Semaphore,
     ShutdownOutcome,
 };
-use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
+use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
 use testkit::{Cluster, Flavor, Server, Setup};
 
 use crate::conformance::{GATE, IN_TIME, Pace, timed, untimed};
@@ -42,7 +42,7 @@ impl Deployment for Server {
     }
 }
 
-impl Deployment for Group {
+impl Deployment for SentinelGroup {
     type Client = Client;
 
     async fn with_lease(&self, lease: Duration) -> Client {
@@ -154,12 +154,12 @@ pub(crate) fn rule_with(flavor: &Flavor, grants: &[&str]) -> String {
 }
 
 /// A master, two replicas and three sentinels.
-pub(crate) fn group(flavor: &Flavor) -> Group {
+pub(crate) fn group(flavor: &Flavor) -> SentinelGroup {
     let setup = Setup::default().user(&rule_with(flavor, &["+wait"]));
-    Group::start(&setup, flavor, 2)
+    SentinelGroup::start(&setup, flavor, 2)
 }
 
-pub(crate) fn sentinel_builder(group: &Group, name: &str) -> ClientBuilder {
+pub(crate) fn sentinel_builder(group: &SentinelGroup, name: &str) -> ClientBuilder {
     builder_by(&group.sentinels(), name)
 }
 

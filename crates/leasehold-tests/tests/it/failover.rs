@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, Loss, ReleaseOutcome, Replicas};
-use testkit::group::{GROUP, Group};
+use testkit::sentinel_group::{GROUP, SentinelGroup};
 use testkit::{Flavor, Server};
 
 use crate::cluster::until_found;
@@ -41,7 +41,7 @@ fn failover_on_old_and_new_keeps_what_was_acked() {
 /// A loss must be reported at most `late` after the deadline.
 async fn fail_over(round: u64, flavor: &Flavor, late: Duration) {
     let mut group = group(flavor);
-    let builder = |group: &Group| patient(sentinel_builder(group, GROUP));
+    let builder = |group: &SentinelGroup| patient(sentinel_builder(group, GROUP));
     let plain = builder(&group).connect().await.unwrap();
     let careful = builder(&group)
         .lease(LONG)
@@ -66,7 +66,7 @@ async fn fail_over(round: u64, flavor: &Flavor, late: Duration) {
     group.kill(0);
     group.server(1).resume();
     group.server(2).resume();
-    group.until_master_is_not(0);
+    group.wait_for_new_master(0);
 
     let other = builder(&group).connect().await.unwrap();
     // The control: without acknowledgement both hold it.

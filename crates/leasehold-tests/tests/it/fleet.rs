@@ -11,7 +11,7 @@ use testkit::{Flavor, Server, Setup};
 
 use crate::deployment::{cluster, cluster_url, group, rule_with, sentinel_builder};
 use crate::support::{AMPLE, patient, run, url_at};
-use testkit::group::GROUP;
+use testkit::sentinel_group::GROUP;
 
 /// Clients that do nothing.
 const IDLE: usize = 200;
@@ -114,7 +114,7 @@ fn idle_fleet_costs_servers_little() {
         let group = group(&flavor);
         let load = || {
             let mut load = Load::of(group.servers());
-            for (pid, commands) in group.sentinel_loads() {
+            for (pid, commands) in group.sentinel_command_counts() {
                 load.commands += commands as f64;
                 load.processor += processor(pid);
             }
@@ -160,7 +160,7 @@ fn herd_comes_back() {
 fn herd_comes_back_by_tls() {
     run(async {
         let server = herd_setup().tls().start(&Flavor::one());
-        let authority = server.authority().to_owned();
+        let authority = server.ca_certificate().to_owned();
         let url = url_at(server.tls_port()).replace("redis://", "rediss://");
         let builder = || Client::builder(&url).root_certificate(authority.as_str());
         come_back("with TLS", server, builder).await;

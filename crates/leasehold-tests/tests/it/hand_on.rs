@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold::{Acquire, Client, Error, Guard, Loss, ReleaseOutcome};
-use testkit::{Connection, Dice, Server};
+use testkit::{Connection, SeededRng, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
@@ -292,11 +292,11 @@ async fn drop_while_it_goes_around(kind: &'static str, rounds: u64) -> Duration 
         .map(|task| {
             let (client, name) = (client.clone(), name.clone());
             tokio::spawn(async move {
-                let mut dice = Dice::new(task + 1);
+                let mut rng = SeededRng::new(task + 1);
                 let mut held = 0;
                 for _ in 0..rounds {
                     let acquiring = lock(&client, kind, &name).into_future();
-                    if let Some(guard) = poll_times(acquiring, dice.below(6)).await {
+                    if let Some(guard) = poll_times(acquiring, rng.below(6)).await {
                         held += 1;
                         drop(guard.unwrap());
                     }

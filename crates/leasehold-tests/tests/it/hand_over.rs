@@ -49,7 +49,7 @@ pub(crate) fn hand_overs(
 pub(crate) fn from_afar(kind: &str) -> Duration {
     let server = server();
     let network = Proxy::start(server.port());
-    network.distance(FAR);
+    network.latency(FAR);
     let mut sides = [(); 2].map(|()| Worker::start(network.port(), LEASE));
     // Until the other side has asked, and nothing of one's own is on its way.
     let mut times = hand_overs(&mut sides, kind, FAR * 3, scaled(10));

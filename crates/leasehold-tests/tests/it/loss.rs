@@ -42,8 +42,8 @@ const UNREACHABLE: Outage = Outage {
 
 const HELD_BACK: Outage = Outage {
     begin: |_, proxy| {
-        proxy.judge(|request| match request[0].as_slice() {
-            b"EVALSHA" | b"EVAL" => Fault::HoldBack,
+        proxy.inject(|request| match request[0].as_slice() {
+            b"EVALSHA" | b"EVAL" => Fault::Hold,
             _ => Fault::None,
         });
     },
@@ -400,7 +400,7 @@ async fn keeps_its_lease_despite(fault: Fault, server: &Server) {
     for _ in 0..scaled(1) {
         let pending = Arc::new(AtomicBool::new(fault != Fault::None));
         let next = pending.clone();
-        proxy.judge(move |request| match request[0].as_slice() {
+        proxy.inject(move |request| match request[0].as_slice() {
             b"EVALSHA" | b"EVAL" if next.swap(false, Ordering::SeqCst) => fault,
             _ => Fault::None,
         });
@@ -421,7 +421,7 @@ fn one_failed_renewal_loses_nothing() {
             keeps_its_lease_despite(Fault::None, &server),
             keeps_its_lease_despite(Fault::CutRequest, &server),
             keeps_its_lease_despite(Fault::CutReply, &server),
-            keeps_its_lease_despite(Fault::Swallow, &server),
+            keeps_its_lease_despite(Fault::DropReplies, &server),
         );
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use testkit::{Answer, Connection, Flavor, Server};
+use testkit::{Connection, Flavor, Reply, Server};
 
 use crate::support::{lua, scaled};
 use queue::{Form, Model};
@@ -134,13 +134,13 @@ impl Rig {
     }
 
     /// Runs one script on the queue `name`.
-    fn call(&self, script: &str, name: &str, args: &[String]) -> Answer {
+    fn call(&self, script: &str, name: &str, args: &[String]) -> Reply {
         let keys = keys(name);
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         self.call_with(script, &keys, args)
     }
 
-    fn call_with(&self, script: &str, keys: &[&str], args: &[String]) -> Answer {
+    fn call_with(&self, script: &str, keys: &[&str], args: &[String]) -> Reply {
         let digest = &self.digests.iter().find(|(at, _)| *at == script).unwrap().1;
         let count = keys.len().to_string();
         let words: Vec<&str> = ["EVALSHA", digest, &count]
@@ -151,7 +151,7 @@ impl Rig {
         self.ask(&words)
     }
 
-    fn ask(&self, words: &[&str]) -> Answer {
+    fn ask(&self, words: &[&str]) -> Reply {
         self.commands.borrow_mut().ask(words).unwrap()
     }
 
@@ -204,7 +204,7 @@ fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), Te
             let taken = rig.ask(&["SET", &lock, &mark, "NX", "GET", "PX", &millis]);
             rig.ask(&["INCR", &counter]);
             model.count();
-            let is_taken = matches!(taken, Answer::Nil);
+            let is_taken = matches!(taken, Reply::Nil);
             prop_assert!(
                 !is_taken || model.may_be_free(rig.now()),
                 "passed: {:?}",
@@ -293,17 +293,17 @@ fn agree(rig: &Rig, steps: &[Step]) -> Result<(), TestCaseError> {
 }
 
 /// The server's clock when it answered: the third part of every answer, or the last of a shorter one.
-fn now(answer: &Answer) -> Result<i64, TestCaseError> {
+fn now(answer: &Reply) -> Result<i64, TestCaseError> {
     match answer {
-        Answer::List(parts) => Ok(parts[2.min(parts.len() - 1)].int()),
+        Reply::List(parts) => Ok(parts[2.min(parts.len() - 1)].int()),
         other => Err(TestCaseError::fail(format!("{other:?}"))),
     }
 }
 
 /// An answer as text: the model's form.
-fn shown(answer: &Answer) -> String {
-    let part = |part: &Answer| match part {
-        Answer::Int(number) => number.to_string(),
+fn shown(answer: &Reply) -> String {
+    let part = |part: &Reply| match part {
+        Reply::Int(number) => number.to_string(),
         other => other.text().to_owned(),
     };
     answer.list().iter().map(part).collect::<Vec<_>>().join("|")

@@ -1,6 +1,6 @@
 //! Each script of the queue and of the latch on its own: state before, call, reply, state after.
 
-use testkit::{Answer, Flavor, Server};
+use testkit::{Flavor, Reply, Server};
 
 use crate::support::lua;
 
@@ -23,7 +23,7 @@ const KEYS: [&str; 6] = [
 ];
 const MINUTE: &str = "60000000";
 
-fn eval(server: &Server, script: &str, args: &[&str]) -> Answer {
+fn eval(server: &Server, script: &str, args: &[&str]) -> Reply {
     let script = format!("{STATE}{STEPS}{script}");
     let mut words = vec!["EVAL", &script, "6"];
     words.extend(KEYS);
@@ -41,11 +41,11 @@ fn enter(server: &Server, owner: &str, wait: &str) -> Vec<i64> {
     numbers(&eval(server, ENTER, &args))
 }
 
-fn numbers(answer: &Answer) -> Vec<i64> {
+fn numbers(answer: &Reply) -> Vec<i64> {
     let parts = answer.list().iter();
     parts
         .filter_map(|part| match part {
-            Answer::Int(number) => Some(*number),
+            Reply::Int(number) => Some(*number),
             _ => None,
         })
         .collect()
@@ -61,7 +61,7 @@ fn members(server: &Server, key: &str) -> Vec<String> {
     members
 }
 
-fn entry(server: &Server, owner: &str) -> Answer {
+fn entry(server: &Server, owner: &str) -> Reply {
     server.ask(&["HGET", "entries", owner])
 }
 
@@ -102,7 +102,7 @@ fn only_holder_is_one_plain_string() {
     assert_eq!(numbers(&eval(&server, RELEASE, &["b", "0"]))[0], 0);
     assert_eq!(server.ask(&["GET", "lock"]).text(), plain);
     assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
-    assert_eq!(server.ask(&["GET", "lock"]), Answer::Nil);
+    assert_eq!(server.ask(&["GET", "lock"]), Reply::Nil);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn second_owner_makes_a_queue_of_the_string() {
     assert!(server.ask(&["GET", "lock"]).text().ends_with(&plain));
     // No `SET NX` passes the queue, and the holder is known by its owner as before.
     let set = server.ask(&["SET", "lock", "x", "NX", "PX", "1"]);
-    assert_eq!(set, Answer::Nil);
+    assert_eq!(set, Reply::Nil);
     assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 1);
     for owner in ["a", "b", "c"] {
         assert_eq!(numbers(&eval(&server, RELEASE, &[owner, "0"]))[0], 1);
@@ -217,7 +217,7 @@ fn tokens_are_given_to_holders_and_to_nobody_else() {
         let counter = server.ask(&["GET", "counter"]);
         counter.text().parse::<i64>().unwrap()
     };
-    let block = |first, count| Answer::List(vec![Answer::Int(first), Answer::Int(count)]);
+    let block = |first, count| Reply::List(vec![Reply::Int(first), Reply::Int(count)]);
     // Far behind the clock, so that there are enough.
     server.tell(&["SET", "counter", "1494752174808353"]);
     let first = 1_494_752_174_808_354;
@@ -225,7 +225,7 @@ fn tokens_are_given_to_holders_and_to_nobody_else() {
     assert_eq!(take("a", "16", "7"), block(first, 16));
     assert_eq!(counter(), first + 15);
     for owner in ["c", "nobody"] {
-        assert_eq!(take(owner, "16", "7"), Answer::Int(0));
+        assert_eq!(take(owner, "16", "7"), Reply::Int(0));
     }
     for (count, own) in [
         ("0", "7"),
@@ -262,7 +262,7 @@ fn tokens_do_not_pass_the_clock() {
     assert!(first + count - 1 <= now, "{count} from {first}");
     let ahead = (now + 60_000_000).to_string();
     server.tell(&["SET", "counter", &ahead]);
-    assert_eq!(eval(&server, TOKENS, &["a", "1", "7"]), Answer::Int(0));
+    assert_eq!(eval(&server, TOKENS, &["a", "1", "7"]), Reply::Int(0));
     assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
@@ -283,8 +283,8 @@ fn whoever_comes_finds_the_expired_and_the_dead() {
     is_due(&server);
     assert_eq!(numbers(&eval(&server, RENEW, &["d", MINUTE]))[0], 1);
     assert_eq!(members(&server, "holders"), ["a", "d"]);
-    assert_eq!(entry(&server, "b"), Answer::Nil);
-    assert_eq!(entry(&server, "c"), Answer::Nil);
+    assert_eq!(entry(&server, "b"), Reply::Nil);
+    assert_eq!(entry(&server, "c"), Reply::Nil);
 }
 
 #[test]
@@ -465,24 +465,24 @@ fn the_latch_counts_each_caller_once() {
     let set = include_str!("../../../leasehold/lua/latch/set.lua");
     let count_down = include_str!("../../../leasehold/lua/latch/count_down.lua");
     let delete = include_str!("../../../leasehold/lua/latch/delete.lua");
-    assert_eq!(call(count_down, &["a", "c"]), Answer::Int(-1));
-    assert_eq!(call(delete, &["c"]), Answer::Int(0));
+    assert_eq!(call(count_down, &["a", "c"]), Reply::Int(-1));
+    assert_eq!(call(delete, &["c"]), Reply::Int(0));
     for (count, life) in [("0", "1"), ("1", "0"), ("x", "1"), ("1.5", "1"), ("1", "")] {
         assert!(is_error(&call(set, &[count, life]), "LEASEHOLD"));
     }
-    assert_eq!(call(set, &["2", "60000"]), Answer::Int(1));
-    assert_eq!(call(set, &["9", "1"]), Answer::Int(0));
+    assert_eq!(call(set, &["2", "60000"]), Reply::Int(1));
+    assert_eq!(call(set, &["9", "1"]), Reply::Int(0));
     for (caller, left) in [("a", 1), ("a", 1), ("b", 0), ("c", 0)] {
-        assert_eq!(call(count_down, &[caller, "c"]), Answer::Int(left));
+        assert_eq!(call(count_down, &[caller, "c"]), Reply::Int(left));
     }
     assert!(server.ask(&["PTTL", "latch"]).int() > 30_000);
-    assert_eq!(call(delete, &["c"]), Answer::Int(1));
+    assert_eq!(call(delete, &["c"]), Reply::Int(1));
     server.tell(&["HSET", "latch", "kind", "fair"]);
     for script in [set, count_down, delete] {
         assert!(is_error(&call(script, &["1", "1"]), "WRONGTYPE"));
     }
 }
 
-fn is_error(answer: &Answer, code: &str) -> bool {
-    matches!(answer, Answer::Error(error) if error.contains(code))
+fn is_error(answer: &Reply, code: &str) -> bool {
+    matches!(answer, Reply::Error(error) if error.contains(code))
 }

@@ -1,6 +1,6 @@
 //! The scripts of a node of a quorum: state before, call, answer, state after.
 
-use testkit::{Answer, Flavor, Server};
+use testkit::{Flavor, Reply, Server};
 
 const VOTE: &str = include_str!("../../../leasehold/lua/quorum/vote.lua");
 const RENEW: &str = include_str!("../../../leasehold/lua/quorum/renew.lua");
@@ -8,17 +8,17 @@ const FILL: &str = include_str!("../../../leasehold/lua/quorum/fill.lua");
 const RELEASE: &str = include_str!("../../../leasehold/lua/quorum/release.lua");
 const ADMIT: &str = include_str!("../../../leasehold/lua/quorum/admit.lua");
 
-fn eval(server: &Server, script: &str, keys: &[&str], args: &[&str]) -> Answer {
+fn eval(server: &Server, script: &str, keys: &[&str], args: &[&str]) -> Reply {
     let count = keys.len().to_string();
     let head = ["EVAL", script, count.as_str()];
     server.ask(&[head.as_slice(), keys, args].concat())
 }
 
 /// The numbers of an answer, a single one or those that a list begins with.
-fn numbers(answer: &Answer) -> Vec<i64> {
+fn numbers(answer: &Reply) -> Vec<i64> {
     match answer {
-        Answer::Int(number) => vec![*number],
-        Answer::List(parts) => parts.iter().take(2).map(Answer::int).collect(),
+        Reply::Int(number) => vec![*number],
+        Reply::List(parts) => parts.iter().take(2).map(Reply::int).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -174,7 +174,7 @@ fn arguments_out_of_range_change_nothing() {
             (ADMIT, &["s"], &["0", "9007199254740993"]),
         ] {
             let answer = eval(server, script, keys, args);
-            assert!(matches!(&answer, Answer::Error(error) if error.contains("LEASEHOLD")));
+            assert!(matches!(&answer, Reply::Error(error) if error.contains("LEASEHOLD")));
         }
         assert_eq!(server.ask(&["EXISTS", "k", "v"]).int(), 0);
     });

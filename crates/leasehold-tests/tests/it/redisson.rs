@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::redisson::Redisson as Ours;
 use leasehold::{Client, Error, Guard, Loss, Reentrant, ReleaseOutcome, Unfenced, WriteGuard};
-use testkit::redisson::Said;
+use testkit::redisson::Response;
 use testkit::{Flavor, Redisson as Java, Server, Setup};
 
 use crate::support::{AMPLE, LEASE, PASSWORD, eventually, url_at};
@@ -155,7 +155,7 @@ impl<'a> Stage<'a> {
         round: u32,
         (thread, order): (&str, String),
         cause: impl AsyncFnOnce(),
-    ) -> Said {
+    ) -> Response {
         self.java.tell(thread, &order);
         self.java_waits(thread).await;
         let early = self.java.answer_within(thread, Duration::from_millis(100));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, MultiLock, ReleaseOutcome, Replicas, ShutdownOutcome};
-use testkit::group::GROUP;
+use testkit::sentinel_group::GROUP;
 use testkit::{Connection, Fault, Flavor, Proxy, Server, Setup};
 
 use crate::deployment::{Deployment, Five, cluster, group, sentinel_builder};
@@ -139,7 +139,7 @@ fn a_keeper_s_connection_that_always_breaks_loses_no_lease() {
             .unwrap();
         let guard = client.mutex(&held).lock().await.unwrap();
         let second = client.mutex(&dropped).lock().await.unwrap();
-        proxy.judge(|request| match request[0].as_slice() {
+        proxy.inject(|request| match request[0].as_slice() {
             b"SSUBSCRIBE" => Fault::CutRequest,
             _ => Fault::None,
         });
@@ -259,7 +259,7 @@ fn an_acquire_dropped_before_its_script_is_known_leaves_no_lock() {
         let client = client.connect().await.unwrap();
         let scripts = Arc::new(AtomicU64::new(0));
         let sent = scripts.clone();
-        proxy.judge(move |request| {
+        proxy.inject(move |request| {
             sent.fetch_add(request[0].starts_with(b"EVAL").into(), Ordering::SeqCst);
             Fault::None
         });
@@ -307,7 +307,7 @@ fn one_who_looks_at_a_lock_that_is_just_given_back_sees_nothing() {
             let semaphore = client(&server).await.semaphore(&name, 2);
             let _guards = tokio::join!(semaphore.acquire(), semaphore.acquire());
             assert!(exists(&server, &name));
-            proxy.judge(move |request| {
+            proxy.inject(move |request| {
                 if request[0].starts_with(b"EVAL") {
                     let gone = Connection::open(port).and_then(|mut it| it.ask(&["FLUSHALL"]));
                     assert!(gone.is_ok(), "{gone:?}");
@@ -365,7 +365,7 @@ fn slow_count_of_replicas_is_waited_for() {
         let role = || master.ask(&["INFO", "replication"]);
         eventually("a replica", || role().text().contains("state=online")).await;
         let proxy = Proxy::start(master.port());
-        proxy.judge(|request| match request[0].as_slice() {
+        proxy.inject(|request| match request[0].as_slice() {
             b"ROLE" => Fault::Delay(Duration::from_millis(1500)),
             _ => Fault::None,
         });
@@ -456,7 +456,7 @@ fn impatient_callers_share_one_dial() {
         let server = server();
         let proxy = Proxy::start(server.port());
         let client = patient(builder_at(proxy.port())).connect().await.unwrap();
-        proxy.judge(|request| match request[0].as_slice() {
+        proxy.inject(|request| match request[0].as_slice() {
             b"HELLO" => Fault::Delay(Duration::from_millis(1500)),
             _ => Fault::None,
         });
@@ -488,7 +488,7 @@ fn connections_for_replicas_leave_a_former_master() {
         let guard = client.mutex(&name()).lock().await.unwrap();
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         group.server(0).pause();
-        group.until_master_is_not(0);
+        group.wait_for_new_master(0);
         let mutex = client.mutex(&name());
         // Answered by the new master: the old one says nothing.
         let end = Instant::now() + AMPLE;

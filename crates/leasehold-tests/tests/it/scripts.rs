@@ -1,6 +1,6 @@
 //! Each Lua file on its own: state before, call, answer, state after.
 
-use testkit::{Answer, Flavor, Server};
+use testkit::{Flavor, Reply, Server};
 
 const RENEW: &str = include_str!("../../../leasehold/lua/lean/renew.lua");
 const RELEASE: &str = include_str!("../../../leasehold/lua/lean/release.lua");
@@ -8,7 +8,7 @@ const KEEP: &str = include_str!("../../../leasehold/lua/lean/keep.lua");
 const TOKENS: &str = include_str!("../../../leasehold/lua/lean/tokens.lua");
 const RAISE: &str = include_str!("../../../leasehold/lua/token/raise.lua");
 
-fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Answer {
+fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Reply {
     let words: Vec<_> = ["EVAL", script, "1", key]
         .into_iter()
         .chain(args.iter().copied())
@@ -33,17 +33,17 @@ fn clock(server: &Server) -> i64 {
     time.list()[0].int() * 1_000_000 + time.list()[1].int()
 }
 
-fn is_error(answer: &Answer, code: &str) -> bool {
-    matches!(answer, Answer::Error(error) if error.contains(code))
+fn is_error(answer: &Reply, code: &str) -> bool {
+    matches!(answer, Reply::Error(error) if error.contains(code))
 }
 
 #[test]
 fn renew_lengthens_ours_and_never_shortens_it() {
     let server = held();
-    assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Answer::Int(1));
+    assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Reply::Int(1));
     assert!(left(&server) > 150_000);
     let written = server.info("rdb_changes_since_last_save");
-    assert_eq!(eval(&server, RENEW, "k", &["me", "50000"]), Answer::Int(1));
+    assert_eq!(eval(&server, RENEW, "k", &["me", "50000"]), Reply::Int(1));
     assert!(left(&server) > 150_000, "shortened");
     let again = server.info("rdb_changes_since_last_save");
     assert!(again > written, "nothing that replicas could acknowledge");
@@ -56,7 +56,7 @@ fn tokens_are_given_to_the_holder_and_to_nobody_else() {
         server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count, own])
     };
     let counter = || server.ask(&["GET", "counter"]).text().to_owned();
-    let block = |first, count| Answer::List(vec![Answer::Int(first), Answer::Int(count)]);
+    let block = |first, count| Reply::List(vec![Reply::Int(first), Reply::Int(count)]);
     server.tell(&["SET", "counter", "1494752174808353"]);
     assert_eq!(take("me", "16", "7"), block(1_494_752_174_808_354, 16));
     assert_eq!(counter(), "1494752174808369");
@@ -65,7 +65,7 @@ fn tokens_are_given_to_the_holder_and_to_nobody_else() {
         server.ask(&["INCR", "counter"]).int(),
         1_494_752_174_808_371
     );
-    assert_eq!(take("you", "16", "7"), Answer::Int(0));
+    assert_eq!(take("you", "16", "7"), Reply::Int(0));
     for (count, own) in [
         ("0", "7"),
         ("-1", "7"),
@@ -103,7 +103,7 @@ fn tokens_do_not_pass_the_clock() {
     );
     let ahead = (clock(&server) + 60_000_000).to_string();
     server.tell(&["SET", "counter", &ahead]);
-    assert_eq!(take("1"), Answer::Int(0));
+    assert_eq!(take("1"), Reply::Int(0));
     assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
@@ -112,14 +112,14 @@ fn renew_leaves_what_is_not_ours_and_does_not_create() {
     let server = held();
     assert_eq!(
         eval(&server, RENEW, "k", &["you", "200000"]),
-        Answer::Int(-1)
+        Reply::Int(-1)
     );
     assert!(left(&server) <= 100_000);
     assert_eq!(
         eval(&server, RENEW, "absent", &["me", "20000"]),
-        Answer::Int(0)
+        Reply::Int(0)
     );
-    assert_eq!(server.ask(&["EXISTS", "absent"]), Answer::Int(0));
+    assert_eq!(server.ask(&["EXISTS", "absent"]), Reply::Int(0));
 }
 
 #[test]
@@ -140,12 +140,12 @@ fn release_deletes_ours_and_tells_the_channel() {
     let mut listener = server.connect();
     let subscribed = listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
     assert_eq!(subscribed.list()[0].text(), "ssubscribe");
-    assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Answer::Int(0));
+    assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Reply::Int(0));
     assert_eq!(server.ask(&["GET", "k"]).text(), "me");
     // One was told.
-    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(2));
-    assert_eq!(server.ask(&["EXISTS", "k"]), Answer::Int(0));
-    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(0));
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Reply::Int(2));
+    assert_eq!(server.ask(&["EXISTS", "k"]), Reply::Int(0));
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Reply::Int(0));
     let message = listener.receive().unwrap();
     assert_eq!(message.list()[1].text(), "c");
 }
@@ -154,13 +154,13 @@ fn release_deletes_ours_and_tells_the_channel() {
 fn keep_sets_the_end_of_ours_exactly() {
     let server = held();
     let keep = |mark: &str, left: &str| eval(&server, KEEP, "k", &[mark, left, "kept"]);
-    assert_eq!(keep("you", "30000"), Answer::Int(0));
+    assert_eq!(keep("you", "30000"), Reply::Int(0));
     assert!(left(&server) > 50_000);
-    assert_eq!(keep("me", "30000"), Answer::Int(1));
+    assert_eq!(keep("me", "30000"), Reply::Int(1));
     assert!((1..=30_000).contains(&left(&server)));
     assert_eq!(
         eval(&server, KEEP, "absent", &["me", "3000", "kept"]),
-        Answer::Int(0)
+        Reply::Int(0)
     );
 }
 
@@ -168,13 +168,10 @@ fn keep_sets_the_end_of_ours_exactly() {
 fn kept_lock_is_not_renewed_and_keeps_its_end() {
     let server = held();
     let keep = || eval(&server, KEEP, "k", &["me", "30000", "kept"]);
-    assert_eq!(keep(), Answer::Int(1));
-    assert_eq!(
-        eval(&server, RENEW, "k", &["me", "200000"]),
-        Answer::Int(-1)
-    );
+    assert_eq!(keep(), Reply::Int(1));
+    assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Reply::Int(-1));
     let end = server.ask(&["PEXPIRETIME", "k"]);
-    assert_eq!(keep(), Answer::Int(1), "repeated");
+    assert_eq!(keep(), Reply::Int(1), "repeated");
     assert_eq!(server.ask(&["PEXPIRETIME", "k"]), end);
     assert_eq!(server.ask(&["GET", "k"]).text(), "kept");
 }

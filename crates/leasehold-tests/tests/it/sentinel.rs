@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, ReleaseOutcome};
-use testkit::group::{GROUP, Group};
+use testkit::sentinel_group::{GROUP, SentinelGroup};
 use testkit::{Flavor, Server};
 
 use crate::cluster::{until_found, until_waited_for};
@@ -12,7 +12,7 @@ use crate::deployment::{group, sentinel_builder};
 use crate::support::{AMPLE, PASSWORD, exists, name, patient, run, until_renewed};
 
 /// It bears outages for longer than sentinels take to agree on a busy machine.
-async fn client(group: &Group) -> Client {
+async fn client(group: &SentinelGroup) -> Client {
     let builder = patient(sentinel_builder(group, GROUP)).max_outage(AMPLE * 2);
     builder.connect().await.unwrap()
 }
@@ -45,7 +45,7 @@ fn wait_through_failover(flavors: &[Flavor]) {
             until_waited_for(group.server(0), 2).await;
             let killed = Instant::now();
             group.kill(0);
-            group.until_master_is_not(0);
+            group.wait_for_new_master(0);
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
             until_found(&one, &name()).await;
             let master = group.master();
@@ -85,7 +85,7 @@ fn leave_demoted_master(limit: Duration) {
         let client = client(&group).await;
         let _ = client.mutex(&name()).lock().await.unwrap().release().await;
         group.server(0).pause();
-        group.until_master_is_not(0);
+        group.wait_for_new_master(0);
         group.server(0).resume();
         let master = group.server(group.master());
         let start = Instant::now();

@@ -148,7 +148,7 @@ fn copy(failure: &RequestError) -> RequestError {
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    use testkit::{Dice, Fault, Flavor, Proxy, Server, scaled};
+    use testkit::{Fault, Flavor, Proxy, SeededRng, Server, scaled};
 
     use super::*;
     use crate::backend::Command;
@@ -170,13 +170,13 @@ mod tests {
 
     /// What the proxy does to the reply to one command. A second harm comes later: a reply that is lost while another is
     /// put in its place is a forgery, which no seal shows. Nor does one show that replies to one request were swapped.
-    fn harm(dice: &mut Dice, untouched: &mut u32, is_last: bool) -> Fault {
+    fn harm(rng: &mut SeededRng, untouched: &mut u32, is_last: bool) -> Fault {
         *untouched += 1;
         if *untouched < 8 {
             return Fault::None;
         }
-        let fault = match any_harm(dice) {
-            Fault::SwapReply if !is_last => Fault::None,
+        let fault = match any_harm(rng) {
+            Fault::ReorderReply if !is_last => Fault::None,
             fault => fault,
         };
         if fault != Fault::None {
@@ -185,12 +185,12 @@ mod tests {
         fault
     }
 
-    fn any_harm(dice: &mut Dice) -> Fault {
-        match dice.below(400) {
-            0 => Fault::LoseReply,
-            1 => Fault::RepeatReply,
-            2 => Fault::SwapReply,
-            3 => Fault::Insert(UNASKED[usize::try_from(dice.below(10)).unwrap()]),
+    fn any_harm(rng: &mut SeededRng) -> Fault {
+        match rng.below(400) {
+            0 => Fault::DropReply,
+            1 => Fault::DuplicateReply,
+            2 => Fault::ReorderReply,
+            3 => Fault::InsertBefore(UNASKED[usize::try_from(rng.below(10)).unwrap()]),
             _ => Fault::None,
         }
     }
@@ -230,15 +230,15 @@ mod tests {
     async fn harmed_replies_are_never_believed() {
         let server = Server::start(&Flavor::one());
         let proxy = Proxy::start(server.port());
-        let dice = Mutex::new((Dice::new(1), 0));
+        let rng = Mutex::new((SeededRng::new(1), 0));
         let harmed = Arc::new(AtomicI64::new(0));
         let count = harmed.clone();
-        proxy.judge(move |args| match args[0].as_slice() {
+        proxy.inject(move |args| match args[0].as_slice() {
             b"PING" | b"ECHO" => {
-                let (dice, untouched) = &mut *dice.lock();
+                let (rng, untouched) = &mut *rng.lock();
                 let words: Vec<_> = args[1].split(|byte| *byte == b'-').collect();
                 let is_last = args[0] == b"ECHO" || words[2] == words[4];
-                let fault = harm(dice, untouched, is_last);
+                let fault = harm(rng, untouched, is_last);
                 count.fetch_add(i64::from(fault != Fault::None), Ordering::Relaxed);
                 fault
             }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use testkit::Dice;
+use testkit::SeededRng;
 use tokio::sync::oneshot;
 
 use super::subscriptions::{Subscription, Unsubscribe};
@@ -28,7 +28,7 @@ pub(crate) const LATE: Duration = Duration::from_secs(14);
 /// The server, and the network in front of it.
 pub(crate) struct World {
     server: Mutex<Server>,
-    dice: Mutex<Dice>,
+    rng: Mutex<SeededRng>,
     calm: AtomicBool,
     connections: AtomicU64,
 }
@@ -48,7 +48,7 @@ impl World {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self {
             server: Mutex::default(),
-            dice: Mutex::new(Dice::new(seed)),
+            rng: Mutex::new(SeededRng::new(seed)),
             calm: AtomicBool::new(false),
             connections: AtomicU64::new(1),
         })
@@ -78,7 +78,7 @@ impl World {
 
     /// A number below `limit`.
     pub(crate) fn below(&self, limit: u64) -> u64 {
-        self.dice.lock().below(limit)
+        self.rng.lock().below(limit)
     }
 
     /// True about `of_thousand` times in a thousand, never in calm.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::Quorum;
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::{Answer, Dice, Fault as Bad, Flavor, Proxy, Server};
+use testkit::{Fault as Bad, Flavor, Proxy, Reply, SeededRng, Server};
 
 pub(crate) use sentinels::SENTINELS;
 pub(crate) use servers::Servers;
@@ -236,7 +236,7 @@ impl Site {
             for key in answer.list() {
                 let life = server.ask(&["PTTL", key.text()]);
                 // A replica in a cluster answers for its master's keys by naming it.
-                if let Answer::Int(life) = life {
+                if let Reply::Int(life) = life {
                     keys.push((key.text().to_owned(), life));
                 }
             }
@@ -248,7 +248,7 @@ impl Site {
     fn texts(&self, words: &[&str]) -> Vec<String> {
         let servers = self.servers.all().iter();
         let answers = servers.map(|server| server.ask(words));
-        let texts = |answer: Answer| {
+        let texts = |answer: Reply| {
             let texts = answer.list().iter();
             texts.map(|text| text.text().to_owned()).collect::<Vec<_>>()
         };
@@ -259,24 +259,24 @@ impl Site {
 /// Cuts, swallows, repeats and delays some of the requests, as the seed says.
 fn bad_network(upstream: u16, plan: &Plan, place: u64, weather: Arc<Weather>) -> Proxy {
     let network = Proxy::start(upstream);
-    let dice = Dice::new(plan.seed.wrapping_add(place * 7919));
-    let dice = std::sync::Mutex::new(dice);
+    let rng = SeededRng::new(plan.seed.wrapping_add(place * 7919));
+    let rng = std::sync::Mutex::new(rng);
     let (share, lease) = (plan.bad_requests, plan.lease_ms.min(1000));
-    network.judge(move |_| {
-        let mut dice = dice.lock().expect("no panic");
-        if dice.below(1000) >= share || weather.fair.load(Ordering::Relaxed) {
+    network.inject(move |_| {
+        let mut rng = rng.lock().expect("no panic");
+        if rng.below(1000) >= share || weather.fair.load(Ordering::Relaxed) {
             return Bad::None;
         }
         weather.harmed.fetch_add(1, Ordering::Relaxed);
         // Mostly those that leave the connection whole: each of the others harms all that is on its way there, and a network that does
         // that many times a second carries nothing.
-        match dice.below(200) {
+        match rng.below(200) {
             0..2 => Bad::CutRequest,
             2..4 => Bad::CutReply,
-            4..6 => Bad::Swallow,
-            6 => Bad::Delay(Duration::from_millis(dice.below(lease / 2))),
-            7..120 => Bad::Repeat,
-            _ => Bad::Delay(Duration::from_millis(dice.below(5))),
+            4..6 => Bad::DropReplies,
+            6 => Bad::Delay(Duration::from_millis(rng.below(lease / 2))),
+            7..120 => Bad::DuplicateRequest,
+            _ => Bad::Delay(Duration::from_millis(rng.below(5))),
         }
     });
     network

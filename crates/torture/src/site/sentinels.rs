@@ -11,7 +11,7 @@ impl Servers {
         let Self::Group(group) = self else {
             return false;
         };
-        group.reset_sentinel(at);
+        group.remove_group(at);
         self.disconnect_clients();
         true
     }
@@ -19,7 +19,7 @@ impl Servers {
     /// Has it watch the group again.
     pub(crate) fn remind_sentinel(&self, at: usize) {
         if let Self::Group(group) = self {
-            group.remind_sentinel(at);
+            group.restore_group(at);
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
-use testkit::{Answer, Cluster, Connection, Flavor, Server, Setup};
+use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
+use testkit::{Cluster, Connection, Flavor, Reply, Server, Setup};
 
 use crate::plan::{Fault, Persistence, Plan, Topology};
 
@@ -22,7 +22,7 @@ const ASLEEP: Duration = Duration::from_millis(180);
 /// The servers of a run.
 pub(crate) enum Servers {
     Alone(Vec<Server>),
-    Group(Group),
+    Group(SentinelGroup),
     Cluster(Cluster),
 }
 
@@ -40,7 +40,7 @@ impl Servers {
         match plan.topology {
             Topology::One => Self::Alone(vec![setup.start(&flavor)]),
             Topology::Quorum => Self::Alone((0..5).map(|_| setup.clone().start(&flavor)).collect()),
-            Topology::Sentinel => Self::Group(Group::start(&setup, &flavor, 2)),
+            Topology::Sentinel => Self::Group(SentinelGroup::start(&setup, &flavor, 2)),
             Topology::Cluster => Self::Cluster(Cluster::start(&setup, &flavor, 3, true)),
         }
     }
@@ -77,7 +77,7 @@ impl Servers {
         self.try_ask(node, &words);
     }
 
-    fn try_ask(&self, node: usize, words: &[&str]) -> Option<Answer> {
+    fn try_ask(&self, node: usize, words: &[&str]) -> Option<Reply> {
         let mut connection = Connection::open(self.all()[node].port()).ok()?;
         connection.ask(words).ok()
     }
@@ -167,11 +167,11 @@ impl Servers {
     fn until_taken_over(&self, shard: &Shard) {
         match self {
             Self::Cluster(cluster) => {
-                cluster.until_owner_is_not(shard.master, shard.slot, shard.replicas[0]);
+                cluster.wait_for_new_owner(shard.master, shard.slot, shard.replicas[0]);
             }
             Self::Group(group) => {
-                group.until_master_is_not(shard.master);
-                group.until_agreed();
+                group.wait_for_new_master(shard.master);
+                group.wait_until_agreed();
             }
             Self::Alone(_) => {}
         }
@@ -211,7 +211,7 @@ impl Servers {
 
     /// Moves the slot of a client's channel while its node sleeps; false where not all are there, or a lock has
     /// that slot: its keys would stay behind.
-    pub(crate) fn move_slot_asleep(&self, locks: u32, further: usize) -> bool {
+    pub(crate) fn move_slot_while_paused(&self, locks: u32, further: usize) -> bool {
         let Self::Cluster(cluster) = self else {
             return false;
         };
@@ -229,7 +229,7 @@ impl Servers {
         let slot = cluster.slot(channel.text());
         let is_free = (0..locks).all(|lock| cluster.slot(&format!("lock:torture:{lock}")) != slot);
         if is_free {
-            cluster.move_slot_asleep(slot, from, to, ASLEEP);
+            cluster.move_slot_while_paused(slot, from, to, ASLEEP);
         }
         is_free
     }
@@ -239,14 +239,14 @@ impl Servers {
         let mut masters = 0;
         for node in 0..self.all().len() {
             match self.try_ask(node, &["ROLE"]) {
-                Some(Answer::List(role)) if role[0].text() == "master" => masters += 1,
-                Some(Answer::List(role)) if role[3].text() == "connected" => {}
+                Some(Reply::List(role)) if role[0].text() == "master" => masters += 1,
+                Some(Reply::List(role)) if role[3].text() == "connected" => {}
                 _ => return false,
             }
         }
         let wanted = match self {
             Self::Alone(servers) => servers.len(),
-            Self::Group(group) if group.agreed().is_none() => return false,
+            Self::Group(group) if group.agreed_master().is_none() => return false,
             Self::Group(_) => 1,
             Self::Cluster(_) => 3,
         };
@@ -276,7 +276,7 @@ fn setup(plan: &Plan) -> Setup {
 /// Whether a server of a quorum knows what it granted: it has not been started since it was let in.
 fn votes(server: &Server) -> bool {
     let ask = |words: &[&str]| Connection::open(server.port()).and_then(|mut it| it.ask(words));
-    let (Ok(Answer::Text(info)), Ok(Answer::List(keys))) = (
+    let (Ok(Reply::Text(info)), Ok(Reply::List(keys))) = (
         ask(&["INFO", "server"]),
         ask(&["KEYS", "leasehold:standing:*"]),
     ) else {
@@ -287,5 +287,5 @@ fn votes(server: &Server) -> bool {
     };
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:"));
     let admitted = ask(&["HGET", standing.text(), "run"]);
-    matches!(admitted, Ok(Answer::Text(admitted)) if Some(admitted.as_str()) == run)
+    matches!(admitted, Ok(Reply::Text(admitted)) if Some(admitted.as_str()) == run)
 }

@@ -21,11 +21,11 @@ const FIRST: u64 = 1 << 40;
 impl Worker {
     /// Wraps one program after the other.
     pub(super) fn run_commands(&self) {
-        let mut dice = self.dice(u64::MAX / 2);
+        let mut rng = self.rng(u64::MAX / 2);
         let mut holding = FIRST;
         while !self.over.load(Ordering::SeqCst) {
             let lock = loop {
-                let lock = u32::try_from(dice.below(u64::from(self.job.plan.locks)));
+                let lock = u32::try_from(rng.below(u64::from(self.job.plan.locks)));
                 let lock = lock.unwrap_or_default();
                 if self.job.plan.kind(lock) == Kind::Mutex {
                     break lock;
@@ -34,9 +34,9 @@ impl Worker {
             holding += 1;
             let (weight, patient) = (1, true);
             self.note(lock, holding, What::Want { weight, patient });
-            let millis = match dice.below(20) {
+            let millis = match rng.below(20) {
                 0 => self.job.plan.lease_ms * 2,
-                _ => dice.below(30),
+                _ => rng.below(30),
             };
             let code = self.wrap(lock, holding, millis);
             match code {

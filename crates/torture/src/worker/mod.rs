@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use testkit::{Connection, Dice};
+use testkit::{Connection, SeededRng};
 
 pub(crate) use command::child;
 pub(crate) use taking::max_lease;
@@ -143,19 +143,19 @@ impl Worker {
         }
     }
 
-    fn dice(&self, task: u64) -> Dice {
+    fn rng(&self, task: u64) -> SeededRng {
         let seed = self.job.plan.seed.wrapping_mul(1_000_003);
-        Dice::new(seed.wrapping_add(self.job.number as u64 * 1009 + task))
+        SeededRng::new(seed.wrapping_add(self.job.number as u64 * 1009 + task))
     }
 
     async fn take_locks(self: Arc<Self>, task: u64) {
-        let mut dice = self.dice(task);
+        let mut rng = self.rng(task);
         while !self.over.load(Ordering::SeqCst) {
-            let (lock, ask) = self.choose(&mut dice);
+            let (lock, ask) = self.choose(&mut rng);
             let holding = self.holdings.fetch_add(1, Ordering::Relaxed);
             let unpolled = self.job.plan.unpolled;
-            if unpolled > 0 && dice.below(unpolled) == 0 {
-                self.take_without_polls(lock, holding, &mut dice).await;
+            if unpolled > 0 && rng.below(unpolled) == 0 {
+                self.take_without_polls(lock, holding, &mut rng).await;
                 continue;
             }
             let (weight, patient) = (ask.weight, ask.patience.is_some());
@@ -164,13 +164,13 @@ impl Worker {
             let name = name(lock);
             let taking = self.locks.take(kind, &name, ask);
             // Now and then the one who asks goes away.
-            let limit = match dice.below(30) {
-                0 => Duration::from_micros(dice.below(3000)),
+            let limit = match rng.below(30) {
+                0 => Duration::from_micros(rng.below(3000)),
                 _ => Duration::from_secs(60),
             };
             let failure = match tokio::time::timeout(limit, taking).await {
                 Ok(Ok(held)) => {
-                    self.hold(lock, holding, held, &mut dice).await;
+                    self.hold(lock, holding, held, &mut rng).await;
                     continue;
                 }
                 Ok(Err(failure)) => failure,
@@ -178,29 +178,29 @@ impl Worker {
             };
             self.note(lock, holding, What::Failed(failure));
             if failure != Failure::Abandoned {
-                tokio::time::sleep(Duration::from_millis(dice.below(20))).await;
+                tokio::time::sleep(Duration::from_millis(rng.below(20))).await;
             }
         }
     }
 
     /// A lock, how much of it, and for how long it is waited for: mostly not long, else all would soon wait for the same.
-    fn choose(&self, dice: &mut Dice) -> (u32, Ask) {
+    fn choose(&self, rng: &mut SeededRng) -> (u32, Ask) {
         let locks = u64::from(self.job.plan.locks);
-        let lock = match dice.below(8) {
+        let lock = match rng.below(8) {
             // Some are wanted more than others.
-            0 => dice.below(locks.min(8)),
-            _ => dice.below(locks),
+            0 => rng.below(locks.min(8)),
+            _ => rng.below(locks),
         };
         let lock = u32::try_from(lock).unwrap_or_default();
         let kind = self.job.plan.kind(lock);
-        let weight = match (kind, dice.below(4)) {
+        let weight = match (kind, rng.below(4)) {
             (Kind::Semaphore, 0) => PERMITS - 1,
             (Kind::ReadWrite | Kind::RedissonReadWrite, 0) => kind.capacity(),
             _ => 1,
         };
         // What replicas must acknowledge takes longer.
         let soon = if self.job.plan.replicas { 150 } else { 20 };
-        let patience = match dice.below(10) {
+        let patience = match rng.below(10) {
             _ if self.job.plan.patient => Some(self.job.plan.stuck_ms * 2),
             0..3 => None,
             3..9 => Some(soon),
@@ -210,22 +210,22 @@ impl Worker {
         (lock, Ask { weight, patience })
     }
 
-    async fn hold(&self, lock: u32, holding: u64, held: Held, dice: &mut Dice) {
+    async fn hold(&self, lock: u32, holding: u64, held: Held, rng: &mut SeededRng) {
         let token = held.token();
         let (at, deadline) = (now(), held.deadline());
         self.note_at(lock, holding, at, What::Got { token, deadline });
         let mut ending = Ending::of(self, lock, holding);
         let alone = self.job.plan.kind(lock).capacity() == 1;
-        let sells = token > 0 && alone && dice.below(4) == 0;
+        let sells = token > 0 && alone && rng.below(4) == 0;
         let read = if sells {
             self.at_store(|store| coupons::read(store, lock, token))
         } else {
             None
         };
         // Mostly a moment; sometimes longer than a lease.
-        let (steps, pause) = match dice.below(self.job.plan.long_holds.max(1)) {
-            0 => (dice.below(20), self.job.plan.lease_ms / 8),
-            _ => (1, dice.below(2)),
+        let (steps, pause) = match rng.below(self.job.plan.long_holds.max(1)) {
+            0 => (rng.below(20), self.job.plan.lease_ms / 8),
+            _ => (1, rng.below(2)),
         };
         for _ in 0..steps {
             tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -243,7 +243,7 @@ impl Worker {
             self.note(lock, holding, What::Sold { token, accepted });
         }
         ending.note();
-        if held.give_back(dice.below(4) == 0).await {
+        if held.give_back(rng.below(4) == 0).await {
             self.note(lock, holding, What::Gave);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use testkit::Dice;
+use testkit::SeededRng;
 
 use super::taking::Ask;
 use super::{Worker, name};
@@ -15,7 +15,7 @@ const TASKS: u64 = 4;
 
 impl Worker {
     /// Waits for a lock, does not poll for longer than others may wait for it, and then polls again or goes away.
-    pub(super) async fn take_without_polls(&self, lock: u32, holding: u64, dice: &mut Dice) {
+    pub(super) async fn take_without_polls(&self, lock: u32, holding: u64, rng: &mut SeededRng) {
         let plan = &self.job.plan;
         // It is not judged by how long it waits.
         let (weight, patient) = (1, false);
@@ -24,16 +24,16 @@ impl Worker {
         let name = name(lock);
         let ask = Ask { weight, patience };
         let mut taking = Box::pin(self.locks.take(plan.kind(lock), &name, ask));
-        let first = Duration::from_millis(dice.below(20));
+        let first = Duration::from_millis(rng.below(20));
         let mut taken = tokio::time::timeout(first, &mut taking).await;
         if taken.is_err() {
             tokio::time::sleep(plan.stuck() * 2).await;
-            let second = Duration::from_millis(dice.below(2) * 50);
+            let second = Duration::from_millis(rng.below(2) * 50);
             taken = tokio::time::timeout(second, &mut taking).await;
         }
         drop(taking);
         match taken {
-            Ok(Ok(held)) => self.hold(lock, holding, held, dice).await,
+            Ok(Ok(held)) => self.hold(lock, holding, held, rng).await,
             Ok(Err(failure)) => self.note(lock, holding, What::Failed(failure)),
             Err(_) => self.note(lock, holding, What::Failed(Failure::Abandoned)),
         }
@@ -41,7 +41,7 @@ impl Worker {
 
     /// Takes locks on runtimes of one thread, which block for a while and end in the midst of it.
     pub(super) fn run_runtimes(self: Arc<Self>) {
-        let mut dice = self.dice(self.job.plan.tasks);
+        let mut rng = self.rng(self.job.plan.tasks);
         for round in 1.. {
             if self.over.load(Ordering::SeqCst) {
                 return;
@@ -55,10 +55,10 @@ impl Worker {
                 runtime.spawn(self.clone().take_locks(number));
             }
             runtime.block_on(async {
-                for _ in 0..dice.below(8) {
-                    tokio::time::sleep(Duration::from_millis(dice.below(60))).await;
+                for _ in 0..rng.below(8) {
+                    tokio::time::sleep(Duration::from_millis(rng.below(60))).await;
                     std::thread::sleep(Duration::from_millis(
-                        dice.below(self.job.plan.lease_ms / 4),
+                        rng.below(self.job.plan.lease_ms / 4),
                     ));
                     tokio::task::yield_now().await;
                 }

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Loss, ReleaseOutcome};
-use testkit::{Flavor, Fleet, Redisson as Java};
+use testkit::{Flavor, Redisson as Java, RedissonConfig};
 
 use super::{
     AT_ONCE, ENDLESS, ONCE, Stage, WATCHDOG, client, enter, of, server, take_now, with_newest,
@@ -16,9 +16,9 @@ use crate::support::{AMPLE, eventually, run, url_at};
 fn those_behind_a_dead_waiter_do_not_spin() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             fair_wait: Duration::from_secs(4),
-            ..Fleet::at(server.port(), WATCHDOG)
+            ..RedissonConfig::single(server.port(), WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
@@ -67,9 +67,9 @@ fn those_behind_a_dead_waiter_do_not_spin() {
 fn a_living_waiter_keeps_its_place_however_long_others_hold() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             fair_wait: WATCHDOG / 2,
-            ..Fleet::at(server.port(), WATCHDOG)
+            ..RedissonConfig::single(server.port(), WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         let waits = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
@@ -135,7 +135,7 @@ fn waiters_that_redisson_strands_go_on_at_once() {
 
 fn play(version: &str, scenes: &impl AsyncFn(&Stage<'_>)) {
     let server = server(&Flavor::one());
-    let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+    let java = Java::start(version, &RedissonConfig::single(server.port(), ENDLESS));
     run(async { scenes(&Stage::new(&java, &server, ONCE).await).await });
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::redisson::Redisson as Ours;
-use testkit::{Dice, Fault, Flavor, Proxy, Server};
+use testkit::{Fault, Flavor, Proxy, SeededRng, Server};
 
 use super::{server, take};
 use crate::support::{builder_at, eventually, run, scaled};
@@ -28,13 +28,13 @@ const KINDS: [&str; 7] = [
 const PERMITS: i64 = 3;
 
 /// Takes something of one kind, unless it takes too long, and gives it back or drops it.
-async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
+async fn use_once(ours: &Ours, kind: &str, rng: &mut SeededRng) {
     let name = format!(
         "{}:{}",
         kind.replace("read", "rw").replace("write", "rw"),
-        dice.below(3)
+        rng.below(3)
     );
-    let patience = Duration::from_micros(dice.below(4000));
+    let patience = Duration::from_micros(rng.below(4000));
     let wait = Duration::from_secs(2);
     let taking = async {
         // Errors are the business of those who ask; what counts is what is left.
@@ -55,7 +55,7 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
             kind => drop(take(ours, kind, &name, wait).await),
         }
     };
-    if dice.below(2) == 0 {
+    if rng.below(2) == 0 {
         let _: Result<_, _> = tokio::time::timeout(patience, taking).await;
     } else {
         taking.await;
@@ -99,11 +99,11 @@ fn whatever_happens_to_requests_nothing_is_left_and_no_permit_is_made_or_lost() 
         let tasks: Vec<_> = (0..10)
             .map(|task| {
                 let ours = client.redisson().watchdog(LEASE);
-                let mut dice = Dice::new(task + 1);
+                let mut rng = SeededRng::new(task + 1);
                 tokio::spawn(async move {
                     for _ in 0..total / 10 {
-                        let kind = usize::try_from(dice.below(KINDS.len() as u64)).expect("few");
-                        use_once(&ours, KINDS[kind], &mut dice).await;
+                        let kind = usize::try_from(rng.below(KINDS.len() as u64)).expect("few");
+                        use_once(&ours, KINDS[kind], &mut rng).await;
                     }
                 })
             })
@@ -132,7 +132,7 @@ fn a_count_down_whose_answer_is_lost_counts_once() {
         assert_eq!(latch.count_down().await.unwrap(), 99);
         for left in (49..99).rev() {
             let answers = AtomicU64::new(0);
-            proxy.judge(move |request| match request[0].as_slice() {
+            proxy.inject(move |request| match request[0].as_slice() {
                 b"EVALSHA" if answers.fetch_add(1, Ordering::Relaxed) == 0 => Fault::CutReply,
                 _ => Fault::None,
             });

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss, ReleaseOutcome};
-use testkit::{Answer, Cluster, Flavor, Fleet, Redisson as Java, Setup};
+use testkit::{Cluster, Flavor, Redisson as Java, RedissonConfig, Reply, Setup};
 use tokio::runtime::Handle;
 
 use super::sharing::{
@@ -69,7 +69,7 @@ impl<'a> Meeting<'a> {
         format!("lock {}/{method} {} {argument}", self.kind, self.name)
     }
 
-    fn server(&self, words: &[&str]) -> Answer {
+    fn server(&self, words: &[&str]) -> Reply {
         self.stage.servers[0].ask(words)
     }
 
@@ -101,7 +101,7 @@ impl<'a> Meeting<'a> {
         let (ours, our_kind, name) = (&self.stage.ours, self.our_kind, &self.name);
         let count = || {
             let fields = self.server(&["HVALS", name]);
-            let counts = fields.list().iter().map(Answer::text);
+            let counts = fields.list().iter().map(Reply::text);
             counts
                 .filter_map(|count| count.parse::<u32>().ok())
                 .collect::<Vec<_>>()
@@ -221,7 +221,7 @@ async fn wake_in_turn(stage: &Stage<'_>) {
 fn each_excludes_wakes_and_overrules_the_other() {
     with_every_version(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let java = Java::start(version, &RedissonConfig::single(server.port(), ENDLESS));
         run(async {
             let stage = Stage::new(&java, &server, ONCE).await;
             meet(&stage, async |meeting| {
@@ -238,7 +238,7 @@ fn each_excludes_wakes_and_overrules_the_other() {
 fn each_wakes_the_other_at_once() {
     for version in Java::versions() {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let java = Java::start(version, &RedissonConfig::single(server.port(), ENDLESS));
         run(async {
             let stage = Stage::new(&java, &server, PROMPT).await;
             wake_in_turn(&stage).await;
@@ -252,7 +252,7 @@ fn each_wakes_the_other_at_once() {
 fn each_keeps_its_lock_for_three_watchdogs() {
     for version in Java::versions() {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), WATCHDOG));
+        let java = Java::start(version, &RedissonConfig::single(server.port(), WATCHDOG));
         run(async {
             let stage = Stage::new(&java, &server, ONCE).await;
             meet(&stage, async |meeting| meeting.keep().await);
@@ -267,7 +267,7 @@ fn it_is_the_same_on_newer_servers() {
     with_newest(|version| {
         for flavor in old_and_new().iter().skip(1) {
             let server = server(flavor);
-            let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+            let java = Java::start(version, &RedissonConfig::single(server.port(), ENDLESS));
             run(async {
                 wake_in_turn(&Stage::new(&java, &server, PROMPT).await).await;
             });
@@ -284,7 +284,7 @@ fn in_a_cluster(replicated: bool, pace: Pace, scene: &impl AsyncFn(&Stage<'_>)) 
             // No node calls another one down after a stall.
             server.tell(&["CONFIG", "SET", "cluster-node-timeout", "60000"]);
         }
-        let java = Java::start(version, &Fleet::of_cluster(&cluster.hosts(), ENDLESS));
+        let java = Java::start(version, &RedissonConfig::cluster(&cluster.hosts(), ENDLESS));
         run(async {
             let stage = Stage {
                 java: &java,
@@ -325,7 +325,7 @@ fn it_is_the_same_in_a_cluster_with_sharded_channels() {
 fn the_lock_of_one_that_crashed_ends_with_its_lease() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let mut java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let mut java = Java::start(version, &RedissonConfig::single(server.port(), ENDLESS));
         run(async {
             let stage = Stage::new(&java, &server, ONCE).await;
             meet(&stage, async |meeting| {
@@ -357,7 +357,7 @@ fn the_lock_of_one_that_crashed_ends_with_its_lease() {
 fn lock_of_a_killed_holder_ends_within_its_watchdog() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet::at(server.port(), WATCHDOG);
+        let fleet = RedissonConfig::single(server.port(), WATCHDOG);
         let java = Java::start(version, &fleet);
         let url = url_at(server.port());
         run(async {
@@ -411,7 +411,7 @@ fn readers_permits_and_latches_wake_at_once() {
 
 fn share(version: &str, pace: Pace) {
     let server = server(&Flavor::one());
-    let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+    let java = Java::start(version, &RedissonConfig::single(server.port(), ENDLESS));
     run(async {
         let stage = Stage::new(&java, &server, pace).await;
         let scenes = async {
@@ -430,9 +430,9 @@ fn share(version: &str, pace: Pace) {
 fn names_are_mapped_alike() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             prefix: "app:".to_owned(),
-            ..Fleet::at(server.port(), ENDLESS)
+            ..RedissonConfig::single(server.port(), ENDLESS)
         };
         let java = Java::start(version, &fleet);
         run(async {

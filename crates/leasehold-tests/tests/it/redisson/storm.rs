@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Dice, Flavor, Fleet, Redisson as Java, Server};
+use testkit::{Flavor, Redisson as Java, RedissonConfig, SeededRng, Server};
 
 use super::{client, server, with_newest};
 use crate::support::{run, scaled, url_at};
@@ -37,9 +37,9 @@ impl Storm<'_> {
     }
 
     fn java(&self, seed: u64) -> Java {
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             fair_wait: FAIR_WAIT,
-            ..Fleet::at(self.server.port(), LEASE)
+            ..RedissonConfig::single(self.server.port(), LEASE)
         };
         let java = Java::start(self.version, &fleet);
         for (number, thread) in (0..).zip(THREADS) {
@@ -65,19 +65,19 @@ fn rage(server: &Server, version: &str, kinds: &'static str, length: Duration, k
         kinds,
         end: Instant::now() + length,
     };
-    let mut dice = Dice::new(7);
+    let mut rng = SeededRng::new(7);
     let mut java = storm.java(0);
     let mut workers: Vec<_> = (1..5).map(|number| storm.worker(number)).collect();
     let mut killed = 0;
     // Those that are killed last leave time for the others to go on without them.
     while kills && Instant::now() + LEASE * 3 < storm.end {
-        std::thread::sleep(Duration::from_millis(500 + dice.below(1500)));
+        std::thread::sleep(Duration::from_millis(500 + rng.below(1500)));
         killed += 1;
         if killed % 4 == 0 {
             java.kill();
             java = storm.java(100 + killed);
         } else {
-            let which = usize::try_from(dice.below(4)).expect("few");
+            let which = usize::try_from(rng.below(4)).expect("few");
             workers[which].kill();
             workers[which] = storm.worker(100 + killed);
         }

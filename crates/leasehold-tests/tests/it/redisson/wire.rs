@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use leasehold::redisson::Redisson as Ours;
-use testkit::{Answer, Connection, Flavor, Fleet, Redisson as Java, Server};
+use testkit::{Connection, Flavor, Redisson as Java, RedissonConfig, Reply, Server};
 use tokio::runtime::Handle;
 
 use super::{client, enter, force, server, with_every_version};
@@ -89,7 +89,7 @@ impl<'a> Witness<'a> {
             }
         }
         let names = self.server.ask(&["KEYS", "*"]);
-        let names = names.list().iter().map(Answer::text);
+        let names = names.list().iter().map(Reply::text);
         let keys = names
             // A note for a client that asks again: Java deletes its own at once, ours ends by itself.
             .filter(|name| !name.starts_with("redisson_unlock_latch"))
@@ -159,7 +159,7 @@ impl<'a> Witness<'a> {
     }
 }
 
-fn texts(answer: &Answer) -> Vec<String> {
+fn texts(answer: &Reply) -> Vec<String> {
     let texts = answer.list().iter().map(|item| item.text().to_owned());
     texts.collect()
 }
@@ -184,7 +184,7 @@ fn compare(what: &str, steps: &[&str], ours: &[Trace], java: &[Trace]) {
 fn everything_is_written_alike() {
     with_every_version(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), LEASE));
+        let java = Java::start(version, &RedissonConfig::single(server.port(), LEASE));
         run(async {
             let ours = client(&url_at(server.port())).await.redisson();
             let ours = ours.watchdog(LEASE);

@@ -123,10 +123,10 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
     let held_back = Arc::new(AtomicBool::new(false));
     let seen = held_back.clone();
     // The first script from now on is the renewal.
-    proxy.judge(move |request| {
+    proxy.inject(move |request| {
         let is_script = request[0].starts_with(b"EVAL");
         match is_script && !seen.swap(true, Ordering::SeqCst) {
-            true => Fault::HoldBack,
+            true => Fault::Hold,
             false => Fault::None,
         }
     });
@@ -134,7 +134,7 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let kept = end_of(server, &name).expect("it is kept");
     let before = scripts(server);
-    proxy.let_go();
+    proxy.release_held();
     eventually("the renewal arrives", || scripts(server) > before).await;
     assert_eq!(end_of(server, &name), Some(kept), "prolonged");
     let seen = client.inspect(&name).await.unwrap().expect("it is kept");

@@ -1,7 +1,7 @@
 //! Locks that operators and other libraries look at, release by force, or change.
 
 use leasehold::{Client, Error, LockKind, ReleaseOutcome, ShutdownOutcome};
-use testkit::{Answer, Server};
+use testkit::{Reply, Server};
 
 use crate::contract::{KINDS, any_lock};
 use crate::inspect::allow_looking;
@@ -87,7 +87,7 @@ fn forced_release_spares_data_without_expiry() {
             let error = client.force_release(&data).await.unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
             assert!(error.to_string().contains("without an expiry"), "{error}");
-            assert_eq!(server.ask(&["GET", &data]), Answer::Text(value.to_owned()));
+            assert_eq!(server.ask(&["GET", &data]), Reply::Text(value.to_owned()));
         }
         server.tell(&["SET", &lock, "of another library", "PX", "600000"]);
         assert_eq!(client.force_release(&lock).await.unwrap().len(), 1);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, Loss, ReleaseOutcome};
-use testkit::group::{GROUP, Group};
-use testkit::{Answer, Cluster, Fault, Flavor, Proxy, Server, Setup};
+use testkit::sentinel_group::{GROUP, SentinelGroup};
+use testkit::{Cluster, Fault, Flavor, Proxy, Reply, Server, Setup};
 
 use crate::deployment::{Deployment, Five, builder_by, builder_of, cluster, cluster_url, group};
 use crate::inspect::{LONG, allow_looking, listened_to};
@@ -20,7 +20,7 @@ async fn works(client: &Client) {
 }
 
 /// A client with two sentinels, in both orders; which of them it asks first is chance.
-async fn connect_by(group: &Group, one: usize, other: usize) {
+async fn connect_by(group: &SentinelGroup, one: usize, other: usize) {
     for [first, second] in [[one, other], [other, one]] {
         let sentinels = format!("{},{}", group.sentinel(first), group.sentinel(second));
         for _ in 0..3 {
@@ -36,15 +36,15 @@ async fn connect_by(group: &Group, one: usize, other: usize) {
 fn sentinel_that_is_behind_is_passed_over() {
     run(async {
         let group = group(&Flavor::one());
-        group.reset_sentinel(0);
+        group.remove_group(0);
         connect_by(&group, 0, 1).await;
         let dead = {
             let server = Server::start(&Flavor::one());
             server.port()
         };
-        group.mislead_sentinel(0, dead);
+        group.set_master(0, dead);
         connect_by(&group, 0, 1).await;
-        group.mislead_sentinel(0, group.server(1).port());
+        group.set_master(0, group.server(1).port());
         connect_by(&group, 0, 1).await;
     });
 }
@@ -66,10 +66,13 @@ fn misled_sentinel_does_not_end_connections() {
             ids.collect::<Vec<_>>()
         };
         eventually("both connections", || connections().len() == 2).await;
-        eventually("a sentinel is asked", || group.asked_sentinels().len() == 1).await;
-        let (before, asked) = (connections(), group.asked_sentinels()[0]);
-        group.mislead_sentinel(asked, group.server(1).port());
-        let left = || !group.asked_sentinels().contains(&asked);
+        eventually("a sentinel is asked", || {
+            group.connected_sentinels().len() == 1
+        })
+        .await;
+        let (before, asked) = (connections(), group.connected_sentinels()[0]);
+        group.set_master(asked, group.server(1).port());
+        let left = || !group.connected_sentinels().contains(&asked);
         eventually("another sentinel is asked", left).await;
         works(&client).await;
         assert_eq!(connections(), before, "the master was left");
@@ -237,8 +240,8 @@ fn layout_is_asked_again_once_a_node_is_heard() {
         let server = cluster.server(0);
         let url = format!("redis+cluster://127.0.0.1:{}", server.port());
         let _client = patient(Client::builder(&url)).connect().await.unwrap();
-        let command = |entry: &Answer| {
-            let words = entry.list()[3].list().iter().map(Answer::text);
+        let command = |entry: &Reply| {
+            let words = entry.list()[3].list().iter().map(Reply::text);
             words.collect::<Vec<_>>().join(" ").to_lowercase()
         };
         let is_asked_after = || {
@@ -294,11 +297,11 @@ fn late_fill_does_not_outlast_the_release() {
         let proxies: Vec<_> = ports.map(Proxy::start).collect();
         for proxy in &proxies[1..] {
             // The node that misses the lock says so before a majority has kept it.
-            proxy.distance(Duration::from_millis(50));
+            proxy.latency(Duration::from_millis(50));
         }
         let is_filled = Arc::new(AtomicBool::new(false));
         let noted = is_filled.clone();
-        proxies[0].judge(move |request| {
+        proxies[0].inject(move |request| {
             let is_fill = request.get(1).is_some_and(|one| *one == digest.as_bytes());
             noted.fetch_or(is_fill, Ordering::SeqCst);
             match is_fill {
@@ -363,7 +366,7 @@ fn tls_name_replaces_the_announced_address() {
         let cluster = Cluster::start(&setup, &flavor, 3, false);
         let node = cluster.server(0);
         let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
-        let builder = || patient(Client::builder(&url)).root_certificate(node.authority());
+        let builder = || patient(Client::builder(&url)).root_certificate(node.ca_certificate());
         let right = builder().tls_name("redis.internal").connect().await;
         let client = right.unwrap();
         for _ in 0..10 {

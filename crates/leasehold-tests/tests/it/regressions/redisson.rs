@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::redisson::Redisson;
 use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
-use testkit::{Answer, Fault, Flavor, Fleet, Proxy, Redisson as Java, Server};
+use testkit::{Fault, Flavor, Proxy, Redisson as Java, RedissonConfig, Reply, Server};
 
 use super::holding::scripts;
 use crate::redisson::{ENDLESS, client, is_refused, server, take_now, with_newest};
@@ -53,13 +53,13 @@ async fn renew_late(kind: &str, renewal: &str) {
     let judge = move |request: &[Vec<u8>]| {
         let is_script = request[0].starts_with(b"EVAL");
         match is_script && !seen.swap(true, Ordering::SeqCst) {
-            true => Fault::HoldBack,
+            true => Fault::Hold,
             false => Fault::None,
         }
     };
     // The first script after the acquire is the renewal.
     let until_renewed = async || {
-        proxy.judge(judge);
+        proxy.inject(judge);
         eventually("renewed", || held_back.load(Ordering::SeqCst)).await;
     };
     macro_rules! keep {
@@ -81,13 +81,13 @@ async fn renew_late(kind: &str, renewal: &str) {
     let kept = state(&server);
     assert!(!kept.is_empty(), "{kind}");
     let before = scripts(&server);
-    proxy.let_go();
+    proxy.release_held();
     eventually("the renewal arrives", || scripts(&server) > before).await;
     assert_eq!(state(&server), kept, "{kind}: prolonged");
 }
 
 /// All keys with their contents and when they expire.
-fn state(server: &Server) -> Vec<(String, Answer, i64)> {
+fn state(server: &Server) -> Vec<(String, Reply, i64)> {
     let keys = server.ask(&["KEYS", "*job*"]);
     let keys = keys.list().iter().map(|key| key.text().to_owned());
     let mut state: Vec<_> = keys
@@ -95,7 +95,7 @@ fn state(server: &Server) -> Vec<(String, Answer, i64)> {
             let content = match server.ask(&["TYPE", &key]).text() {
                 "hash" => server.ask(&["HGETALL", &key]),
                 "zset" => server.ask(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]),
-                _ => Answer::Nil,
+                _ => Reply::Nil,
             };
             let end = server.ask(&["PEXPIRETIME", &key]).int();
             (key, content, end)
@@ -110,7 +110,7 @@ fn state(server: &Server) -> Vec<(String, Answer, i64)> {
 fn kept_lock_keeps_java_out_until_it_ends() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), ENDLESS));
+        let java = Java::start(version, &RedissonConfig::single(server.port(), ENDLESS));
         run(async {
             let client = client(&url_at(server.port())).await;
             let ours = client.redisson().watchdog(LEASE);

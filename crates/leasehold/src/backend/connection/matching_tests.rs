@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testkit::hold_for_all;
+use testkit::check_property;
 
 use super::matching::*;
 use super::resp::Frame;
@@ -257,7 +257,7 @@ fn harmed(frames: &mut Vec<Frame>, at: usize, harm: Harm) {
 #[test]
 fn no_reply_to_another_request_is_believed() {
     let inputs = (vec(1..4usize, 1..12), any::<prop::sample::Index>(), harm());
-    hold_for_all(20_000, &inputs, |(requests, place, harm)| {
+    check_property(20_000, &inputs, |(requests, place, harm)| {
         let mut matcher = Matcher::default();
         let entering = enter(&mut matcher, &["c"]);
         take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavor::Flavor;
-use crate::resp::{Answer, Connection};
+use crate::resp::{Connection, Reply};
 use crate::server::{Port, Server, Setup, forget_pid, note_pid};
 
 /// The name that the sentinels know the group by.
@@ -41,7 +41,7 @@ const PACE: [&str; 10] = [
 
 /// A master with replicas and sentinels.
 #[derive(Debug)]
-pub struct Group {
+pub struct SentinelGroup {
     servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
 }
@@ -54,7 +54,7 @@ struct Sentinel {
     is_asleep: AtomicBool,
 }
 
-impl Group {
+impl SentinelGroup {
     /// Starts a master, so many replicas, and three sentinels that agree by two; returns when all know
     /// of each other.
     ///
@@ -78,7 +78,7 @@ impl Group {
         let group = Self { servers, sentinels };
         group.until("the sentinels answer", || {
             let mut sentinels = group.sentinels.iter();
-            sentinels.all(|one| one.ask(&PACE) == Answer::Text("OK".to_owned()))
+            sentinels.all(|one| one.ask(&PACE) == Reply::Text("OK".to_owned()))
         });
         group.until("all know of each other", || {
             group.sentinels.iter().all(|sentinel| {
@@ -116,7 +116,7 @@ impl Group {
     /// # Panics
     ///
     /// When it does not.
-    pub fn reset_sentinel(&self, index: usize) {
+    pub fn remove_group(&self, index: usize) {
         self.sentinels[index].tell(&["SENTINEL", "REMOVE", GROUP]);
     }
 
@@ -125,7 +125,7 @@ impl Group {
     /// # Panics
     ///
     /// When it does not.
-    pub fn mislead_sentinel(&self, index: usize, port: u16) {
+    pub fn set_master(&self, index: usize, port: u16) {
         // One that has forgotten it refuses this.
         self.sentinels[index].ask(&["SENTINEL", "REMOVE", GROUP]);
         let monitor = ["SENTINEL", "MONITOR", GROUP, "127.0.0.1"];
@@ -137,9 +137,9 @@ impl Group {
     /// # Panics
     ///
     /// When it does not.
-    pub fn remind_sentinel(&self, index: usize) {
+    pub fn restore_group(&self, index: usize) {
         let sentinel = &self.sentinels[index];
-        self.mislead_sentinel(index, self.servers[self.master()].port());
+        self.set_master(index, self.servers[self.master()].port());
         let patient = PATIENT_MS.to_string();
         let set = ["SENTINEL", "SET", GROUP];
         let settings = [
@@ -175,7 +175,7 @@ impl Group {
     ///
     /// When one does not answer.
     #[must_use]
-    pub fn sentinel_loads(&self) -> Vec<(u32, u64)> {
+    pub fn sentinel_command_counts(&self) -> Vec<(u32, u64)> {
         let load = |one: &Sentinel| {
             let stats = one.ask(&["INFO", "stats"]);
             let mut lines = stats.text().lines();
@@ -190,9 +190,9 @@ impl Group {
 
     /// The sentinels that a client of the library is connected to.
     #[must_use]
-    pub fn asked_sentinels(&self) -> Vec<usize> {
+    pub fn connected_sentinels(&self) -> Vec<usize> {
         let is_asked = |one: &Sentinel| match one.ask(&["CLIENT", "LIST"]) {
-            Answer::Text(list) => list.contains("cmd=sentinel|get-master-addr-by-name"),
+            Reply::Text(list) => list.contains("cmd=sentinel|get-master-addr-by-name"),
             _ => false,
         };
         let sentinels = self.sentinels.iter().enumerate();
@@ -241,7 +241,7 @@ impl Group {
 
     fn master_by(&self, sentinel: &Sentinel) -> Option<usize> {
         let answer = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", GROUP]);
-        let Answer::List(address) = answer else {
+        let Reply::List(address) = answer else {
             return None;
         };
         let port: u16 = address[1].text().parse().expect("a port");
@@ -255,7 +255,7 @@ impl Group {
     /// # Panics
     ///
     /// When they do not within a minute.
-    pub fn until_master_is_not(&self, former: usize) {
+    pub fn wait_for_new_master(&self, former: usize) {
         self.call_down_after(IMPATIENT_MS);
         self.until("another master", || {
             let mut masters = self.sentinels.iter().filter_map(|one| self.master_by(one));
@@ -281,17 +281,17 @@ impl Group {
     /// # Panics
     ///
     /// When that does not happen within a minute.
-    pub fn until_agreed(&self) {
-        self.until("agreed", || self.agreed().is_some());
+    pub fn wait_until_agreed(&self) {
+        self.until("agreed", || self.agreed_master().is_some());
     }
 
     /// The master, if all sentinels that live agree who it is, none of them is about to change it, and it takes writes.
     #[must_use]
-    pub fn agreed(&self) -> Option<usize> {
+    pub fn agreed_master(&self) -> Option<usize> {
         let living = self
             .sentinels
             .iter()
-            .filter(|one| one.ask(&["PING"]) == Answer::Text("PONG".to_owned()));
+            .filter(|one| one.ask(&["PING"]) == Reply::Text("PONG".to_owned()));
         let mut masters = living.map(|one| {
             let calm = one.master_field("flags").as_deref() == Some("master");
             self.master_by(one).filter(|_| calm)
@@ -345,26 +345,26 @@ impl Sentinel {
     }
 
     /// One question; an error where it does not answer.
-    fn ask(&self, args: &[&str]) -> Answer {
+    fn ask(&self, args: &[&str]) -> Reply {
         if self.is_asleep.load(Ordering::SeqCst) {
-            return Answer::Error("it sleeps".to_owned());
+            return Reply::Error("it sleeps".to_owned());
         }
         let asked = Connection::open(self.port.number).and_then(|mut connection| {
             connection.ask(&["AUTH", SENTINEL_PASSWORD])?;
             connection.ask(args)
         });
-        asked.unwrap_or_else(|error| Answer::Error(error.to_string()))
+        asked.unwrap_or_else(|error| Reply::Error(error.to_string()))
     }
 
     fn tell(&self, args: &[&str]) {
-        if let Answer::Error(error) = self.ask(args) {
+        if let Reply::Error(error) = self.ask(args) {
             panic!("{args:?}: {error}");
         }
     }
 
     fn master_field(&self, name: &str) -> Option<String> {
         match self.ask(&["SENTINEL", "MASTER", GROUP]) {
-            Answer::List(fields) => {
+            Reply::List(fields) => {
                 let pairs = fields.chunks_exact(2);
                 let mut found = pairs.filter(|pair| pair[0].text() == name);
                 found.next().map(|pair| pair[1].text().to_owned())
