@@ -1,2 +1,2 @@
-//! Checks the gate at which tasks of one process leave a lock to each other, under schedules that a
-//! machine would hardly ever choose: see `tests/schedules.rs`.
+//! Checks the local hand-off of a lock between tasks of one process, under
+//! random schedules that include rare ones; see `tests/schedules.rs`.

@@ -1,12 +1,15 @@
-//! The library's own gate, with its locks replaced by ones that a random scheduler can interrupt.
+//! Runs the library's local queue under a random scheduler, with its mutex
+//! replaced by one at which the scheduler can switch tasks.
 //!
-//! What stands around it is a model of `lease/hold.rs` and `lease/held.rs` in small: a lock that hands itself on when it is
-//! dropped, a server that one lease at a time has, and somebody who takes leases away. A task that waits for ever is
-//! found by the scheduler, which then has nobody left to run.
+//! A small model of the lease layer surrounds it: a lock that is handed off
+//! when it is dropped, a server that grants one lease at a time, and a task
+//! that revokes leases. The scheduler detects a task that waits forever,
+//! because no other task can run.
 
 #![allow(clippy::unwrap_used)]
 
-// What the gate calls `parking_lot` is this file: its `Mutex` is below.
+// The included file imports its mutex from `parking_lot`. Here that name refers
+// to this crate, which defines `Mutex` below.
 extern crate self as parking_lot;
 
 #[allow(dead_code, unreachable_pub, missing_docs, clippy::duplicate_mod)]
@@ -23,17 +26,17 @@ use shuttle::future::{block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A mutex without poisoning, at which the scheduler may switch.
+/// A mutex without poisoning, at which the scheduler can switch tasks.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// As `parking_lot` does.
+    /// Same as in `parking_lot`.
     pub fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 
-    /// As `parking_lot` does.
+    /// Same as in `parking_lot`.
     pub fn lock(&self) -> shuttle::sync::MutexGuard<'_, T> {
         self.0.lock().unwrap()
     }
@@ -41,13 +44,13 @@ impl<T> Mutex<T> {
 
 type LockGate = Gate<Paper, Lock>;
 
-/// There is one: whoever has it may ask the server.
+/// The state of the leader, the one task that may send requests to the server.
 struct Paper;
 
-/// How often a lock is left to another before it goes back.
+/// How often a lock is handed off before it is released.
 const ROUND: u64 = 3;
 
-/// One holding on the server, shared by those who leave it to each other.
+/// A lease on the server, shared by the tasks that hand it off.
 struct Lease {
     ended: AtomicBool,
     tenure: AtomicU64,
@@ -57,7 +60,7 @@ struct Lease {
 #[derive(Default)]
 struct World {
     server: Mutex<Option<Arc<Lease>>>,
-    /// Who entered last.
+    /// The last holder that entered.
     inside: Mutex<Option<(Arc<Lease>, u64)>>,
     entered: AtomicU64,
 }
@@ -66,7 +69,7 @@ struct Lock {
     lease: Arc<Lease>,
     tenure: u64,
     world: Arc<World>,
-    /// Whether it may be left to another.
+    /// Whether the lock may be handed off.
     wanted: bool,
 }
 
@@ -75,7 +78,7 @@ impl Lease {
         !self.ended.load(Ordering::SeqCst) && self.tenure.load(Ordering::SeqCst) == tenure
     }
 
-    /// False when it had ended before.
+    /// Ends the lease. Returns false if it had already ended.
     fn end(&self) -> bool {
         !self.ended.swap(true, Ordering::SeqCst)
     }
@@ -89,7 +92,7 @@ impl Lease {
 }
 
 impl World {
-    /// Asks until the server gives it.
+    /// Retries until the server grants the lock.
     async fn acquire(self: &Arc<Self>) -> Lock {
         loop {
             if let Some(lock) = self.try_acquire() {
@@ -125,7 +128,7 @@ impl World {
         }
     }
 
-    /// Takes the lock away from whoever has it.
+    /// Revokes the current lease, if any.
     fn take_away(&self) {
         let Some(lease) = self.server.lock().clone() else {
             return;
@@ -136,7 +139,7 @@ impl World {
         }
     }
 
-    /// Asserts that nobody else is inside.
+    /// Asserts that no other valid holder is inside.
     fn enter(&self, lock: &Lock) {
         let mut inside = self.inside.lock();
         if let Some((lease, tenure)) = &*inside {
@@ -166,7 +169,7 @@ impl Lock {
         match gate.hand_on(next) {
             Ok(()) => true,
             Err(mut not_needed) => {
-                // Its drop ends the lease, which is what follows anyway.
+                // Dropping it ends the lease, as the caller does anyway.
                 not_needed.wanted = false;
                 false
             }
@@ -204,7 +207,7 @@ async fn wait(world: &Arc<World>, gate: &Arc<LockGate>, picky: bool) -> Lock {
                 return lock;
             }
             Turn::Lock(mut lock) => {
-                // As one does who asks for more tokens.
+                // Models a request for more tokens.
                 yield_now().await;
                 if !picky && lock.lease.is_valid(lock.tenure) {
                     return lock;
@@ -225,13 +228,13 @@ async fn hold(world: Arc<World>, gate: Arc<LockGate>, picky: bool) {
     }
 }
 
-/// Drops `work` after so many steps.
+/// Polls `work` at most `steps` times, and then drops it.
 async fn at_most(steps: u32, work: impl Future<Output = ()>) {
     let mut work = pin!(work);
-    let mut left = steps;
+    let mut remaining = steps;
     poll_fn(|context| {
-        left = left.saturating_sub(1);
-        match left {
+        remaining = remaining.saturating_sub(1);
+        match remaining {
             0 => Poll::Ready(()),
             _ => work.as_mut().poll(context),
         }
@@ -245,7 +248,7 @@ fn story() {
     let mut tasks = Vec::new();
     for number in 0..4 {
         let work = hold(world.clone(), gate.clone(), number == 2);
-        // One who goes away at any moment, even while it is called.
+        // One task is cancelled at any point, even while it is woken.
         let steps = if number == 1 {
             thread_rng().gen_range(1..12)
         } else {
@@ -265,12 +268,18 @@ fn story() {
             task.await.unwrap();
         }
     });
-    assert!(world.entered.load(Ordering::SeqCst) >= 6, "all were served");
-    assert!(world.server.lock().is_none(), "a lock is left");
+    assert!(
+        world.entered.load(Ordering::SeqCst) >= 6,
+        "a waiter was not served"
+    );
+    assert!(
+        world.server.lock().is_none(),
+        "the server still holds a lock"
+    );
     let free = gate.enter();
     assert!(
         matches!(free, gate::Standing::Called(Turn::Desk(_))),
-        "a desk is left"
+        "the queue still has a leader"
     );
 }
 
@@ -279,11 +288,11 @@ fn schedules() -> usize {
 }
 
 #[test]
-fn nobody_is_forgotten_and_two_never_hold_it() {
+fn exclusive_under_random_schedules() {
     shuttle::check_random(story, schedules());
 }
 
 #[test]
-fn nor_under_schedules_that_hold_one_task_up_for_long() {
+fn exclusive_under_unfair_schedules() {
     shuttle::check_pct(story, schedules(), 4);
 }
