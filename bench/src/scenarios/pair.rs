@@ -1,32 +1,24 @@
-//! An uncontended lock and release: what it costs the server, and how long it takes.
+//! An uncontended pair of acquire and release: its cost to the server and its
+//! latency.
 
 use std::time::Instant;
 
 use testkit::Server;
 
-use super::{position, rows, spent, warm};
+use super::measure::{position, rows, spent, warm};
 use crate::peer::{Contestant, OURS};
 use crate::report::Table;
 
-/// An uncontended lock and release, one at a time.
+/// Measures uncontended pairs, one at a time.
 pub(super) fn pair(server: &Server, short: bool) -> Vec<Table> {
     let (rounds, count) = if short { (3, 300) } else { (9, 2000) };
     let mut contestants = warm(server, Contestant::all());
     let baseline = position(&contestants, OURS);
     let table = |name: &str, title: &str| Table::new(name, title, baseline, rows(&contestants));
     let mut tables = [
-        table(
-            "pair-server",
-            "Uncontended pair: the server's processor time, µs",
-        ),
-        table(
-            "pair-commands",
-            "Uncontended pair: commands that the server executes",
-        ),
-        table(
-            "pair-latency",
-            "Uncontended pair: time until it is released, µs",
-        ),
+        table("pair-server", "Uncontended pair: server CPU time, µs"),
+        table("pair-commands", "Uncontended pair: commands on the server"),
+        table("pair-latency", "Uncontended pair: latency, µs"),
     ];
     for _ in 0..rounds {
         for (at, (_, peer)) in contestants.iter_mut().enumerate() {
