@@ -1,6 +1,6 @@
 // Acquires and releases a redsync lock on one server. Reads the commands
-// "acquire" and "release" from standard input, one per line, and prints "true" or
-// "false" for each. The arguments are the port and the key.
+// "acquire" and "release" from standard input, one per line, and prints "true"
+// or "false" for each. The arguments are the port and the key.
 package main
 
 import (

@@ -148,23 +148,23 @@ impl Cluster {
     }
 
     /// Returns the index of the node that owns `slot`, according to node
-    /// `asked`. Waits until it knows one.
+    /// `observer`. Waits until it knows one.
     ///
     /// # Panics
     ///
     /// If it knows none within a minute.
     #[must_use]
-    pub fn owner(&self, slot: u16, asked: usize) -> usize {
+    pub fn owner(&self, slot: u16, observer: usize) -> usize {
         self.wait_until("the slot has an owner", || {
-            self.known_owner(slot, asked).is_some()
+            self.known_owner(slot, observer).is_some()
         });
-        let owner = self.known_owner(slot, asked);
+        let owner = self.known_owner(slot, observer);
         owner.expect("the owner belongs to this cluster")
     }
 
-    /// Returns the owner of `slot`, if node `asked` knows one.
-    fn known_owner(&self, slot: u16, asked: usize) -> Option<usize> {
-        let ranges = self.servers[asked].ask(&["CLUSTER", "SLOTS"]);
+    /// Returns the owner of `slot`, if node `observer` knows one.
+    fn known_owner(&self, slot: u16, observer: usize) -> Option<usize> {
+        let ranges = self.servers[observer].ask(&["CLUSTER", "SLOTS"]);
         let range = ranges.list().iter().find(|range| {
             let range = range.list();
             range[0].int() <= i64::from(slot) && i64::from(slot) <= range[1].int()
@@ -256,15 +256,15 @@ impl Cluster {
     }
 
     /// Waits until a node other than `former`, which is killed or paused, owns
-    /// `slot`, according to node `asked`. The node timeout is short only during
-    /// this call.
+    /// `slot`, according to node `observer`. The node timeout is short only
+    /// during this call.
     ///
     /// # Panics
     ///
     /// If no failover happens within a minute.
-    pub fn wait_for_new_owner(&self, former: usize, slot: u16, asked: usize) {
+    pub fn wait_for_new_owner(&self, former: usize, slot: u16, observer: usize) {
         self.set_node_timeout(SHORT_TIMEOUT_MS, Some(former));
-        let owner = || self.known_owner(slot, asked);
+        let owner = || self.known_owner(slot, observer);
         self.wait_until("the slot has a new owner", || {
             owner().is_some_and(|owner| owner != former)
         });

@@ -144,7 +144,7 @@ impl Redisson {
             responses: responses.clone(),
         };
         std::thread::spawn(move || responses.collect(output));
-        assert_eq!(redisson.answer("main").text, "ready");
+        assert_eq!(redisson.response("main").text, "ready");
         redisson
     }
 
@@ -164,8 +164,8 @@ impl Redisson {
     ///
     /// If there is none within two minutes.
     #[must_use]
-    pub fn answer(&self, thread: &str) -> Response {
-        self.answer_within(thread, TIMEOUT)
+    pub fn response(&self, thread: &str) -> Response {
+        self.response_within(thread, TIMEOUT)
             .unwrap_or_else(|| panic!("no response of {thread} within {TIMEOUT:?}"))
     }
 
@@ -175,7 +175,7 @@ impl Redisson {
     ///
     /// If another thread has panicked.
     #[must_use]
-    pub fn answer_within(&self, thread: &str, limit: Duration) -> Option<Response> {
+    pub fn response_within(&self, thread: &str, limit: Duration) -> Option<Response> {
         let responses = self.responses.by_thread.lock().expect("no panic");
         let none = |responses: &mut HashMap<String, VecDeque<Response>>| {
             responses.get(thread).is_none_or(VecDeque::is_empty)
@@ -195,7 +195,7 @@ impl Redisson {
     /// If there is none within two minutes.
     pub fn ask(&self, thread: &str, command: &str) -> String {
         self.tell(thread, command);
-        self.answer(thread).text
+        self.response(thread).text
     }
 
     /// Kills the process.

@@ -358,11 +358,11 @@ impl Server {
                 return false;
             }
             let own = format!("process_id:{}\r\n", child.id());
-            let asked = Connection::open(port).and_then(|mut it| it.ask(&["INFO"]));
+            let reply = Connection::open(port).and_then(|mut it| it.ask(&["INFO"]));
             // Another process may use the same port, and a server that is
             // loading its data rejects other commands.
             let is_ready = |info: &str| info.contains(&own) && info.contains("\nloading:0");
-            if matches!(asked, Ok(Reply::Text(info)) if is_ready(&info)) {
+            if matches!(reply, Ok(Reply::Text(info)) if is_ready(&info)) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(10));

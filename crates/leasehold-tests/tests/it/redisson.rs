@@ -158,11 +158,13 @@ impl<'a> Stage<'a> {
     ) -> Response {
         self.java.tell(thread, &order);
         self.java_waits(thread).await;
-        let early = self.java.answer_within(thread, Duration::from_millis(100));
+        let early = self
+            .java
+            .response_within(thread, Duration::from_millis(100));
         assert!(early.is_none(), "{order}: {early:?}");
         let start = Instant::now();
         cause().await;
-        let said = self.java.answer(thread);
+        let said = self.java.response(thread);
         assert!(!said.text.starts_with("error"), "{order}: {said:?}");
         assert!(
             said.text != "false",

@@ -253,7 +253,7 @@ fn faulty_network(upstream: u16, plan: &Plan, number: u64, state: Arc<NetworkSta
         }
         state.faulty_requests.fetch_add(1, Ordering::Relaxed);
         // Most faults keep the connection intact. The others affect every
-        // request in flight, and a network that does so many times a second
+        // request in flight, and a network with many of them per second
         // makes no progress.
         match rng.below(200) {
             0..2 => RequestFault::CutRequest,

@@ -52,7 +52,7 @@ fn those_behind_a_dead_waiter_do_not_spin() {
                 match waiting {
                     Some(waiting) => drop(waiting.await.unwrap().unwrap()),
                     None => {
-                        assert_eq!(java.answer("a").text, "ok");
+                        assert_eq!(java.response("a").text, "ok");
                         assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
                     }
                 }
@@ -100,7 +100,7 @@ fn a_living_waiter_keeps_its_place_however_long_others_hold() {
                 held.give_back().await;
                 // Either way it is ours first, and then Java's.
                 drop(waiting.expect("it waits").await.unwrap().unwrap());
-                assert_eq!(java.answer("a").text, "ok");
+                assert_eq!(java.response("a").text, "ok");
                 assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
             }
         });
@@ -150,7 +150,7 @@ async fn until_both_wait(stage: &Stage<'_>, thread: &str, name: &str) {
 async fn redisson_strands_its_own_waiters(stage: &Stage<'_>) {
     let (java, server) = (stage.java, stage.servers[0]);
     let stays_asleep = |thread: &str| {
-        let said = java.answer_within(thread, Duration::from_millis(1500));
+        let said = java.response_within(thread, Duration::from_millis(1500));
         assert!(said.is_none(), "{thread}: {said:?}");
     };
 
@@ -174,7 +174,7 @@ async fn redisson_strands_its_own_waiters(stage: &Stage<'_>) {
     assert_eq!(java.ask("a", "lock write/unlock downgraded"), "ok");
     stays_asleep("b");
     assert_eq!(java.ask("a", "lock read/unlock downgraded"), "ok");
-    assert_eq!(java.answer("b").text, "ok");
+    assert_eq!(java.response("b").text, "ok");
 }
 
 async fn a_message_that_never_comes_costs_a_poll_and_not_for_ever(
@@ -200,7 +200,7 @@ async fn a_message_that_never_comes_costs_a_poll_and_not_for_ever(
     assert!(start.elapsed() < limit, "{:?}", start.elapsed());
     drop(one);
     // Our release was announced, so Java's waiter goes on.
-    assert_eq!(java.answer("a").text, "ok");
+    assert_eq!(java.response("a").text, "ok");
 }
 
 async fn a_downgrade_lets_waiting_readers_in(stage: &Stage<'_>, limit: Duration) {
@@ -214,7 +214,7 @@ async fn a_downgrade_lets_waiting_readers_in(stage: &Stage<'_>, limit: Duration)
     let first = writing.downgrade().await.unwrap();
     let second = reading.await.unwrap().unwrap();
     assert!(start.elapsed() < limit, "{:?}", start.elapsed());
-    let said = java.answer("a");
+    let said = java.response("a");
     assert_eq!(said.text, "ok");
     assert!((said.at - start) < limit * 2, "{:?}", said.at - start);
     // And it is a reader as any other.
@@ -231,7 +231,7 @@ async fn a_latch_that_is_deleted_opens_for_those_who_wait(stage: &Stage<'_>) {
     java.tell("a", "latch await latch 60000");
     stage.java_waits("a").await;
     assert!(latch.delete().await.unwrap());
-    assert_eq!(java.answer("a").text, "true");
+    assert_eq!(java.response("a").text, "true");
 }
 
 async fn a_fair_lock_that_was_lost_is_told_when_it_is_released(stage: &Stage<'_>) {

@@ -370,7 +370,7 @@ fn lock_of_a_killed_holder_ends_within_its_watchdog() {
                 tokio::time::sleep(WATCHDOG * 2).await;
                 worker.kill();
                 let killed = Instant::now();
-                let taken = java.answer(&meeting.thread("a"));
+                let taken = java.response(&meeting.thread("a"));
                 assert_eq!(taken.text, "ok");
                 let waited = taken.at - killed;
                 // The lease was renewed up to a third of it ago; the other side asks again when it ends.

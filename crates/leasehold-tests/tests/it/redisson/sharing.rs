@@ -201,8 +201,8 @@ pub(super) async fn spin_lock_is_found_free(stage: &Stage<'_>) {
         "{waited:?}"
     );
     java.tell("a", &order("lock"));
-    let early = java.answer_within("a", Duration::from_millis(300));
+    let early = java.response_within("a", Duration::from_millis(300));
     assert!(early.is_none(), "{early:?}");
     held.give_back().await;
-    assert_eq!(java.answer("a").text, "ok");
+    assert_eq!(java.response("a").text, "ok");
 }

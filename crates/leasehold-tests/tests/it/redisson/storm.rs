@@ -87,7 +87,7 @@ fn rage(server: &Server, version: &str, kinds: &'static str, length: Duration, k
         assert!(said.starts_with("held "), "{said}");
     }
     for thread in THREADS {
-        let said = java.answer(thread).text;
+        let said = java.response(thread).text;
         assert!(said.starts_with("held "), "{said}");
     }
     println!(

@@ -321,7 +321,7 @@ async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace>
     let guard = match first {
         Some(first) => Some(first.await.unwrap().unwrap()),
         None => {
-            assert_eq!(java.answer(&thread("first")).text, "ok");
+            assert_eq!(java.response(&thread("first")).text, "ok");
             None
         }
     };
@@ -343,7 +343,7 @@ async fn a_line(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Trace>
     wait(3).await;
     match between {
         Some(between) => assert!(between.await.unwrap().is_err()),
-        None => assert_eq!(java.answer(&thread("between")).text, "false"),
+        None => assert_eq!(java.response(&thread("between")).text, "false"),
     }
     wait(2).await;
     traces.push(witness.trace());

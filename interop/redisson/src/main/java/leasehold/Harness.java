@@ -77,7 +77,7 @@ public final class Harness {
     }
 
     /**
-     * Sets a name mapper that adds a prefix. Uses reflection, because Redisson 4
+     * Sets a name mapper that adds a prefix. Uses reflection, since Redisson 4
      * moved the interface to another package.
      */
     private static void prefix(Object servers, String prefix) throws ReflectiveOperationException {

@@ -37,7 +37,7 @@ final class Verbs {
     }
 
     /**
-     * {@code waits THREAD}: returns whether the thread is parked until a message
+     * {@code waits THREAD}: returns whether a thread is parked until a message
      * arrives. Redisson may miss a message that arrives just before.
      */
     private static boolean waits(String thread) {
