@@ -7,7 +7,7 @@ use crate::history::Event;
 /// votes of a quorum's node, and the tokens of Redisson's fenced locks.
 const PERMANENT: [&str; 4] = [
     "leasehold:token:",
-    "leasehold:standing:",
+    "leasehold:voter:",
     "leasehold:votes:",
     "redisson_lock_token:",
 ];

@@ -289,7 +289,7 @@ fn is_voter(server: &Server) -> bool {
     let ask = |words: &[&str]| Connection::open(server.port()).and_then(|mut it| it.ask(words));
     let (Ok(Reply::Text(info)), Ok(Reply::List(keys))) = (
         ask(&["INFO", "server"]),
-        ask(&["KEYS", "leasehold:standing:*"]),
+        ask(&["KEYS", "leasehold:voter:*"]),
     ) else {
         return false;
     };
