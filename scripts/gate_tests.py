@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the gate's tests and a minute of fault injection, several programs at a time, and shows the slowest tests.
+"""Runs the gate's tests and a minute of fault injection.
 
-Builds what is missing. Ends with 1 when a test fails or a program does not end. `LEASEHOLD_SERVERS` names the servers,
-`LEASEHOLD_SCALE` multiplies repetitions. `scripts/deep` runs the tests that measure time.
+Runs several programs at a time, and prints the slowest tests. Builds what is
+missing. Exits with 1 if a test fails or a program does not exit.
+LEASEHOLD_SERVERS names the servers, LEASEHOLD_SCALE multiplies repetitions.
+`scripts/deep` runs the tests that measure time.
 """
 
 import json
@@ -17,18 +19,18 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
-# Programs whose tests wait for servers more than they compute, with the number of tests at a time. Each runs beside
-# the others; the rest run one after the other.
-WAITING = {"it": 12, "cli": 6}
+# Programs whose tests mostly wait for servers, with the number of concurrent
+# tests. These programs run in parallel; the rest run one after the other.
+PARALLEL = {"it": 12, "cli": 6}
 
-# Longer than a program takes on a slow machine that stalls.
+# Longer than a program takes on a slow machine with stalls.
 LIMIT = 1800
 
 TEST = re.compile(r"^test (\S+) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?", re.M)
 
 
 class Program:
-    """A test program, and what came of it."""
+    """A test program and its results."""
 
     def __init__(self, name, command, folder):
         self.name, self.command, self.folder = name, command, folder
@@ -36,7 +38,7 @@ class Program:
 
     def run(self):
         start = time.monotonic()
-        # What libtest reports of time is behind an unstable option.
+        # The reporting of times by libtest is unstable.
         environment = dict(os.environ, RUST_BACKTRACE="0", RUSTC_BOOTSTRAP="1")
         running = subprocess.Popen(
             self.command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -57,15 +59,15 @@ class Program:
             if seconds:
                 self.slow.append((float(seconds), f"{self.name} {name}"))
         if status != 0 and not self.failed:
-            self.failed.append(f"ended with {status}")
+            self.failed.append(f"exited with {status}")
 
-    def shows(self):
-        """Where the output tells why tests failed."""
+    def failures(self):
+        """Returns the part of the output that explains the failures."""
         return self.output[max(self.output.find("\nfailures:\n"), 0) :][-20000:]
 
 
 class FaultInjection(Program):
-    """A minute of fault injection: fails when a promise is broken, or when the run is too slow to prove anything."""
+    """A minute of fault injection. Fails if a promise is broken or the run is void."""
 
     def __init__(self):
         plan = ROOT / "crates" / "torture" / "plans" / "gate.toml"
@@ -77,7 +79,7 @@ class FaultInjection(Program):
 
 
 def built(*words):
-    """The test programs of the workspace, built with all others: name, path, folder."""
+    """Builds the workspace, and yields its test programs: name, path, folder."""
     command = ["cargo", "build", "--locked", "--all-targets", "--message-format=json", *(words or ["--workspace"])]
     messages = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.splitlines()
     for message in map(json.loads, messages):
@@ -88,19 +90,19 @@ def built(*words):
         yield name, message["executable"], folder
 
 
-def of_the_gate():
+def gate_programs():
     for name, path, folder in built():
-        words = [path, f"--test-threads={WAITING.get(name, 2)}", "-Zunstable-options", "--report-time"]
+        words = [path, f"--test-threads={PARALLEL.get(name, 2)}", "-Zunstable-options", "--report-time"]
         yield Program(name, words, folder)
     yield FaultInjection()
 
 
 def run_all(programs):
-    """Runs all: programs that wait for servers beside each other and beside the rest."""
+    """Runs parallel programs concurrently, and the rest one after the other."""
     lanes = {}
     for program in programs:
-        beside = program.name in WAITING or isinstance(program, FaultInjection)
-        lanes.setdefault(program.name if beside else "rest", []).append(program)
+        is_parallel = program.name in PARALLEL or isinstance(program, FaultInjection)
+        lanes.setdefault(program.name if is_parallel else "rest", []).append(program)
     threads = [threading.Thread(target=lambda lane=lane: [one.run() for one in lane]) for lane in lanes.values()]
     for thread in threads:
         thread.start()
@@ -109,14 +111,14 @@ def run_all(programs):
 
 
 def main():
-    programs = list(of_the_gate())
+    programs = list(gate_programs())
     run_all(programs)
     print("\nThe slowest tests:")
     for seconds, name in sorted((entry for program in programs for entry in program.slow), reverse=True)[:20]:
         print(f"{seconds:8.1f} s  {name}")
     for program in programs:
         if program.failed or isinstance(program, FaultInjection):
-            print(f"\n{program.name}: failed: {', '.join(program.failed) or 'none'}\n{program.shows()}")
+            print(f"\n{program.name}: failed: {', '.join(program.failed) or 'none'}\n{program.failures()}")
     passed, failed = (sum(count) for count in zip(*((one.passed, len(one.failed)) for one in programs)))
     print(f"\n{passed} passed, {failed} failed", flush=True)
     sys.exit(1 if failed or not passed else 0)

@@ -1,9 +1,13 @@
-//! What locks cost, beside everything a user could pick instead.
+//! Benchmarks of Leasehold against other lock libraries.
 //!
-//! `cargo run --release` in this folder measures all scenarios on one server and writes tables, JSON and plots to `out`;
-//! names of scenarios as arguments measure only those, `--short` a small part of each, and `--page` measures more and writes it
-//! into `docs/benchmarks.md` too. Rounds are interleaved, and ratios are made within a round: what is shown is their
-//! median, with the smallest and largest. The server's cost is its own processor time and its own count of commands.
+//! `cargo run --release` in this folder measures all scenarios on one server
+//! and writes tables, JSON and plots to `out`. Arguments select scenarios by
+//! name. `--short` measures a small part of each. `--page` also measures other
+//! servers, and writes `docs/benchmarks.md`.
+//!
+//! Rounds are interleaved, and ratios are computed within a round. A table
+//! shows their median, minimum and maximum. The server's cost is its own CPU
+//! time and its own count of commands.
 
 mod page;
 mod peer;
@@ -39,7 +43,9 @@ fn main() {
     }
     if page {
         for flavor in ["redis-8.6", "valkey-9.1"] {
-            tables.extend(scenarios::elsewhere(&Server::start(&Flavor::named(flavor))));
+            tables.extend(scenarios::other_servers(&Server::start(&Flavor::named(
+                flavor,
+            ))));
         }
         page::write(server.name(), &tables);
     }

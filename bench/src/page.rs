@@ -1,15 +1,17 @@
-//! The page of results: `page.md` with each line `@TABLE` replaced by that table and its plot, and each line `=TABLE` by the
-//! table alone, whose rows are of different units.
+//! The page of results, generated from `page.md`.
+//!
+//! A line `@TABLE` is replaced by a table and its plot. A line `=TABLE` is
+//! replaced by the table alone, whose rows have different units.
 
 use std::path::Path;
 
 use crate::report::Table;
 
-/// Writes `docs/benchmarks.md`, and the plots beside it.
+/// Writes `docs/benchmarks.md` and its plots.
 ///
 /// # Panics
 ///
-/// When a table that the page names was not measured.
+/// If a table of the page was not measured.
 pub(crate) fn write(server: &str, tables: &[Table]) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let docs = here.join("../docs");

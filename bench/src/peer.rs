@@ -1,19 +1,19 @@
-//! The programs that lock, each a process that is told what to do; see `peers/README.md`.
+//! The peers: processes that acquire locks on command; see `peers/README.md`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// One way to lock.
+/// A lock implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contestant {
-    /// As tables call it.
+    /// The name in tables.
     pub(crate) name: &'static str,
     folder: &'static str,
     library: &'static str,
-    /// Whether it only sends commands, and waits for no lock.
+    /// Whether it only sends commands, and cannot wait for a lock.
     pub(crate) bare: bool,
-    /// Whether its runtime has one thread, where it has one at all.
+    /// Whether its tokio runtime has a single thread.
     one_thread: bool,
 }
 
@@ -27,14 +27,14 @@ const fn contestant(name: &'static str, folder: &'static str, library: &'static 
     }
 }
 
-/// What all are compared with.
+/// The baseline of comparisons.
 pub(crate) const OURS: Contestant = contestant("leasehold Mutex", "rust", "leasehold");
 pub(crate) const FAIR: Contestant = contestant("leasehold FairMutex", "rust", "fair");
 const ONE_THREAD: Contestant = Contestant {
     one_thread: true,
     ..contestant("leasehold Mutex, one thread", "rust", "leasehold")
 };
-/// Every kind of ours, and the fair lock of Redisson's.
+/// Every kind of Leasehold, and Redisson's fair lock.
 pub(crate) const KINDS: [Contestant; 6] = [
     OURS,
     FAIR,
@@ -43,13 +43,10 @@ pub(crate) const KINDS: [Contestant; 6] = [
     contestant("leasehold RwLock, writing", "rust", "write"),
     contestant("Redisson fair lock (Java)", "java", "fair"),
 ];
-/// The same with hand-on turned off.
-pub(crate) const OURS_ALONE: Contestant = contestant(
-    "leasehold Mutex, no local hand-off",
-    "rust",
-    "leasehold-off",
-);
-pub(crate) const FAIR_ALONE: Contestant =
+/// The mutexes without local hand-off.
+pub(crate) const OURS_NO_HANDOFF: Contestant =
+    contestant("leasehold Mutex, no local hand-off", "rust", "leasehold-off");
+pub(crate) const FAIR_NO_HANDOFF: Contestant =
     contestant("leasehold FairMutex, no local hand-off", "rust", "fair-off");
 pub(crate) const ENGINE: Contestant = Contestant {
     bare: true,
@@ -80,16 +77,13 @@ const ALL: [Contestant; 14] = [
 ];
 
 impl Contestant {
-    /// Those that were built here; says which were not.
+    /// Returns the contestants that are built, and prints the others.
     pub(crate) fn all() -> Vec<Self> {
-        let (there, missing): (Vec<_>, Vec<_>) = ALL.into_iter().partition(Self::is_built);
+        let (built, missing): (Vec<_>, Vec<_>) = ALL.into_iter().partition(Self::is_built);
         for contestant in missing {
-            println!(
-                "left out: {} is not built; run peers/build",
-                contestant.name
-            );
+            println!("skipped: {} is not built; run peers/build", contestant.name);
         }
-        there
+        built
     }
 
     fn is_built(&self) -> bool {
@@ -130,7 +124,7 @@ impl Contestant {
         command
     }
 
-    /// Starts it, connected.
+    /// Starts a process, and waits until it is connected.
     pub(crate) fn start(&self, port: u16) -> Peer {
         let mut child = self
             .command(port)
@@ -138,20 +132,20 @@ impl Contestant {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .expect("the peer");
-        let orders = child.stdin.take().expect("piped");
-        let answers = BufReader::new(child.stdout.take().expect("piped"));
+            .expect("the peer starts");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
         let mut peer = Peer {
             child,
-            orders,
-            answers,
+            input,
+            output,
         };
         assert_eq!(peer.line(), "ready", "{}", self.name);
         peer
     }
 }
 
-/// Debian's own has redis-py.
+/// Debian's Python, which has redis-py.
 const PYTHON: &str = "/usr/bin/python3";
 
 fn with_program(interpreter: &str, program: &str) -> Command {
@@ -164,27 +158,28 @@ fn peers() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")
 }
 
-/// Built beside this program.
+/// Returns the path of the Rust peer, in the folder of this program.
 fn rust() -> PathBuf {
     std::env::current_exe()
         .expect("this program")
         .with_file_name("peer")
 }
 
-/// A process that locks.
+/// A process that acquires locks.
 pub(crate) struct Peer {
     child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
 }
 
 impl Peer {
-    pub(crate) fn tell(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").expect("the peer lives");
+    /// Sends a command without waiting for its response.
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.input, "{command}").expect("the peer is running");
     }
 
-    /// What it answers, up to `done`.
-    pub(crate) fn answer(&mut self) -> Vec<String> {
+    /// Reads the response of a command, up to `done`.
+    pub(crate) fn response(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         loop {
             match self.line() {
@@ -194,22 +189,23 @@ impl Peer {
         }
     }
 
-    pub(crate) fn ask(&mut self, order: &str) -> Vec<String> {
-        self.tell(order);
-        self.answer()
+    /// Sends a command and returns its response.
+    pub(crate) fn ask(&mut self, command: &str) -> Vec<String> {
+        self.tell(command);
+        self.response()
     }
 
-    /// The numbers of the only line that it answers.
-    pub(crate) fn numbers(&mut self, order: &str) -> Vec<f64> {
-        let lines = self.ask(order);
+    /// Sends a command, and returns the numbers of its response.
+    pub(crate) fn numbers(&mut self, command: &str) -> Vec<f64> {
+        let lines = self.ask(command);
         let words = lines.iter().flat_map(|line| line.split(' '));
         words.map(|word| word.parse().expect("a number")).collect()
     }
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        let read = self.answers.read_line(&mut line).expect("a pipe");
-        assert!(read > 0, "the peer has ended");
+        let read = self.output.read_line(&mut line).expect("a pipe");
+        assert!(read > 0, "the peer has exited");
         line.trim_end().to_owned()
     }
 }

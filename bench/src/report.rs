@@ -1,35 +1,35 @@
-//! Tables: as text for people, as JSON for programs, as a plot for the page.
+//! Tables of results, as Markdown, JSON and plots.
 
 use std::path::Path;
 
 use plotters::prelude::*;
 use serde_json::json;
 
-/// What one contestant came to in each round.
+/// The results of one contestant, by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) rounds: Vec<f64>,
 }
 
-/// One thing that was measured.
+/// The results of one measurement.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// A word, for files.
+    /// The name of its files.
     pub(crate) name: String,
-    /// What was measured, with its unit.
+    /// The quantity and its unit.
     pub(crate) title: String,
-    /// Which row all are divided by; `None` where the figures stand for themselves.
+    /// The row that all rows are divided by, if any.
     pub(crate) baseline: Option<usize>,
     pub(crate) rows: Vec<Row>,
 }
 
-/// The median and the extremes.
+/// The median, minimum and maximum.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     median: f64,
-    least: f64,
-    most: f64,
+    min: f64,
+    max: f64,
 }
 
 impl Spread {
@@ -38,8 +38,8 @@ impl Spread {
         values.sort_by(f64::total_cmp);
         Self {
             median: values[values.len() / 2],
-            least: values[0],
-            most: values[values.len() - 1],
+            min: values[0],
+            max: values[values.len() - 1],
         }
     }
 }
@@ -59,7 +59,7 @@ impl Table {
         }
     }
 
-    /// Each round's figure divided by the baseline's in the same round.
+    /// Returns the results divided by those of the baseline in the same round.
     fn ratios(&self, row: &Row) -> Option<Spread> {
         let baseline = &self.rows[self.baseline?].rounds;
         Some(Spread::of(
@@ -93,15 +93,15 @@ impl Table {
                     "| {} | {median} | **{}** | {} to {} |",
                     row.name,
                     figure(ratio.median),
-                    figure(ratio.least),
-                    figure(ratio.most)
+                    figure(ratio.min),
+                    figure(ratio.max)
                 ),
                 None => {
                     format!(
                         "| {} | {median} | {} to {} |",
                         row.name,
-                        figure(own.least),
-                        figure(own.most)
+                        figure(own.min),
+                        figure(own.max)
                     )
                 }
             });
@@ -123,15 +123,16 @@ impl Table {
             .expect("drawn");
     }
 
-    /// A bar for each row, the longest at the top; logarithmic, since peers differ by orders of magnitude.
+    /// Draws a bar per row. The axis is logarithmic, since peers differ by
+    /// orders of magnitude.
     pub(crate) fn plot(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         let value = |row: &Row| match self.ratios(row) {
             Some(ratio) => ratio.median,
             None => Spread::of(row.rounds.iter().copied()).median,
         };
         let values: Vec<_> = self.rows.iter().map(|row| value(row).max(1e-6)).collect();
-        let most = values.iter().copied().fold(f64::MIN, f64::max) * 1.6;
-        let least = values.iter().copied().fold(f64::MAX, f64::min) / 1.6;
+        let max = values.iter().copied().fold(f64::MIN, f64::max) * 1.6;
+        let min = values.iter().copied().fold(f64::MAX, f64::min) / 1.6;
         let height = 90 + 30 * u32::try_from(self.rows.len())?;
         let root = SVGBackend::new(path, (860, height)).into_drawing_area();
         root.fill(&WHITE)?;
@@ -141,7 +142,7 @@ impl Table {
             .margin(12)
             .x_label_area_size(34)
             .y_label_area_size(230)
-            .build_cartesian_2d((least..most).log_scale(), (0..rows - 1).into_segmented())?;
+            .build_cartesian_2d((min..max).log_scale(), (0..rows - 1).into_segmented())?;
         let axis = match self.baseline {
             Some(at) => format!("relative to {}", self.rows[at].name),
             None => "as measured".to_owned(),
@@ -166,16 +167,16 @@ impl Table {
             .draw()?;
         for (at, (value, row)) in values.iter().zip(&self.rows).enumerate() {
             let at = rows - 1 - i32::try_from(at)?;
-            let colour = if row.name.starts_with("leasehold") {
+            let color = if row.name.starts_with("leasehold") {
                 RGBColor(31, 110, 178)
             } else {
                 RGBColor(160, 160, 160)
             };
             let corners = [
-                (least, SegmentValue::Exact(at)),
+                (min, SegmentValue::Exact(at)),
                 (*value, SegmentValue::Exact(at + 1)),
             ];
-            let mut bar = Rectangle::new(corners, colour.filled());
+            let mut bar = Rectangle::new(corners, color.filled());
             bar.set_margin(5, 5, 0, 0);
             chart.draw_series([bar])?;
             let label = Text::new(
@@ -190,7 +191,7 @@ impl Table {
     }
 }
 
-/// Three digits that count.
+/// Formats a value with three significant digits.
 fn figure(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

@@ -1,5 +1,8 @@
-"""Holds and releases redis-py's Lock, a word at a time: "acquire" and "release" are answered "true" or "false". Its
-arguments are the port and the key."""
+"""Acquires and releases redis-py's Lock.
+
+Reads the commands "acquire" and "release" from standard input, one per line,
+and prints "true" or "false" for each. The arguments are the port and the key.
+"""
 
 import sys
 

@@ -1,5 +1,6 @@
-// Holds and releases a lock of redlock on one server, a word at a time: "acquire" and "release" are answered "true" or
-// "false". Its arguments are the port and the key.
+// Acquires and releases a redlock lock on one server. Reads the commands
+// "acquire" and "release" from standard input, one per line, and prints "true"
+// or "false" for each. The arguments are the port and the key.
 import { createInterface } from "node:readline";
 import { Redis } from "ioredis";
 import Redlock from "redlock";

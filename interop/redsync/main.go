@@ -1,5 +1,6 @@
-// Holds and releases a lock of redsync on one server, a word at a time: "acquire" and "release" are answered "true" or
-// "false". Its arguments are the port and the key.
+// Acquires and releases a redsync lock on one server. Reads the commands
+// "acquire" and "release" from standard input, one per line, and prints "true"
+// or "false" for each. The arguments are the port and the key.
 package main
 
 import (
@@ -18,7 +19,7 @@ func main() {
 	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", address) }}
 	locks := redsync.New(adapter.NewPool(pool))
 	mutex := locks.NewMutex(os.Args[2], redsync.WithExpiry(30*time.Second), redsync.WithTries(1),
-		// A stalled machine is not a failed lock.
+		// Tolerates a stalled machine.
 		redsync.WithTimeoutFactor(0.5))
 	words := bufio.NewScanner(os.Stdin)
 	for words.Scan() {

@@ -1,4 +1,4 @@
-// Go's redsync on one server; see ../README.md.
+// redsync (Go) on one server; see ../README.md.
 package main
 
 import (
@@ -54,9 +54,9 @@ func hand(locks *redsync.Redsync, name string, count int) {
 	for i := 0; i < count; i++ {
 		mutex := locks.NewMutex(name, redsync.WithExpiry(30*time.Second), redsync.WithTries(1<<30))
 		must(mutex.Lock())
-		taken := clock()
+		acquired := clock()
 		time.Sleep(4 * time.Millisecond)
-		times = append(times, [2]int64{taken, clock()})
+		times = append(times, [2]int64{acquired, clock()})
 		_, err := mutex.Unlock()
 		must(err)
 		time.Sleep(time.Millisecond)

@@ -7,7 +7,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** Redisson's watchdog lock or fair lock; see ../README.md. */
+/** Redisson's lock or fair lock on one server; see ../README.md. */
 public final class Peer {
     private static RedissonClient client;
     private static boolean fair;

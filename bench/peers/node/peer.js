@@ -1,4 +1,4 @@
-// Node's redlock on one server; see ../README.md.
+// redlock (Node.js) on one server; see ../README.md.
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Redis } from "ioredis";
@@ -20,9 +20,9 @@ async function hand(name, count) {
   const times = [];
   for (let i = 0; i < count; i++) {
     const lock = await redlock.acquire([name], 30_000);
-    const taken = process.hrtime.bigint();
+    const acquired = process.hrtime.bigint();
     await sleep(4);
-    times.push(`${taken} ${process.hrtime.bigint()}`);
+    times.push(`${acquired} ${process.hrtime.bigint()}`);
     await lock.release();
     await sleep(1);
   }
@@ -31,8 +31,8 @@ async function hand(name, count) {
 
 console.log("ready");
 for await (const line of createInterface({ input: process.stdin })) {
-  const [order, name, ...numbers] = line.split(" ");
-  await (order === "pairs" ? pairs : hand)(name, ...numbers.map(Number));
+  const [command, name, ...numbers] = line.split(" ");
+  await (command === "pairs" ? pairs : hand)(name, ...numbers.map(Number));
   console.log("done");
 }
 process.exit(0);

@@ -1,4 +1,4 @@
-"""redis-py's Lock; see ../README.md."""
+"""redis-py's Lock on one server; see ../README.md."""
 
 import sys
 import threading
@@ -28,13 +28,13 @@ def hand(name, count):
     times = []
     for _ in range(count):
         lock.acquire()
-        taken = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        acquired = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         time.sleep(0.004)
-        times.append((taken, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
+        times.append((acquired, time.clock_gettime_ns(time.CLOCK_MONOTONIC)))
         lock.release()
         time.sleep(0.001)
-    for taken, released in times:
-        print(taken, released)
+    for acquired, released in times:
+        print(acquired, released)
 
 
 print("ready", flush=True)

@@ -1,12 +1,13 @@
-//! From one process to another.
+//! Hand-over latency between processes.
 
 use testkit::Server;
 
-use super::{position, rows, warm};
+use super::measure::{position, rows, warm};
 use crate::peer::{Contestant, OURS};
 use crate::report::Table;
 
-/// From the release in one process to the holding in another.
+/// Measures the time from a release in one process to the acquisition in
+/// another.
 pub(super) fn hand(server: &Server, short: bool) -> Vec<Table> {
     let (rounds, count) = if short { (1, 20) } else { (5, 60) };
     let waiting = Contestant::all()
@@ -25,13 +26,13 @@ pub(super) fn hand(server: &Server, short: bool) -> Vec<Table> {
     ];
     for round in 0..rounds {
         for (at, ((_, one), other)) in sides.iter_mut().zip(&mut others).enumerate() {
-            let order = format!("hand hand:{at}:{round} {count}");
-            one.tell(&order);
-            other.tell(&order);
-            let (one, other) = (one.answer(), other.answer());
+            let command = format!("hand hand:{at}:{round} {count}");
+            one.tell(&command);
+            other.tell(&command);
+            let (one, other) = (one.response(), other.response());
             let gaps = gaps(&one, &other);
-            for (table, of_hundred) in tables.iter_mut().zip([50, 99]) {
-                let gap = gaps[(gaps.len() * of_hundred / 100).min(gaps.len() - 1)];
+            for (table, percentile) in tables.iter_mut().zip([50, 99]) {
+                let gap = gaps[(gaps.len() * percentile / 100).min(gaps.len() - 1)];
                 table.rows[at].rounds.push(gap / 1000.0);
             }
         }
@@ -39,13 +40,14 @@ pub(super) fn hand(server: &Server, short: bool) -> Vec<Table> {
     tables.into()
 }
 
-/// The times between a release by one side and the next holding by the other, in order.
+/// Returns the sorted times between a release by one side and the next
+/// acquisition by the other.
 fn gaps(one: &[String], other: &[String]) -> Vec<f64> {
     let times = |lines: &[String], side: u8| {
         let parse = |line: &String| {
-            let (taken, released) = line.split_once(' ').expect("two times");
+            let (acquired, released) = line.split_once(' ').expect("two times");
             (
-                taken.parse::<i64>().expect("a time"),
+                acquired.parse::<i64>().expect("a time"),
                 released.parse::<i64>().expect("a time"),
                 side,
             )

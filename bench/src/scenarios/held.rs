@@ -1,12 +1,12 @@
-//! Leases that one client keeps.
+//! The cost of holding many leases.
 
 use testkit::Server;
 
-use super::{row, spent};
+use super::measure::{row, spent};
 use crate::peer::{Contestant, FAIR, OURS, Peer};
 use crate::report::{Row, Table};
 
-/// Many leases that one client keeps.
+/// Measures many leases that one client renews.
 pub(super) fn held(server: &Server, short: bool) -> Vec<Table> {
     let (seconds, sizes): (_, &[u32]) = if short {
         (2, &[1000])
@@ -23,7 +23,7 @@ pub(super) fn held(server: &Server, short: bool) -> Vec<Table> {
     tables
 }
 
-/// For ten minutes.
+/// Measures 100,000 leases for ten minutes.
 pub(super) fn kept(server: &Server, short: bool) -> Vec<Table> {
     let seconds = if short { 20 } else { 600 };
     let mut table = keep(server, OURS, 100_000, seconds);
@@ -35,16 +35,16 @@ fn keep(server: &Server, kind: Contestant, count: u32, seconds: u32) -> Table {
     server.tell(&["FLUSHALL"]);
     let mut peer = kind.start(server.port());
     let mut probe = OURS.start(server.port());
-    let (quiet, quiet_cpu) = beside(server, &mut probe, seconds.min(60).div_ceil(3));
+    let (quiet, quiet_cpu) = probe_latency(server, &mut probe, seconds.min(60).div_ceil(3));
     let memory = server.info("used_memory");
     let own = peer.numbers("self")[1];
     let valid = peer.numbers(&format!("hold held {count}"))[0];
-    assert_eq!(valid, f64::from(count), "some were lost at once");
+    assert_eq!(valid, f64::from(count), "some leases were lost immediately");
     let per_lock = (server.info("used_memory") - memory) / f64::from(count);
     let in_client = (peer.numbers("self")[1] - own) * 1024.0 / f64::from(count);
     let bare = bare_key(server);
     let before = peer.numbers("self")[0];
-    let (busy, busy_cpu) = beside(server, &mut probe, seconds);
+    let (busy, busy_cpu) = probe_latency(server, &mut probe, seconds);
     let cpu = (peer.numbers("self")[0] - before) / (f64::from(seconds) * 1e6);
     let lost = f64::from(count) - peer.numbers("valid")[0];
     let figures = [
@@ -72,15 +72,17 @@ fn keep(server: &Server, kind: Contestant, count: u32, seconds: u32) -> Table {
     }
 }
 
-/// The p99 of another client's pairs in nanoseconds, and the share of a core that the server was busy.
-fn beside(server: &Server, probe: &mut Peer, seconds: u32) -> (f64, f64) {
+/// Returns the p99 of another client's pairs in nanoseconds, and the CPU time
+/// of the server as a share of a core.
+fn probe_latency(server: &Server, probe: &mut Peer, seconds: u32) -> (f64, f64) {
     let before = spent(server).0;
     let times = probe.numbers(&format!("latency probe {}", seconds * 1000));
     let busy = (spent(server).0 - before) / (f64::from(seconds) * 1e6);
     (times[1], busy)
 }
 
-/// What a `SET NX PX` key with a name as long and a value of 40 bytes takes.
+/// Returns the memory of a `SET NX PX` key with a name of the same length and a
+/// value of 40 bytes.
 fn bare_key(server: &Server) -> f64 {
     const KEYS: u32 = 10_000;
     let before = server.info("used_memory");
@@ -90,7 +92,7 @@ fn bare_key(server: &Server) -> f64 {
         let value = "0123456789abcdef0123456789abcdef01234567";
         connection
             .ask(&["SET", &name, value, "NX", "PX", "600000"])
-            .expect("an answer");
+            .expect("a reply");
     }
     (server.info("used_memory") - before) / f64::from(KEYS)
 }

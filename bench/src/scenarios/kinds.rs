@@ -1,12 +1,13 @@
-//! What each kind of lock costs the server while no owner waits, beside a mutex.
+//! The server's cost of each kind of lock without contention, relative to a
+//! mutex.
 
 use testkit::Server;
 
-use super::{position, rows, spent, warm};
+use super::measure::{position, rows, spent, warm};
 use crate::peer::{KINDS, OURS};
 use crate::report::Table;
 
-/// Different locks of every kind, one at a time and 64 in flight.
+/// Measures different locks of every kind, one at a time and 64 in flight.
 pub(super) fn kinds(server: &Server, short: bool) -> Vec<Table> {
     let (rounds, pairs) = if short { (2, 1024) } else { (7, 8192) };
     let mut contestants = warm(server, KINDS.to_vec());

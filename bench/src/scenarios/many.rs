@@ -1,14 +1,14 @@
-//! Different locks at the same time, over one connection.
+//! Concurrent acquisitions of different locks over one connection.
 
 use std::time::Instant;
 
 use testkit::Server;
 
-use super::{position, rows, spent, warm};
+use super::measure::{position, rows, spent, warm};
 use crate::peer::{Contestant, ENGINE, OURS};
 use crate::report::Table;
 
-/// Different locks at the same time.
+/// Measures different numbers of locks at the same time.
 pub(super) fn many(server: &Server, short: bool) -> Vec<Table> {
     match short {
         true => many_at_a_time(server, 2, &[64], 2048),
@@ -16,7 +16,8 @@ pub(super) fn many(server: &Server, short: bool) -> Vec<Table> {
     }
 }
 
-/// The server's own cost shows where its pipelines are full: one at a time, it is mostly reading and writing.
+/// Measures throughput and the server's cost. That cost is visible only with
+/// full pipelines: with one lock at a time, the server mostly reads and writes.
 pub(super) fn many_at_a_time(
     server: &Server,
     rounds: u32,
@@ -28,7 +29,7 @@ pub(super) fn many_at_a_time(
     let mut tables = Vec::new();
     for tasks in sizes {
         let (mut speed, mut cost) = (rows(&contestants), rows(&contestants));
-        let mut together = rows(&contestants);
+        let mut batch = rows(&contestants);
         for _ in 0..rounds {
             for (at, (contestant, peer)) in contestants.iter_mut().enumerate() {
                 let quick = contestant.name.starts_with("leasehold") || contestant.bare;
@@ -43,7 +44,7 @@ pub(super) fn many_at_a_time(
                     .rounds
                     .push((after.0 - before.0) / f64::from(count));
                 let reads = server.info("total_reads_processed") - reads;
-                together[at].rounds.push((after.1 - before.1) / reads);
+                batch[at].rounds.push((after.1 - before.1) / reads);
             }
         }
         tables.push(Table::new(
@@ -62,7 +63,7 @@ pub(super) fn many_at_a_time(
             format!("many-{tasks}-together"),
             format!("Different locks, {tasks} at a time: commands executed per read of the socket"),
             None,
-            together,
+            batch,
         ));
     }
     tables

@@ -1,14 +1,15 @@
-//! An uncontended lock and release: what it costs the server, and how long it takes.
+//! An uncontended pair of acquire and release: its cost to the server and its
+//! latency.
 
 use std::time::Instant;
 
 use testkit::Server;
 
-use super::{position, rows, spent, warm};
+use super::measure::{position, rows, spent, warm};
 use crate::peer::{Contestant, OURS};
 use crate::report::Table;
 
-/// An uncontended lock and release, one at a time.
+/// Measures uncontended pairs, one at a time.
 pub(super) fn pair(server: &Server, short: bool) -> Vec<Table> {
     let (rounds, count) = if short { (3, 300) } else { (9, 2000) };
     let mut contestants = warm(server, Contestant::all());

@@ -1,49 +1,49 @@
-//! One lock that many processes wait for.
+//! A lock with many waiting processes.
 
 use std::time::{Duration, Instant};
 
 use testkit::Server;
 
-use super::{row, spent};
+use super::measure::{row, spent};
 use crate::peer::{FAIR, OURS};
 use crate::report::{Row, Table};
 
-/// One lock that many processes wait for: what each time costs that it is handed over.
+/// Measures the cost of each hand-over of a lock with many waiting processes.
 pub(super) fn waiting(server: &Server, short: bool) -> Vec<Table> {
     let (rounds, sizes): (_, &[usize]) = if short {
         (1, &[10])
     } else {
         (3, &[10, 100, 500])
     };
-    let most = sizes[sizes.len() - 1];
+    let max = sizes[sizes.len() - 1];
     let mut holder = FAIR.start(server.port());
-    let mut peers: Vec<_> = (0..most).map(|_| FAIR.start(server.port())).collect();
+    let mut peers: Vec<_> = (0..max).map(|_| FAIR.start(server.port())).collect();
     let named = |size: &usize| row(format!("{size} processes waiting"));
     let mut requests: Vec<Row> = sizes.iter().map(named).collect();
     let mut times = requests.clone();
     for _ in 0..rounds {
         for (at, size) in sizes.iter().enumerate() {
-            holder.ask("hold line 1");
+            holder.ask("hold queue 1");
             for peer in &mut peers[..*size] {
-                peer.tell("once line:0");
+                peer.tell("once queue:0");
             }
-            while in_line(server) < *size {
+            while queue_length(server) < *size {
                 std::thread::sleep(Duration::from_millis(20));
             }
             let (before, start) = (scripts_called(server), Instant::now());
             holder.ask("drop");
             for peer in &mut peers[..*size] {
-                peer.answer();
+                peer.response();
             }
-            let (took, handed) = (start.elapsed(), *size as f64);
+            let (took, hand_overs) = (start.elapsed(), *size as f64);
             requests[at]
                 .rounds
-                .push((scripts_called(server) - before) / handed);
-            times[at].rounds.push(took.as_secs_f64() * 1e6 / handed);
+                .push((scripts_called(server) - before) / hand_overs);
+            times[at].rounds.push(took.as_secs_f64() * 1e6 / hand_overs);
         }
     }
     drop(peers);
-    let burden = burden(server, most, if short { 1 } else { 10 });
+    let idle = idle_cost(server, max, if short { 1 } else { 10 });
     let table = |name: &str, title: &str, rows| Table::new(name, title, None, rows);
     vec![
         table(
@@ -58,14 +58,14 @@ pub(super) fn waiting(server: &Server, short: bool) -> Vec<Table> {
         ),
         table(
             "waiting-burden",
-            &format!("What {most} processes that only wait cost the server"),
-            burden,
+            &format!("Cost to the server of {max} waiting processes"),
+            idle,
         ),
     ]
 }
 
-/// What a process costs the server that does nothing but wait.
-fn burden(server: &Server, processes: usize, seconds: u32) -> Vec<Row> {
+/// Returns the server's cost of each process that only waits.
+fn idle_cost(server: &Server, processes: usize, seconds: u32) -> Vec<Row> {
     let mut all = Vec::new();
     for kind in [OURS, FAIR] {
         let mut holder = kind.start(server.port());
@@ -94,21 +94,21 @@ fn burden(server: &Server, processes: usize, seconds: u32) -> Vec<Row> {
         }
         holder.ask("drop");
         for peer in &mut peers {
-            peer.answer();
+            peer.response();
         }
     }
     all
 }
 
-/// How many stand in lines on the server.
-fn in_line(server: &Server) -> usize {
+/// Returns the number of queue entries on the server.
+fn queue_length(server: &Server) -> usize {
     let keys = server.ask(&["KEYS", "leasehold:queue:*"]);
-    let length = |key: &testkit::Answer| server.ask(&["ZCARD", key.text()]).int();
+    let length = |key: &testkit::Reply| server.ask(&["ZCARD", key.text()]).int();
     let lengths = keys.list().iter().map(length);
     usize::try_from(lengths.sum::<i64>()).expect("a length")
 }
 
-/// Every request for a lock with a line is a script.
+/// Returns the number of script calls: every request for a queued lock is one.
 fn scripts_called(server: &Server) -> f64 {
     let stats = server.ask(&["INFO", "commandstats"]);
     let called = stats.text().lines().filter_map(|line| {

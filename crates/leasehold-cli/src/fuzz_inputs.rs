@@ -6,7 +6,7 @@
 use clap::Parser;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testkit::hold_for_all;
+use testkit::check_property;
 
 use crate::args::Cli;
 use crate::{duration, settings};
@@ -63,7 +63,7 @@ fn malformed_arguments_do_not_panic() {
         1 => "-{0,2}[a-z]{0,8}=?.{0,8}",
         1 => ".{0,12}",
     ];
-    hold_for_all(2_000, &vec(arg, 0..9), |args| {
+    check_property(2_000, &vec(arg, 0..9), |args| {
         let args = ["leasehold".to_owned()].into_iter().chain(args);
         if let Err(error) = Cli::try_parse_from(args) {
             let _ = error.to_string();
@@ -78,7 +78,7 @@ fn malformed_files_do_not_panic() {
         "\\[{1,2}[a-z]{0,5}\\]{1,2}",
         ".{0,30}",
     ];
-    hold_for_all(2_000, &vec(line, 0..6), |lines| {
+    check_property(2_000, &vec(line, 0..6), |lines| {
         let _ = settings::ConfigFile::parse(&lines.join("\n"));
     });
 }
@@ -86,7 +86,7 @@ fn malformed_files_do_not_panic() {
 #[test]
 fn malformed_durations_do_not_panic() {
     let text = prop_oneof!["-?[0-9]{0,25}(\\.[0-9]{0,20})?(ms|s|m|h|d|w)?", ".{0,12}"];
-    hold_for_all(5_000, &text, |text: String| {
+    check_property(5_000, &text, |text: String| {
         if let Ok(parsed) = duration::parse(&text) {
             let _ = duration::format(parsed);
         }

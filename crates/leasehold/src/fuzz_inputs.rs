@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testkit::hold_for_all;
+use testkit::check_property;
 
 use crate::backend::{Reply, ServerError, ServerErrorKind, Target, Tls};
 use crate::owner::{Owner, Token};
@@ -31,7 +31,7 @@ const CLIENT: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
 fn urls_are_parsed_or_rejected() {
-    hold_for_all(5_000, &url(), |url| {
+    check_property(5_000, &url(), |url| {
         if let Err(error) = Target::new(&url, &Tls::default(), LEASE) {
             assert!(!error.to_string().contains(SECRET), "{error}");
         }
@@ -99,7 +99,7 @@ fn names_are_accepted_or_rejected() {
         2 => "[{}:*?\\[\\]\\\\\0\r\n]{0,12}",
         1 => "a{900,1100}",
     ];
-    hold_for_all(5_000, &name, |name: String| {
+    check_property(5_000, &name, |name: String| {
         for space in &spaces {
             let _ = space.pattern(&name);
             if let Ok(keys) = space.lock(&name) {
@@ -114,7 +114,7 @@ fn names_are_accepted_or_rejected() {
 
 #[test]
 fn replies_are_parsed_or_rejected() {
-    hold_for_all(3_000, &vec(reply(), 0..5), |replies| {
+    check_property(3_000, &vec(reply(), 0..5), |replies| {
         for kind in kinds() {
             read_as_kind(&*kind, &replies);
         }
@@ -267,7 +267,7 @@ fn messages_are_parsed_or_rejected() {
         vec(any::<u8>(), 0..80),
         "[0-9a-f]{0,34}( [0-9]{0,22}){0,4}".prop_map(String::into_bytes),
     ];
-    hold_for_all(5_000, &message, |message| {
+    check_property(5_000, &message, |message| {
         let _ = crate::protocol::Grant::read(&message);
         let _ = String::from_utf8_lossy(&message).parse::<Owner>();
     });

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 #[cfg(test)]
 thread_local! {
-    static SEEDED: RefCell<Option<testkit::Dice>> = const { RefCell::new(None) };
+    static SEEDED: RefCell<Option<testkit::SeededRng>> = const { RefCell::new(None) };
 }
 
 /// Returns 64 random bits, suitable for secrets.
@@ -30,14 +30,14 @@ pub(crate) fn next_f64() -> f64 {
 /// Derives all further numbers of this thread from `seed`.
 #[cfg(test)]
 pub(crate) fn seed(seed: u64) {
-    SEEDED.set(Some(testkit::Dice::new(seed)));
+    SEEDED.set(Some(testkit::SeededRng::new(seed)));
 }
 
 #[cfg(test)]
 fn seeded_bits() -> Option<u64> {
     SEEDED.with_borrow_mut(|seeded| {
-        let dice = seeded.as_mut()?;
-        let mut byte = || u8::try_from(dice.below(256)).unwrap_or_default();
+        let rng = seeded.as_mut()?;
+        let mut byte = || u8::try_from(rng.below(256)).unwrap_or_default();
         Some(u64::from_ne_bytes(std::array::from_fn(|_| byte())))
     })
 }

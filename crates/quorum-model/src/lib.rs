@@ -1,9 +1,12 @@
-//! The protocol by which a majority of independent nodes keeps a lock, small enough to try every order of events.
+//! A model of the quorum protocol, small enough to check every order of events.
 //!
-//! The protocol itself is in `crates/leasehold/lua/quorum` and `crates/leasehold/src/protocol/tally.rs`; this is its shape: who
-//! asks whom under which token, what a node remembers, and what may happen in between. Messages are delayed,
-//! reordered and lost at will, clients choose their tokens from clocks that say anything, and nodes are started
-//! again without their data. Time is left out except for what the leases promise: a node forgets a holder only
-//! when that holder has stopped counting on it.
+//! The protocol itself is in `crates/leasehold/lua/quorum` and
+//! `crates/leasehold/src/protocol/tally.rs`. The model covers which client
+//! sends which token to which node, what a node remembers, and what may happen
+//! in between. Messages are delayed, reordered and lost. Clients choose their
+//! tokens arbitrarily, as from unsynchronized clocks. Nodes restart without
+//! their data. The model omits time except for what leases guarantee: a node
+//! forgets a holder only after that holder has stopped relying on it.
 //!
-//! See `tests/exhaustive.rs` for what is checked, among them two schemes that are wrong.
+//! See `tests/exhaustive` for the model and the properties. It includes two
+//! schemes that are wrong, to show that the check detects them.

@@ -1,7 +1,8 @@
-/* Moves the wall clock of one process while it runs, loaded into it by LD_PRELOAD.
+/* Moves the wall clock of a running process. Loaded with LD_PRELOAD.
  *
- * The file named by CLOCK_OFFSET holds one 64-bit number, in microseconds, which is added to whatever the
- * process reads. Clocks that cannot be set, such as the monotonic one, are left alone. */
+ * The file CLOCK_OFFSET holds a 64-bit offset in microseconds, which is added
+ * to the real-time clock. Other clocks, such as the monotonic one, are left
+ * alone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -14,9 +15,9 @@
 
 static int64_t offset_us(void) {
     static volatile int64_t *shared;
-    static int looked;
-    if (!looked) {
-        looked = 1;
+    static int opened;
+    if (!opened) {
+        opened = 1;
         const char *path = getenv("CLOCK_OFFSET");
         int file = path ? open(path, O_RDONLY) : -1;
         if (file >= 0) {
@@ -31,7 +32,7 @@ static int64_t offset_us(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
-    /* Not through libc: its own function is the one that is replaced here. */
+    /* A direct system call, since this replaces libc's function. */
     int failed = (int)syscall(SYS_clock_gettime, clock, now);
     if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
         int64_t us = (int64_t)now->tv_sec * 1000000 + now->tv_nsec / 1000 + offset_us();

@@ -1,10 +1,11 @@
-//! A wall clock that a test can move under a running server.
+//! A wall clock of a running server that a test can set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The library that is loaded into the server, compiled once per test program.
+/// Returns the library that is preloaded into the server, compiled once per
+/// test program.
 fn shim() -> &'static Path {
     static SHIM: OnceLock<PathBuf> = OnceLock::new();
     SHIM.get_or_init(|| {
@@ -16,12 +17,12 @@ fn shim() -> &'static Path {
             .args([&library, &source])
             .status();
         let done = compiled.is_ok_and(|status| status.success());
-        assert!(done, "a C compiler is needed to move a server's clock");
+        assert!(done, "setting a server's clock requires a C compiler");
         library
     })
 }
 
-/// Has `server` read its clock through the file at `offset`.
+/// Makes `server` add the offset in the file at `offset` to its clock.
 pub(crate) fn attach(server: &mut Command, offset: &Path) {
     if !offset.exists() {
         set(offset, 0);
@@ -29,9 +30,9 @@ pub(crate) fn attach(server: &mut Command, offset: &Path) {
     server.env("LD_PRELOAD", shim()).env("CLOCK_OFFSET", offset);
 }
 
-/// Moves the clock to so many microseconds from the right one.
+/// Sets the offset of the clock in microseconds.
 pub(crate) fn set(offset: &Path, micros: i64) {
-    // In place: the server has the file mapped.
+    // Overwrites in place: the server has the file mapped.
     let file = std::fs::OpenOptions::new()
         .create(true)
         .truncate(false)

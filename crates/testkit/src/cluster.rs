@@ -1,28 +1,28 @@
-//! A cluster of masters with a replica each: real processes, as the servers are.
+//! A cluster of masters with one replica each.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::flavor::Flavor;
-use crate::resp::Answer;
+use crate::resp::Reply;
 use crate::server::{Port, Server, Setup};
 
-/// How long a node is silent before the others call it down: so long that a machine that stalls does not cause a
+/// The node timeout: long enough that a stalled machine does not cause a
 /// failover.
-const PATIENT_MS: u32 = 20_000;
+const NODE_TIMEOUT_MS: u32 = 20_000;
 
-/// The same while the cluster starts, which goes by it too, and while a failover is waited for.
-const IMPATIENT_MS: u32 = 2500;
+/// The node timeout while the cluster starts and while a failover is expected.
+const SHORT_TIMEOUT_MS: u32 = 2500;
 
 const SLOTS: usize = 16_384;
 
-/// A cluster; the slots are divided evenly among its masters at the start.
+/// A cluster. The slots are divided evenly among its masters at the start.
 #[derive(Debug)]
 pub struct Cluster {
     /// Masters first, then their replicas in the same order.
     servers: Vec<Server>,
     masters: usize,
-    /// Where the nodes talk to each other.
+    /// The ports of the cluster bus.
     _buses: Vec<Port>,
 }
 
@@ -31,10 +31,10 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// When it does not come up within a minute.
+    /// If the cluster is not up within a minute.
     #[must_use]
     pub fn start(setup: &Setup, flavor: &Flavor, masters: usize, replicated: bool) -> Self {
-        let timeout = IMPATIENT_MS.to_string();
+        let timeout = SHORT_TIMEOUT_MS.to_string();
         let count = if replicated { masters * 2 } else { masters };
         let buses: Vec<_> = (0..count).map(|_| Port::free()).collect();
         let servers: Vec<_> = buses
@@ -44,9 +44,11 @@ impl Cluster {
                 let setup = setup.option("cluster-node-timeout", &timeout);
                 let setup = setup.option("cluster-port", &bus.number.to_string());
                 let setup = setup.option("cluster-replica-validity-factor", "0");
-                // Else the death of one master stops all of them until it is replaced.
+                // Otherwise the death of one master stops all of them until it
+                // is replaced.
                 let setup = setup.option("cluster-require-full-coverage", "no");
-                // A replica is shown to clients once it has had something, be it a ping, from its master.
+                // A replica is listed for clients after the first message from
+                // its master, such as a ping.
                 let setup = setup.option("repl-ping-replica-period", "1");
                 setup.option("repl-diskless-sync-delay", "0").start(flavor)
             })
@@ -64,14 +66,14 @@ impl Cluster {
         }
         for (index, replica) in cluster.servers.iter().enumerate().skip(masters) {
             let master = cluster.id(index - masters);
-            cluster.until("known to its replica", || {
-                replica.ask(&["CLUSTER", "REPLICATE", &master]) == Answer::Text("OK".to_owned())
+            cluster.wait_until("each replica knows its master", || {
+                replica.ask(&["CLUSTER", "REPLICATE", &master]) == Reply::Text("OK".to_owned())
             });
         }
-        cluster.until("up everywhere", || {
+        cluster.wait_until("every node is up", || {
             cluster.servers.iter().all(|one| cluster.is_up(one))
         });
-        cluster.call_down_after(PATIENT_MS, None);
+        cluster.set_node_timeout(NODE_TIMEOUT_MS, None);
         cluster
     }
 
@@ -84,7 +86,7 @@ impl Cluster {
             let port = other.port().to_string();
             server.tell(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
-        self.until("acquainted", || {
+        self.wait_until("all nodes know each other", || {
             self.servers.iter().all(|server| {
                 let nodes = server.ask(&["CLUSTER", "NODES"]);
                 let known = nodes
@@ -113,7 +115,7 @@ impl Cluster {
         linked && complete && info.text().contains("cluster_state:ok")
     }
 
-    /// `host:port` of every node, with commas in between.
+    /// Returns `host:port` of every node, separated by commas.
     #[must_use]
     pub fn hosts(&self) -> String {
         let hosts = self.servers.iter();
@@ -123,13 +125,13 @@ impl Cluster {
         hosts.join(",")
     }
 
-    /// The node at `index`.
+    /// Returns the node at `index`.
     #[must_use]
     pub fn server(&self, index: usize) -> &Server {
         &self.servers[index]
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
@@ -140,26 +142,29 @@ impl Cluster {
         self.servers[index].kill();
     }
 
-    /// Starts the node at `index` again.
+    /// Restarts the node at `index`.
     pub fn restart(&mut self, index: usize) {
         self.servers[index].restart();
     }
 
-    /// The index of the node that `asked` says has `slot`, as soon as it knows one.
+    /// Returns the index of the node that owns `slot`, according to node
+    /// `observer`. Waits until it knows one.
     ///
     /// # Panics
     ///
-    /// When it does not within a minute.
+    /// If it knows none within a minute.
     #[must_use]
-    pub fn owner(&self, slot: u16, asked: usize) -> usize {
-        self.until("an owner", || self.known_owner(slot, asked).is_some());
-        let owner = self.known_owner(slot, asked);
-        owner.expect("a slot that is served by one of ours")
+    pub fn owner(&self, slot: u16, observer: usize) -> usize {
+        self.wait_until("the slot has an owner", || {
+            self.known_owner(slot, observer).is_some()
+        });
+        let owner = self.known_owner(slot, observer);
+        owner.expect("the owner belongs to this cluster")
     }
 
-    /// The same, if the node knows one.
-    fn known_owner(&self, slot: u16, asked: usize) -> Option<usize> {
-        let ranges = self.servers[asked].ask(&["CLUSTER", "SLOTS"]);
+    /// Returns the owner of `slot`, if node `observer` knows one.
+    fn known_owner(&self, slot: u16, observer: usize) -> Option<usize> {
+        let ranges = self.servers[observer].ask(&["CLUSTER", "SLOTS"]);
         let range = ranges.list().iter().find(|range| {
             let range = range.list();
             range[0].int() <= i64::from(slot) && i64::from(slot) <= range[1].int()
@@ -169,11 +174,11 @@ impl Cluster {
         servers.position(|server| i64::from(server.port()) == port)
     }
 
-    /// The slot of a key.
+    /// Returns the slot of a key.
     ///
     /// # Panics
     ///
-    /// When no node answers.
+    /// If no node is running.
     #[must_use]
     pub fn slot(&self, key: &str) -> u16 {
         let server = self.servers.iter().find(|server| server.is_running());
@@ -184,17 +189,20 @@ impl Cluster {
         u16::try_from(slot).expect("a slot")
     }
 
-    /// Moves `slot` from one master to another, key by key, as the servers' own tools do.
+    /// Moves `slot` from one master to another, key by key, as the servers' own
+    /// tools do.
     ///
-    /// It waits until the masters know of each other's last moves: a claim is as strong as the epoch the claimant took for
-    /// it, the highest that it had heard of and one more. One who had not heard of the last takes too low a one, and by
-    /// the next old message the slot is nobody's: each of two nodes names the other, for ever.
+    /// First waits until the masters agree on their configuration epochs. A
+    /// node claims a slot with the highest epoch it knows plus one. If it
+    /// missed the last move, that epoch is too low, and an old message can undo
+    /// the claim: the slot has no owner, as each of two nodes redirects to the
+    /// other permanently.
     ///
     /// # Panics
     ///
-    /// When a node refuses.
+    /// If a node returns an error.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
-        self.until("of one mind", || self.is_of_one_mind());
+        self.wait_until("the masters agree", || self.masters_agree());
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (source_id, target_id) = (self.id(from), self.id(to));
         let number = slot.to_string();
@@ -209,7 +217,7 @@ impl Cluster {
                 break;
             }
             let port = target.port().to_string();
-            let keys: Vec<_> = keys.list().iter().map(Answer::text).collect();
+            let keys: Vec<_> = keys.list().iter().map(Reply::text).collect();
             let head = ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"];
             source.tell(&[&head, keys.as_slice()].concat());
         }
@@ -219,14 +227,15 @@ impl Cluster {
         masters.for_each(|server| set_slot(server, &["NODE", &target_id]));
     }
 
-    /// Moves `slot`, which has no keys, from one master to another. The former node sleeps meanwhile, and learns of
-    /// the move among the requests that lie in its sockets when it wakes.
+    /// Moves `slot`, which has no keys, from one master to another while the
+    /// source is paused for `pause`. The source processes the move among the
+    /// requests that are pending in its sockets when it resumes.
     ///
     /// # Panics
     ///
-    /// When a node refuses.
-    pub fn move_slot_asleep(&self, slot: u16, from: usize, to: usize, sleep: Duration) {
-        self.until("of one mind", || self.is_of_one_mind());
+    /// If a node returns an error.
+    pub fn move_slot_while_paused(&self, slot: u16, from: usize, to: usize, pause: Duration) {
+        self.wait_until("the masters agree", || self.masters_agree());
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (source_id, target_id) = (self.id(from), self.id(to));
         let number = slot.to_string();
@@ -235,33 +244,34 @@ impl Cluster {
         target.tell(&words(["IMPORTING"], &source_id));
         source.tell(&words(["MIGRATING"], &target_id));
         let mut control = source.connect();
-        control.ask(&["PING"]).expect("a node that is up");
+        control.ask(&["PING"]).expect("the node is up");
         source.pause();
         let moved = control.send(&words(["NODE"], &target_id));
         target.tell(&words(["NODE"], &target_id));
-        std::thread::sleep(sleep);
+        std::thread::sleep(pause);
         source.resume();
         moved.and_then(|()| control.receive()).expect("a reply");
         let masters = self.servers.iter().filter(|server| server.is_master());
         masters.for_each(|server| server.tell(&words(["NODE"], &target_id)));
     }
 
-    /// Waits until another node than `former`, which is dead or paused, has `slot`, as `asked` sees it. Only while
-    /// this waits do the nodes notice soon that one of them is down.
+    /// Waits until a node other than `former`, which is killed or paused, owns
+    /// `slot`, according to node `observer`. The node timeout is short only
+    /// during this call.
     ///
     /// # Panics
     ///
-    /// When that does not happen within a minute.
-    pub fn until_owner_is_not(&self, former: usize, slot: u16, asked: usize) {
-        self.call_down_after(IMPATIENT_MS, Some(former));
-        let owner = || self.known_owner(slot, asked);
-        self.until("another owner", || {
+    /// If no failover happens within a minute.
+    pub fn wait_for_new_owner(&self, former: usize, slot: u16, observer: usize) {
+        self.set_node_timeout(SHORT_TIMEOUT_MS, Some(former));
+        let owner = || self.known_owner(slot, observer);
+        self.wait_until("the slot has a new owner", || {
             owner().is_some_and(|owner| owner != former)
         });
-        self.call_down_after(PATIENT_MS, Some(former));
+        self.set_node_timeout(NODE_TIMEOUT_MS, Some(former));
     }
 
-    fn call_down_after(&self, millis: u32, except: Option<usize>) {
+    fn set_node_timeout(&self, millis: u32, except: Option<usize>) {
         let setting = ["CONFIG", "SET", "cluster-node-timeout", &millis.to_string()];
         for (index, server) in self.servers.iter().enumerate() {
             if Some(index) != except && server.is_running() {
@@ -270,15 +280,16 @@ impl Cluster {
         }
     }
 
-    /// Whether all masters know the same epochs of all masters, no two of them alike.
-    fn is_of_one_mind(&self) -> bool {
+    /// Returns whether all masters see the same configuration epochs, and no
+    /// two masters share one.
+    fn masters_agree(&self) -> bool {
         let masters = self.servers.iter().filter(|server| server.is_master());
-        let mut minds = masters.map(|server| epochs(server.ask(&["CLUSTER", "NODES"]).text()));
-        let Some(first) = minds.next() else {
+        let mut views = masters.map(|server| epochs(server.ask(&["CLUSTER", "NODES"]).text()));
+        let Some(first) = views.next() else {
             return false;
         };
         let distinct: HashSet<_> = first.values().collect();
-        distinct.len() == first.len() && minds.all(|mind| mind == first)
+        distinct.len() == first.len() && views.all(|view| view == first)
     }
 
     fn id(&self, index: usize) -> String {
@@ -288,16 +299,19 @@ impl Cluster {
             .to_owned()
     }
 
-    fn until(&self, what: &str, condition: impl Fn() -> bool) {
+    fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
         while !condition() {
-            assert!(Instant::now() < end, "never: {what}");
+            assert!(
+                Instant::now() < end,
+                "timed out after a minute waiting until {what}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// The epoch of each master, by its name, as one of them sees it.
+/// Parses the configuration epoch of each master, by its node ID.
 fn epochs(nodes: &str) -> HashMap<String, u64> {
     let epoch = |line: &str| {
         let words: Vec<_> = line.split(' ').collect();

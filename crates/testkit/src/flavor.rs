@@ -1,36 +1,39 @@
-//! The server programs of this machine: which versions of Redis and Valkey tests run against.
+//! The versions of Redis and Valkey installed on this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// A server program found on this machine.
+/// A version of a server installed on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flavor {
-    /// As in `redis-7.0`.
+    /// The name and version, such as `redis-7.0`.
     pub name: String,
     pub(crate) program: PathBuf,
 }
 
 impl Flavor {
-    /// Every server found: the one on the path, and those that `scripts/get-servers` unpacked into the folder
-    /// named by `LEASEHOLD_SERVERS` (else `servers` at the top of the project). `LEASEHOLD_REQUIRE` names the
-    /// servers to use, in place of all.
+    /// Returns every server found: the one in `PATH`, and those that
+    /// `scripts/get-servers` unpacked into the folder `LEASEHOLD_SERVERS`
+    /// (`servers` at the top of the project by default). `LEASEHOLD_REQUIRE`
+    /// restricts the servers to those it names.
     ///
     /// # Panics
     ///
-    /// When there is none, or one that is required is missing: a suite that ran against nothing must not pass.
+    /// If none is found or a required one is missing: a suite without servers
+    /// must not pass.
     #[must_use]
     pub fn all() -> Vec<Self> {
         static FOUND: OnceLock<Vec<Flavor>> = OnceLock::new();
         FOUND.get_or_init(find).clone()
     }
 
-    /// The one that tests use which need only one: `LEASEHOLD_SERVER`, else the first found.
+    /// Returns the server for tests that need only one: `LEASEHOLD_SERVER`, or
+    /// the first found.
     ///
     /// # Panics
     ///
-    /// When it is not there.
+    /// If it is not installed.
     #[must_use]
     pub fn one() -> Self {
         let all = Self::all();
@@ -40,15 +43,15 @@ impl Flavor {
         }
     }
 
-    /// The one of that name.
+    /// Returns the server with this name.
     ///
     /// # Panics
     ///
-    /// When it is not there.
+    /// If it is not installed.
     #[must_use]
     pub fn named(name: &str) -> Self {
         let found = Self::all().into_iter().find(|flavor| flavor.name == name);
-        found.unwrap_or_else(|| panic!("no server `{name}` here"))
+        found.unwrap_or_else(|| panic!("server `{name}` is not installed"))
     }
 }
 
@@ -59,10 +62,10 @@ fn find() -> Vec<Flavor> {
     let required = std::env::var("LEASEHOLD_REQUIRE").unwrap_or_default();
     let required: Vec<_> = required.split_whitespace().collect();
     for name in &required {
-        let is_there = found.iter().any(|flavor| flavor.name == *name);
+        let is_found = found.iter().any(|flavor| flavor.name == *name);
         assert!(
-            is_there,
-            "{name} is required but not there; run scripts/get-servers"
+            is_found,
+            "{name} is required but not installed; run scripts/get-servers"
         );
     }
     found.retain(|flavor| required.is_empty() || required.contains(&flavor.name.as_str()));
@@ -73,22 +76,23 @@ fn find() -> Vec<Flavor> {
     found
 }
 
-/// The distribution's own server, named after the version it reports.
+/// Finds the server in `PATH`, named by the version it reports.
 fn on_path() -> Vec<Flavor> {
     ["redis", "valkey"]
         .iter()
-        .filter_map(|line| {
-            let program = PathBuf::from(format!("{line}-server"));
+        .filter_map(|product| {
+            let program = PathBuf::from(format!("{product}-server"));
             let output = Command::new(&program).arg("--version").output().ok()?;
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
             let version = text.split("v=").nth(1)?.split_whitespace().next()?;
             let short: Vec<_> = version.split('.').take(2).collect();
-            let name = format!("{line}-{}", short.join("."));
+            let name = format!("{product}-{}", short.join("."));
             Some(Flavor { name, program })
         })
         .collect()
 }
 
+/// Finds the servers that `scripts/get-servers` unpacked.
 fn unpacked() -> Vec<Flavor> {
     let folder = std::env::var_os("LEASEHOLD_SERVERS").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../servers"),
@@ -101,8 +105,8 @@ fn unpacked() -> Vec<Flavor> {
         .filter_map(|entry| {
             let path = entry.ok()?.path();
             let name = path.file_name()?.to_str()?.to_owned();
-            let line = name.split('-').next()?;
-            let program = path.join(format!("bin/{line}-server"));
+            let product = name.split('-').next()?;
+            let program = path.join(format!("bin/{product}-server"));
             program.exists().then_some(Flavor { name, program })
         })
         .collect()

@@ -1,7 +1,7 @@
-//! A network between a client and a server that can be made to fail, request by request.
+//! A proxy between a client and a server that injects network faults.
 //!
-//! Runs on a thread of its own, so that a test may block its own runtime. It understands frames: a
-//! fault is chosen for each request by what the request says.
+//! The proxy decodes frames, so a test can choose a fault for each request by
+//! its content. It runs on its own thread, so a test may block its runtime.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,37 +15,38 @@ use tokio::sync::{Notify, watch};
 
 use crate::resp::{arguments, frame_length};
 
-/// What happens to one request.
+/// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It waits this long before it goes on; later ones of the same connection wait behind it.
+    /// Delays the request, and later ones on the same connection behind it.
     Delay(Duration),
-    /// It waits until [`Proxy::let_go`], and then reaches the server even if its client has gone.
-    HoldBack,
-    /// The connection is closed before it reaches the server.
+    /// Holds the request until [`Proxy::release_held`]. It reaches the server
+    /// even if its client has disconnected.
+    Hold,
+    /// Closes the connection before the request reaches the server.
     CutRequest,
-    /// It reaches the server; the connection is closed instead of its answer.
+    /// Closes the connection instead of delivering the reply.
     CutReply,
-    /// It reaches the server; its answer and all that follow on this connection are swallowed.
-    Swallow,
-    /// It reaches the server twice; one answer comes back.
-    Repeat,
-    /// It reaches the server; its reply alone is lost.
-    LoseReply,
-    /// It reaches the server; its reply comes back twice.
-    RepeatReply,
-    /// It reaches the server; its reply comes back after the next one of the same connection.
-    SwapReply,
-    /// It reaches the server; these bytes come back before its reply.
-    Insert(&'static [u8]),
+    /// Drops the reply and all later ones on this connection.
+    DropReplies,
+    /// Sends the request to the server twice, and delivers one reply.
+    DuplicateRequest,
+    /// Drops the reply.
+    DropReply,
+    /// Delivers the reply twice.
+    DuplicateReply,
+    /// Delivers the reply after the next one on the same connection.
+    ReorderReply,
+    /// Delivers these bytes before the reply.
+    InsertBefore(&'static [u8]),
 }
 
-/// Decides about a request by its arguments, the command's name first.
-pub type Judge = dyn Fn(&[Vec<u8>]) -> Fault + Send + Sync;
+/// Chooses the fault of a request by its arguments, starting with the command.
+pub type FaultPolicy = dyn Fn(&[Vec<u8>]) -> Fault + Send + Sync;
 
-/// The network in front of one server.
+/// A faulty network in front of one server.
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
@@ -54,48 +55,48 @@ pub struct Proxy {
 
 struct Shared {
     upstream: u16,
-    judge: Mutex<Arc<Judge>>,
-    /// How long what is sent at once is on its way.
-    distance: Mutex<Duration>,
-    /// What passes in neither direction, though nothing is closed.
+    policy: Mutex<Arc<FaultPolicy>>,
+    /// The latency of requests that are sent together.
+    latency: Mutex<Duration>,
+    /// Connections without traffic in either direction, though not closed.
     black_hole: watch::Sender<BlackHole>,
     connections: AtomicU64,
     refuse: AtomicBool,
-    /// Raised to close every connection there is.
+    /// Incremented to close every connection.
     severed: watch::Sender<u64>,
-    let_go: Notify,
+    release_held: Notify,
     requests: AtomicU64,
 }
 
-/// Which connections are swallowed whole.
+/// The connections whose traffic is stalled.
 #[derive(Clone, Copy, Default)]
 struct BlackHole {
     all: bool,
-    /// Those with a smaller number, for ever.
+    /// Connections with a smaller number, permanently.
     before: u64,
 }
 
 impl Proxy {
-    /// Starts one in front of the server on `upstream`.
+    /// Starts a proxy in front of the server on port `upstream`.
     ///
     /// # Panics
     ///
-    /// When there is no free port.
+    /// If no port is free.
     #[must_use]
     pub fn start(upstream: u16) -> Self {
         let shared = Arc::new(Shared {
             upstream,
-            judge: Mutex::new(Arc::new(|_: &[Vec<u8>]| Fault::None)),
-            distance: Mutex::default(),
+            policy: Mutex::new(Arc::new(|_: &[Vec<u8>]| Fault::None)),
+            latency: Mutex::default(),
             black_hole: watch::Sender::new(BlackHole::default()),
             connections: AtomicU64::new(0),
             refuse: AtomicBool::new(false),
             severed: watch::Sender::new(0),
-            let_go: Notify::new(),
+            release_held: Notify::new(),
             requests: AtomicU64::new(0),
         });
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let (tell_port, port) = std::sync::mpsc::channel();
+        let (port_sender, port) = std::sync::mpsc::channel();
         let accepting = shared.clone();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -105,7 +106,7 @@ impl Proxy {
             runtime.block_on(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
                 let port = listener.local_addr().expect("its address").port();
-                tell_port.send(port).expect("the starter waits");
+                port_sender.send(port).expect("the receiver waits");
                 tokio::select! {
                     () = accept(listener, accepting) => {}
                     _ = stopped => {}
@@ -119,66 +120,67 @@ impl Proxy {
         }
     }
 
-    /// The port to connect to.
+    /// Returns the port to connect to.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Has every further request judged by `judge`.
+    /// Chooses the fault of every further request by `policy`.
     ///
     /// # Panics
     ///
-    /// When a judge has panicked before.
-    pub fn judge(&self, judge: impl Fn(&[Vec<u8>]) -> Fault + Send + Sync + 'static) {
-        *self.shared.judge.lock().expect("no panic") = Arc::new(judge);
+    /// If an earlier policy has panicked.
+    pub fn inject(&self, policy: impl Fn(&[Vec<u8>]) -> Fault + Send + Sync + 'static) {
+        *self.shared.policy.lock().expect("no panic") = Arc::new(policy);
     }
 
-    /// Lets everything pass again.
+    /// Removes all faults except of stalled connections.
     pub fn heal(&self) {
-        self.judge(|_| Fault::None);
+        self.inject(|_| Fault::None);
         self.black_hole(false);
         self.refuse(false);
     }
 
-    /// Sends on what was held back.
-    pub fn let_go(&self) {
-        self.shared.let_go.notify_waiters();
+    /// Forwards the requests that are held.
+    pub fn release_held(&self) {
+        self.shared.release_held.notify_waiters();
     }
 
-    /// Closes every connection there is now.
+    /// Closes every open connection.
     pub fn sever(&self) {
         self.shared.severed.send_modify(|count| *count += 1);
     }
 
-    /// Stops all traffic without closing anything, or lets it flow again.
+    /// Stalls all traffic without closing connections, or resumes it.
     pub fn black_hole(&self, on: bool) {
         self.shared.black_hole.send_modify(|hole| hole.all = on);
     }
 
-    /// Lets the connections there are fall silent for ever without closing them; new ones are well.
-    pub fn strand(&self) {
+    /// Stalls every open connection permanently without closing it. New
+    /// connections are not affected.
+    pub fn stall_connections(&self) {
         let next = self.shared.connections.load(Ordering::SeqCst);
         self.shared
             .black_hole
             .send_modify(|hole| hole.before = next);
     }
 
-    /// Closes new connections at once, or accepts them again.
+    /// Closes new connections immediately, or accepts them again.
     pub fn refuse(&self, on: bool) {
         self.shared.refuse.store(on, Ordering::SeqCst);
     }
 
-    /// Moves the server away: whatever is sent at once takes so long to arrive.
+    /// Sets the latency of requests that are sent together.
     ///
     /// # Panics
     ///
-    /// Never, unless another thread has.
-    pub fn distance(&self, distance: Duration) {
-        *self.shared.distance.lock().expect("no panic") = distance;
+    /// If another thread has panicked.
+    pub fn latency(&self, latency: Duration) {
+        *self.shared.latency.lock().expect("no panic") = latency;
     }
 
-    /// How many requests have come in.
+    /// Returns the number of requests received.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::SeqCst)
@@ -204,31 +206,31 @@ impl Drop for Proxy {
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
         if !shared.refuse.load(Ordering::SeqCst) {
-            tokio::spawn(carry(client, shared.clone()));
+            tokio::spawn(forward(client, shared.clone()));
         }
     }
 }
 
-/// What to do with the next answer of the server.
-enum Fate {
+/// What to do with the next reply of the server.
+enum ReplyAction {
     Deliver,
     Drop,
     Close,
-    FallSilent,
+    Stall,
     DeliverTwice,
     DeliverLater,
-    DeliverBehind(&'static [u8]),
+    DeliverAfter(&'static [u8]),
 }
 
-/// One connection, from both ends.
+/// A connection of a client and its connection to the server.
 struct Pair {
     shared: Arc<Shared>,
     number: u64,
-    fates: Mutex<VecDeque<Fate>>,
+    actions: Mutex<VecDeque<ReplyAction>>,
     closed: Notify,
 }
 
-async fn carry(client: TcpStream, shared: Arc<Shared>) {
+async fn forward(client: TcpStream, shared: Arc<Shared>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", shared.upstream)).await else {
         return;
     };
@@ -238,54 +240,59 @@ async fn carry(client: TcpStream, shared: Arc<Shared>) {
     let pair = Arc::new(Pair {
         shared,
         number,
-        fates: Mutex::default(),
+        actions: Mutex::default(),
         closed: Notify::new(),
     });
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    // Goes on after the client has gone: what was held back still reaches the server.
-    let requests = tokio::spawn(carry_requests(pair.clone(), from_client, to_server));
+    // Continues after the client disconnects: held requests still reach the
+    // server.
+    let requests = tokio::spawn(forward_requests(pair.clone(), from_client, to_server));
     tokio::select! {
-        () = carry_replies(pair.clone(), from_server, to_client) => {}
+        () = forward_replies(pair.clone(), from_server, to_client) => {}
         () = pair.closed.notified() => {}
         _ = severed.changed() => requests.abort(),
     }
 }
 
-async fn carry_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+async fn forward_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut buffer = Vec::new();
     loop {
-        let begins = buffer.is_empty();
+        let starts_batch = buffer.is_empty();
         let Some(frame) = next_frame(&mut from, &mut buffer).await else {
             break;
         };
-        if begins {
-            let distance = *pair.shared.distance.lock().expect("no panic");
-            tokio::time::sleep(distance).await;
+        if starts_batch {
+            let latency = *pair.shared.latency.lock().expect("no panic");
+            tokio::time::sleep(latency).await;
         }
         let args = arguments(&frame);
-        // The library's seals stand behind a request each, and are none.
-        let is_seal = args[0] == b"ECHO";
-        let counted = u64::from(!is_seal);
+        // The library sends an `ECHO` after each request, which does not count.
+        let is_echo = args[0] == b"ECHO";
+        let counted = u64::from(!is_echo);
         pair.shared.requests.fetch_add(counted, Ordering::SeqCst);
-        let judge = pair.shared.judge.lock().expect("no panic").clone();
-        let fault = judge(&args);
-        wait_while_black(&pair).await;
+        let policy = pair.shared.policy.lock().expect("no panic").clone();
+        let fault = policy(&args);
+        wait_while_stalled(&pair).await;
         match fault {
             Fault::Delay(pause) => tokio::time::sleep(pause).await,
-            Fault::HoldBack => pair.shared.let_go.notified().await,
+            Fault::Hold => pair.shared.release_held.notified().await,
             Fault::CutRequest => break,
             _ => {}
         }
-        let by_pushes = is_answered_by_pushes(&args);
-        // Pushes cannot be told apart, so an answer too many could not be kept from the client.
-        let copies = if fault == Fault::Repeat && !by_pushes {
+        let by_pushes = is_confirmed_by_pushes(&args);
+        // Pushes are indistinguishable, so a duplicate could not be withheld
+        // from the client.
+        let copies = if fault == Fault::DuplicateRequest && !by_pushes {
             2
         } else {
             1
         };
         if !by_pushes {
-            pair.fates.lock().expect("no panic").extend(fates(fault));
+            pair.actions
+                .lock()
+                .expect("no panic")
+                .extend(reply_actions(fault));
         }
         for _ in 0..copies {
             if to.write_all(&frame).await.is_err() {
@@ -296,50 +303,50 @@ async fn carry_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedW
     pair.closed.notify_one();
 }
 
-fn fates(fault: Fault) -> Vec<Fate> {
+fn reply_actions(fault: Fault) -> Vec<ReplyAction> {
     match fault {
-        Fault::CutReply => vec![Fate::Close],
-        Fault::Swallow => vec![Fate::FallSilent],
-        Fault::Repeat => vec![Fate::Drop, Fate::Deliver],
-        Fault::LoseReply => vec![Fate::Drop],
-        Fault::RepeatReply => vec![Fate::DeliverTwice],
-        Fault::SwapReply => vec![Fate::DeliverLater],
-        Fault::Insert(bytes) => vec![Fate::DeliverBehind(bytes)],
-        _ => vec![Fate::Deliver],
+        Fault::CutReply => vec![ReplyAction::Close],
+        Fault::DropReplies => vec![ReplyAction::Stall],
+        Fault::DuplicateRequest => vec![ReplyAction::Drop, ReplyAction::Deliver],
+        Fault::DropReply => vec![ReplyAction::Drop],
+        Fault::DuplicateReply => vec![ReplyAction::DeliverTwice],
+        Fault::ReorderReply => vec![ReplyAction::DeliverLater],
+        Fault::InsertBefore(bytes) => vec![ReplyAction::DeliverAfter(bytes)],
+        _ => vec![ReplyAction::Deliver],
     }
 }
 
-/// The answers to these come as pushes, in any number.
-fn is_answered_by_pushes(args: &[Vec<u8>]) -> bool {
+/// Returns whether a command is confirmed by pushes, in any number.
+fn is_confirmed_by_pushes(args: &[Vec<u8>]) -> bool {
     let name = args[0].to_ascii_uppercase();
     name.ends_with(b"SUBSCRIBE")
 }
 
-async fn carry_replies(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+async fn forward_replies(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     let mut buffer = Vec::new();
-    let mut silent = false;
+    let mut stalled = false;
     let mut later = Vec::new();
     while let Some(frame) = next_frame(&mut from, &mut buffer).await {
-        wait_while_black(&pair).await;
-        let fate = match frame[0] {
+        wait_while_stalled(&pair).await;
+        let action = match frame[0] {
             b'>' => None,
-            _ => pair.fates.lock().expect("no panic").pop_front(),
+            _ => pair.actions.lock().expect("no panic").pop_front(),
         };
-        let bytes = match fate {
-            _ if silent => continue,
-            Some(Fate::Close) => return,
-            Some(Fate::FallSilent) => {
-                silent = true;
+        let bytes = match action {
+            _ if stalled => continue,
+            Some(ReplyAction::Close) => return,
+            Some(ReplyAction::Stall) => {
+                stalled = true;
                 continue;
             }
-            Some(Fate::Drop) => continue,
-            Some(Fate::DeliverLater) => {
+            Some(ReplyAction::Drop) => continue,
+            Some(ReplyAction::DeliverLater) => {
                 later = [later, frame].concat();
                 continue;
             }
-            Some(Fate::DeliverTwice) => frame.repeat(2),
-            Some(Fate::DeliverBehind(bytes)) => [bytes, &frame].concat(),
-            Some(Fate::Deliver) | None => frame,
+            Some(ReplyAction::DeliverTwice) => frame.repeat(2),
+            Some(ReplyAction::DeliverAfter(bytes)) => [bytes, &frame].concat(),
+            Some(ReplyAction::Deliver) | None => frame,
         };
         if to.write_all(&bytes).await.is_err() {
             return;
@@ -350,7 +357,7 @@ async fn carry_replies(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: OwnedWr
     }
 }
 
-async fn wait_while_black(pair: &Pair) {
+async fn wait_while_stalled(pair: &Pair) {
     let mut black_hole = pair.shared.black_hole.subscribe();
     let passes = |hole: &BlackHole| !hole.all && pair.number >= hole.before;
     let _ = black_hole.wait_for(passes).await;

@@ -1,4 +1,5 @@
-//! A real Redisson in a Java process, told what to do a line at a time; see `interop/redisson`.
+//! A real Redisson in a Java process, driven line by line; see
+//! `interop/redisson`.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -7,28 +8,31 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// The limit of an answer. Only a defect reaches it, also where many Java processes start at once.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::peers::skip;
 
-/// How a fleet of Redisson clients is configured.
+/// The timeout of a response. Long enough for many Java processes that start at
+/// the same time.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The configuration of Redisson clients.
 #[derive(Clone, Debug)]
-pub struct Fleet {
-    /// The addresses as Redisson wants them, with a comma between those of a cluster.
+pub struct RedissonConfig {
+    /// The addresses in Redisson's format, separated by commas.
     pub addresses: String,
-    /// Whether they are those of a cluster.
+    /// Whether the addresses are those of a cluster.
     pub cluster: bool,
     /// `lockWatchdogTimeout`.
     pub watchdog: Duration,
     /// `fairLockWaitTimeout`.
     pub fair_wait: Duration,
-    /// What its name mapper puts before every name.
+    /// The prefix that the name mapper adds to every name.
     pub prefix: String,
 }
 
-impl Fleet {
-    /// Of one server, with this watchdog.
+impl RedissonConfig {
+    /// Returns the configuration for one server.
     #[must_use]
-    pub fn at(port: u16, watchdog: Duration) -> Self {
+    pub fn single(port: u16, watchdog: Duration) -> Self {
         Self {
             addresses: format!("redis://127.0.0.1:{port}"),
             cluster: false,
@@ -38,64 +42,66 @@ impl Fleet {
         }
     }
 
-    /// The same in a cluster with these nodes, as in `127.0.0.1:7000,127.0.0.1:7001`.
+    /// Returns the configuration for a cluster with these nodes, such as
+    /// `127.0.0.1:7000,127.0.0.1:7001`.
     #[must_use]
-    pub fn of_cluster(hosts: &str, watchdog: Duration) -> Self {
+    pub fn cluster(hosts: &str, watchdog: Duration) -> Self {
         let addresses = hosts.split(',').map(|host| format!("redis://{host}"));
         Self {
             addresses: addresses.collect::<Vec<_>>().join(","),
             cluster: true,
-            ..Self::at(0, watchdog)
+            ..Self::single(0, watchdog)
         }
     }
 }
 
-/// What a thread answered, and when that was heard.
+/// A response of a Java thread.
 #[derive(Clone, Debug)]
-pub struct Said {
-    /// The answer.
+pub struct Response {
+    /// The text of the response.
     pub text: String,
-    /// When it was heard.
+    /// When it was received.
     pub at: Instant,
 }
 
-/// A Java process with one client of Redisson.
+/// A Java process with one Redisson client.
 #[derive(Debug)]
 pub struct Redisson {
     child: Child,
-    orders: Mutex<ChildStdin>,
-    answers: Arc<Answers>,
+    input: Mutex<ChildStdin>,
+    responses: Arc<Responses>,
 }
 
 #[derive(Debug, Default)]
-struct Answers {
-    by_thread: Mutex<HashMap<String, VecDeque<Said>>>,
+struct Responses {
+    by_thread: Mutex<HashMap<String, VecDeque<Response>>>,
     changed: Condvar,
 }
 
 impl Redisson {
-    /// The versions that were built here, newest first, as in `4` and `3`; none where there is no Java.
+    /// Returns the versions that are built, newest first: `4` and `3`, or none
+    /// without Java.
     ///
     /// # Panics
     ///
-    /// When there are none although there must be.
+    /// If one is missing although `LEASEHOLD_PEERS` requires Redisson.
     #[must_use]
     pub fn versions() -> Vec<&'static str> {
-        let built = |line: &&str| folder(line).join("lib").is_dir();
-        let versions: Vec<_> = ["4", "3"].into_iter().filter(built).collect();
+        let is_built = |version: &&str| folder(version).join("lib").is_dir();
+        let versions: Vec<_> = ["4", "3"].into_iter().filter(is_built).collect();
         if versions.len() < 2 {
-            crate::skip("redisson");
+            skip("redisson");
         }
         versions
     }
 
-    /// Starts one of this version, connected.
+    /// Starts a client of this version, and waits until it is connected.
     ///
     /// # Panics
     ///
-    /// When it does not come up.
+    /// If it does not start.
     #[must_use]
-    pub fn start(version: &str, fleet: &Fleet) -> Self {
+    pub fn start(version: &str, config: &RedissonConfig) -> Self {
         let folder = folder(version);
         let path = format!("{0}/classes:{0}/lib/*", folder.display());
         let millis = |time: Duration| time.as_millis().to_string();
@@ -107,7 +113,7 @@ impl Redisson {
             }
         };
         let mut child = Command::new("java")
-            // Small and quick to start: there are two cores.
+            // A small heap and a fast start, for machines with two cores.
             .args([
                 "-XX:+UseSerialGC",
                 "-XX:TieredStopAtLevel=1",
@@ -116,83 +122,83 @@ impl Redisson {
             ])
             .args([&path, "leasehold.Harness"])
             .args([
-                if fleet.cluster { "cluster" } else { "single" },
-                &fleet.addresses,
+                if config.cluster { "cluster" } else { "single" },
+                &config.addresses,
             ])
             .args([
-                millis(fleet.watchdog),
-                millis(fleet.fair_wait),
-                or_dash(&fleet.prefix),
+                millis(config.watchdog),
+                millis(config.fair_wait),
+                or_dash(&config.prefix),
             ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
             .expect("java");
-        let orders = Mutex::new(child.stdin.take().expect("piped"));
+        let input = Mutex::new(child.stdin.take().expect("piped"));
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        let answers = Arc::<Answers>::default();
+        let responses = Arc::<Responses>::default();
         let redisson = Self {
             child,
-            orders,
-            answers: answers.clone(),
+            input,
+            responses: responses.clone(),
         };
-        std::thread::spawn(move || answers.collect(output));
-        assert_eq!(redisson.answer("main").text, "ready");
+        std::thread::spawn(move || responses.collect(output));
+        assert_eq!(redisson.response("main").text, "ready");
         redisson
     }
 
-    /// Gives an order to a thread, which answers when it is done.
+    /// Sends a command to a thread, without waiting for its response.
     ///
     /// # Panics
     ///
-    /// When the process has ended.
-    pub fn tell(&self, thread: &str, order: &str) {
-        let mut orders = self.orders.lock().expect("no panic");
-        writeln!(orders, "{thread} {order}").expect("Java lives");
+    /// If the process has exited.
+    pub fn tell(&self, thread: &str, command: &str) {
+        let mut input = self.input.lock().expect("no panic");
+        writeln!(input, "{thread} {command}").expect("Java is running");
     }
 
-    /// Waits for the next answer of a thread.
+    /// Waits for the next response of a thread.
     ///
     /// # Panics
     ///
-    /// When there is none for two minutes.
+    /// If there is none within two minutes.
     #[must_use]
-    pub fn answer(&self, thread: &str) -> Said {
-        self.answer_within(thread, PATIENCE)
-            .unwrap_or_else(|| panic!("no answer of {thread}"))
+    pub fn response(&self, thread: &str) -> Response {
+        self.response_within(thread, TIMEOUT)
+            .unwrap_or_else(|| panic!("no response of {thread} within {TIMEOUT:?}"))
     }
 
-    /// The next answer of a thread, if there is one within `limit`.
+    /// Returns the next response of a thread, or `None` after `limit`.
     ///
     /// # Panics
     ///
-    /// Never, unless another thread did.
+    /// If another thread has panicked.
     #[must_use]
-    pub fn answer_within(&self, thread: &str, limit: Duration) -> Option<Said> {
-        let answers = self.answers.by_thread.lock().expect("no panic");
-        let none = |answers: &mut HashMap<String, VecDeque<Said>>| {
-            answers.get(thread).is_none_or(VecDeque::is_empty)
+    pub fn response_within(&self, thread: &str, limit: Duration) -> Option<Response> {
+        let responses = self.responses.by_thread.lock().expect("no panic");
+        let none = |responses: &mut HashMap<String, VecDeque<Response>>| {
+            responses.get(thread).is_none_or(VecDeque::is_empty)
         };
         let waited = self
-            .answers
+            .responses
             .changed
-            .wait_timeout_while(answers, limit, none);
-        let (mut answers, _) = waited.expect("no panic");
-        answers.get_mut(thread)?.pop_front()
+            .wait_timeout_while(responses, limit, none);
+        let (mut responses, _) = waited.expect("no panic");
+        responses.get_mut(thread)?.pop_front()
     }
 
-    /// Gives an order and waits for its answer.
+    /// Sends a command to a thread and waits for its response.
     ///
     /// # Panics
     ///
-    /// When there is none for two minutes.
-    pub fn ask(&self, thread: &str, order: &str) -> String {
-        self.tell(thread, order);
-        self.answer(thread).text
+    /// If there is none within two minutes.
+    pub fn ask(&self, thread: &str, command: &str) -> String {
+        self.tell(thread, command);
+        self.response(thread).text
     }
 
-    /// Ends it as a crash does.
+    /// Kills the process.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -205,25 +211,25 @@ impl Drop for Redisson {
     }
 }
 
-impl Answers {
+impl Responses {
     fn collect(&self, output: impl BufRead) {
         for line in output.lines().map_while(Result::ok) {
             let (thread, text) = line.split_once(' ').unwrap_or((&line, ""));
-            let said = Said {
+            let response = Response {
                 text: text.to_owned(),
                 at: Instant::now(),
             };
-            let mut answers = self.by_thread.lock().expect("no panic");
-            answers
+            let mut responses = self.by_thread.lock().expect("no panic");
+            responses
                 .entry(thread.to_owned())
                 .or_default()
-                .push_back(said);
+                .push_back(response);
             self.changed.notify_all();
         }
     }
 }
 
-/// Where the harness was built with one version.
+/// Returns the build folder of the harness for one version.
 fn folder(version: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../interop/redisson/target")

@@ -1,26 +1,31 @@
-//! As much of the servers' wire protocol as tests need: frames for the proxy, a client for questions.
+//! The subset of the wire protocol that tests need: framing for the proxy, and
+//! a blocking client.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A server's answer.
+/// A reply of a server.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// Nothing.
+pub enum Reply {
+    /// Null.
     Nil,
-    /// A number.
+    /// An integer.
     Int(i64),
-    /// Text or bytes, as text.
+    /// A simple or bulk string, decoded lossily.
     Text(String),
-    /// Several answers.
-    List(Vec<Answer>),
+    /// An array.
+    List(Vec<Reply>),
     /// An error.
     Error(String),
 }
 
-impl Answer {
-    /// The answer as text; panics when it is none.
+impl Reply {
+    /// Returns the reply as text.
+    ///
+    /// # Panics
+    ///
+    /// If it is not text.
     #[must_use]
     pub fn text(&self) -> &str {
         match self {
@@ -29,7 +34,11 @@ impl Answer {
         }
     }
 
-    /// The answer as a number; panics when it is none.
+    /// Returns the reply as an integer.
+    ///
+    /// # Panics
+    ///
+    /// If it is not an integer.
     #[must_use]
     pub fn int(&self) -> i64 {
         match self {
@@ -39,9 +48,13 @@ impl Answer {
         }
     }
 
-    /// The answer as a list; panics when it is none.
+    /// Returns the reply as a list.
+    ///
+    /// # Panics
+    ///
+    /// If it is not a list.
     #[must_use]
-    pub fn list(&self) -> &[Answer] {
+    pub fn list(&self) -> &[Reply] {
         match self {
             Self::List(items) => items,
             other => panic!("not a list: {other:?}"),
@@ -49,7 +62,7 @@ impl Answer {
     }
 }
 
-/// A plain blocking connection for the tests' own questions.
+/// A blocking connection for commands of the tests themselves.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -57,11 +70,11 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to a port of this machine.
+    /// Connects to a local port.
     ///
     /// # Errors
     ///
-    /// When nobody listens there.
+    /// If no process listens on it.
     pub fn open(port: u16) -> Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -70,32 +83,32 @@ impl Connection {
         Ok(Self { stream, buffer })
     }
 
-    /// Sends one command and waits for its answer.
+    /// Sends a command and waits for its reply.
     ///
     /// # Errors
     ///
-    /// When the connection breaks.
-    pub fn ask(&mut self, args: &[&str]) -> Result<Answer> {
+    /// If the connection fails.
+    pub fn ask(&mut self, args: &[&str]) -> Result<Reply> {
         self.send(args)?;
         self.receive()
     }
 
-    /// Sends one command without waiting.
+    /// Sends a command without waiting for its reply.
     ///
     /// # Errors
     ///
-    /// When the connection breaks.
+    /// If the connection fails.
     pub fn send(&mut self, args: &[&str]) -> Result<()> {
         let args: Vec<_> = args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
         self.stream.write_all(&encode(&args))
     }
 
-    /// Waits for one answer.
+    /// Waits for a reply.
     ///
     /// # Errors
     ///
-    /// When the connection breaks.
-    pub fn receive(&mut self) -> Result<Answer> {
+    /// If the connection fails.
+    pub fn receive(&mut self) -> Result<Reply> {
         loop {
             if let Some(length) = frame_length(&self.buffer) {
                 let frame: Vec<u8> = self.buffer.drain(..length).collect();
@@ -105,7 +118,7 @@ impl Connection {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Err(Error::from(ErrorKind::UnexpectedEof)),
                 Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
-                // A signal to this process is none of the test's business.
+                // Signals to the test process are irrelevant.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -113,7 +126,7 @@ impl Connection {
     }
 }
 
-/// A command as bytes on the wire.
+/// Encodes a command.
 #[must_use]
 pub fn encode(args: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
@@ -125,7 +138,8 @@ pub fn encode(args: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// The length of the first whole frame in `bytes`; `None` while there is none.
+/// Returns the length of the first frame in `bytes`, or `None` if it is
+/// incomplete.
 #[must_use]
 pub fn frame_length(bytes: &[u8]) -> Option<usize> {
     let line = line_length(bytes)?;
@@ -143,13 +157,13 @@ pub fn frame_length(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The arguments of a request frame.
+/// Decodes the arguments of a request frame.
 #[must_use]
 pub fn arguments(frame: &[u8]) -> Vec<Vec<u8>> {
     let mut args = Vec::new();
     let mut at = line_length(frame).unwrap_or(frame.len());
     while at < frame.len() {
-        let line = line_length(&frame[at..]).expect("a whole frame");
+        let line = line_length(&frame[at..]).expect("a complete frame");
         let length = usize::try_from(header_number(&frame[at..at + line])).unwrap_or(0);
         args.push(frame[at + line..at + line + length].to_vec());
         at += line + length + 2;
@@ -178,21 +192,21 @@ fn header_number(line: &[u8]) -> i64 {
         .unwrap_or(0)
 }
 
-/// Decodes a whole frame; also says how long it was.
-fn decode(frame: &[u8]) -> (Answer, usize) {
-    let line = line_length(frame).expect("a whole frame");
+/// Decodes the frame at the start of `frame`, and returns its length as well.
+fn decode(frame: &[u8]) -> (Reply, usize) {
+    let line = line_length(frame).expect("a complete frame");
     let text = String::from_utf8_lossy(&frame[1..line - 2]).into_owned();
     match frame[0] {
-        b'+' => (Answer::Text(text), line),
-        b'-' => (Answer::Error(text), line),
-        b':' => (Answer::Int(text.parse().unwrap_or(0)), line),
-        b'$' if text == "-1" => (Answer::Nil, line),
+        b'+' => (Reply::Text(text), line),
+        b'-' => (Reply::Error(text), line),
+        b':' => (Reply::Int(text.parse().unwrap_or(0)), line),
+        b'$' if text == "-1" => (Reply::Nil, line),
         b'$' => {
             let end = line + text.parse::<usize>().unwrap_or(0);
             let text = String::from_utf8_lossy(&frame[line..end]).into_owned();
-            (Answer::Text(text), end + 2)
+            (Reply::Text(text), end + 2)
         }
-        b'*' if text == "-1" => (Answer::Nil, line),
+        b'*' if text == "-1" => (Reply::Nil, line),
         b'*' => {
             let mut end = line;
             let mut items = Vec::new();
@@ -201,9 +215,9 @@ fn decode(frame: &[u8]) -> (Answer, usize) {
                 items.push(item);
                 end += length;
             }
-            (Answer::List(items), end)
+            (Reply::List(items), end)
         }
-        _ => (Answer::Nil, line),
+        _ => (Reply::Nil, line),
     }
 }
 
@@ -212,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_measured_only_when_whole() {
+    fn incomplete_frame_has_no_length() {
         let frame = b">2\r\n$1\r\na\r\n*2\r\n:1\r\n$-1\r\n";
         for cut in 0..frame.len() {
             assert_eq!(frame_length(&frame[..cut]), None, "{cut}");
@@ -221,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_those_that_were_encoded() {
+    fn encoded_arguments_round_trip() {
         let args = vec![b"SET".to_vec(), b"a\r\nb".to_vec(), Vec::new()];
         assert_eq!(arguments(&encode(&args)), args);
     }

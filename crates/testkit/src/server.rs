@@ -1,4 +1,4 @@
-//! One real server process on a free port of this machine, ended when the value is dropped.
+//! A server process on a free local port, killed when the value is dropped.
 
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clock;
 use crate::flavor::Flavor;
-use crate::resp::{Answer, Connection};
+use crate::resp::{Connection, Reply};
 use crate::tls::Tls;
 
-/// What the certificates of a server on this machine are for.
-const LOCAL: [&str; 2] = ["127.0.0.1", "localhost"];
+/// The names in the certificates of a local server.
+const LOCAL_NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
-/// How to start a server.
+/// The configuration of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     options: Vec<String>,
@@ -27,7 +27,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Adds an option as in the configuration file.
+    /// Sets an option of the configuration file.
     #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
         self.options.push(format!("--{name}"));
@@ -35,65 +35,65 @@ impl Setup {
         self
     }
 
-    /// Listens on this port in place of a free one.
+    /// Listens on this port instead of a free one.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// Adds a user by the arguments of `ACL SETUSER`, name first.
+    /// Adds a user, given the arguments of `ACL SETUSER`.
     #[must_use]
     pub fn user(mut self, rule: &str) -> Self {
         self.users.push(rule.to_owned());
         self
     }
 
-    /// Has a wall clock of its own, for [`Server::set_clock`]. Needs a C compiler.
+    /// Enables [`Server::set_clock`]. Requires a C compiler.
     #[must_use]
     pub fn movable_clock(mut self) -> Self {
         self.movable_clock = true;
         self
     }
 
-    /// Talks TLS on a second port, with a certificate of an authority made for this server.
+    /// Enables TLS on a second port, with a certificate of a new CA.
     ///
     /// # Panics
     ///
-    /// When no certificate can be made.
+    /// If no certificate can be issued.
     #[must_use]
     pub fn tls(mut self) -> Self {
-        self.tls = Some(Tls::new(false, &LOCAL));
+        self.tls = Some(Tls::new(false, &LOCAL_NAMES));
         self
     }
 
-    /// The same, with a certificate for `name` alone.
+    /// Enables TLS with a certificate for `name` only.
     ///
     /// # Panics
     ///
-    /// When no certificate can be made.
+    /// If no certificate can be issued.
     #[must_use]
     pub fn tls_named(mut self, name: &str) -> Self {
         self.tls = Some(Tls::new(false, &[name]));
         self
     }
 
-    /// The same as [`tls`](Self::tls), and lets in only clients that show a certificate of that authority.
+    /// Enables TLS, and requires client certificates of the same CA.
     ///
     /// # Panics
     ///
-    /// When no certificate can be made.
+    /// If no certificate can be issued.
     #[must_use]
     pub fn mutual_tls(mut self) -> Self {
-        self.tls = Some(Tls::new(true, &LOCAL));
+        self.tls = Some(Tls::new(true, &LOCAL_NAMES));
         self
     }
 
-    /// Starts it.
+    /// Starts the server.
     ///
     /// # Panics
     ///
-    /// When it does not come up within a minute.
+    /// If the server is not up within a minute.
     #[must_use]
     pub fn start(self, flavor: &Flavor) -> Server {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -101,7 +101,7 @@ impl Setup {
         let folder =
             std::env::temp_dir().join(format!("leasehold-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the server");
-        let port = self.port.map_or_else(Port::free, Port::given);
+        let port = self.port.map_or_else(Port::free, Port::fixed);
         let mut server = Server {
             flavor: flavor.clone(),
             setup: self,
@@ -127,49 +127,49 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one without persistence and otherwise as it comes.
+    /// Starts a server with the default configuration, without persistence.
     #[must_use]
     pub fn start(flavor: &Flavor) -> Self {
         Setup::default().start(flavor)
     }
 
-    /// Its name and version, as in `redis-7.0`.
+    /// Returns the name and version, such as `redis-7.0`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.flavor.name
     }
 
-    /// The port it listens on.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port.number
     }
 
-    /// The port for TLS.
+    /// Returns the TLS port.
     #[must_use]
     pub fn tls_port(&self) -> u16 {
         self.tls_port.number
     }
 
-    /// The certificate of the authority that vouches for it.
+    /// Returns the certificate of the server's CA.
     ///
     /// # Panics
     ///
-    /// When it does not talk TLS.
+    /// If TLS is not enabled.
     #[must_use]
-    pub fn authority(&self) -> &str {
-        &self.tls().authority
+    pub fn ca_certificate(&self) -> &str {
+        &self.tls().ca_certificate
     }
 
-    /// The certificate and key of a client that it lets in.
+    /// Returns a certificate and key for clients.
     ///
     /// # Panics
     ///
-    /// When it does not ask for any.
+    /// If the server does not require client certificates.
     #[must_use]
-    pub fn visitor(&self) -> (&str, &str) {
-        let visitor = self.tls().visitor.as_ref();
-        let (certificate, key) = visitor.expect("a server with mutual TLS");
+    pub fn client_certificate(&self) -> (&str, &str) {
+        let client = self.tls().client.as_ref();
+        let (certificate, key) = client.expect("a server with mutual TLS");
         (certificate, key)
     }
 
@@ -177,64 +177,64 @@ impl Server {
         self.setup.tls.as_ref().expect("a server with TLS")
     }
 
-    /// The path of its socket.
+    /// Returns the path of the Unix socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.join("server.sock")
     }
 
-    /// Its process.
+    /// Returns the process ID.
     ///
     /// # Panics
     ///
-    /// When it is down.
+    /// If the server is down.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("the server is down").id()
     }
 
-    /// Whether it was started and not killed since.
+    /// Returns whether the server is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.child.is_some()
     }
 
-    /// A connection for the test's own questions, with all rights.
+    /// Opens a connection with all permissions.
     ///
     /// # Panics
     ///
-    /// When it is down.
+    /// If the server is down.
     #[must_use]
     pub fn connect(&self) -> Connection {
         Connection::open(self.port()).expect("the server is up")
     }
 
-    /// Asks one question on a connection of its own.
+    /// Sends a command on a new connection, and returns its reply.
     ///
     /// # Panics
     ///
-    /// When it is down.
+    /// If the server is down.
     #[must_use]
-    pub fn ask(&self, args: &[&str]) -> Answer {
-        self.connect().ask(args).expect("an answer")
+    pub fn ask(&self, args: &[&str]) -> Reply {
+        self.connect().ask(args).expect("a reply")
     }
 
-    /// Asks for something that must succeed.
+    /// Sends a command that must succeed.
     ///
     /// # Panics
     ///
-    /// When it does not.
+    /// If the server is down or returns an error.
     pub fn tell(&self, args: &[&str]) {
-        if let Answer::Error(error) = self.ask(args) {
+        if let Reply::Error(error) = self.ask(args) {
             panic!("{args:?}: {error}");
         }
     }
 
-    /// A number from `INFO`.
+    /// Returns a numeric field of `INFO`.
     ///
     /// # Panics
     ///
-    /// When there is no such field.
+    /// If the field does not exist.
     #[must_use]
     pub fn info(&self, field: &str) -> f64 {
         let info = self.ask(&["INFO", "all"]);
@@ -247,29 +247,30 @@ impl Server {
         line.trim().parse().expect("a number")
     }
 
-    /// Whether it is up and takes writes.
+    /// Returns whether the server is up and accepts writes.
     #[must_use]
     pub fn is_master(&self) -> bool {
         let role = Connection::open(self.port()).and_then(|mut it| it.ask(&["ROLE"]));
-        matches!(role, Ok(Answer::List(role)) if role[0].text() == "master")
+        matches!(role, Ok(Reply::List(role)) if role[0].text() == "master")
     }
 
-    /// Stops the process where it is, as a pause of its machine would.
+    /// Pauses the process with `SIGSTOP`.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Moves its wall clock to so far from the right one, forward or, if negative, back.
+    /// Sets the offset of the server's wall clock in seconds. A negative offset
+    /// moves it back.
     pub fn set_clock(&self, seconds: i64) {
         clock::set(&self.folder.join("clock"), seconds * 1_000_000);
     }
 
-    /// Kills it at once.
+    /// Kills the server.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -278,7 +279,7 @@ impl Server {
         }
     }
 
-    /// Starts it again on the same port with whatever data it has on disk.
+    /// Restarts the server on the same port, with the data it has on disk.
     pub fn restart(&mut self) {
         self.kill();
         self.launch();
@@ -291,7 +292,7 @@ impl Server {
 
     fn launch(&mut self) {
         let child = self.command().spawn().expect("the server's program");
-        note_pid(child.id());
+        record_pid(child.id());
         self.child = Some(child);
         if !self.is_up() {
             let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
@@ -312,7 +313,7 @@ impl Server {
             .stderr(log.try_clone().expect("a log"))
             .stdout(log);
         if !self.setup.users.is_empty() {
-            // From a file, so that they are there from the first moment on.
+            // A file makes them available from the start.
             let users: String = self
                 .setup
                 .users
@@ -327,22 +328,27 @@ impl Server {
         }
         if let Some(tls) = &self.setup.tls {
             for (file, content) in [
-                ("ca.pem", &tls.authority),
+                ("ca.pem", &tls.ca_certificate),
                 ("cert.pem", &tls.certificate),
                 ("key.pem", &tls.key),
             ] {
                 std::fs::write(self.folder.join(file), content).expect("a file");
             }
-            let asks = if tls.visitor.is_some() { "yes" } else { "no" };
+            let required = if tls.client.is_some() { "yes" } else { "no" };
             command
                 .args(["--tls-port", &self.tls_port().to_string()])
-                .args(["--tls-ca-cert-file", "ca.pem", "--tls-auth-clients", asks])
+                .args([
+                    "--tls-ca-cert-file",
+                    "ca.pem",
+                    "--tls-auth-clients",
+                    required,
+                ])
                 .args(["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"]);
         }
         command
     }
 
-    /// Waits until our own process answers; false when it has ended.
+    /// Waits until the server replies. Returns false if the process has exited.
     fn is_up(&mut self) -> bool {
         let port = self.port();
         let end = Instant::now() + Duration::from_secs(60);
@@ -352,10 +358,11 @@ impl Server {
                 return false;
             }
             let own = format!("process_id:{}\r\n", child.id());
-            let asked = Connection::open(port).and_then(|mut it| it.ask(&["INFO"]));
-            // Somebody else's server on the same port is not ours; one that still loads refuses all else.
+            let reply = Connection::open(port).and_then(|mut it| it.ask(&["INFO"]));
+            // Another process may use the same port, and a server that is
+            // loading its data rejects other commands.
             let is_ready = |info: &str| info.contains(&own) && info.contains("\nloading:0");
-            if matches!(asked, Ok(Answer::Text(info)) if is_ready(&info)) {
+            if matches!(reply, Ok(Reply::Text(info)) if is_ready(&info)) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -371,41 +378,41 @@ impl Drop for Server {
     }
 }
 
-/// A TCP port for one server, from its first start until the value is dropped.
+/// A TCP port that is reserved for one server until the value is dropped.
 ///
-/// No other test program takes it meanwhile, also not while the server is down: the UDP port of the same number is
-/// bound as a sign that the port is taken.
+/// The UDP port with the same number is bound as a marker, so no other test
+/// program uses the port even while the server is down.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) number: u16,
-    _sign: Option<UdpSocket>,
+    _marker: Option<UdpSocket>,
 }
 
 impl Port {
-    /// A free port, below those that the system gives to outgoing connections.
+    /// Reserves a free port below the range for outgoing connections.
     pub(crate) fn free() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let start = std::process::id() * 61;
         loop {
             let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
             let number = u16::try_from(20_000 + number % 12_000).expect("below 32,000");
-            let sign = UdpSocket::bind(("127.0.0.1", number)).ok();
-            if sign.is_some() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
-                let _sign = sign;
-                return Self { number, _sign };
+            let marker = UdpSocket::bind(("127.0.0.1", number)).ok();
+            if marker.is_some() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
+                let _marker = marker;
+                return Self { number, _marker };
             }
         }
     }
 
-    fn given(number: u16) -> Self {
-        let _sign = None;
-        Self { number, _sign }
+    fn fixed(number: u16) -> Self {
+        let _marker = None;
+        Self { number, _marker }
     }
 }
 
-/// Leaves a note of each running server in the folder `LEASEHOLD_PIDS`, for whoever cleans up after a
-/// test run that was killed.
-pub(crate) fn note_pid(pid: u32) {
+/// Creates a file named after the PID in the folder `LEASEHOLD_PIDS`. It allows
+/// cleaning up after a killed test run.
+pub(crate) fn record_pid(pid: u32) {
     if let Some(folder) = std::env::var_os("LEASEHOLD_PIDS") {
         let _ = std::fs::write(Path::new(&folder).join(pid.to_string()), "");
     }

@@ -1,27 +1,27 @@
-//! Certificates for one server and those that it lets in, of an authority made for it.
+//! Certificates for one server and its clients, issued by a new CA.
 
+/// The TLS material of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
-    pub(crate) authority: String,
+    pub(crate) ca_certificate: String,
     pub(crate) certificate: String,
     pub(crate) key: String,
-    /// What a client shows that is to be let in; nobody is asked where there is none.
-    pub(crate) visitor: Option<(String, String)>,
+    /// The certificate and key for clients, if the server requires one.
+    pub(crate) client: Option<(String, String)>,
 }
 
 impl Tls {
-    /// Makes certificates for `names`.
+    /// Issues certificates for `names`.
     pub(crate) fn new(mutual: bool, names: &[&str]) -> Self {
-        let mut authority = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
-        authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        // Of its own name: one that signs in its own name counts as signed by itself.
+        let mut ca = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
+        ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        // Needs a distinct name: a certificate whose issuer equals its subject
+        // counts as self-signed.
         let name = rcgen::DnType::CommonName;
-        authority.distinguished_name.push(name, "authority");
-        let authority_key = rcgen::KeyPair::generate().expect("a key");
-        let root = authority
-            .self_signed(&authority_key)
-            .expect("a certificate");
-        let issuer = rcgen::Issuer::new(authority, authority_key);
+        ca.distinguished_name.push(name, "test CA");
+        let ca_key = rcgen::KeyPair::generate().expect("a key");
+        let root = ca.self_signed(&ca_key).expect("a certificate");
+        let issuer = rcgen::Issuer::new(ca, ca_key);
         let signed = || {
             let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
             let key = rcgen::KeyPair::generate().expect("a key");
@@ -33,10 +33,10 @@ impl Tls {
         };
         let (certificate, key) = signed();
         Self {
-            authority: root.pem(),
+            ca_certificate: root.pem(),
             certificate,
             key,
-            visitor: mutual.then(signed),
+            client: mutual.then(signed),
         }
     }
 }

@@ -1,68 +1,70 @@
-//! One attempt to have a lock and what came of it, put together from its events.
+//! Attempts to acquire a lock, assembled from the events of a history.
 
 use std::collections::HashMap;
 
-use crate::history::{Event, Failure, Moment, What};
+use crate::history::{Event, EventKind, Failure, Timestamp};
 
-/// An attempt, from when the lock was wanted until it was given back or not had.
+/// One attempt to acquire a lock, from the request to the release or failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
     pub(crate) process: usize,
     pub(crate) lock: u32,
     pub(crate) weight: u32,
-    pub(crate) patient: bool,
-    pub(crate) wanted: Moment,
-    pub(crate) end: End,
+    pub(crate) waits: bool,
+    pub(crate) requested: Timestamp,
+    pub(crate) outcome: Outcome,
 }
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Held(Holding),
+pub(crate) enum Outcome {
+    Held(Hold),
     Failed {
-        at: Moment,
-        why: Failure,
+        at: Timestamp,
+        reason: Failure,
     },
-    /// Its process was killed before it was answered.
-    Unanswered,
+    /// The process was killed before the request completed.
+    Unknown,
 }
 
-/// What was held.
+/// A period during which the lock was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Holding {
-    pub(crate) got: Moment,
-    /// Until when it was relied upon: given back, lost, or the deadline of one that was killed.
-    pub(crate) until: Moment,
-    /// When it had been given back; not known of one that was killed, or of a release without an answer.
-    pub(crate) gave: Option<Moment>,
-    /// 0 where there is none.
+pub(crate) struct Hold {
+    pub(crate) acquired: Timestamp,
+    /// When the holder stopped relying on the lock: its release, its loss, or
+    /// the last known deadline of a killed process.
+    pub(crate) until: Timestamp,
+    /// When the release was confirmed. `None` for a killed process and for a
+    /// release without a reply.
+    pub(crate) released: Option<Timestamp>,
+    /// 0 for an unfenced lock.
     pub(crate) token: u64,
     pub(crate) lost: bool,
 }
 
 impl Attempt {
-    pub(crate) fn holding(&self) -> Option<&Holding> {
-        match &self.end {
-            End::Held(holding) => Some(holding),
+    pub(crate) fn hold(&self) -> Option<&Hold> {
+        match &self.outcome {
+            Outcome::Held(hold) => Some(hold),
             _ => None,
         }
     }
 }
 
-/// All attempts of one process.
+/// Assembles all attempts of one process.
 pub(crate) fn attempts(process: usize, events: &[Event]) -> Vec<Attempt> {
     let mut open: HashMap<(u32, u64), Attempt> = HashMap::new();
     let mut all = Vec::new();
     for event in events {
-        let key = (event.lock, event.holding);
-        if let What::Want { weight, patient } = event.what {
+        let key = (event.lock, event.hold);
+        if let EventKind::Requested { weight, waits } = event.kind {
             let attempt = Attempt {
                 process,
                 lock: event.lock,
                 weight,
-                patient,
-                wanted: event.at,
-                end: End::Unanswered,
+                waits,
+                requested: event.at,
+                outcome: Outcome::Unknown,
             };
             open.insert(key, attempt);
             continue;
@@ -70,29 +72,36 @@ pub(crate) fn attempts(process: usize, events: &[Event]) -> Vec<Attempt> {
         let Some(attempt) = open.get_mut(&key) else {
             continue;
         };
-        match (event.what, &mut attempt.end) {
-            (What::Got { token, deadline }, end) => {
-                *end = End::Held(Holding {
-                    got: event.at,
+        match (event.kind, &mut attempt.outcome) {
+            (EventKind::Acquired { token, deadline }, outcome) => {
+                *outcome = Outcome::Held(Hold {
+                    acquired: event.at,
                     until: deadline,
-                    gave: None,
+                    released: None,
                     token,
                     lost: false,
                 });
             }
-            (What::Valid { deadline }, End::Held(holding)) => {
-                holding.until = holding.until.max(deadline);
+            (EventKind::Valid { deadline }, Outcome::Held(hold)) => {
+                hold.until = hold.until.max(deadline);
             }
-            (What::Lost, End::Held(holding)) => {
-                holding.until = holding.until.min(event.at);
-                holding.lost = true;
+            (EventKind::Lost, Outcome::Held(hold)) => {
+                hold.until = hold.until.min(event.at);
+                hold.lost = true;
             }
-            (What::End, End::Held(holding)) => holding.until = holding.until.min(event.at),
-            (What::Gave, End::Held(holding)) => holding.gave = Some(event.at),
-            (What::Failed(why), end) => *end = End::Failed { at: event.at, why },
+            (EventKind::Releasing, Outcome::Held(hold)) => {
+                hold.until = hold.until.min(event.at);
+            }
+            (EventKind::Released, Outcome::Held(hold)) => hold.released = Some(event.at),
+            (EventKind::Failed(reason), outcome) => {
+                *outcome = Outcome::Failed {
+                    at: event.at,
+                    reason,
+                };
+            }
             _ => {}
         }
-        if matches!(event.what, What::Gave | What::Failed(_)) {
+        if matches!(event.kind, EventKind::Released | EventKind::Failed(_)) {
             all.extend(open.remove(&key));
         }
     }
@@ -105,25 +114,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holding_lasts_until_it_is_given_back_lost_or_over() {
+    fn hold_ends_at_release_loss_or_deadline() {
         let until = |lines: &str| {
             let events: Vec<Event> = lines.split(';').map(|line| line.parse().unwrap()).collect();
-            attempts(0, &events)[0].holding().unwrap().until
+            attempts(0, &events)[0].hold().unwrap().until
         };
-        let got = "want 1 1 5 1 1;got 1 1 10 5 100";
-        assert_eq!(until(&format!("{got};valid 1 1 20 200")), 200, "killed");
-        assert_eq!(until(&format!("{got};end 1 1 30;gave 1 1 40")), 30);
-        assert_eq!(until(&format!("{got};lost 1 1 150;end 1 1 151")), 100);
-        assert_eq!(until(&format!("{got};lost 1 1 50;end 1 1 151")), 50);
+        let acquired = "requested 1 1 5 1 1;acquired 1 1 10 5 100";
+        let ends = [
+            ("valid 1 1 20 200", 200),
+            ("releasing 1 1 30;released 1 1 40", 30),
+            ("lost 1 1 150;releasing 1 1 151", 100),
+            ("lost 1 1 50;releasing 1 1 151", 50),
+        ];
+        for (rest, end) in ends {
+            assert_eq!(until(&format!("{acquired};{rest}")), end, "{rest}");
+        }
     }
 
     #[test]
-    fn an_attempt_that_failed_or_was_cut_short_holds_nothing() {
-        let failed: Vec<Event> = ["want 1 1 5 1 1", "failed 1 1 9 0"]
+    fn failed_or_interrupted_attempt_holds_nothing() {
+        let failed: Vec<Event> = ["requested 1 1 5 1 1", "failed 1 1 9 0"]
             .map(|line| line.parse().unwrap())
             .into();
-        let why = Failure::Busy;
-        assert_eq!(attempts(0, &failed)[0].end, End::Failed { at: 9, why });
-        assert_eq!(attempts(0, &failed[..1])[0].end, End::Unanswered);
+        let reason = Failure::Busy;
+        assert_eq!(
+            attempts(0, &failed)[0].outcome,
+            Outcome::Failed { at: 9, reason }
+        );
+        assert_eq!(attempts(0, &failed[..1])[0].outcome, Outcome::Unknown);
     }
 }

@@ -1,7 +1,9 @@
-//! What happened, as each process wrote it down: one line for each event, by a clock that all processes of a machine share.
+//! The history of a worker: one line per event, timed by a clock that all
+//! processes of the machine share.
 //!
-//! A line is words separated by blanks: `got LOCK HOLDING AT TOKEN DEADLINE` and its like. It is written before the program goes on,
-//! so that a process that is killed leaves all it did but perhaps the last.
+//! A line consists of words separated by spaces, for example
+//! `acquired LOCK HOLD AT TOKEN DEADLINE`. The worker writes each line before
+//! it continues, so a killed process loses at most its last event.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -9,89 +11,93 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::str::FromStr;
 
-/// Nanoseconds on the machine's clock, which counts suspend.
-pub(crate) type Moment = u64;
+/// Nanoseconds since boot, including suspend.
+pub(crate) type Timestamp = u64;
 
-/// The clock that all processes of this machine share.
-pub(crate) fn now() -> Moment {
+/// Reads the clock that all processes of this machine share.
+pub(crate) fn now() -> Timestamp {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap_or_default()
 }
 
-/// One thing that happened to one holding of one lock. Holdings are numbered within a process.
+/// An event in the life of one hold of one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) lock: u32,
-    pub(crate) holding: u64,
-    pub(crate) at: Moment,
-    pub(crate) what: What,
+    /// Number of the hold, unique within its process.
+    pub(crate) hold: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) kind: EventKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// It began to want so much of the lock; whether it is ready to wait for it.
-    Want { weight: u32, patient: bool },
-    /// It has it, with this token (0 for none), at least until the deadline.
-    Got { token: u64, deadline: Moment },
-    /// It has it still.
-    Valid { deadline: Moment },
-    /// It was told that it has lost it.
+pub(crate) enum EventKind {
+    /// A task requests `weight` of the lock, and waits for it if `waits`.
+    Requested { weight: u32, waits: bool },
+    /// The request succeeded. `token` is 0 for an unfenced lock.
+    Acquired { token: u64, deadline: Timestamp },
+    /// The lease is still valid, at least until `deadline`.
+    Valid { deadline: Timestamp },
+    /// The lease reported its loss.
     Lost,
-    /// It begins to give it back, and relies on it no longer.
-    End,
-    /// It was given back, as far as is known.
-    Gave,
-    /// It does not have it, for this reason.
+    /// The release starts; the holder no longer relies on the lock.
+    Releasing,
+    /// The server confirmed the release.
+    Released,
+    /// The request failed.
     Failed(Failure),
-    /// It sold a coupon under its token: whether that was accepted, where that is known.
-    Sold { token: u64, accepted: Option<bool> },
-    /// The process ends: how many tasks it has left, and by how many bytes its memory has grown.
-    Over { tasks: u64, grown: u64 },
+    /// The holder wrote to the store. `accepted` is `None` if the outcome is
+    /// unknown.
+    Wrote { token: u64, accepted: Option<bool> },
+    /// The process exits with `tasks` live tasks, its memory `grown` bytes
+    /// above the start.
+    Exited { tasks: u64, grown: u64 },
 }
 
-/// Why a lock was not had.
+/// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Somebody else has it.
+    /// Another owner holds the lock, and the request does not wait.
     Busy,
-    /// Others had it for as long as it was waited for.
+    /// Other owners held the lock until the timeout.
     Timeout,
-    /// The asker went away before it was answered.
-    Abandoned,
-    /// The server could not be asked, refused, or nobody knows.
-    Trouble,
+    /// The task dropped the request before it completed.
+    Cancelled,
+    /// The server was unreachable, returned an error, or the outcome is
+    /// unknown.
+    Error,
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (lock, holding, at) = (self.lock, self.holding, self.at);
-        let head = |f: &mut fmt::Formatter<'_>, word| write!(f, "{word} {lock} {holding} {at}");
-        match self.what {
-            What::Want { weight, patient } => {
-                head(f, "want")?;
-                write!(f, " {weight} {}", u8::from(patient))
+        let (lock, hold, at) = (self.lock, self.hold, self.at);
+        let head = |f: &mut fmt::Formatter<'_>, word| write!(f, "{word} {lock} {hold} {at}");
+        match self.kind {
+            EventKind::Requested { weight, waits } => {
+                head(f, "requested")?;
+                write!(f, " {weight} {}", u8::from(waits))
             }
-            What::Got { token, deadline } => {
-                head(f, "got")?;
+            EventKind::Acquired { token, deadline } => {
+                head(f, "acquired")?;
                 write!(f, " {token} {deadline}")
             }
-            What::Valid { deadline } => {
+            EventKind::Valid { deadline } => {
                 head(f, "valid")?;
                 write!(f, " {deadline}")
             }
-            What::Lost => head(f, "lost"),
-            What::End => head(f, "end"),
-            What::Gave => head(f, "gave"),
-            What::Failed(failure) => {
+            EventKind::Lost => head(f, "lost"),
+            EventKind::Releasing => head(f, "releasing"),
+            EventKind::Released => head(f, "released"),
+            EventKind::Failed(failure) => {
                 head(f, "failed")?;
                 write!(f, " {}", failure as u8)
             }
-            What::Sold { token, accepted } => {
-                head(f, "sold")?;
+            EventKind::Wrote { token, accepted } => {
+                head(f, "wrote")?;
                 write!(f, " {token} {}", accepted.map_or(2, u8::from))
             }
-            What::Over { tasks, grown } => {
-                head(f, "over")?;
+            EventKind::Exited { tasks, grown } => {
+                head(f, "exited")?;
                 write!(f, " {tasks} {grown}")
             }
         }
@@ -102,34 +108,34 @@ impl FromStr for Event {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let wrong = || line.to_owned();
+        let malformed = || line.to_owned();
         let mut words = line.split(' ');
         let word = words.next().unwrap_or_default();
-        let mut numbers = words.map(|word| word.parse::<u64>().map_err(|_| wrong()));
-        let mut number = || numbers.next().ok_or_else(wrong)?;
-        let (lock, holding, at) = (number()?, number()?, number()?);
-        let what = match word {
-            "want" => What::Want {
-                weight: u32::try_from(number()?).map_err(|_| wrong())?,
-                patient: number()? == 1,
+        let mut numbers = words.map(|word| word.parse::<u64>().map_err(|_| malformed()));
+        let mut number = || numbers.next().ok_or_else(malformed)?;
+        let (lock, hold, at) = (number()?, number()?, number()?);
+        let kind = match word {
+            "requested" => EventKind::Requested {
+                weight: u32::try_from(number()?).map_err(|_| malformed())?,
+                waits: number()? == 1,
             },
-            "got" => What::Got {
+            "acquired" => EventKind::Acquired {
                 token: number()?,
                 deadline: number()?,
             },
-            "valid" => What::Valid {
+            "valid" => EventKind::Valid {
                 deadline: number()?,
             },
-            "lost" => What::Lost,
-            "end" => What::End,
-            "gave" => What::Gave,
-            "failed" => What::Failed(match number()? {
+            "lost" => EventKind::Lost,
+            "releasing" => EventKind::Releasing,
+            "released" => EventKind::Released,
+            "failed" => EventKind::Failed(match number()? {
                 0 => Failure::Busy,
                 1 => Failure::Timeout,
-                2 => Failure::Abandoned,
-                _ => Failure::Trouble,
+                2 => Failure::Cancelled,
+                _ => Failure::Error,
             }),
-            "sold" => What::Sold {
+            "wrote" => EventKind::Wrote {
                 token: number()?,
                 accepted: match number()? {
                     0 => Some(false),
@@ -137,45 +143,45 @@ impl FromStr for Event {
                     _ => None,
                 },
             },
-            "over" => What::Over {
+            "exited" => EventKind::Exited {
                 tasks: number()?,
                 grown: number()?,
             },
-            _ => return Err(wrong()),
+            _ => return Err(malformed()),
         };
-        let lock = u32::try_from(lock).map_err(|_| wrong())?;
+        let lock = u32::try_from(lock).map_err(|_| malformed())?;
         Ok(Self {
             lock,
-            holding,
+            hold,
             at,
-            what,
+            kind,
         })
     }
 }
 
-/// Where a process writes its history.
+/// A writer that appends to the history of a process.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: File,
 }
 
 impl Log {
-    /// Goes on with the history in this file, if there is one.
+    /// Opens the history at `path`, and appends to it if it exists.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create(true).open(path)?;
         Ok(Self { file })
     }
 
-    /// Notes an event, in one write.
-    pub(crate) fn note(&self, event: &Event) {
+    /// Appends an event in a single write.
+    pub(crate) fn record(&self, event: &Event) {
         let line = format!("{event}\n");
         (&self.file)
             .write_all(line.as_bytes())
-            .expect("the history can be written");
+            .expect("the history is writable");
     }
 }
 
-/// Everything that was written to a file; a line that was cut off is left out.
+/// Reads all events of a history, and skips a truncated line.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<Event>> {
     let mut events = Vec::new();
     for line in BufReader::new(File::open(path)?).lines() {
@@ -189,42 +195,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn events_round_trip_through_text() {
         let (token, deadline) = (7, 99);
-        let mut whats = vec![
-            What::Want {
+        let mut kinds = vec![
+            EventKind::Requested {
                 weight: 2,
-                patient: true,
+                waits: true,
             },
-            What::Got { token, deadline },
-            What::Valid { deadline },
-            What::Lost,
-            What::End,
-            What::Gave,
-            What::Over { tasks: 3, grown: 9 },
+            EventKind::Acquired { token, deadline },
+            EventKind::Valid { deadline },
+            EventKind::Lost,
+            EventKind::Releasing,
+            EventKind::Released,
+            EventKind::Exited { tasks: 3, grown: 9 },
         ];
         for failure in [
             Failure::Busy,
             Failure::Timeout,
-            Failure::Abandoned,
-            Failure::Trouble,
+            Failure::Cancelled,
+            Failure::Error,
         ] {
-            whats.push(What::Failed(failure));
+            kinds.push(EventKind::Failed(failure));
         }
         for accepted in [None, Some(false), Some(true)] {
-            whats.push(What::Sold { token, accepted });
+            kinds.push(EventKind::Wrote { token, accepted });
         }
-        for what in whats {
+        for kind in kinds {
             let event = Event {
                 lock: 3,
-                holding: 12,
+                hold: 12,
                 at: 55,
-                what,
+                kind,
             };
             assert_eq!(event.to_string().parse(), Ok(event));
         }
-        for cut_off in ["got 3 12 55 7", "got 3", "", "nonsense 1 2 3"] {
-            assert!(cut_off.parse::<Event>().is_err(), "{cut_off}");
+        for truncated in ["acquired 3 12 55 7", "acquired 3", "", "nonsense 1 2 3"] {
+            assert!(truncated.parse::<Event>().is_err(), "{truncated}");
         }
     }
 }

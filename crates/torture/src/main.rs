@@ -1,58 +1,69 @@
-//! Tries to break the locks. `torture PLAN FOLDER` starts servers, a bad network and workers as the plan says, breaks things, checks
-//! what the workers wrote down, and leaves a page in the folder. Ends with 1 when something is wrong.
+//! Fault-injection runs against real servers.
 //!
-//! A plan is a file of `plans/`; [`worker`] is the process that takes locks, [`nemesis`] the one that breaks things, [`check`] holds those
-//! who look at the histories, [`machine`] says when it was not ours. `TORTURE_SECONDS` and `TORTURE_SEED` stand above what the plan says.
+//! `torture PLAN FOLDER` starts servers, a faulty network and workers, injects
+//! faults, checks the workers' histories, and writes a page to the folder. It
+//! exits with status 1 if a promise is broken. `TORTURE_SECONDS` and
+//! `TORTURE_SEED` override the plan.
+//!
+//! A plan is a file in `plans/`. A [`worker`] is a process that acquires locks,
+//! the [`nemesis`] injects faults into the [`environment`], and [`check`]
+//! contains the checkers. [`steal`] detects when the hypervisor stalls the
+//! machine.
 
+mod artifacts;
 mod attempt;
-mod census;
 mod check;
-mod coupons;
+mod connection_counter;
+mod cpu_time;
+mod environment;
+mod fault_log;
+mod fenced_store;
 mod history;
-mod machine;
 mod nemesis;
 mod plan;
-mod processors;
 mod report;
-mod site;
+mod steal;
 mod worker;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use census::Census;
-use check::{connections, exclusion, leftovers, linear, order, service, store, tokens, waiting};
+use check::{
+    connections, exclusion, leaks, linearizability, order, service, store, tokens, waiting,
+};
+use connection_counter::ConnectionCounter;
+use environment::Environment;
 use plan::Plan;
 use report::Run;
-use site::Site;
+use steal::StealMonitor;
 use testkit::Server;
 use worker::Job;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let words_of = |word: &str| words.split_first().filter(|(first, _)| *first == word);
-    if let Some((_, rest)) = words_of("worker") {
-        worker::work(job(rest).expect("the words of a worker"));
+    let after = |word: &str| words.split_first().filter(|(first, _)| *first == word);
+    if let Some((_, rest)) = after("worker") {
+        worker::work(job(rest).expect("the arguments of a worker"));
         return ExitCode::SUCCESS;
     }
-    if let Some((_, rest)) = words_of("child") {
-        return worker::child(rest).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    if let Some((_, rest)) = after("wrapped") {
+        return worker::wrapped(rest).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let [plan, folder] = words.as_slice() else {
         eprintln!("usage: torture PLAN FOLDER");
         return ExitCode::from(64);
     };
-    match torture(Path::new(plan), Path::new(folder)) {
+    match run(Path::new(plan), Path::new(folder)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("torture: {why}");
+        Err(error) => {
+            eprintln!("torture: {error}");
             ExitCode::from(64)
         }
     }
 }
 
-/// What a worker was told by words.
+/// Parses the arguments of a worker.
 fn job(words: &[String]) -> Option<Job> {
     let [plan, number, urls, store, history] = words else {
         return None;
@@ -66,22 +77,22 @@ fn job(words: &[String]) -> Option<Job> {
     })
 }
 
-/// Carries out a plan; whether all is well.
-fn torture(path: &Path, folder: &Path) -> Result<bool, String> {
+/// Runs a plan. Returns whether it passed.
+fn run(path: &Path, folder: &Path) -> Result<bool, String> {
     let plan = Plan::read(path)?;
     std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
-    let mut site = Site::start(&plan, path, folder);
-    let memory = site.memory();
-    let watch = machine::Watch::start();
-    let servers = site.servers.all().iter().map(Server::port);
-    let census = (plan.connections > 0).then(|| Census::start(servers.collect()));
+    let mut environment = Environment::start(&plan, path, folder);
+    let memory = environment.memory();
+    let steal = StealMonitor::start();
+    let servers = environment.servers.all().iter().map(Server::port);
+    let counter = (plan.max_connections > 0).then(|| ConnectionCounter::start(servers.collect()));
     let from = history::now();
-    let mut done = nemesis::rage(&plan, &mut site);
+    let mut log = nemesis::run(&plan, &mut environment);
     let until = history::now();
-    let seen = census.map(Census::end).unwrap_or_default();
-    let remains = site.end(memory);
-    done.deeds.extend(watch.end());
-    let attempts: Vec<_> = remains
+    let connection_counts = counter.map(ConnectionCounter::stop).unwrap_or_default();
+    let artifacts = environment.shut_down(memory);
+    log.faults.extend(steal.stop());
+    let attempts: Vec<_> = artifacts
         .histories
         .iter()
         .enumerate()
@@ -93,23 +104,26 @@ fn torture(path: &Path, folder: &Path) -> Result<bool, String> {
         from,
         until,
         attempts: &attempts,
-        deeds: &done.deeds,
-        harmed: remains.harmed,
-        forgotten: store::lost_without_fencing(&remains.books),
+        faults: &log.faults,
+        faulty_requests: artifacts.faulty_requests,
+        lost_writes: store::lost_without_fencing(&artifacts.store),
         verdicts: &[
             exclusion::check(&plan, &attempts),
             tokens::check(&plan, &attempts),
-            linear::check(&plan, &attempts),
-            store::check(&remains.histories, &remains.books),
-            waiting::check(&plan, &attempts, &done.deeds),
-            service::check(&plan, &attempts, &done.deeds),
-            connections::check(&plan, &seen),
-            order::check(&plan, &attempts, &done.calms),
-            leftovers::check(&plan, &remains),
+            linearizability::check(&plan, &attempts),
+            store::check(&artifacts.histories, &artifacts.store),
+            waiting::check(&plan, &attempts, &log.faults),
+            service::check(&plan, &attempts, &log.faults),
+            connections::check(&plan, &connection_counts),
+            order::check(&plan, &attempts, &log.calms),
+            leaks::check(&plan, &artifacts),
         ],
     };
     print!("{}", run.text());
-    std::fs::write(folder.join("faults.txt"), run.diary()).map_err(|error| error.to_string())?;
-    std::fs::write(folder.join("report.html"), run.page()).map_err(|error| error.to_string())?;
-    Ok(run.is_well())
+    let write = |file: &str, text: String| {
+        std::fs::write(folder.join(file), text).map_err(|error| error.to_string())
+    };
+    write("faults.txt", run.fault_list())?;
+    write("report.html", report::page(&run))?;
+    Ok(run.passed())
 }

@@ -1,200 +1,207 @@
-//! The one who breaks things, from a seed: several at once, each mended after a while, and now and then nothing at all.
+//! The nemesis injects faults chosen by a seed. Several may overlap, each is
+//! repaired after a while, and periods of calm separate them.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::Dice;
+use testkit::SeededRng;
 
-use crate::history::{Moment, now};
+use crate::environment::{Environment, SENTINELS, SentinelFault};
+use crate::fault_log::{FaultLog, InjectedFault};
+use crate::history::{Timestamp, now};
 use crate::plan::{Fault, Plan, Topology};
-use crate::site::{SENTINELS, Site};
 
-/// How often everything is whole for a while, and for how long: what must be prompt is judged then.
+/// How long faults are injected before the next calm.
 const STORM: Duration = Duration::from_secs(8);
+
+/// How long a calm lasts. Checks that need an intact environment apply to it.
 const CALM: Duration = Duration::from_secs(2);
 
 const TICK: Duration = Duration::from_millis(5);
 
-/// A fault that was made, and mended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deed {
-    pub(crate) fault: Fault,
-    pub(crate) from: Moment,
-    pub(crate) until: Moment,
-}
-
-/// When nothing was broken.
-pub(crate) type Calm = (Moment, Moment);
-
-/// What was done.
-#[derive(Default)]
-pub(crate) struct Deeds {
-    pub(crate) deeds: Vec<Deed>,
-    pub(crate) calms: Vec<Calm>,
-}
-
-/// Breaks things until the time is over.
-pub(crate) fn rage(plan: &Plan, site: &mut Site) -> Deeds {
+/// Injects faults for the duration of the plan.
+pub(crate) fn run(plan: &Plan, environment: &mut Environment) -> FaultLog {
     let end = Instant::now() + Duration::from_secs(plan.seconds);
     let mut nemesis = Nemesis {
         plan,
-        dice: Dice::new(plan.seed),
-        broken: Vec::new(),
-        done: Deeds::default(),
+        rng: SeededRng::new(plan.seed),
+        active: Vec::new(),
+        log: FaultLog::default(),
         clock: 0,
     };
     while Instant::now() < end {
-        nemesis.storm(site, (Instant::now() + STORM).min(end));
-        site.calm(true);
+        nemesis.storm(environment, (Instant::now() + STORM).min(end));
+        environment.set_calm(true);
         let from = now();
         std::thread::sleep(CALM.min(end.saturating_duration_since(Instant::now())));
-        nemesis.done.calms.push((from, now()));
-        site.calm(false);
+        nemesis.log.calms.push((from, now()));
+        environment.set_calm(false);
     }
-    nemesis.done
+    nemesis.log
 }
 
 struct Nemesis<'a> {
     plan: &'a Plan,
-    dice: Dice,
-    broken: Vec<Broken>,
-    done: Deeds,
+    rng: SeededRng,
+    active: Vec<ActiveFault>,
+    log: FaultLog,
     /// How far the server's clock is ahead, in seconds.
     clock: i64,
 }
 
-/// Something that is broken at present.
-struct Broken {
+/// A fault that is not repaired yet.
+struct ActiveFault {
     fault: Fault,
     target: Target,
-    from: Moment,
-    due: Instant,
+    from: Timestamp,
+    repair_at: Instant,
 }
 
-/// What a fault is done to. What is broken is not broken again, nor asked anything.
+/// The target of a fault. A target has at most one active fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     Worker(usize),
     Network(usize),
     Server(usize),
     Sentinel(usize),
-    /// Needs all servers to be well.
+    /// Requires that no server has an active fault.
     Servers,
 }
 
 impl Nemesis<'_> {
-    fn storm(&mut self, site: &mut Site, end: Instant) {
+    fn storm(&mut self, environment: &mut Environment, end: Instant) {
         let mut next = Instant::now();
         while Instant::now() < end {
-            self.mend(site, |broken| broken.due <= Instant::now());
+            self.repair(environment, |active| active.repair_at <= Instant::now());
             if Instant::now() >= next && !self.plan.faults.is_empty() {
-                let pace = self.plan.pace_ms;
-                next = Instant::now() + Duration::from_millis(pace / 2 + self.dice.below(pace));
-                self.strike(site);
+                let interval = self.plan.fault_interval_ms;
+                let pause = interval / 2 + self.rng.below(interval);
+                next = Instant::now() + Duration::from_millis(pause);
+                self.strike(environment);
             }
             std::thread::sleep(TICK);
         }
-        self.mend(site, |_| true);
+        self.repair(environment, |_| true);
     }
 
-    /// Makes one fault, unless what it would break is broken already.
-    fn strike(&mut self, site: &mut Site) {
+    /// Injects one fault, unless its target already has one.
+    fn strike(&mut self, environment: &mut Environment) {
         let fault = self.plan.faults[self.below(self.plan.faults.len())];
-        let target = self.target(fault, site);
+        let target = self.target(fault, environment);
         let length = match fault {
-            // Clients that stay with it are blocked for longer than the plan allows.
-            Fault::ForgetSentinel | Fault::SleepSentinel => self.plan.served_ms + 2000,
-            _ => self.dice.below(self.longest(fault)) + 1,
+            // Exceeds the limit for clients that stay with this sentinel.
+            Fault::ResetSentinel | Fault::PauseSentinel => self.plan.max_idle_ms + 2000,
+            _ => self.rng.below(self.max_length(fault)) + 1,
         };
-        let is_well = |target| self.broken.iter().all(|broken| broken.target != target);
-        let servers = 0..site.servers.all().len();
-        let well = match target {
-            Target::Servers => servers.map(Target::Server).all(is_well),
-            // The others know the master.
-            Target::Sentinel(_) => (0..SENTINELS).map(Target::Sentinel).all(is_well),
-            one => is_well(one),
+        let is_intact = |target| self.active.iter().all(|active| active.target != target);
+        let servers = 0..environment.servers.all().len();
+        let intact = match target {
+            Target::Servers => servers.map(Target::Server).all(is_intact),
+            // The other sentinels must know the master.
+            Target::Sentinel(_) => (0..SENTINELS).map(Target::Sentinel).all(is_intact),
+            target => is_intact(target),
         };
         let from = now();
-        if well && self.commit(fault, target, length, site) {
-            let due = Instant::now() + Duration::from_millis(length);
-            self.broken.push(Broken {
+        if intact && self.inject(fault, target, length, environment) {
+            let repair_at = Instant::now() + Duration::from_millis(length);
+            self.active.push(ActiveFault {
                 fault,
                 target,
                 from,
-                due,
+                repair_at,
             });
         }
     }
 
-    fn target(&mut self, fault: Fault, site: &Site) -> Target {
+    fn target(&mut self, fault: Fault, environment: &Environment) -> Target {
         match fault {
             Fault::KillWorker | Fault::PauseWorker => {
                 Target::Worker(self.below(self.plan.processes))
             }
-            Fault::BlackHole | Fault::Sever => Target::Network(self.below(site.networks.len())),
-            Fault::FailOver | Fault::SleepMaster | Fault::MoveSlot | Fault::MoveSlotAsleep => {
+            Fault::BlackHole | Fault::Disconnect => {
+                Target::Network(self.below(environment.networks.len()))
+            }
+            Fault::Failover | Fault::PauseMaster | Fault::MoveSlot | Fault::MoveSlotPaused => {
                 Target::Servers
             }
-            Fault::ForgetSentinel | Fault::SleepSentinel => Target::Sentinel(self.below(SENTINELS)),
-            // Whether a quorum can spare one is asked of all.
+            Fault::ResetSentinel | Fault::PauseSentinel => Target::Sentinel(self.below(SENTINELS)),
+            // Whether a quorum can spare a server depends on all of them.
             Fault::RestartServer if self.plan.topology == Topology::Quorum => Target::Servers,
-            _ => Target::Server(self.below(site.servers.all().len())),
+            _ => Target::Server(self.below(environment.servers.all().len())),
         }
     }
 
-    /// How long a fault lasts at most, in milliseconds.
-    fn longest(&self, fault: Fault) -> u64 {
+    /// Returns the maximum length of a fault in milliseconds.
+    fn max_length(&self, fault: Fault) -> u64 {
         let lease = self.plan.lease_ms.min(2000);
         match (fault, self.plan.topology) {
             (Fault::PauseWorker, _) => lease * 2,
-            // They take a server for dead that is silent for long.
+            // A longer pause would cause a failover.
             (Fault::PauseServer, Topology::Sentinel | Topology::Cluster) => 300,
             (Fault::PauseServer | Fault::BlackHole, _) => lease,
             (Fault::PauseClients, _) => lease / 2,
             (Fault::RestartServer, _) => 200,
-            (Fault::FullMemory | Fault::RevokeRights | Fault::RevokeChannels, _) => 400,
+            (Fault::OutOfMemory | Fault::RevokeCommands | Fault::RevokeChannels, _) => 400,
             _ => 1,
         }
     }
 
-    /// Breaks it; false when that must not be now.
-    fn commit(&mut self, fault: Fault, target: Target, millis: u64, site: &mut Site) -> bool {
+    /// Injects a fault. Returns false if it is not possible now.
+    fn inject(
+        &mut self,
+        fault: Fault,
+        target: Target,
+        millis: u64,
+        environment: &mut Environment,
+    ) -> bool {
         let lock = format!("lock:torture:{}", self.below(self.plan.locks as usize));
         match (fault, target) {
-            (Fault::KillWorker, Target::Worker(place)) => site.replace_worker(place),
-            (Fault::PauseWorker, Target::Worker(place)) => site.signal_worker(place, Signal::STOP),
-            (Fault::BlackHole, Target::Network(network)) => site.networks[network].black_hole(true),
-            (Fault::Sever, Target::Network(network)) => site.networks[network].sever(),
-            (Fault::PauseServer, Target::Server(node)) => site.servers.all()[node].pause(),
+            (Fault::KillWorker, Target::Worker(index)) => environment.replace_worker(index),
+            (Fault::PauseWorker, Target::Worker(index)) => {
+                environment.signal_worker(index, Signal::STOP);
+            }
+            (Fault::BlackHole, Target::Network(index)) => {
+                environment.networks[index].black_hole(true);
+            }
+            (Fault::Disconnect, Target::Network(index)) => environment.networks[index].sever(),
+            (Fault::PauseServer, Target::Server(node)) => environment.servers.all()[node].pause(),
             (Fault::RestartServer, Target::Server(node)) => {
-                site.servers.kill(node);
+                environment.servers.kill(node);
                 std::thread::sleep(Duration::from_millis(millis));
-                site.servers.restart(node);
+                environment.servers.restart(node);
             }
             (Fault::RestartServer, _) => {
-                let node = self.below(site.servers.all().len());
-                return site.servers.restart_if_spare(node);
+                let node = self.below(environment.servers.all().len());
+                return environment.servers.restart_if_spare(node);
             }
-            (Fault::FailOver, _) => return site.servers.fail_over(&lock),
-            (Fault::SleepMaster, _) => return site.servers.sleep_through_failover(&lock),
+            (Fault::Failover, _) => return environment.servers.fail_over(&lock),
+            (Fault::PauseMaster, _) => return environment.servers.pause_through_failover(&lock),
             (Fault::MoveSlot, _) => {
-                let further = self.below(16);
-                return site.servers.move_slot(&lock, further);
+                let offset = self.below(16);
+                return environment.servers.move_slot(&lock, offset);
             }
-            (Fault::MoveSlotAsleep, _) => {
-                let further = self.below(16);
-                return site.servers.move_slot_asleep(self.plan.locks, further);
+            (Fault::MoveSlotPaused, _) => {
+                let offset = self.below(16);
+                return environment
+                    .servers
+                    .move_slot_while_paused(self.plan.locks, offset);
             }
-            (Fault::ForgetSentinel, Target::Sentinel(at)) => {
-                return site.servers.forget_sentinel(at);
+            (Fault::ResetSentinel, Target::Sentinel(index)) => {
+                return environment
+                    .servers
+                    .break_sentinel(index, SentinelFault::Reset);
             }
-            (Fault::SleepSentinel, Target::Sentinel(at)) => return site.servers.pause_sentinel(at),
+            (Fault::PauseSentinel, Target::Sentinel(index)) => {
+                return environment
+                    .servers
+                    .break_sentinel(index, SentinelFault::Pause);
+            }
             (Fault::StepClock, Target::Server(node)) => {
-                self.clock += 1 + self.dice.below(3).cast_signed();
-                site.servers.all()[node].set_clock(self.clock);
+                self.clock += 1 + self.rng.below(3).cast_signed();
+                environment.servers.all()[node].set_clock(self.clock);
             }
             (_, Target::Server(node)) => match command(fault, millis) {
-                Some(command) => site.servers.tell(node, &command),
+                Some(command) => environment.servers.try_command(node, &command),
                 None => return false,
             },
             _ => return false,
@@ -202,38 +209,38 @@ impl Nemesis<'_> {
         true
     }
 
-    fn mend(&mut self, site: &Site, which: impl Fn(&Broken) -> bool) {
-        let (mended, broken): (Vec<_>, _) = std::mem::take(&mut self.broken)
+    fn repair(&mut self, environment: &Environment, which: impl Fn(&ActiveFault) -> bool) {
+        let (due, active): (Vec<_>, _) = std::mem::take(&mut self.active)
             .into_iter()
-            .partition(|broken| which(broken));
-        self.broken = broken;
-        for Broken {
+            .partition(|active| which(active));
+        self.active = active;
+        for ActiveFault {
             fault,
             target,
             from,
             ..
-        } in mended
+        } in due
         {
-            undo(fault, target, site);
+            undo(fault, target, environment);
             let until = now();
-            self.done.deeds.push(Deed { fault, from, until });
+            self.log.faults.push(InjectedFault { fault, from, until });
         }
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        usize::try_from(self.dice.below(limit.max(1) as u64)).unwrap_or_default()
+        usize::try_from(self.rng.below(limit.max(1) as u64)).unwrap_or_default()
     }
 }
 
-/// What a server is told that does it harm.
+/// Returns the server command that injects a fault, if one does.
 fn command(fault: Fault, millis: u64) -> Option<String> {
     let command = match fault {
         Fault::FlushScripts => "SCRIPT FLUSH",
-        Fault::FlushData => "FLUSHALL",
+        Fault::FlushAll => "FLUSHALL",
         Fault::KillClients => "CLIENT KILL TYPE normal SKIPME yes",
         Fault::KillSubscribers => "CLIENT KILL TYPE pubsub",
-        Fault::FullMemory => "CONFIG SET maxmemory 1",
-        Fault::RevokeRights => "ACL SETUSER worker -eval -evalsha",
+        Fault::OutOfMemory => "CONFIG SET maxmemory 1",
+        Fault::RevokeCommands => "ACL SETUSER worker -eval -evalsha",
         Fault::RevokeChannels => "ACL SETUSER worker resetchannels",
         Fault::PauseClients => return Some(format!("CLIENT PAUSE {millis} WRITE")),
         _ => return None,
@@ -241,21 +248,30 @@ fn command(fault: Fault, millis: u64) -> Option<String> {
     Some(command.to_owned())
 }
 
-fn undo(fault: Fault, target: Target, site: &Site) {
+fn undo(fault: Fault, target: Target, environment: &Environment) {
+    let servers = &environment.servers;
     match (fault, target) {
-        (Fault::PauseWorker, Target::Worker(place)) => site.signal_worker(place, Signal::CONT),
-        (Fault::PauseServer, Target::Server(node)) => site.servers.all()[node].resume(),
-        (Fault::BlackHole, Target::Network(network)) => site.networks[network].black_hole(false),
-        (Fault::ForgetSentinel, Target::Sentinel(at)) => site.servers.remind_sentinel(at),
-        (Fault::SleepSentinel, Target::Sentinel(at)) => site.servers.resume_sentinel(at),
-        (Fault::FullMemory, Target::Server(node)) => {
-            site.servers.tell(node, "CONFIG SET maxmemory 0");
+        (Fault::PauseWorker, Target::Worker(index)) => {
+            environment.signal_worker(index, Signal::CONT);
         }
-        (Fault::RevokeRights, Target::Server(node)) => {
-            site.servers.tell(node, "ACL SETUSER worker +@all");
+        (Fault::PauseServer, Target::Server(node)) => servers.all()[node].resume(),
+        (Fault::BlackHole, Target::Network(index)) => {
+            environment.networks[index].black_hole(false);
+        }
+        (Fault::ResetSentinel, Target::Sentinel(index)) => {
+            servers.repair_sentinel(index, SentinelFault::Reset);
+        }
+        (Fault::PauseSentinel, Target::Sentinel(index)) => {
+            servers.repair_sentinel(index, SentinelFault::Pause);
+        }
+        (Fault::OutOfMemory, Target::Server(node)) => {
+            servers.try_command(node, "CONFIG SET maxmemory 0");
+        }
+        (Fault::RevokeCommands, Target::Server(node)) => {
+            servers.try_command(node, "ACL SETUSER worker +@all");
         }
         (Fault::RevokeChannels, Target::Server(node)) => {
-            site.servers.tell(node, "ACL SETUSER worker allchannels");
+            servers.try_command(node, "ACL SETUSER worker allchannels");
         }
         _ => {}
     }

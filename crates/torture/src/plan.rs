@@ -1,11 +1,11 @@
-//! What a run is to be: a file that says where, what, which faults, how long, from which seed.
+//! The plan of a run: topology, workload, faults, duration and seed.
 
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// A run. Everything but the machine's own timing follows from it.
+/// A run. It determines everything but the timing of the machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plan {
@@ -14,81 +14,87 @@ pub(crate) struct Plan {
     pub(crate) seconds: u64,
     pub(crate) topology: Topology,
     pub(crate) processes: usize,
-    /// In each process.
+    /// Tasks in each process.
     pub(crate) tasks: u64,
     pub(crate) locks: u32,
-    /// Lock `n` is of the `n`th kind, and so on in turn.
+    /// The kinds of the locks, assigned round-robin.
     pub(crate) kinds: Vec<Kind>,
     pub(crate) lease_ms: u64,
-    /// How long a lock that nobody holds may stay out of reach for one who waits, faults of the moment aside.
-    pub(crate) stuck_ms: u64,
-    /// Whether all wait for as long as need be; else most give up soon, so that they do not all wait for the same.
+    /// How long a waiter may wait for a lock that no owner holds, not counting
+    /// outages.
+    pub(crate) max_wait_ms: u64,
+    /// Whether every request waits. Otherwise most time out soon, so that tasks
+    /// do not all end up waiting for the same lock.
     #[serde(default)]
-    pub(crate) patient: bool,
-    /// How long a process may acquire nothing, outages aside; not judged where it is 0.
+    pub(crate) always_wait: bool,
+    /// How long a process may go without acquiring a lock, not counting
+    /// outages. 0 disables the check.
     #[serde(default)]
-    pub(crate) served_ms: u64,
-    /// How many connections to one server each process may have; not judged where it is 0.
+    pub(crate) max_idle_ms: u64,
+    /// How many connections to one server each process may have. 0 disables the
+    /// check.
     #[serde(default)]
-    pub(crate) connections: u64,
-    /// One in so many holds for longer than a lease, perhaps.
-    #[serde(default = "now_and_then")]
-    pub(crate) long_holds: u64,
+    pub(crate) max_connections: u64,
+    /// One hold in `n` may last longer than a lease.
+    #[serde(default = "default_long_hold_every")]
+    pub(crate) long_hold_every: u64,
     #[serde(default)]
     pub(crate) persistence: Persistence,
-    /// Whether every replica must acknowledge.
+    /// Whether every replica must acknowledge each acquisition.
     #[serde(default)]
-    pub(crate) replicas: bool,
-    /// One waiter in so many is not polled for twice as long as another may be stuck; none where it is 0.
+    pub(crate) replica_acks: bool,
+    /// One waiter in `n` is not polled for twice `max_wait_ms`. 0 disables it.
     #[serde(default)]
-    pub(crate) unpolled: u64,
-    /// Whether each worker also takes locks on runtimes that block and end.
+    pub(crate) unpolled_every: u64,
+    /// Whether each worker also acquires locks on runtimes that block and shut
+    /// down.
     #[serde(default)]
-    pub(crate) runtimes: bool,
-    /// How many children each worker forks again and again after it has used a client; it locks by itself
-    /// where it is 0.
+    pub(crate) short_runtimes: bool,
+    /// How many children each worker forks at a time, after it has used a
+    /// client itself. 0 disables forking.
     #[serde(default)]
     pub(crate) forks: u64,
-    /// Whether each worker also wraps programs by the command `leasehold`.
+    /// Whether each worker also runs programs under `leasehold run`.
     #[serde(default)]
-    pub(crate) commands: bool,
-    /// How many requests in a thousand are cut, swallowed, repeated or late.
+    pub(crate) cli: bool,
+    /// How many requests in a thousand are cut, dropped, duplicated or delayed.
     #[serde(default)]
-    pub(crate) bad_requests: u64,
-    /// How long it takes from one fault to the next, on average.
-    pub(crate) pace_ms: u64,
+    pub(crate) faulty_requests: u64,
+    /// The average time between two faults.
+    pub(crate) fault_interval_ms: u64,
     pub(crate) faults: Vec<Fault>,
-    /// Whether two must be seen holding the same: a run that shows that the rig can see it.
+    /// Whether the run must violate exclusion, to show that the checkers detect
+    /// it.
     #[serde(default)]
     pub(crate) control: bool,
-    /// With fewer acquisitions a second a run proves nothing.
-    #[serde(default = "enough")]
-    pub(crate) least: u32,
+    /// A run with fewer acquisitions per second is void.
+    #[serde(default = "default_min_rate")]
+    pub(crate) min_rate: u32,
 }
 
-fn now_and_then() -> u64 {
+fn default_long_hold_every() -> u64 {
     300
 }
 
-fn enough() -> u32 {
+fn default_min_rate() -> u32 {
     500
 }
 
-/// Where the locks are kept.
+/// The servers that hold the locks.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Topology {
-    /// One server, and a bad network between it and each worker.
-    One,
-    /// A master, two replicas, three sentinels.
+    /// One server, with a faulty network between it and each worker.
+    Standalone,
+    /// A master, two replicas and three sentinels.
     Sentinel,
-    /// Three masters with a replica each.
+    /// Three masters with one replica each.
     Cluster,
-    /// Five servers that know nothing of each other, each behind a bad network.
+    /// Five independent servers, each behind a faulty network.
     Quorum,
 }
 
-/// What is locked.
+/// A kind of lock.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
@@ -102,23 +108,24 @@ pub(crate) enum Kind {
     RedissonReadWrite,
 }
 
-/// How many may be inside a semaphore.
+/// The permits of a semaphore.
 pub(crate) const PERMITS: u32 = 3;
 
-/// More readers than there can be: a writer needs the room of all of them.
-const ROOM: u32 = 1_000_000;
+/// The capacity of a read-write lock: more than the number of readers. A writer
+/// takes all of it.
+const RW_CAPACITY: u32 = 1_000_000;
 
 impl Kind {
-    /// How much can be held at the same time; a mutex is a semaphore of one.
+    /// Returns the total weight that may be held at the same time.
     pub(crate) fn capacity(self) -> u32 {
         match self {
-            Self::ReadWrite | Self::RedissonReadWrite => ROOM,
+            Self::ReadWrite | Self::RedissonReadWrite => RW_CAPACITY,
             Self::Semaphore => PERMITS,
             _ => 1,
         }
     }
 
-    /// Whether whoever holds all of it has a token that nobody else has.
+    /// Returns whether an exclusive holder has a unique fencing token.
     pub(crate) fn is_fenced(self) -> bool {
         !matches!(
             self,
@@ -126,13 +133,13 @@ impl Kind {
         )
     }
 
-    /// Whether those who wait are served in the order in which they came.
+    /// Returns whether waiters are served in FIFO order.
     pub(crate) fn is_fair(self) -> bool {
         matches!(self, Self::Fair)
     }
 }
 
-/// When what a server was told is on disk.
+/// The `appendfsync` setting of the servers.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Persistence {
@@ -148,76 +155,78 @@ pub(crate) enum Fault {
     KillWorker,
     PauseWorker,
     PauseServer,
-    /// By `kill -9`; with the data that it has on disk.
+    /// Kills a server and restarts it with the data that it has on disk.
     RestartServer,
     BlackHole,
-    Sever,
+    Disconnect,
     FlushScripts,
     KillClients,
     KillSubscribers,
     PauseClients,
-    FullMemory,
-    RevokeRights,
+    OutOfMemory,
+    RevokeCommands,
     RevokeChannels,
-    /// A master dies before its replicas have its last writes.
-    FailOver,
-    /// A master sleeps until another has taken over, and wakes believing that it is one.
-    SleepMaster,
+    /// A master dies before its replicas receive its last writes.
+    Failover,
+    /// A master is paused until another takes over, and then resumes in the
+    /// belief that it is still the master.
+    PauseMaster,
     MoveSlot,
-    /// A slot moves while its node sleeps with requests in its sockets.
-    MoveSlotAsleep,
-    /// A sentinel forgets the group while clients reconnect.
-    ForgetSentinel,
-    /// A sentinel sleeps while clients reconnect, and lags when it wakes.
-    SleepSentinel,
-    /// Breaks what exclusion rests on: only tokens are promised then.
-    FlushData,
-    /// Breaks it too: the server's clock goes ahead.
+    /// A slot moves while its node is paused with requests in its sockets.
+    MoveSlotPaused,
+    /// A sentinel loses the group while clients reconnect.
+    ResetSentinel,
+    /// A sentinel is paused while clients reconnect, and lags when it resumes.
+    PauseSentinel,
+    /// Breaks exclusion: only increasing tokens are promised.
+    FlushAll,
+    /// Moves the server's clock ahead. Breaks exclusion as well.
     StepClock,
-    /// Made by nobody here, so no plan names it.
+    /// Observed rather than injected, so no plan names it.
     #[serde(skip)]
-    MachineTaken,
+    CpuSteal,
 }
 
 impl Fault {
-    pub(crate) fn word(self) -> &'static str {
+    /// Returns the name of the fault in reports.
+    pub(crate) fn label(self) -> &'static str {
         match self {
-            Self::KillWorker => "kill -9 of a worker",
-            Self::PauseWorker => "a worker stops",
-            Self::PauseServer => "a server stops",
-            Self::RestartServer => "kill -9 of a server",
-            Self::BlackHole => "nothing gets through",
-            Self::Sever => "connections cut",
+            Self::KillWorker => "worker killed",
+            Self::PauseWorker => "worker paused",
+            Self::PauseServer => "server paused",
+            Self::RestartServer => "server killed",
+            Self::BlackHole => "network black hole",
+            Self::Disconnect => "connections closed",
             Self::FlushScripts => "SCRIPT FLUSH",
             Self::KillClients => "CLIENT KILL",
             Self::KillSubscribers => "CLIENT KILL TYPE pubsub",
             Self::PauseClients => "CLIENT PAUSE",
-            Self::FullMemory => "full memory",
-            Self::RevokeRights => "rights revoked",
+            Self::OutOfMemory => "out of memory",
+            Self::RevokeCommands => "commands revoked",
             Self::RevokeChannels => "channels revoked",
-            Self::FailOver => "failover, writes lost",
-            Self::SleepMaster => "failover while a master sleeps",
+            Self::Failover => "failover, writes lost",
+            Self::PauseMaster => "failover, master paused",
             Self::MoveSlot => "slot moved",
-            Self::MoveSlotAsleep => "slot moved while its node sleeps",
-            Self::ForgetSentinel => "a sentinel forgets the group",
-            Self::SleepSentinel => "a sentinel sleeps",
-            Self::FlushData => "FLUSHALL",
-            Self::StepClock => "clock ahead",
-            Self::MachineTaken => "the machine given to others",
+            Self::MoveSlotPaused => "slot moved, node paused",
+            Self::ResetSentinel => "sentinel reset",
+            Self::PauseSentinel => "sentinel paused",
+            Self::FlushAll => "FLUSHALL",
+            Self::StepClock => "clock stepped ahead",
+            Self::CpuSteal => "CPU steal",
         }
     }
 }
 
 impl Plan {
-    /// What the file says, or `TORTURE_SECONDS` and `TORTURE_SEED` in its place.
+    /// Reads a plan. `TORTURE_SECONDS` and `TORTURE_SEED` override the file.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
         let mut plan: Self = toml::from_str(&text).map_err(|error| error.to_string())?;
-        let knob = |name: &str| std::env::var(name).ok()?.parse().ok();
-        plan.seconds = knob("TORTURE_SECONDS").unwrap_or(plan.seconds);
-        plan.seed = knob("TORTURE_SEED").unwrap_or(plan.seed);
+        let override_of = |name: &str| std::env::var(name).ok()?.parse().ok();
+        plan.seconds = override_of("TORTURE_SECONDS").unwrap_or(plan.seconds);
+        plan.seed = override_of("TORTURE_SEED").unwrap_or(plan.seed);
         match plan.kinds.is_empty() || plan.locks == 0 || plan.processes == 0 {
-            true => Err("a plan needs kinds, locks and processes".to_owned()),
+            true => Err("invalid plan: `kinds`, `locks` and `processes` are required".to_owned()),
             false => Ok(plan),
         }
     }
@@ -230,16 +239,22 @@ impl Plan {
         Duration::from_millis(self.lease_ms)
     }
 
-    /// The longest that a waiter may wait for a free lock.
-    pub(crate) fn stuck(&self) -> Duration {
-        Duration::from_millis(self.stuck_ms)
+    /// Returns the limit on waiting for a free lock.
+    pub(crate) fn max_wait(&self) -> Duration {
+        Duration::from_millis(self.max_wait_ms)
     }
 
-    /// Whether exclusion is promised throughout.
+    /// Returns the maximum lease of a quorum: a restarted server is quarantined
+    /// for this long.
+    pub(crate) fn max_lease(&self) -> Duration {
+        self.lease() * 2
+    }
+
+    /// Returns whether exclusion is promised under the plan's faults.
     pub(crate) fn promises_exclusion(&self) -> bool {
         self.faults.iter().all(|fault| match fault {
-            Fault::FlushData | Fault::StepClock => false,
-            Fault::FailOver | Fault::SleepMaster => self.replicas,
+            Fault::FlushAll | Fault::StepClock => false,
+            Fault::Failover | Fault::PauseMaster => self.replica_acks,
             Fault::RestartServer => {
                 self.topology == Topology::Quorum || self.persistence != Persistence::None
             }
@@ -252,39 +267,39 @@ impl Plan {
 pub(crate) mod tests {
     use super::*;
 
-    /// A plan for locks of one kind, for those who check.
+    /// Returns a plan with locks of one kind, for the tests of the checkers.
     pub(crate) fn plan_of(kind: Kind) -> Plan {
         Plan {
             name: "an example".to_owned(),
             seed: 1,
             seconds: 1,
-            topology: Topology::One,
+            topology: Topology::Standalone,
             processes: 1,
             tasks: 1,
             locks: 1,
             kinds: vec![kind],
             lease_ms: 1000,
-            stuck_ms: 2000,
-            patient: false,
-            served_ms: 0,
-            connections: 0,
-            long_holds: 1,
+            max_wait_ms: 2000,
+            always_wait: false,
+            max_idle_ms: 0,
+            max_connections: 0,
+            long_hold_every: 1,
             persistence: Persistence::None,
-            replicas: false,
-            unpolled: 0,
-            runtimes: false,
+            replica_acks: false,
+            unpolled_every: 0,
+            short_runtimes: false,
             forks: 0,
-            commands: false,
-            bad_requests: 0,
-            pace_ms: 100,
+            cli: false,
+            faulty_requests: 0,
+            fault_interval_ms: 100,
             faults: Vec::new(),
             control: false,
-            least: 1,
+            min_rate: 1,
         }
     }
 
     #[test]
-    fn every_plan_can_be_read() {
+    fn every_plan_parses() {
         let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("plans");
         let mut count = 0;
         for plan in std::fs::read_dir(plans).unwrap() {

@@ -1,1 +1,1 @@
-//! Nothing of its own: see `tests`.
+//! Empty; see `tests`.

@@ -1,9 +1,10 @@
-//! The bare engine: the commands of a lock and its release, encoded beforehand, on a raw socket, answers only counted.
+//! The bare engine: the commands of a pair, encoded in advance, on a raw
+//! socket. Replies are only counted.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// Knows `pairs` only.
+/// Serves the command `pairs` only.
 pub(crate) fn serve(port: u16) {
     let mut engine = Engine::connect(port);
     println!("ready");
@@ -11,9 +12,10 @@ pub(crate) fn serve(port: u16) {
         let line = line.expect("a pipe");
         let words: Vec<_> = line.split(' ').collect();
         let ["pairs", prefix, tasks, count] = words.as_slice() else {
-            panic!("the engine knows pairs only");
+            panic!("unknown command `{line}`: the engine supports only `pairs`");
         };
-        engine.pairs(prefix, super::number(tasks), super::number(count));
+        let number = |word: &str| word.parse().expect("a number");
+        engine.pairs(prefix, number(tasks), number(count));
         println!("done");
     }
 }
@@ -23,7 +25,7 @@ struct Engine {
     release: Release,
 }
 
-/// How this server releases best, as Leasehold does.
+/// The release command that Leasehold uses on this server.
 enum Release {
     Delex,
     Delifeq,
@@ -45,8 +47,8 @@ impl Engine {
         } else if engine.knows("DELIFEQ") {
             Release::Delifeq
         } else {
-            let answer = engine.ask(&["SCRIPT", "LOAD", script]);
-            Release::Script(answer.lines().nth(1).expect("a digest").to_owned())
+            let reply = engine.ask(&["SCRIPT", "LOAD", script]);
+            Release::Script(reply.lines().nth(1).expect("a digest").to_owned())
         };
         engine
     }
@@ -60,9 +62,9 @@ impl Engine {
             .write_all(&encode(words))
             .expect("the server is up");
         std::thread::sleep(std::time::Duration::from_millis(50));
-        let mut answer = vec![0; 64 * 1024];
-        let length = self.stream.read(&mut answer).expect("the server is up");
-        String::from_utf8_lossy(&answer[..length]).into_owned()
+        let mut reply = vec![0; 64 * 1024];
+        let length = self.stream.read(&mut reply).expect("the server is up");
+        String::from_utf8_lossy(&reply[..length]).into_owned()
     }
 
     fn pairs(&mut self, prefix: &str, tasks: u64, count: u64) {
@@ -84,23 +86,23 @@ impl Engine {
                 unlock.extend(encode(&["SPUBLISH", &channel, ""]));
             }
         }
-        let answers = match self.release {
+        let replies = match self.release {
             Release::Script(_) => tasks,
             _ => 2 * tasks,
         };
         for _ in 0..count / tasks {
             self.exchange(&lock, 2 * tasks);
-            self.exchange(&unlock, answers);
+            self.exchange(&unlock, replies);
         }
     }
 
-    /// Every answer is one line.
-    fn exchange(&mut self, pipeline: &[u8], answers: u64) {
+    /// Sends a pipeline and reads its replies, each of which is one line.
+    fn exchange(&mut self, pipeline: &[u8], replies: u64) {
         self.stream.write_all(pipeline).expect("the server is up");
-        let (mut left, mut chunk) = (answers, [0; 64 * 1024]);
-        while left > 0 {
+        let (mut remaining, mut chunk) = (replies, [0; 64 * 1024]);
+        while remaining > 0 {
             let length = self.stream.read(&mut chunk).expect("the server is up");
-            left -= chunk[..length]
+            remaining -= chunk[..length]
                 .iter()
                 .filter(|byte| **byte == b'\n')
                 .count() as u64;

@@ -1,4 +1,4 @@
-//! The libraries, each used as its README advises.
+//! The libraries, each used as its README recommends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,25 +9,26 @@ use redis::aio::MultiplexedConnection;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// One way to lock.
+/// A lock implementation.
 #[derive(Clone)]
 pub(crate) enum Library {
-    /// With or without hand-on.
+    /// With or without local hand-off.
     Leasehold(Client, bool),
     Fair(Client, bool),
     Semaphore(Client),
     Read(Client),
     Write(Client),
     Shared(leasehold::redisson::Redisson),
-    /// `SET NX PX` and `DEL`, which is not even safe.
+    /// `SET NX PX` and `DEL`, which is unsafe.
     Unsafe(MultiplexedConnection),
-    /// `SET NX PX` and a script that compares and deletes: the least that is safe. Polls.
+    /// `SET NX PX` and a compare-and-delete script, the minimum that is safe.
+    /// Polls.
     Driver(MultiplexedConnection, Arc<Script>),
     Rslock(rslock::LockManager),
     Rlock(Arc<rlock::async_lock::RLock>),
 }
 
-/// What is held.
+/// A guard of any library.
 pub(crate) enum Held {
     Guard(Guard),
     Write(WriteGuard),
@@ -71,19 +72,19 @@ impl Library {
                 let lock = rlock::async_lock::RLock::new(url.as_str()).await;
                 Self::Rlock(Arc::new(lock.expect("the server is up")))
             }
-            other => panic!("{other} is no library"),
+            other => panic!("unknown library `{other}`"),
         }
     }
 
-    /// Waits for the lock.
+    /// Waits for a lock.
     pub(crate) async fn hold(&self, name: &str) -> Held {
         match self {
-            Self::Leasehold(client, hand_on) => {
-                let lock = client.mutex(name).lock().hand_on(*hand_on);
+            Self::Leasehold(client, handoff) => {
+                let lock = client.mutex(name).lock().local_handoff(*handoff);
                 Held::Guard(lock.await.expect("the lock"))
             }
-            Self::Fair(client, hand_on) => {
-                let lock = client.fair_mutex(name).lock().hand_on(*hand_on);
+            Self::Fair(client, handoff) => {
+                let lock = client.fair_mutex(name).lock().local_handoff(*handoff);
                 Held::Guard(lock.await.expect("the lock"))
             }
             Self::Semaphore(client) => {
@@ -92,8 +93,8 @@ impl Library {
             }
             Self::Read(client) => Held::Guard(client.rw_lock(name).read().await.expect("the lock")),
             Self::Write(client) => {
-                let writing = client.rw_lock(name).write().await;
-                Held::Write(writing.expect("the lock"))
+                let guard = client.rw_lock(name).write().await;
+                Held::Write(guard.expect("the lock"))
             }
             Self::Shared(redisson) => {
                 Held::Unfenced(redisson.lock(name).lock().await.expect("the lock"))
@@ -116,7 +117,7 @@ impl Library {
     }
 }
 
-/// What every recipe does: tries, and tries again after a while.
+/// Tries to set the key every 50 ms until it succeeds.
 async fn set(connection: &MultiplexedConnection, name: &str) {
     loop {
         let set: Option<String> = redis::cmd("SET")
@@ -125,7 +126,7 @@ async fn set(connection: &MultiplexedConnection, name: &str) {
             .arg(&["NX", "PX", "30000"])
             .query_async(&mut connection.clone())
             .await
-            .expect("an answer");
+            .expect("a reply");
         if set.is_some() {
             return;
         }
@@ -144,20 +145,21 @@ impl Held {
                     .arg(name)
                     .query_async::<i64>(&mut connection)
                     .await;
-                assert_eq!(deleted.expect("an answer"), 1);
+                assert_eq!(deleted.expect("a reply"), 1);
             }
             Self::Driver(mut connection, script, name) => {
                 let mut call = script.key(name);
                 let call = call.arg("0123456789abcdef0123456789abcdef01234567");
                 let deleted = call.invoke_async::<i64>(&mut connection).await;
-                assert_eq!(deleted.expect("an answer"), 1);
+                assert_eq!(deleted.expect("a reply"), 1);
             }
             Self::Rslock(guard) => guard.release().await,
             Self::Rlock(mut guard) => guard.release().await.expect("released"),
         }
     }
 
-    /// Whether it is held still, as far as the library tells.
+    /// Returns whether the lock is still held, as far as the library reports
+    /// it.
     pub(crate) fn is_valid(&self) -> bool {
         match self {
             Self::Guard(guard) => guard.check().is_ok(),

@@ -1,8 +1,18 @@
-//! Leasehold, the bare driver, the bare engine and other crates, told what to do a line at a time; see `../README.md`.
+//! Leasehold, the bare driver, the bare engine and other crates, driven line by
+//! line; see `../README.md`.
 //!
-//! Beside the orders that all peers know: `hot NAME TASKS MILLISECONDS` (how often one lock was held by all tasks
-//! together), `once NAME` (holds it once), `hold PREFIX COUNT` (keeps so many locks), `valid` (how many of them are held still), `latency PREFIX MILLISECONDS` (pairs one after the other: p50
-//! and p99 in nanoseconds), `drop` (gives all back), `self` (processor time in microseconds, memory in KiB).
+//! Commands in addition to those of all peers:
+//!
+//! - `hot NAME TASKS MILLISECONDS`: prints how often all tasks together
+//!   acquired
+//!   one lock.
+//! - `once NAME`: acquires and releases a lock once.
+//! - `hold PREFIX COUNT`: acquires `COUNT` locks and keeps them.
+//! - `valid`: prints how many of these locks are still held.
+//! - `latency PREFIX MILLISECONDS`: runs one pair after another, and prints the
+//!   p50 and p99 in nanoseconds.
+//! - `drop`: releases all locks.
+//! - `self`: prints the CPU time in microseconds and the memory in KiB.
 
 mod engine;
 mod library;
@@ -41,8 +51,8 @@ async fn main() {
             ["once", name] => library.hold(name).await.release().await,
             ["valid"] => println!("{}", valid(&kept)),
             ["drop"] => kept.clear(),
-            ["self"] => itself(),
-            other => panic!("unknown order {other:?}"),
+            ["self"] => usage(),
+            other => panic!("unknown command {other:?}"),
         }
         println!("done");
     }
@@ -72,14 +82,14 @@ async fn hand(library: &Library, name: &str, count: u64) {
     let mut times = Vec::new();
     for _ in 0..count {
         let held = library.hold(name).await;
-        let taken = clock();
+        let acquired = clock();
         tokio::time::sleep(Duration::from_millis(4)).await;
-        times.push((taken, clock()));
+        times.push((acquired, clock()));
         held.release().await;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    for (taken, released) in times {
-        println!("{taken} {released}");
+    for (acquired, released) in times {
+        println!("{acquired} {released}");
     }
 }
 
@@ -125,7 +135,7 @@ async fn keep(library: &Library, prefix: &str, count: u64, kept: &mut Vec<Held>)
     println!("{}", valid(kept));
 }
 
-/// How many are held still, as far as the library tells.
+/// Returns how many locks are still held, as far as the library reports it.
 fn valid(kept: &[Held]) -> usize {
     kept.iter().filter(|held| held.is_valid()).count()
 }
@@ -151,13 +161,13 @@ async fn latency(library: &Library, prefix: &str, length: Duration) {
     );
 }
 
-/// The clock that all processes share, in nanoseconds.
+/// Reads the clock that all processes share, in nanoseconds.
 fn clock() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 
-fn itself() {
+fn usage() {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
     let fields: Vec<_> = stat
         .rsplit(')')

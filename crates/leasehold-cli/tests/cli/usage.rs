@@ -86,7 +86,7 @@ fn settings_come_from_arguments_environment_or_file() {
 fn tls_name_is_checked_in_the_certificate() {
     let setup = Setup::default().tls_named("redis.internal");
     let harness = Harness::with_server(setup.start(&Flavor::one()));
-    std::fs::write(harness.path("ca.pem"), harness.server.authority()).unwrap();
+    std::fs::write(harness.path("ca.pem"), harness.server.ca_certificate()).unwrap();
     let file = "root_certificate = \"ca.pem\"\ntls_name = \"redis.internal\"\n";
     std::fs::write(harness.path("leasehold.toml"), file).unwrap();
     let url = format!("rediss://127.0.0.1:{}", harness.server.tls_port());
@@ -309,7 +309,7 @@ fn uncontended_acquire_takes_three_round_trips() {
         took
     };
     let near = (0..5).map(|_| held_after(&harness.url())).min().unwrap();
-    proxy.distance(DISTANCE);
+    proxy.latency(DISTANCE);
     let far = (0..3).map(|_| held_after(&far)).min().unwrap();
     println!("held after {near:?}, and after {far:?} at {DISTANCE:?}");
     assert!(near < Duration::from_millis(30), "{near:?}");

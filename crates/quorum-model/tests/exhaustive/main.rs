@@ -1,4 +1,5 @@
-//! Every order of events, for three nodes and two clients that try twice; the deep tier checks larger models.
+//! Checks every order of events for three nodes and two clients with two
+//! attempts in total. The deep tier checks larger models.
 
 mod model;
 
@@ -7,7 +8,7 @@ use std::time::Instant;
 use model::{Quorum, Restart, Scheme};
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// Three nodes, and two clients that try twice together.
+/// Three nodes, and two clients with two attempts in total.
 const SMALL: Quorum = Quorum {
     scheme: Scheme::Propose,
     restart: Restart::Quarantine,
@@ -16,11 +17,11 @@ const SMALL: Quorum = Quorum {
     attempts: 2,
     tokens: 3,
     losses: 0,
-    fills: false,
+    repairs: false,
 };
 
-/// Tries everything; the names of the properties that were found wrong.
-fn faults(quorum: Quorum) -> Vec<&'static str> {
+/// Explores all states, and returns the names of the violated properties.
+fn violations(quorum: Quorum) -> Vec<&'static str> {
     let start = Instant::now();
     let checker = quorum.checker().threads(2).spawn_bfs().join();
     let mut found: Vec<_> = checker.discoveries().into_keys().collect();
@@ -30,19 +31,23 @@ fn faults(quorum: Quorum) -> Vec<&'static str> {
         checker.unique_state_count(),
         start.elapsed()
     );
-    assert!(found.contains(&"two succeed"), "nothing happens");
+    assert!(
+        found.contains(&"two succeed"),
+        "no state has two acquisitions"
+    );
     found.retain(|name| *name != "two succeed");
     found
 }
 
-/// Stops at the first fault; what leads to it.
-fn first_fault(quorum: Quorum) -> Option<(&'static str, usize)> {
+/// Explores until the first violation. Returns its property and the number of
+/// events that lead to it.
+fn first_violation(quorum: Quorum) -> Option<(&'static str, usize)> {
     let checker = quorum.checker().threads(2);
     let checker = checker.finish_when(HasDiscoveries::AnyFailures);
     let checker = checker.spawn_bfs().join();
     let found = checker.discoveries();
-    let wrong = found.into_iter().filter(|(name, _)| *name != "two succeed");
-    let shortest = wrong.map(|(name, path)| (name, path.into_actions()));
+    let violated = found.into_iter().filter(|(name, _)| *name != "two succeed");
+    let shortest = violated.map(|(name, path)| (name, path.into_actions()));
     let (name, events) = shortest.min_by_key(|(_, events)| events.len())?;
     println!("{quorum:?}\n  {name}:");
     for event in &events {
@@ -52,41 +57,41 @@ fn first_fault(quorum: Quorum) -> Option<(&'static str, usize)> {
 }
 
 #[test]
-fn a_proposed_token_is_unique_and_rises_and_nobody_holds_beside_another() {
-    assert_eq!(faults(SMALL), [""; 0]);
+fn proposed_tokens_are_exclusive_and_increase() {
+    assert_eq!(violations(SMALL), [""; 0]);
 }
 
 #[test]
-fn a_node_that_forgot_harms_nobody_after_its_quarantine() {
+fn quarantined_node_rejoins_safely() {
     let quorum = Quorum { losses: 1, ..SMALL };
-    assert_eq!(faults(quorum), [""; 0]);
+    assert_eq!(violations(quorum), [""; 0]);
 }
 
 #[test]
-fn counting_at_each_node_and_taking_the_largest_is_found_wrong() {
+fn maximum_of_node_counters_is_unsafe() {
     let quorum = Quorum {
         scheme: Scheme::CountAndMax,
         attempts: 3,
         ..SMALL
     };
-    let (name, _) = first_fault(quorum).expect("it is wrong");
+    let (name, _) = first_violation(quorum).expect("a violation");
     assert!(name.contains("token"), "{name}");
 }
 
 #[test]
-fn a_node_that_forgot_and_votes_at_once_is_found_wrong() {
+fn immediate_vote_after_restart_is_unsafe() {
     let quorum = Quorum {
-        restart: Restart::AtOnce,
+        restart: Restart::Immediate,
         losses: 1,
         ..SMALL
     };
-    assert!(first_fault(quorum).is_some(), "it is wrong");
+    assert!(first_violation(quorum).is_some(), "a violation is expected");
 }
 
-/// Minutes, and up to 16 GB.
+/// Takes minutes, and up to 16 GB of memory.
 #[test]
 #[ignore = "deep: larger models"]
-fn larger_ones() {
+fn larger_models_are_safe() {
     let thrice = Quorum {
         attempts: 3,
         ..SMALL
@@ -94,21 +99,21 @@ fn larger_ones() {
     for quorum in [
         thrice,
         Quorum {
-            fills: true,
+            repairs: true,
             ..thrice
         },
         Quorum {
             losses: 1,
-            fills: true,
+            repairs: true,
             ..SMALL
         },
         Quorum {
             losses: 2,
-            fills: true,
+            repairs: true,
             ..SMALL
         },
         Quorum { nodes: 5, ..SMALL },
     ] {
-        assert_eq!(faults(quorum), [""; 0]);
+        assert_eq!(violations(quorum), [""; 0]);
     }
 }

@@ -1,51 +1,54 @@
-//! The protocol as a machine: its states, what can happen in each, and what that leads to.
+//! The protocol as a state machine: states, events and transitions.
 
 use std::collections::BTreeSet;
 
 use stateright::{Model, Property};
 
-/// How tokens come about.
+/// How tokens are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// The client proposes one to all nodes, which grant only above what they granted before: ours.
+    /// The client proposes a token, and a node grants it only above all tokens
+    /// it granted before. This is the library's scheme.
     Propose,
-    /// Every node counts by itself, and the client takes the largest count: wrong.
+    /// Every node has a counter, and the client uses the maximum. This is
+    /// unsafe.
     CountAndMax,
 }
 
-/// What a node does that was started again without its data.
+/// What a node does after a restart without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Restart {
-    /// Waits until all who were at it have stopped, and then votes only above what a majority knows: ours.
+    /// It waits until every active owner has stopped, and then votes only above
+    /// the tokens that a majority knows. This is the library's scheme.
     Quarantine,
-    /// Votes at once: wrong.
-    AtOnce,
+    /// It votes immediately. This is unsafe.
+    Immediate,
 }
 
-/// What is tried out.
+/// The parameters of the model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quorum {
     pub(crate) scheme: Scheme,
     pub(crate) restart: Restart,
     pub(crate) nodes: usize,
     pub(crate) clients: usize,
-    /// How often the clients try, all of them together.
+    /// The number of attempts of all clients together.
     pub(crate) attempts: u8,
-    /// Tokens are from 1 to this.
+    /// The highest token; tokens start at 1.
     pub(crate) tokens: u8,
-    /// How often nodes lose their data, all of them together.
+    /// The number of times that nodes lose their data, all of them together.
     pub(crate) losses: u8,
-    /// Whether holders put their lock on nodes that missed it.
-    pub(crate) fills: bool,
+    /// Whether holders write their lock to nodes that missed it.
+    pub(crate) repairs: bool,
 }
 
-/// One acquisition: client and attempt.
+/// One acquisition: a client and its attempt.
 type Owner = (usize, u8);
 
-/// A set of nodes, one bit each.
+/// A set of nodes, with one bit per node.
 type Nodes = u8;
 
-/// A moment in the life of all.
+/// A global state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     nodes: Vec<Node>,
@@ -53,12 +56,13 @@ pub(crate) struct State {
     network: BTreeSet<Message>,
     attempts: u8,
     losses: u8,
-    /// What was granted so far.
+    /// The tokens acquired so far.
     granted: BTreeSet<u8>,
     pub(crate) acquisitions: u8,
-    /// Faults, once seen.
-    pub(crate) token_twice: bool,
-    pub(crate) token_fell: bool,
+    /// Whether a token was acquired twice.
+    pub(crate) token_duplicated: bool,
+    /// Whether a token was not above those acquired before its request.
+    pub(crate) token_decreased: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -67,7 +71,8 @@ struct Node {
     /// The highest token granted.
     highest: u8,
     votes: bool,
-    /// Who was at it when the node lost its data: it waits until they have stopped, as the longest lease says.
+    /// The active owners when the node lost its data. It waits until they have
+    /// stopped, as the maximum lease guarantees.
     waits_for: BTreeSet<Owner>,
 }
 
@@ -80,22 +85,23 @@ struct Client {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Idle,
-    /// Has asked all nodes; those in `grants` have said yes. `floor` was the highest token when it began.
-    Asking {
+    /// Has sent requests to all nodes. Those in `grants` granted the lock.
+    /// `floor` was the highest token at the start.
+    Requesting {
         token: u8,
         floor: u8,
         grants: Nodes,
     },
-    /// Counts on the lock.
+    /// Relies on the lock.
     Holding {
         token: u8,
     },
 }
 
-/// What is on its way.
+/// A message in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Message {
-    Ask {
+    Request {
         owner: Owner,
         node: usize,
         token: u8,
@@ -105,30 +111,31 @@ pub(crate) enum Message {
         node: usize,
         token: u8,
     },
-    /// A holder puts its lock on a node that missed it.
-    Fill {
+    /// A holder writes its lock to a node that missed it.
+    Repair {
         owner: Owner,
         node: usize,
         token: u8,
     },
 }
 
-/// What can happen.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
-    /// A client asks all nodes, under this token.
+    /// A client sends requests with this token to all nodes.
     Begin(usize, u8),
-    /// A message arrives; one that is lost is one that never does.
+    /// A message arrives. A lost message never does.
     Arrive(Message),
-    /// A client stops asking, or counting on the lock: it gave it back, or its time is over.
+    /// A client gives up, releases the lock, or its lease expires.
     Stop(usize),
-    FillIn(usize, usize),
+    /// A client sends a repair to a node.
+    Repair(usize, usize),
     /// A node forgets a holder that has stopped.
-    Free(usize),
-    /// A node is started again without its data.
-    Lose(usize),
-    /// A node votes again, after these have told what they know.
-    LetIn(usize, Nodes),
+    Expire(usize),
+    /// A node restarts without its data.
+    Restart(usize),
+    /// A node rejoins with what these nodes know.
+    Rejoin(usize, Nodes),
 }
 
 impl Quorum {
@@ -136,10 +143,10 @@ impl Quorum {
         nodes.count_ones() as usize > self.nodes / 2
     }
 
-    /// Takes note of an answer; the client has the lock when a majority has said yes.
-    fn hear(&self, state: &mut State, owner: Owner, node: usize, granted: u8) {
+    /// Handles a grant. The client holds the lock once a majority granted it.
+    fn handle_grant(&self, state: &mut State, owner: Owner, node: usize, granted: u8) {
         let client = &mut state.clients[owner.0];
-        let Phase::Asking {
+        let Phase::Requesting {
             token,
             floor,
             grants,
@@ -155,14 +162,14 @@ impl Quorum {
         let (token, floor, grants) = (*token, *floor, *grants);
         if self.is_majority(grants) {
             client.phase = Phase::Holding { token };
-            state.token_fell |= token <= floor;
-            state.token_twice |= !state.granted.insert(token);
+            state.token_decreased |= token <= floor;
+            state.token_duplicated |= !state.granted.insert(token);
             state.acquisitions += 1;
         }
     }
 
-    /// A node decides about a request.
-    fn decide(&self, node: &mut Node, owner: Owner, token: u8) -> Option<u8> {
+    /// Handles a request at a node. Returns the granted token, if any.
+    fn handle_request(&self, node: &mut Node, owner: Owner, token: u8) -> Option<u8> {
         let free = node.holder.is_none() || node.holder == Some(owner);
         if !node.votes || !free {
             return None;
@@ -179,27 +186,31 @@ impl Quorum {
 }
 
 impl State {
-    /// Whether `owner` asks for the lock or counts on it.
-    fn is_at_it(&self, owner: Owner) -> bool {
+    /// Returns whether `owner` requests the lock or relies on it.
+    fn is_active(&self, owner: Owner) -> bool {
         let client = &self.clients[owner.0];
-        let at_it = matches!(client.phase, Phase::Asking { .. } | Phase::Holding { .. });
-        at_it && client.attempt == owner.1
+        let active = matches!(
+            client.phase,
+            Phase::Requesting { .. } | Phase::Holding { .. }
+        );
+        active && client.attempt == owner.1
     }
 
-    /// All who ask for the lock or count on it.
-    fn at_it(&self) -> impl Iterator<Item = Owner> {
+    /// Returns all owners that request the lock or rely on it.
+    fn active_owners(&self) -> impl Iterator<Item = Owner> {
         let owners = self.clients.iter().enumerate();
         let owners = owners.map(|(number, client)| (number, client.attempt));
-        owners.filter(|owner| self.is_at_it(*owner))
+        owners.filter(|owner| self.is_active(*owner))
     }
 
-    /// Forgets answers to those who no longer listen: they make no difference.
-    fn forget_unheard(&mut self) {
+    /// Removes grants that their client would ignore, to reduce the state
+    /// space.
+    fn prune_ignored(&mut self) {
         let mut network = std::mem::take(&mut self.network);
         network.retain(|message| match message {
             Message::Grant { owner, .. } => {
                 let client = &self.clients[owner.0];
-                client.attempt == owner.1 && matches!(client.phase, Phase::Asking { .. })
+                client.attempt == owner.1 && matches!(client.phase, Phase::Requesting { .. })
             }
             _ => true,
         });
@@ -235,8 +246,8 @@ impl Model for Quorum {
             losses: 0,
             granted: BTreeSet::new(),
             acquisitions: 0,
-            token_twice: false,
-            token_fell: false,
+            token_duplicated: false,
+            token_decreased: false,
         }]
     }
 
@@ -250,11 +261,11 @@ impl Model for Quorum {
                     }
                     Scheme::CountAndMax => events.push(Event::Begin(number, 0)),
                 },
-                Phase::Asking { .. } => events.push(Event::Stop(number)),
+                Phase::Requesting { .. } => events.push(Event::Stop(number)),
                 Phase::Holding { .. } => {
                     events.push(Event::Stop(number));
-                    let nodes = if self.fills { self.nodes } else { 0 };
-                    events.extend((0..nodes).map(|node| Event::FillIn(number, node)));
+                    let nodes = if self.repairs { self.nodes } else { 0 };
+                    events.extend((0..nodes).map(|node| Event::Repair(number, node)));
                 }
             }
         }
@@ -262,18 +273,18 @@ impl Model for Quorum {
             events.push(Event::Arrive(message.clone()));
         }
         for (number, node) in state.nodes.iter().enumerate() {
-            if node.holder.is_some_and(|owner| !state.is_at_it(owner)) {
-                events.push(Event::Free(number));
+            if node.holder.is_some_and(|owner| !state.is_active(owner)) {
+                events.push(Event::Expire(number));
             }
             if node.votes && state.losses < self.losses {
-                events.push(Event::Lose(number));
+                events.push(Event::Restart(number));
             }
-            if !node.votes && !node.waits_for.iter().any(|owner| state.is_at_it(*owner)) {
-                let told = (0..1 << self.nodes).filter(|set| {
+            if !node.votes && !node.waits_for.iter().any(|owner| state.is_active(*owner)) {
+                let sources = (0..1 << self.nodes).filter(|set| {
                     let voting = |one: usize| set & (1 << one) == 0 || state.nodes[one].votes;
                     self.is_majority(*set) && (0..self.nodes).all(voting)
                 });
-                events.extend(told.map(|set| Event::LetIn(number, set)));
+                events.extend(sources.map(|set| Event::Rejoin(number, set)));
             }
         }
     }
@@ -284,27 +295,27 @@ impl Model for Quorum {
             Event::Begin(number, token) => {
                 state.attempts += 1;
                 let client = &mut state.clients[number];
-                client.phase = Phase::Asking {
+                client.phase = Phase::Requesting {
                     token,
                     floor: state.granted.last().copied().unwrap_or(0),
                     grants: 0,
                 };
                 let owner = (number, client.attempt);
-                let ask = |node| Message::Ask { owner, node, token };
-                state.network.extend((0..self.nodes).map(ask));
+                let request = |node| Message::Request { owner, node, token };
+                state.network.extend((0..self.nodes).map(request));
             }
             Event::Stop(number) => {
                 let client = &mut state.clients[number];
                 client.attempt += 1;
                 client.phase = Phase::Idle;
             }
-            Event::FillIn(number, node) => {
+            Event::Repair(number, node) => {
                 let client = &state.clients[number];
                 let Phase::Holding { token } = client.phase else {
                     return None;
                 };
                 let owner = (number, client.attempt);
-                let new = state.network.insert(Message::Fill { owner, node, token });
+                let new = state.network.insert(Message::Repair { owner, node, token });
                 if !new || state.nodes[node].holder.is_some() {
                     return None;
                 }
@@ -312,15 +323,15 @@ impl Model for Quorum {
             Event::Arrive(message) => {
                 state.network.remove(&message);
                 match message {
-                    Message::Ask { owner, node, token } => {
-                        let granted = self.decide(&mut state.nodes[node], owner, token);
-                        let answer = |token| Message::Grant { owner, node, token };
-                        state.network.extend(granted.map(answer));
+                    Message::Request { owner, node, token } => {
+                        let granted = self.handle_request(&mut state.nodes[node], owner, token);
+                        let grant = |token| Message::Grant { owner, node, token };
+                        state.network.extend(granted.map(grant));
                     }
                     Message::Grant { owner, node, token } => {
-                        self.hear(&mut state, owner, node, token);
+                        self.handle_grant(&mut state, owner, node, token);
                     }
-                    Message::Fill { owner, node, token } => {
+                    Message::Repair { owner, node, token } => {
                         let node = &mut state.nodes[node];
                         if node.votes && node.holder.is_none() {
                             node.holder = Some(owner);
@@ -329,25 +340,25 @@ impl Model for Quorum {
                     }
                 }
             }
-            Event::Free(node) => state.nodes[node].holder = None,
-            Event::Lose(node) => {
+            Event::Expire(node) => state.nodes[node].holder = None,
+            Event::Restart(node) => {
                 state.losses += 1;
                 state.nodes[node] = Node {
                     holder: None,
                     highest: 0,
-                    votes: self.restart == Restart::AtOnce,
-                    waits_for: state.at_it().collect(),
+                    votes: self.restart == Restart::Immediate,
+                    waits_for: state.active_owners().collect(),
                 };
             }
-            Event::LetIn(node, told) => {
-                let told = (0..self.nodes).filter(|one| told & (1 << one) != 0);
-                let floor = told.map(|one| state.nodes[one].highest).max()?;
+            Event::Rejoin(node, sources) => {
+                let sources = (0..self.nodes).filter(|one| sources & (1 << one) != 0);
+                let floor = sources.map(|one| state.nodes[one].highest).max()?;
                 state.nodes[node].highest = floor;
                 state.nodes[node].votes = true;
                 state.nodes[node].waits_for.clear();
             }
         }
-        state.forget_unheard();
+        state.prune_ignored();
         Some(state)
     }
 
@@ -356,8 +367,10 @@ impl Model for Quorum {
             Property::always("one holder at a time", |_, state: &State| {
                 state.holders() <= 1
             }),
-            Property::always("no token twice", |_, state: &State| !state.token_twice),
-            Property::always("tokens rise", |_, state: &State| !state.token_fell),
+            Property::always("tokens are unique", |_, state: &State| {
+                !state.token_duplicated
+            }),
+            Property::always("tokens increase", |_, state: &State| !state.token_decreased),
             Property::sometimes("two succeed", |_, state: &State| state.acquisitions >= 2),
         ]
     }

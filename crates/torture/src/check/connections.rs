@@ -1,16 +1,19 @@
-//! No process has more connections to a server than the plan allows, whatever its tasks ask at the same time.
+//! Checks that no process has more connections to a server than the plan
+//! allows, however many requests it sends at the same time.
 
-use super::Verdict;
+use super::verdict::Verdict;
 use crate::plan::Plan;
 
-/// Judges what each server was seen to have at the same time.
-pub(crate) fn check(plan: &Plan, seen: &[u64]) -> Verdict {
-    let mut verdict = Verdict::new("no process has too many connections");
-    let most = plan.connections * plan.processes as u64;
-    for count in seen.iter().filter(|_| most > 0) {
-        verdict.looked_at += 1;
-        if *count > most {
-            verdict.wrong(|| format!("a server has {count} connections, and {most} are allowed"));
+/// Checks the connection counts of single servers.
+pub(crate) fn check(plan: &Plan, counts: &[u64]) -> Verdict {
+    let mut verdict = Verdict::new("the number of connections is bounded");
+    let max = plan.max_connections * plan.processes as u64;
+    for count in counts.iter().filter(|_| max > 0) {
+        verdict.checked += 1;
+        if *count > max {
+            verdict.violation(|| {
+                format!("a server has {count} connections, above the maximum of {max}")
+            });
         }
     }
     verdict
@@ -22,11 +25,11 @@ mod tests {
     use crate::plan::{Kind, tests::plan_of};
 
     #[test]
-    fn too_many_connections_are_found() {
+    fn excess_connections_are_found() {
         let mut plan = plan_of(Kind::Mutex);
-        assert_eq!(check(&plan, &[99]).looked_at, 0);
-        (plan.connections, plan.processes) = (10, 2);
-        assert_eq!(check(&plan, &[3, 20]).wrong, 0);
-        assert_eq!(check(&plan, &[3, 21]).wrong, 1);
+        assert_eq!(check(&plan, &[99]).checked, 0);
+        (plan.max_connections, plan.processes) = (10, 2);
+        assert_eq!(check(&plan, &[3, 20]).violations, 0);
+        assert_eq!(check(&plan, &[3, 21]).violations, 1);
     }
 }

@@ -1,77 +1,84 @@
-//! Those who wait for a fair lock are served in the order in which they came.
+//! Checks that waiters of a fair lock are served in FIFO order.
 //!
-//! Who came first is certain only when there was time between the two and nothing was broken, so it is judged in calms. A process stands in
-//! line once for all its tasks and may serve some of them when its turn comes, so it is judged where each process has one.
+//! The order of arrival is certain only if time passed between two requests and
+//! no fault was active, so the check applies to calms. A process has one queue
+//! entry for all its tasks and may serve several of them in one turn, so the
+//! check applies to plans with one task per process.
 
 use std::collections::BTreeMap;
 
-use super::Verdict;
-use crate::attempt::{Attempt, End};
-use crate::history::Moment;
-use crate::nemesis::Calm;
+use super::verdict::Verdict;
+use crate::attempt::{Attempt, Outcome};
+use crate::fault_log::Calm;
+use crate::history::Timestamp;
 use crate::plan::Plan;
 
-/// So much earlier is earlier: a process on a busy machine may be held up between its note and its request.
-const APART: u64 = 50_000_000;
+/// The minimum distance of two arrivals whose order is certain. A busy machine
+/// may delay a process between recording and sending its request.
+const MIN_DISTANCE: u64 = 50_000_000;
 
-/// What it takes until a calm is one.
-const SETTLED: u64 = 500_000_000;
+/// How long a calm takes to settle.
+const SETTLING: u64 = 500_000_000;
 
-/// Somebody in line: since when, and from when on no more.
+/// A waiter, from its request to its end.
 #[derive(Clone, Copy)]
-struct InLine {
+struct Waiter {
     process: usize,
-    from: Moment,
-    until: Moment,
+    from: Timestamp,
+    until: Timestamp,
     served: bool,
 }
 
 pub(crate) fn check(plan: &Plan, attempts: &[Attempt], calms: &[Calm]) -> Verdict {
-    let mut verdict = Verdict::new("those who came first are served first");
+    let mut verdict = Verdict::new("fair locks are FIFO");
     if plan.tasks > 1 {
         return verdict;
     }
-    let mut lines: BTreeMap<u32, Vec<InLine>> = BTreeMap::new();
+    let mut queues: BTreeMap<u32, Vec<Waiter>> = BTreeMap::new();
     for attempt in attempts {
-        let (until, served) = match attempt.end {
-            End::Held(holding) => (holding.got, true),
-            End::Failed { at, .. } => (at, false),
-            End::Unanswered => continue,
+        let (until, served) = match attempt.outcome {
+            Outcome::Held(hold) => (hold.acquired, true),
+            Outcome::Failed { at, .. } => (at, false),
+            Outcome::Unknown => continue,
         };
-        if plan.kind(attempt.lock).is_fair() && attempt.patient {
-            lines.entry(attempt.lock).or_default().push(InLine {
+        if plan.kind(attempt.lock).is_fair() && attempt.waits {
+            queues.entry(attempt.lock).or_default().push(Waiter {
                 process: attempt.process,
-                from: attempt.wanted,
+                from: attempt.requested,
                 until,
                 served,
             });
         }
     }
-    for (lock, line) in &mut lines {
-        line.sort_by_key(|one| one.from);
+    for (lock, queue) in &mut queues {
+        queue.sort_by_key(|waiter| waiter.from);
         for calm in calms {
-            let first = line.partition_point(|one| one.from < calm.0 + SETTLED);
-            let last = line.partition_point(|one| one.from < calm.1);
-            in_calm(*lock, &line[first..last.max(first)], calm.1, &mut verdict);
+            let first = queue.partition_point(|waiter| waiter.from < calm.0 + SETTLING);
+            let last = queue.partition_point(|waiter| waiter.from < calm.1);
+            check_calm(*lock, &queue[first..last.max(first)], calm.1, &mut verdict);
         }
     }
     verdict
 }
 
-/// Looks whether anybody was served before one who had come earlier.
-fn in_calm(lock: u32, line: &[InLine], end: Moment, verdict: &mut Verdict) {
-    for later in line.iter().filter(|one| one.served && one.until < end) {
-        let earlier = line
+/// Checks that no waiter was served before an earlier one.
+fn check_calm(lock: u32, queue: &[Waiter], end: Timestamp, verdict: &mut Verdict) {
+    let served = queue
+        .iter()
+        .filter(|waiter| waiter.served && waiter.until < end);
+    for later in served {
+        let earlier = queue
             .iter()
-            .take_while(|one| one.from + APART < later.from)
-            .filter(|one| one.until > later.from);
+            .take_while(|waiter| waiter.from + MIN_DISTANCE < later.from)
+            .filter(|waiter| waiter.until > later.from);
         for earlier in earlier {
-            verdict.looked_at += 1;
+            verdict.checked += 1;
             if later.until < earlier.until && earlier.served {
-                let late = (later.from - earlier.from) / 1_000_000;
-                verdict.wrong(|| {
+                let distance = (later.from - earlier.from) / 1_000_000;
+                verdict.violation(|| {
                     format!(
-                        "lock {lock}: process {} was served before process {}, who had come {late} ms earlier",
+                        "lock {lock}: process {} overtook process {}, which arrived {distance} ms \
+                         earlier",
                         later.process, earlier.process
                     )
                 });
@@ -82,27 +89,28 @@ fn in_calm(lock: u32, line: &[InLine], end: Moment, verdict: &mut Verdict) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::held;
+    use super::super::verdict::examples::held;
     use super::*;
     use crate::plan::{Kind, tests::plan_of};
 
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn one_who_overtakes_is_found_in_a_calm() {
-        let someone = |process, wanted: u64, got: u64| {
-            held(process, wanted * MS, got * MS, (got + 1) * MS, got)
+    fn overtaking_is_found_in_a_calm() {
+        let waiter = |process, requested: u64, acquired: u64| {
+            let (from, until) = (acquired * MS, (acquired + 1) * MS);
+            held(process, requested * MS, from, until, acquired)
         };
         let calm = [(0, 2000 * MS)];
-        let wrong = |attempts: &[Attempt], calms: &[Calm]| {
-            check(&plan_of(Kind::Fair), attempts, calms).wrong
+        let violations = |attempts: &[Attempt], calms: &[Calm]| {
+            check(&plan_of(Kind::Fair), attempts, calms).violations
         };
-        let fair = [someone(0, 600, 700), someone(1, 670, 702)];
-        assert_eq!(wrong(&fair, &calm), 0);
-        let unfair = [someone(0, 600, 702), someone(1, 670, 700)];
-        assert_eq!(wrong(&unfair, &calm), 1);
-        assert_eq!(wrong(&unfair, &[]), 0, "in a storm nobody knows");
-        let close = [someone(0, 600, 702), someone(1, 640, 700)];
-        assert_eq!(wrong(&close, &calm), 0, "nobody knows who came first");
+        let fair = [waiter(0, 600, 700), waiter(1, 670, 702)];
+        assert_eq!(violations(&fair, &calm), 0);
+        let unfair = [waiter(0, 600, 702), waiter(1, 670, 700)];
+        assert_eq!(violations(&unfair, &calm), 1);
+        assert_eq!(violations(&unfair, &[]), 0, "outside a calm");
+        let close = [waiter(0, 600, 702), waiter(1, 640, 700)];
+        assert_eq!(violations(&close, &calm), 0, "order of arrival unknown");
     }
 }

@@ -1,44 +1,49 @@
-//! Every process that asks is served: within the plan's bound it acquires some lock, outages aside.
+//! Checks that every process acquires some lock within the plan's limit, not
+//! counting outages.
 //!
-//! A client that stays with a server or a sentinel that is of no use is blocked although the others are well. Its
-//! requests fail, so no single one of them waits for long.
+//! A client that stays with an unusable server or sentinel is blocked although
+//! the others are fine. Its requests fail, so no single one of them waits for
+//! long.
 
 use std::collections::BTreeMap;
 
-use super::Verdict;
-use super::waiting::{outages, overlap};
-use crate::attempt::{Attempt, End};
-use crate::history::Moment;
-use crate::nemesis::Deed;
+use super::outages::outages;
+use super::spans::overlap;
+use super::verdict::Verdict;
+use crate::attempt::{Attempt, Outcome};
+use crate::fault_log::InjectedFault;
+use crate::history::Timestamp;
 use crate::plan::Plan;
 
-/// What one process did: when it acquired something, and when it did anything at all.
+/// The activity of one process.
 #[derive(Default)]
-struct Life {
-    acquired: Vec<Moment>,
-    first: Option<Moment>,
-    last: Moment,
+struct Activity {
+    acquired: Vec<Timestamp>,
+    /// The first request.
+    first: Option<Timestamp>,
+    /// The last event.
+    last: Timestamp,
 }
 
-pub(crate) fn check(plan: &Plan, attempts: &[Attempt], deeds: &[Deed]) -> Verdict {
-    let mut verdict = Verdict::new("every process is served");
-    if plan.served_ms == 0 {
+pub(crate) fn check(plan: &Plan, attempts: &[Attempt], faults: &[InjectedFault]) -> Verdict {
+    let mut verdict = Verdict::new("every process makes progress");
+    if plan.max_idle_ms == 0 {
         return verdict;
     }
-    let (outages, bound) = (outages(plan, deeds), plan.served_ms * 1_000_000);
-    for (process, life) in lives(attempts) {
-        let mut moments = life.acquired;
-        moments.extend(life.first);
-        moments.push(life.last);
-        moments.sort_unstable();
-        for gap in moments.windows(2) {
-            verdict.looked_at += 1;
+    let (outages, limit) = (outages(plan, faults), plan.max_idle_ms * 1_000_000);
+    for (process, activity) in activities(attempts) {
+        let mut times = activity.acquired;
+        times.extend(activity.first);
+        times.push(activity.last);
+        times.sort_unstable();
+        for gap in times.windows(2) {
+            verdict.checked += 1;
             let (from, until) = (gap[0], gap[1]);
-            let unserved = (until - from) - overlap(&outages, from, until);
-            if unserved > bound {
-                let millis = unserved / 1_000_000;
-                verdict.wrong(|| {
-                    format!("process {process} acquired nothing for {millis} ms from {from} on")
+            let idle = (until - from) - overlap(&outages, from, until);
+            if idle > limit {
+                let millis = idle / 1_000_000;
+                verdict.violation(|| {
+                    format!("process {process} acquired nothing for {millis} ms, from {from}")
                 });
             }
         }
@@ -46,26 +51,28 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt], deeds: &[Deed]) -> Verdic
     verdict
 }
 
-fn lives(attempts: &[Attempt]) -> BTreeMap<usize, Life> {
-    let mut lives = BTreeMap::<_, Life>::new();
+fn activities(attempts: &[Attempt]) -> BTreeMap<usize, Activity> {
+    let mut activities = BTreeMap::<_, Activity>::new();
     for attempt in attempts {
-        let life = lives.entry(attempt.process).or_default();
-        let first = life.first.get_or_insert(attempt.wanted);
-        *first = attempt.wanted.min(*first);
-        let last = match attempt.end {
-            End::Held(holding) => holding.got,
-            End::Failed { at, .. } => at,
-            End::Unanswered => attempt.wanted,
+        let activity = activities.entry(attempt.process).or_default();
+        let first = activity.first.get_or_insert(attempt.requested);
+        *first = attempt.requested.min(*first);
+        let last = match attempt.outcome {
+            Outcome::Held(hold) => hold.acquired,
+            Outcome::Failed { at, .. } => at,
+            Outcome::Unknown => attempt.requested,
         };
-        life.last = life.last.max(last);
-        life.acquired.extend(attempt.holding().map(|it| it.got));
+        activity.last = activity.last.max(last);
+        activity
+            .acquired
+            .extend(attempt.hold().map(|it| it.acquired));
     }
-    lives
+    activities
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::held;
+    use super::super::verdict::examples::held;
     use super::*;
     use crate::history::Failure;
     use crate::plan::{Fault, Kind, tests::plan_of};
@@ -73,28 +80,31 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn process_that_is_not_served_is_found() {
+    fn idle_process_is_found() {
         let plan = Plan {
-            served_ms: 3000,
+            max_idle_ms: 3000,
             ..plan_of(Kind::Mutex)
         };
         let at = |second: u64| held(0, second * SECOND, second * SECOND, second * SECOND, 1);
-        let wrong = |attempts: &[Attempt], deeds: &[Deed]| check(&plan, attempts, deeds).wrong;
-        assert_eq!(wrong(&[at(1), at(3), at(6)], &[]), 0);
-        assert_eq!(wrong(&[at(1), at(3), at(7)], &[]), 1);
-        let fault = |fault| Deed {
+        let violations = |attempts: &[Attempt], faults: &[InjectedFault]| {
+            check(&plan, attempts, faults).violations
+        };
+        assert_eq!(violations(&[at(1), at(3), at(6)], &[]), 0);
+        assert_eq!(violations(&[at(1), at(3), at(7)], &[]), 1);
+        let fault = |fault| InjectedFault {
             fault,
             from: 4 * SECOND,
             until: 6 * SECOND,
         };
-        assert_eq!(wrong(&[at(1), at(3), at(7)], &[fault(Fault::FailOver)]), 0);
-        let forgot = fault(Fault::ForgetSentinel);
-        assert_eq!(wrong(&[at(1), at(3), at(7)], &[forgot]), 1);
-        let end = End::Failed {
+        let failover = fault(Fault::Failover);
+        assert_eq!(violations(&[at(1), at(3), at(7)], &[failover]), 0);
+        let reset = fault(Fault::ResetSentinel);
+        assert_eq!(violations(&[at(1), at(3), at(7)], &[reset]), 1);
+        let outcome = Outcome::Failed {
             at: 9 * SECOND,
-            why: Failure::Trouble,
+            reason: Failure::Error,
         };
-        let failed = Attempt { end, ..at(2) };
-        assert_eq!(wrong(&[at(1), at(2), failed], &[]), 1, "until its end");
+        let failed = Attempt { outcome, ..at(2) };
+        assert_eq!(violations(&[at(1), at(2), failed], &[]), 1, "at its end");
     }
 }

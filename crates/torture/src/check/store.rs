@@ -1,96 +1,106 @@
-//! A store that refuses tokens smaller than one it has seen accepts no stale sale, loses none that it accepted, and counts each once.
+//! Checks that the fenced store accepts no stale write, loses no write that it
+//! accepted, and applies each write once.
 
 use std::collections::HashSet;
 
-use super::Verdict;
-use crate::coupons::{Books, seller};
-use crate::history::{Event, What};
+use super::verdict::Verdict;
+use crate::fenced_store::{Contents, writer};
+use crate::history::{Event, EventKind};
 
-pub(crate) fn check(histories: &[Vec<Event>], books: &[Books]) -> Verdict {
-    let mut verdict = Verdict::new("the fenced store accepts nothing stale and loses nothing");
-    let mut kept = HashSet::new();
-    for (lock, books) in (0..).zip(books) {
-        let (mut token, mut sold) = (0, 0);
-        for entry in &books.fenced {
-            kept.insert((lock, entry.seller.clone()));
-            if entry.token < token {
-                verdict
-                    .wrong(|| format!("lock {lock}: {} was accepted after {token}", entry.token));
-            }
-            if entry.sold != sold + 1 {
-                verdict.wrong(|| {
+pub(crate) fn check(histories: &[Vec<Event>], store: &[Contents]) -> Verdict {
+    let mut verdict = Verdict::new("the fenced store accepts no stale write and loses none");
+    let mut stored = HashSet::new();
+    for (lock, contents) in (0..).zip(store) {
+        let (mut token, mut value) = (0, 0);
+        for write in &contents.fenced {
+            stored.insert((lock, write.writer.clone()));
+            if write.token < token {
+                verdict.violation(|| {
                     format!(
-                        "lock {lock}: {} sold after {sold}, so one is lost",
-                        entry.sold
+                        "lock {lock}: token {} was accepted after {token}",
+                        write.token
                     )
                 });
             }
-            (token, sold) = (entry.token, entry.sold);
+            if write.value != value + 1 {
+                verdict.violation(|| {
+                    format!(
+                        "lock {lock}: value {} follows {value}, so a write is lost",
+                        write.value
+                    )
+                });
+            }
+            (token, value) = (write.token, write.value);
         }
     }
     for (process, events) in histories.iter().enumerate() {
         for event in events {
-            let What::Sold { accepted, .. } = event.what else {
+            let EventKind::Wrote { accepted, .. } = event.kind else {
                 continue;
             };
-            verdict.looked_at += 1;
-            let by = (event.lock, seller(process, event.holding));
-            if accepted == Some(true) && !kept.contains(&by) {
-                verdict.wrong(|| format!("lock {}: the sale of {} is lost", by.0, by.1));
+            verdict.checked += 1;
+            let by = (event.lock, writer(process, event.hold));
+            if accepted == Some(true) && !stored.contains(&by) {
+                verdict.violation(|| format!("lock {}: the write of {} is lost", by.0, by.1));
             }
         }
     }
     verdict
 }
 
-/// How many sales the store without fencing forgot.
-pub(crate) fn lost_without_fencing(books: &[Books]) -> u64 {
-    let lost = books.iter().map(|books| books.unfenced);
-    lost.map(|(accepted, believed)| accepted.saturating_sub(believed))
+/// Returns the number of writes that the unfenced store lost.
+pub(crate) fn lost_without_fencing(store: &[Contents]) -> u64 {
+    let unfenced = store.iter().map(|contents| contents.unfenced);
+    unfenced
+        .map(|(accepted, value)| accepted.saturating_sub(value))
         .sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coupons::Entry;
+    use crate::fenced_store::Write;
 
-    fn wrong(sales: &[(u64, u64, &str)]) -> u64 {
-        let sold = |holding: u64, token: u64| Event {
+    fn violations(writes: &[(u64, u64, &str)]) -> u64 {
+        let wrote = |hold: u64, token: u64| Event {
             lock: 0,
-            holding,
+            hold,
             at: 0,
-            what: What::Sold {
+            kind: EventKind::Wrote {
                 token,
                 accepted: Some(true),
             },
         };
-        let entry = |(token, sold, by): &(u64, u64, &str)| Entry {
+        let write = |(token, value, writer): &(u64, u64, &str)| Write {
             token: *token,
-            sold: *sold,
-            seller: (*by).to_owned(),
+            value: *value,
+            writer: (*writer).to_owned(),
         };
-        let books = Books {
-            fenced: sales.iter().map(entry).collect(),
+        let contents = Contents {
+            fenced: writes.iter().map(write).collect(),
             unfenced: (0, 0),
         };
-        check(&[vec![sold(1, 5), sold(2, 6)]], &[books]).wrong
+        check(&[vec![wrote(1, 5), wrote(2, 6)]], &[contents]).violations
     }
 
     #[test]
-    fn stale_and_lost_sales_are_found() {
-        assert_eq!(wrong(&[(5, 1, "0-1"), (6, 2, "0-2")]), 0);
-        assert_eq!(wrong(&[(6, 1, "0-2"), (5, 2, "0-1")]), 1, "stale");
-        assert_eq!(wrong(&[(5, 1, "0-1"), (6, 1, "0-2")]), 1, "counted once");
-        assert_eq!(wrong(&[(5, 1, "0-1")]), 1, "forgotten");
+    fn stale_and_lost_writes_are_found() {
+        assert_eq!(violations(&[(5, 1, "0-1"), (6, 2, "0-2")]), 0);
+        assert_eq!(violations(&[(6, 1, "0-2"), (5, 2, "0-1")]), 1, "stale");
+        assert_eq!(
+            violations(&[(5, 1, "0-1"), (6, 1, "0-2")]),
+            1,
+            "overwritten"
+        );
+        assert_eq!(violations(&[(5, 1, "0-1")]), 1, "lost");
     }
 
     #[test]
-    fn the_control_counts_what_it_forgot() {
-        let books = Books {
+    fn lost_writes_of_the_unfenced_store_count() {
+        let contents = Contents {
             fenced: Vec::new(),
             unfenced: (7, 5),
         };
-        assert_eq!(lost_without_fencing(&[books]), 2);
+        assert_eq!(lost_without_fencing(&[contents]), 2);
     }
 }

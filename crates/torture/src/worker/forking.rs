@@ -1,90 +1,97 @@
-//! A worker that forks: it uses a client, shuts it down, and forks children that lock.
+//! A worker that uses a client, shuts it down, and forks children that acquire
+//! locks.
 //!
-//! What the parent has in memory its children have too. So that this matters, parent and children
-//! run their tasks on the thread that forks, and the children of one generation want the same locks
-//! in the same order.
+//! Children inherit the memory of their parent. To expose state that must not
+//! be inherited, parent and children run their tasks on the thread that forks,
+//! and the children of one generation request the same locks in the same order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Job, Worker};
-use crate::history::{Event, Log, What, now};
+use super::job::Job;
+use super::session::Session;
+use super::tasks;
+use crate::history::{Event, EventKind, Log, now};
 
-/// How long the parent locks before it forks.
-const BEFORE: Duration = Duration::from_millis(100);
+/// How long the parent acquires locks before it forks.
+const PARENT_TIME: Duration = Duration::from_millis(100);
 
-/// How long children lock.
-const LIFE: Duration = Duration::from_secs(1);
+/// How long children acquire locks.
+const CHILD_TIME: Duration = Duration::from_secs(1);
 
-/// How long the threads of a client that was shut down may take to end.
-const ENDING: Duration = Duration::from_secs(30);
+/// How long the threads of a client may take to exit after its shutdown.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many holdings one process can number.
-const HOLDINGS: u64 = 1 << 24;
+/// The range of hold numbers of one process.
+const HOLDS: u64 = 1 << 24;
 
-/// Forks one generation of children after the other until standard input is closed.
+/// Forks one generation of children after another until standard input is
+/// closed.
 pub(super) fn work(job: &Job) {
     let _ = rustix::io::ioctl_fionbio(std::io::stdin(), true);
-    let mut first = 0;
+    let mut first_hold = 0;
     for generation in 0.. {
         if rustix::io::read(std::io::stdin(), &mut [0; 1]) == Ok(0) {
             break;
         }
         let mut job = job.clone();
         job.plan.seed = job.plan.seed.wrapping_add(generation);
-        lock(&job, first, BEFORE);
-        until_alone();
+        acquire_for(PARENT_TIME, &job, first_hold);
+        wait_for_single_thread();
         let mut children = Vec::new();
         for _ in 0..job.plan.forks {
-            first += HOLDINGS;
+            first_hold += HOLDS;
             match fork::fork().expect("a child") {
                 fork::Fork::Parent(pid) => children.push(pid),
                 fork::Fork::Child => {
-                    lock(&job, first, LIFE);
+                    acquire_for(CHILD_TIME, &job, first_hold);
                     std::process::exit(0);
                 }
             }
         }
-        first += HOLDINGS;
+        first_hold += HOLDS;
         for pid in children {
-            fork::waitpid(pid).expect("a child that ends");
+            fork::waitpid(pid).expect("the child exits");
         }
     }
-    let what = What::Over { tasks: 0, grown: 0 };
+    let kind = EventKind::Exited { tasks: 0, grown: 0 };
     let log = Log::open(&job.history).expect("a file for the history");
-    let (lock, holding, at) = (0, 0, now());
-    log.note(&Event {
+    let (lock, hold, at) = (0, 0, now());
+    log.record(&Event {
         lock,
-        holding,
+        hold,
         at,
-        what,
+        kind,
     });
 }
 
-/// Locks for a while on this thread, with a client of its own.
-fn lock(job: &Job, first: u64, time: Duration) {
+/// Acquires locks for `time` on this thread, with a new client.
+fn acquire_for(time: Duration, job: &Job, first_hold: u64) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let over = Arc::<AtomicBool>::default();
-        let worker = Worker::connect(job.clone(), over.clone(), first).await;
+        let stop = Arc::<AtomicBool>::default();
+        let session = Session::connect(job.clone(), stop.clone(), first_hold).await;
         tokio::spawn(async move {
             tokio::time::sleep(time).await;
-            over.store(true, Ordering::SeqCst);
+            stop.store(true, Ordering::SeqCst);
         });
-        worker.clone().work().await;
-        worker.locks.shutdown().await;
+        tasks::run(&session).await;
+        session.locks.shutdown().await;
     });
 }
 
-/// Waits until this thread is the only one: a child has no other.
-fn until_alone() {
-    let limit = Instant::now() + ENDING;
+/// Waits until this thread is the only one: a child inherits no other.
+fn wait_for_single_thread() {
+    let limit = Instant::now() + EXIT_TIMEOUT;
     while std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
-        assert!(Instant::now() < limit, "a client leaves a thread behind");
+        assert!(
+            Instant::now() < limit,
+            "threads of the client did not exit within {EXIT_TIMEOUT:?}"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }

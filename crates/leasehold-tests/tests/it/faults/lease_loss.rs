@@ -44,8 +44,8 @@ const UNREACHABLE: Outage = Outage {
 
 const DELAYED: Outage = Outage {
     begin: |_, proxy| {
-        proxy.judge(|request| match request[0].as_slice() {
-            b"EVALSHA" | b"EVAL" => Fault::HoldBack,
+        proxy.inject(|request| match request[0].as_slice() {
+            b"EVALSHA" | b"EVAL" => Fault::Hold,
             _ => Fault::None,
         });
     },
@@ -414,7 +414,7 @@ async fn renew_despite(fault: Fault, server: &Server) {
     for _ in 0..scaled(1) {
         let pending = Arc::new(AtomicBool::new(fault != Fault::None));
         let next = pending.clone();
-        proxy.judge(move |request| match request[0].as_slice() {
+        proxy.inject(move |request| match request[0].as_slice() {
             b"EVALSHA" | b"EVAL" if next.swap(false, Ordering::SeqCst) => fault,
             _ => Fault::None,
         });
@@ -435,7 +435,7 @@ fn single_failed_renewal_keeps_lease() {
             renew_despite(Fault::None, &server),
             renew_despite(Fault::CutRequest, &server),
             renew_despite(Fault::CutReply, &server),
-            renew_despite(Fault::Swallow, &server),
+            renew_despite(Fault::DropReplies, &server),
         );
     });
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error};
-use testkit::{Answer, Dice, Fault, Proxy, Server};
+use testkit::{Fault, Proxy, Reply, SeededRng, Server};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::{
@@ -88,24 +88,24 @@ fn faults_leave_no_orphan_for_long() {
 /// Makes one request in ten fail, in one of five ways.
 pub(crate) fn inject_faults(proxy: &Proxy, faults: &Arc<AtomicU64>) {
     let (seed, faults) = (AtomicU64::new(7), faults.clone());
-    proxy.judge(move |request| {
-        let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));
+    proxy.inject(move |request| {
+        let mut rng = SeededRng::new(seed.fetch_add(1, Ordering::Relaxed));
         let greeting = match request[0].as_slice() {
             b"HELLO" | b"CLIENT" | b"COMMAND" | b"TIME" => true,
             // Later ones are seals.
             b"ECHO" => request[1].starts_with(b"leasehold"),
             _ => false,
         };
-        if greeting || dice.below(10) != 0 {
+        if greeting || rng.below(10) != 0 {
             return Fault::None;
         }
         faults.fetch_add(1, Ordering::SeqCst);
-        match dice.below(5) {
+        match rng.below(5) {
             0 => Fault::CutRequest,
             1 => Fault::CutReply,
-            2 => Fault::Swallow,
-            3 => Fault::Delay(Duration::from_millis(dice.below(400))),
-            _ => Fault::Repeat,
+            2 => Fault::DropReplies,
+            3 => Fault::Delay(Duration::from_millis(rng.below(400))),
+            _ => Fault::DuplicateRequest,
         }
     });
 }
@@ -204,8 +204,8 @@ fn oldest_orphan(server: &Server, record: &Record, ended: &AtomicBool) -> Durati
         let keys = connection.ask(&["KEYS", "lock:*"]).unwrap();
         for key in keys.list() {
             let values = match connection.ask(&["GET", key.text()]).unwrap() {
-                Answer::Text(value) => vec![value],
-                Answer::Nil => continue,
+                Reply::Text(value) => vec![value],
+                Reply::Nil => continue,
                 // A queued lock has a hash of all holders and waiters.
                 _ => texts(&connection.ask(&["HVALS", key.text()]).unwrap()),
             };
@@ -222,7 +222,7 @@ fn oldest_orphan(server: &Server, record: &Record, ended: &AtomicBool) -> Durati
     oldest
 }
 
-fn texts(answer: &Answer) -> Vec<String> {
+fn texts(answer: &Reply) -> Vec<String> {
     let texts = answer.list().iter();
     texts.map(|text| text.text().to_owned()).collect()
 }
@@ -306,11 +306,11 @@ async fn acquire_late() -> Duration {
             .await
             .unwrap();
         let (of_lock, once) = (key(&name).into_bytes(), AtomicBool::new(false));
-        proxy.judge(move |request| match request[0].as_slice() {
+        proxy.inject(move |request| match request[0].as_slice() {
             b"SET" | b"EVALSHA"
                 if request.contains(&of_lock) && !once.swap(true, Ordering::SeqCst) =>
             {
-                Fault::HoldBack
+                Fault::Hold
             }
             _ => Fault::None,
         });
@@ -324,7 +324,7 @@ async fn acquire_late() -> Duration {
     // Meanwhile the client cancels the acquires on other connections.
     tokio::time::sleep(Duration::from_secs(2)).await;
     for (proxy, ..) in &delayed {
-        proxy.let_go();
+        proxy.release_held();
     }
     let late = Instant::now();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -357,8 +357,8 @@ fn late_release_does_not_free_next_holder() {
             .unwrap();
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
-        proxy.judge(|request| match request[0].as_slice() {
-            b"EVALSHA" | b"EVAL" | b"DELEX" | b"DELIFEQ" => Fault::HoldBack,
+        proxy.inject(|request| match request[0].as_slice() {
+            b"EVALSHA" | b"EVAL" | b"DELEX" | b"DELIFEQ" => Fault::Hold,
             _ => Fault::None,
         });
         assert!(guard.release().await.is_err());
@@ -371,7 +371,7 @@ fn late_release_does_not_free_next_holder() {
             .await
             .unwrap();
         proxy.heal();
-        proxy.let_go();
+        proxy.release_held();
         tokio::time::sleep(Duration::from_millis(300)).await;
         later.check().unwrap();
         assert!(exists(&server, &name), "a late release freed the lock");
@@ -403,14 +403,14 @@ fn renewal_does_not_restore_lost_lock() {
             .unwrap();
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
-        proxy.judge(|request| match request[0].as_slice() {
-            b"EVALSHA" | b"EVAL" => Fault::HoldBack,
+        proxy.inject(|request| match request[0].as_slice() {
+            b"EVALSHA" | b"EVAL" => Fault::Hold,
             _ => Fault::None,
         });
         assert!(guard.lost().await.is_some());
         eventually("the lock expires", || !exists(&server, &name)).await;
         proxy.heal();
-        proxy.let_go();
+        proxy.release_held();
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(!exists(&server, &name));
         assert!(guard.check().is_err());

@@ -22,7 +22,7 @@ async fn wait_for_subscribers(server: &Server, clients: i64) {
         let counts: Vec<_> = ["PUBSUB", "SHARDNUMSUB"].into_iter().chain(names).collect();
         let counts = server.ask(&counts);
         let counts = counts.list().iter().skip(1).step_by(2);
-        counts.map(testkit::Answer::int).sum::<i64>() == clients
+        counts.map(testkit::Reply::int).sum::<i64>() == clients
     })
     .await;
 }

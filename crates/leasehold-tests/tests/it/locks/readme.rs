@@ -132,8 +132,8 @@ fn passwords_and_owners_are_never_shown() {
         show(&Client::connect(&url_at(1)).await);
         show(&Client::connect(&format!("redis://u:{PASSWORD}@")).await);
         show(&Client::connect(&format!("redis://u:{PASSWORD}@127.0.0.1:{}", server.port())).await);
-        proxy.judge(|request| match request[0].as_slice() {
-            b"SET" | b"EVALSHA" | b"EVAL" => Fault::Swallow,
+        proxy.inject(|request| match request[0].as_slice() {
+            b"SET" | b"EVALSHA" | b"EVAL" => Fault::DropReplies,
             _ => Fault::None,
         });
         show(&client.mutex("unknown").try_lock().await);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ReleaseOutcome, Replicas, ShutdownOutcome};
-use testkit::group::GROUP;
+use testkit::sentinel_group::GROUP;
 use testkit::{Fault, Flavor, Proxy, Server, Setup};
 
 use crate::support::deployment::{Deployment, cluster, group, sentinel_builder};
@@ -45,7 +45,7 @@ fn breaking_keeper_connection_loses_no_lease() {
             .unwrap();
         let guard = client.mutex(&held).lock().await.unwrap();
         let second = client.mutex(&dropped).lock().await.unwrap();
-        proxy.judge(|request| match request[0].as_slice() {
+        proxy.inject(|request| match request[0].as_slice() {
             b"SSUBSCRIBE" => Fault::CutRequest,
             _ => Fault::None,
         });
@@ -132,7 +132,7 @@ fn slow_replica_count_is_awaited() {
         })
         .await;
         let proxy = Proxy::start(master.port());
-        proxy.judge(|request| match request[0].as_slice() {
+        proxy.inject(|request| match request[0].as_slice() {
             b"ROLE" => Fault::Delay(Duration::from_millis(1500)),
             _ => Fault::None,
         });
@@ -229,7 +229,7 @@ fn callers_with_short_timeouts_share_one_connect() {
             .connect()
             .await
             .unwrap();
-        proxy.judge(|request| match request[0].as_slice() {
+        proxy.inject(|request| match request[0].as_slice() {
             b"HELLO" => Fault::Delay(Duration::from_millis(1500)),
             _ => Fault::None,
         });
@@ -261,7 +261,7 @@ fn replica_connections_leave_former_master() {
         let guard = client.mutex(&name()).lock().await.unwrap();
         assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
         group.server(0).pause();
-        group.until_master_is_not(0);
+        group.wait_for_new_master(0);
         let mutex = client.mutex(&name());
         // Only the new master replies, since the old one is paused.
         let end = Instant::now() + AMPLE;

@@ -130,10 +130,10 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
     let delayed = Arc::new(AtomicBool::new(false));
     let seen = delayed.clone();
     // The first script from now on is the renewal.
-    proxy.judge(move |request| {
+    proxy.inject(move |request| {
         let is_script = request[0].starts_with(b"EVAL");
         match is_script && !seen.swap(true, Ordering::SeqCst) {
-            true => Fault::HoldBack,
+            true => Fault::Hold,
             false => Fault::None,
         }
     });
@@ -141,7 +141,7 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let kept = expiry_of(server, &name).expect("at_least still applies");
     let before = script_calls(server);
-    proxy.let_go();
+    proxy.release_held();
     eventually("the renewal arrives", || script_calls(server) > before).await;
     assert_eq!(expiry_of(server, &name), Some(kept), "prolonged");
     let seen = client

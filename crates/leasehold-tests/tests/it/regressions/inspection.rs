@@ -1,7 +1,7 @@
 //! Bugs of inspection and of forced release.
 
 use leasehold::{Client, Error, LockKind, ReleaseOutcome, ShutdownOutcome};
-use testkit::{Answer, Connection, Fault, Proxy, Server};
+use testkit::{Connection, Fault, Proxy, Reply, Server};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::inspection::allow_inspection;
@@ -98,7 +98,7 @@ fn force_release_spares_data_without_expiry() {
             let error = client.force_release(&data).await.unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
             assert!(error.to_string().contains("without an expiry"), "{error}");
-            assert_eq!(server.ask(&["GET", &data]), Answer::Text(value.to_owned()));
+            assert_eq!(server.ask(&["GET", &data]), Reply::Text(value.to_owned()));
         }
         server.tell(&["SET", &lock, "of another library", "PX", "600000"]);
         assert_eq!(client.force_release(&lock).await.unwrap().len(), 1);
@@ -168,7 +168,7 @@ fn inspect_during_release_returns_none() {
             let semaphore = client(&server).await.semaphore(&name, 2);
             let _guards = tokio::join!(semaphore.acquire(), semaphore.acquire());
             assert!(crate::support::exists(&server, &name));
-            proxy.judge(move |request| {
+            proxy.inject(move |request| {
                 if request[0].starts_with(b"EVAL") {
                     let flushed = Connection::open(port).and_then(|mut it| it.ask(&["FLUSHALL"]));
                     assert!(flushed.is_ok(), "{flushed:?}");

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, ReleaseOutcome};
-use testkit::{Dice, Flavor, Server, Setup};
+use testkit::{Flavor, SeededRng, Server, Setup};
 
 use super::waiting::wait_for_waiters;
 use crate::support::{
@@ -83,11 +83,11 @@ fn loss_is_reported_before_next_holder() {
         let server = server();
         let (ours, theirs) = (client(&server).await, client(&server).await);
         let _other = ours.mutex(&name()).lock().await.unwrap();
-        let mut dice = Dice::new(rounds);
+        let mut rng = SeededRng::new(rounds);
         let (mut seen, mut late) = (0, Vec::new());
         for round in 0..rounds {
             let name = name();
-            let limit = Duration::from_millis(60 + dice.below(140));
+            let limit = Duration::from_millis(60 + rng.below(140));
             let (ours, theirs) = (ours.mutex(&name), theirs.mutex(&name));
             let acquire = match round % 2 {
                 0 => ours.try_lock().fixed_lease(LEASE).at_most(limit),

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, Loss, ReleaseOutcome};
-use testkit::group::{GROUP, Group};
-use testkit::{Answer, Cluster, Fault, Flavor, Proxy, Server, Setup};
+use testkit::sentinel_group::{GROUP, SentinelGroup};
+use testkit::{Cluster, Fault, Flavor, Proxy, Reply, Server, Setup};
 
 use crate::support::deployment::{
     Deployment, FiveServers, builder_for_sentinels, cluster, cluster_url, group, quorum_builder,
@@ -25,7 +25,7 @@ async fn assert_works(client: &Client) {
 
 /// Connects through two sentinels, in both orders, since the client asks a
 /// random one first.
-async fn connect_via(group: &Group, one: usize, other: usize) {
+async fn connect_via(group: &SentinelGroup, one: usize, other: usize) {
     for [first, second] in [[one, other], [other, one]] {
         let sentinels = format!("{},{}", group.sentinel(first), group.sentinel(second));
         for _ in 0..3 {
@@ -41,15 +41,15 @@ async fn connect_via(group: &Group, one: usize, other: usize) {
 fn stale_sentinel_is_skipped() {
     run(async {
         let group = group(&Flavor::one());
-        group.reset_sentinel(0);
+        group.remove_group(0);
         connect_via(&group, 0, 1).await;
         let dead = {
             let server = Server::start(&Flavor::one());
             server.port()
         };
-        group.mislead_sentinel(0, dead);
+        group.set_master(0, dead);
         connect_via(&group, 0, 1).await;
-        group.mislead_sentinel(0, group.server(1).port());
+        group.set_master(0, group.server(1).port());
         connect_via(&group, 0, 1).await;
     });
 }
@@ -72,12 +72,12 @@ fn misled_sentinel_closes_no_connections() {
         };
         eventually("both connections exist", || connections().len() == 2).await;
         eventually("the client asks a sentinel", || {
-            group.asked_sentinels().len() == 1
+            group.connected_sentinels().len() == 1
         })
         .await;
-        let (before, asked) = (connections(), group.asked_sentinels()[0]);
-        group.mislead_sentinel(asked, group.server(1).port());
-        let left = || !group.asked_sentinels().contains(&asked);
+        let (before, asked) = (connections(), group.connected_sentinels()[0]);
+        group.set_master(asked, group.server(1).port());
+        let left = || !group.connected_sentinels().contains(&asked);
         eventually("the client asks another sentinel", left).await;
         assert_works(&client).await;
         assert_eq!(connections(), before, "the client left its master");
@@ -257,8 +257,8 @@ fn slot_map_is_refreshed_when_node_replies() {
             .connect()
             .await
             .unwrap();
-        let command = |entry: &Answer| {
-            let words = entry.list()[3].list().iter().map(Answer::text);
+        let command = |entry: &Reply| {
+            let words = entry.list()[3].list().iter().map(Reply::text);
             words.collect::<Vec<_>>().join(" ").to_lowercase()
         };
         let is_asked_after = || {
@@ -318,11 +318,11 @@ fn late_repair_does_not_outlast_release() {
         for proxy in &proxies[1..] {
             // The node without the lock replies before a majority has renewed
             // it.
-            proxy.distance(Duration::from_millis(50));
+            proxy.latency(Duration::from_millis(50));
         }
         let repaired = Arc::new(AtomicBool::new(false));
         let noted = repaired.clone();
-        proxies[0].judge(move |request| {
+        proxies[0].inject(move |request| {
             let is_repair = request.get(1).is_some_and(|one| *one == digest.as_bytes());
             noted.fetch_or(is_repair, Ordering::SeqCst);
             match is_repair {
@@ -394,7 +394,7 @@ fn tls_name_replaces_announced_address() {
         let node = cluster.server(0);
         let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
         let builder =
-            || with_long_timeouts(Client::builder(&url)).root_certificate(node.authority());
+            || with_long_timeouts(Client::builder(&url)).root_certificate(node.ca_certificate());
         let right = builder().tls_name("redis.internal").connect().await;
         let client = right.unwrap();
         for _ in 0..10 {

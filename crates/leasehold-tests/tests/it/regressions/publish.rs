@@ -2,7 +2,7 @@
 //! after it took effect.
 
 use leasehold::{LatchState, ReleaseOutcome, SetOutcome};
-use testkit::{Answer, Flavor, Server};
+use testkit::{Flavor, Reply, Server};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::inspection::allow_inspection;
@@ -51,7 +51,7 @@ fn quorum_script_without_channel_rights_releases() {
     let mut user = server.connect();
     user.ask(&["AUTH", "leasehold", PASSWORD]).unwrap();
     let release = ["EVAL", RELEASE, "1", "lock:k", "me", "leasehold:c", "once"];
-    assert_eq!(user.ask(&release).unwrap(), Answer::Int(1));
+    assert_eq!(user.ask(&release).unwrap(), Reply::Int(1));
     assert!(!exists(&server, "k"));
 }
 

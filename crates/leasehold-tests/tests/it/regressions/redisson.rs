@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::redisson::Redisson;
 use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
-use testkit::{Answer, Fault, Flavor, Fleet, Proxy, Redisson as Java, Server};
+use testkit::{Fault, Flavor, Proxy, Redisson as Java, RedissonConfig, Reply, Server};
 
 use super::holding::script_calls;
 use crate::support::redisson::{
@@ -59,13 +59,13 @@ async fn renew_late(kind: &str, renewal: &str) {
     let judge = move |request: &[Vec<u8>]| {
         let is_script = request[0].starts_with(b"EVAL");
         match is_script && !seen.swap(true, Ordering::SeqCst) {
-            true => Fault::HoldBack,
+            true => Fault::Hold,
             false => Fault::None,
         }
     };
     // The first script after the acquire is the renewal.
     let wait_for_renewal = async || {
-        proxy.judge(judge);
+        proxy.inject(judge);
         eventually("the renewal is delayed", || delayed.load(Ordering::SeqCst)).await;
     };
     macro_rules! release_with_at_least {
@@ -87,13 +87,13 @@ async fn renew_late(kind: &str, renewal: &str) {
     let at_release = state(&server);
     assert!(!at_release.is_empty(), "{kind}");
     let before = script_calls(&server);
-    proxy.let_go();
+    proxy.release_held();
     eventually("the renewal arrives", || script_calls(&server) > before).await;
     assert_eq!(state(&server), at_release, "{kind}: extended");
 }
 
 /// Returns all keys with their contents and expiry.
-fn state(server: &Server) -> Vec<(String, Answer, i64)> {
+fn state(server: &Server) -> Vec<(String, Reply, i64)> {
     let keys = server.ask(&["KEYS", "*job*"]);
     let keys = keys.list().iter().map(|key| key.text().to_owned());
     let mut state: Vec<_> = keys
@@ -101,7 +101,7 @@ fn state(server: &Server) -> Vec<(String, Answer, i64)> {
             let content = match server.ask(&["TYPE", &key]).text() {
                 "hash" => server.ask(&["HGETALL", &key]),
                 "zset" => server.ask(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]),
-                _ => Answer::Nil,
+                _ => Reply::Nil,
             };
             let end = server.ask(&["PEXPIRETIME", &key]).int();
             (key, content, end)
@@ -117,7 +117,10 @@ fn state(server: &Server) -> Vec<(String, Answer, i64)> {
 fn released_at_least_lock_excludes_java() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
+        let java = Java::start(
+            version,
+            &RedissonConfig::single(server.port(), LONG_WATCHDOG),
+        );
         run(async {
             let client = client(&url_at(server.port())).await;
             let ours = client.redisson().watchdog(LEASE);

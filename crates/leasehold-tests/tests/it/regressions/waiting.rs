@@ -178,7 +178,7 @@ fn acquire_dropped_before_script_load_is_cancelled() {
         let client = client.connect().await.unwrap();
         let scripts = Arc::new(AtomicU64::new(0));
         let sent = scripts.clone();
-        proxy.judge(move |request| {
+        proxy.inject(move |request| {
             sent.fetch_add(request[0].starts_with(b"EVAL").into(), Ordering::SeqCst);
             Fault::None
         });

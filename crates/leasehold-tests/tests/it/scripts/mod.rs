@@ -6,8 +6,8 @@ mod queue;
 mod quorum;
 mod single_key;
 
-use testkit::Answer;
+use testkit::Reply;
 
-fn is_error(answer: &Answer, code: &str) -> bool {
-    matches!(answer, Answer::Error(error) if error.contains(code))
+fn is_error(answer: &Reply, code: &str) -> bool {
+    matches!(answer, Reply::Error(error) if error.contains(code))
 }

@@ -1,6 +1,6 @@
 //! The scripts of queued locks and of latches, each on its own.
 
-use testkit::{Answer, Flavor, Server};
+use testkit::{Flavor, Reply, Server};
 
 use super::is_error;
 use crate::support::lua;
@@ -24,7 +24,7 @@ const KEYS: [&str; 6] = [
 ];
 const MINUTE: &str = "60000000";
 
-fn eval(server: &Server, script: &str, args: &[&str]) -> Answer {
+fn eval(server: &Server, script: &str, args: &[&str]) -> Reply {
     let script = format!("{STATE}{STEPS}{script}");
     let mut words = vec!["EVAL", &script, "6"];
     words.extend(KEYS);
@@ -48,11 +48,11 @@ fn enter(server: &Server, owner: &str, wait: &str) -> Vec<i64> {
     numbers(&eval(server, ENTER, &args))
 }
 
-fn numbers(answer: &Answer) -> Vec<i64> {
+fn numbers(answer: &Reply) -> Vec<i64> {
     let parts = answer.list().iter();
     parts
         .filter_map(|part| match part {
-            Answer::Int(number) => Some(*number),
+            Reply::Int(number) => Some(*number),
             _ => None,
         })
         .collect()
@@ -68,7 +68,7 @@ fn members(server: &Server, key: &str) -> Vec<String> {
     members
 }
 
-fn entry(server: &Server, owner: &str) -> Answer {
+fn entry(server: &Server, owner: &str) -> Reply {
     server.ask(&["HGET", "entries", owner])
 }
 
@@ -109,7 +109,7 @@ fn only_holder_is_one_plain_string() {
     assert_eq!(numbers(&eval(&server, RELEASE, &["b", "0"]))[0], 0);
     assert_eq!(server.ask(&["GET", "lock"]).text(), plain);
     assert_eq!(numbers(&eval(&server, RELEASE, &["a", "0"]))[0], 1);
-    assert_eq!(server.ask(&["GET", "lock"]), Answer::Nil);
+    assert_eq!(server.ask(&["GET", "lock"]), Reply::Nil);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn second_owner_converts_string_to_queue() {
     assert!(server.ask(&["GET", "lock"]).text().ends_with(&plain));
     // `SET NX` does not bypass the queue, and the holder keeps its owner.
     let set = server.ask(&["SET", "lock", "x", "NX", "PX", "1"]);
-    assert_eq!(set, Answer::Nil);
+    assert_eq!(set, Reply::Nil);
     assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 1);
     for owner in ["a", "b", "c"] {
         assert_eq!(numbers(&eval(&server, RELEASE, &[owner, "0"]))[0], 1);
@@ -238,7 +238,7 @@ fn only_holders_reserve_tokens() {
         let counter = server.ask(&["GET", "counter"]);
         counter.text().parse::<i64>().unwrap()
     };
-    let block = |first, count| Answer::List(vec![Answer::Int(first), Answer::Int(count)]);
+    let block = |first, count| Reply::List(vec![Reply::Int(first), Reply::Int(count)]);
     // Far behind the clock, so that there are enough tokens.
     server.tell(&["SET", "counter", "1494752174808353"]);
     let first = 1_494_752_174_808_354;
@@ -246,7 +246,7 @@ fn only_holders_reserve_tokens() {
     assert_eq!(take("a", "16", "7"), block(first, 16));
     assert_eq!(counter(), first + 15);
     for owner in ["c", "nobody"] {
-        assert_eq!(take(owner, "16", "7"), Answer::Int(0));
+        assert_eq!(take(owner, "16", "7"), Reply::Int(0));
     }
     for (count, own) in [
         ("0", "7"),
@@ -283,7 +283,7 @@ fn reserved_tokens_stay_below_clock() {
     assert!(first + count - 1 <= now, "{count} from {first}");
     let ahead = (now + 60_000_000).to_string();
     server.tell(&["SET", "counter", &ahead]);
-    assert_eq!(eval(&server, TOKENS, &["a", "1", "7"]), Answer::Int(0));
+    assert_eq!(eval(&server, TOKENS, &["a", "1", "7"]), Reply::Int(0));
     assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
@@ -304,8 +304,8 @@ fn next_call_evicts_expired_and_dead() {
     make_eviction_due(&server);
     assert_eq!(numbers(&eval(&server, RENEW, &["d", MINUTE]))[0], 1);
     assert_eq!(members(&server, "holders"), ["a", "d"]);
-    assert_eq!(entry(&server, "b"), Answer::Nil);
-    assert_eq!(entry(&server, "c"), Answer::Nil);
+    assert_eq!(entry(&server, "b"), Reply::Nil);
+    assert_eq!(entry(&server, "c"), Reply::Nil);
 }
 
 #[test]

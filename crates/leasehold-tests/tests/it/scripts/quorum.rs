@@ -1,6 +1,6 @@
 //! The scripts of a quorum's node, each on its own.
 
-use testkit::{Answer, Flavor, Server};
+use testkit::{Flavor, Reply, Server};
 
 use crate::support::lua;
 
@@ -10,17 +10,17 @@ const FILL: &str = concat!(lua!("quorum/prelude"), lua!("quorum/repair"));
 const RELEASE: &str = lua!("quorum/release");
 const ADMIT: &str = concat!(lua!("quorum/prelude"), lua!("quorum/rejoin"));
 
-fn eval(server: &Server, script: &str, keys: &[&str], args: &[&str]) -> Answer {
+fn eval(server: &Server, script: &str, keys: &[&str], args: &[&str]) -> Reply {
     let count = keys.len().to_string();
     let head = ["EVAL", script, count.as_str()];
     server.ask(&[head.as_slice(), keys, args].concat())
 }
 
 /// Returns the leading numbers of a reply.
-fn numbers(answer: &Answer) -> Vec<i64> {
+fn numbers(answer: &Reply) -> Vec<i64> {
     match answer {
-        Answer::Int(number) => vec![*number],
-        Answer::List(parts) => parts.iter().take(2).map(Answer::int).collect(),
+        Reply::Int(number) => vec![*number],
+        Reply::List(parts) => parts.iter().take(2).map(Reply::int).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -192,7 +192,7 @@ fn out_of_range_arguments_change_nothing() {
             (ADMIT, &["s"], &["0", "9007199254740993"]),
         ] {
             let answer = eval(server, script, keys, args);
-            assert!(matches!(&answer, Answer::Error(error) if error.contains("LEASEHOLD")));
+            assert!(matches!(&answer, Reply::Error(error) if error.contains("LEASEHOLD")));
         }
         assert_eq!(server.ask(&["EXISTS", "k", "v"]).int(), 0);
     });

@@ -1,6 +1,6 @@
 //! The scripts of single-key locks, each on its own.
 
-use testkit::{Answer, Flavor, Server};
+use testkit::{Flavor, Reply, Server};
 
 use super::is_error;
 use crate::support::lua;
@@ -11,7 +11,7 @@ const KEEP: &str = lua!("single_key/release_after");
 const TOKENS: &str = lua!("single_key/reserve_tokens");
 const RAISE: &str = lua!("token/raise");
 
-fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Answer {
+fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Reply {
     let words: Vec<_> = ["EVAL", script, "1", key]
         .into_iter()
         .chain(args.iter().copied())
@@ -39,10 +39,10 @@ fn clock(server: &Server) -> i64 {
 #[test]
 fn renew_extends_and_never_shortens() {
     let server = server_with_holder();
-    assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Answer::Int(1));
+    assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Reply::Int(1));
     assert!(ttl(&server) > 150_000);
     let written = server.info("rdb_changes_since_last_save");
-    assert_eq!(eval(&server, RENEW, "k", &["me", "50000"]), Answer::Int(1));
+    assert_eq!(eval(&server, RENEW, "k", &["me", "50000"]), Reply::Int(1));
     assert!(ttl(&server) > 150_000, "shortened");
     let again = server.info("rdb_changes_since_last_save");
     assert!(
@@ -58,7 +58,7 @@ fn only_holder_reserves_tokens() {
         server.ask(&["EVAL", TOKENS, "2", "k", "counter", mark, count, own])
     };
     let counter = || server.ask(&["GET", "counter"]).text().to_owned();
-    let block = |first, count| Answer::List(vec![Answer::Int(first), Answer::Int(count)]);
+    let block = |first, count| Reply::List(vec![Reply::Int(first), Reply::Int(count)]);
     server.tell(&["SET", "counter", "1494752174808353"]);
     assert_eq!(take("me", "16", "7"), block(1_494_752_174_808_354, 16));
     assert_eq!(counter(), "1494752174808369");
@@ -67,7 +67,7 @@ fn only_holder_reserves_tokens() {
         server.ask(&["INCR", "counter"]).int(),
         1_494_752_174_808_371
     );
-    assert_eq!(take("you", "16", "7"), Answer::Int(0));
+    assert_eq!(take("you", "16", "7"), Reply::Int(0));
     for (count, own) in [
         ("0", "7"),
         ("-1", "7"),
@@ -105,7 +105,7 @@ fn reserved_tokens_stay_below_clock() {
     );
     let ahead = (clock(&server) + 60_000_000).to_string();
     server.tell(&["SET", "counter", &ahead]);
-    assert_eq!(take("1"), Answer::Int(0));
+    assert_eq!(take("1"), Reply::Int(0));
     assert_eq!(server.ask(&["GET", "counter"]).text(), ahead);
 }
 
@@ -114,14 +114,14 @@ fn renew_leaves_foreign_and_missing_keys() {
     let server = server_with_holder();
     assert_eq!(
         eval(&server, RENEW, "k", &["you", "200000"]),
-        Answer::Int(-1)
+        Reply::Int(-1)
     );
     assert!(ttl(&server) <= 100_000);
     assert_eq!(
         eval(&server, RENEW, "absent", &["me", "20000"]),
-        Answer::Int(0)
+        Reply::Int(0)
     );
-    assert_eq!(server.ask(&["EXISTS", "absent"]), Answer::Int(0));
+    assert_eq!(server.ask(&["EXISTS", "absent"]), Reply::Int(0));
 }
 
 #[test]
@@ -142,12 +142,12 @@ fn release_deletes_own_lock_and_publishes() {
     let mut listener = server.connect();
     let subscribed = listener.ask(&["SSUBSCRIBE", "c"]).unwrap();
     assert_eq!(subscribed.list()[0].text(), "ssubscribe");
-    assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Answer::Int(0));
+    assert_eq!(eval(&server, RELEASE, "k", &["you", "c"]), Reply::Int(0));
     assert_eq!(server.ask(&["GET", "k"]).text(), "me");
     // One subscriber was notified.
-    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(2));
-    assert_eq!(server.ask(&["EXISTS", "k"]), Answer::Int(0));
-    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Answer::Int(0));
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Reply::Int(2));
+    assert_eq!(server.ask(&["EXISTS", "k"]), Reply::Int(0));
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Reply::Int(0));
     let message = listener.receive().unwrap();
     assert_eq!(message.list()[1].text(), "c");
 }
@@ -156,13 +156,13 @@ fn release_deletes_own_lock_and_publishes() {
 fn release_after_sets_exact_expiry() {
     let server = server_with_holder();
     let keep = |mark: &str, ttl: &str| eval(&server, KEEP, "k", &[mark, ttl, "kept"]);
-    assert_eq!(keep("you", "30000"), Answer::Int(0));
+    assert_eq!(keep("you", "30000"), Reply::Int(0));
     assert!(ttl(&server) > 50_000);
-    assert_eq!(keep("me", "30000"), Answer::Int(1));
+    assert_eq!(keep("me", "30000"), Reply::Int(1));
     assert!((1..=30_000).contains(&ttl(&server)));
     assert_eq!(
         eval(&server, KEEP, "absent", &["me", "3000", "kept"]),
-        Answer::Int(0)
+        Reply::Int(0)
     );
 }
 
@@ -170,13 +170,10 @@ fn release_after_sets_exact_expiry() {
 fn released_lock_is_not_renewed() {
     let server = server_with_holder();
     let keep = || eval(&server, KEEP, "k", &["me", "30000", "kept"]);
-    assert_eq!(keep(), Answer::Int(1));
-    assert_eq!(
-        eval(&server, RENEW, "k", &["me", "200000"]),
-        Answer::Int(-1)
-    );
+    assert_eq!(keep(), Reply::Int(1));
+    assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Reply::Int(-1));
     let end = server.ask(&["PEXPIRETIME", "k"]);
-    assert_eq!(keep(), Answer::Int(1), "repeated");
+    assert_eq!(keep(), Reply::Int(1), "repeated");
     assert_eq!(server.ask(&["PEXPIRETIME", "k"]), end);
     assert_eq!(server.ask(&["GET", "k"]).text(), "kept");
 }

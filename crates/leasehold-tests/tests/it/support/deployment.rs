@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Quorum, QuorumBuilder, ShutdownOutcome};
-use testkit::group::{GROUP, Group, SENTINEL_PASSWORD};
+use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
 use testkit::{Cluster, Flavor, Server, Setup};
 
 use super::{
@@ -40,7 +40,7 @@ impl Deployment for Server {
     }
 }
 
-impl Deployment for Group {
+impl Deployment for SentinelGroup {
     type Client = Client;
 
     async fn with_lease(&self, lease: Duration) -> Client {
@@ -154,12 +154,12 @@ pub(crate) fn rule_with_grants(flavor: &Flavor, grants: &[&str]) -> String {
 }
 
 /// Starts a master, two replicas and three sentinels.
-pub(crate) fn group(flavor: &Flavor) -> Group {
+pub(crate) fn group(flavor: &Flavor) -> SentinelGroup {
     let setup = Setup::default().user(&rule_with_grants(flavor, &["+wait"]));
-    Group::start(&setup, flavor, 2)
+    SentinelGroup::start(&setup, flavor, 2)
 }
 
-pub(crate) fn sentinel_builder(group: &Group, name: &str) -> ClientBuilder {
+pub(crate) fn sentinel_builder(group: &SentinelGroup, name: &str) -> ClientBuilder {
     builder_for_sentinels(&group.sentinels(), name)
 }
 

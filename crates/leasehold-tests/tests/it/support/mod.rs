@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Lease};
-use testkit::{Answer, Flavor, Server, Setup};
+use testkit::{Flavor, Reply, Server, Setup};
 
 /// The password of the user that the library logs in as. No log, error or
 /// `Debug` output may contain it.
@@ -62,7 +62,7 @@ fn least_privilege(server: &Server) -> String {
             README.contains(&format!("`{grant}`")),
             "the README names {grant}"
         );
-        if server.ask(&["COMMAND", "INFO", extra]).list()[0] != Answer::Nil {
+        if server.ask(&["COMMAND", "INFO", extra]).list()[0] != Reply::Nil {
             rule = format!("{rule} {grant}");
         }
     }
@@ -161,8 +161,8 @@ pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
 }
 
 /// Returns the owner that the value of a lock's own key names.
-pub(crate) fn only_holder(value: &Answer) -> Option<String> {
-    let Answer::Text(value) = value else {
+pub(crate) fn only_holder(value: &Reply) -> Option<String> {
+    let Reply::Text(value) = value else {
         return None;
     };
     let mut words = value.split(' ').skip_while(|word| word.len() != 32);

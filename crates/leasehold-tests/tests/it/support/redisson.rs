@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::redisson::Redisson as Ours;
 use leasehold::{Client, Error, Guard, Loss, Reentrant, ReleaseOutcome, Unfenced, WriteGuard};
-use testkit::redisson::Said;
+use testkit::redisson::Response;
 use testkit::{Flavor, Redisson as Java, Server, Setup};
 
 use crate::support::{AMPLE, LEASE, PASSWORD, eventually, url_at};
@@ -149,14 +149,16 @@ impl<'a> Harness<'a> {
         round: u32,
         (thread, command): (&str, String),
         cause: impl AsyncFnOnce(),
-    ) -> Said {
+    ) -> Response {
         self.java.tell(thread, &command);
         self.wait_until_java_blocks(thread).await;
-        let early = self.java.answer_within(thread, Duration::from_millis(100));
+        let early = self
+            .java
+            .response_within(thread, Duration::from_millis(100));
         assert!(early.is_none(), "{command}: {early:?}");
         let start = Instant::now();
         cause().await;
-        let said = self.java.answer(thread);
+        let said = self.java.response(thread);
         assert!(!said.text.starts_with("error"), "{command}: {said:?}");
         assert!(
             said.text != "false",

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, ReleaseOutcome};
-use testkit::{Cluster, Dice, Flavor, Server, Setup};
+use testkit::{Cluster, Flavor, SeededRng, Server, Setup};
 
 use crate::support::contract::{KINDS, any_lock, release_to_next};
 use crate::support::deployment::{
@@ -55,7 +55,7 @@ fn wait_through_failover(flavors: &[Flavor]) {
             cluster.kill(0);
             let killed = Instant::now();
             let slot = cluster.slot(&key(&names[0]));
-            cluster.until_owner_is_not(0, slot, 1);
+            cluster.wait_for_new_owner(0, slot, 1);
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
             wait_for_new_master(&one, &free).await;
             for (guard, next) in waiting {
@@ -139,9 +139,9 @@ fn slot_migration_under_load_keeps_exclusion() {
     let mut holds = Vec::new();
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
-            let mut dice = Dice::new(100);
+            let mut rng = SeededRng::new(100);
             for _ in 0..scaled(10) {
-                let slot = slots[usize::try_from(dice.below(1000)).unwrap()];
+                let slot = slots[usize::try_from(rng.below(1000)).unwrap()];
                 let from = cluster.owner(slot, 0);
                 cluster.move_slot(slot, from, (from + 1) % 3);
             }
@@ -202,7 +202,8 @@ fn cluster_over_tls_works() {
         let cluster = Cluster::start(&Setup::default().tls(), &flavor, 3, false);
         let node = cluster.server(0);
         let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
-        let builder = with_long_timeouts(Client::builder(&url)).root_certificate(node.authority());
+        let builder =
+            with_long_timeouts(Client::builder(&url)).root_certificate(node.ca_certificate());
         let client = builder.connect().await.unwrap();
         for _ in 0..20 {
             let guard = client.mutex(&name()).lock().await.unwrap();

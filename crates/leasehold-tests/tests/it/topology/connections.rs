@@ -93,7 +93,7 @@ fn tls_requires_trusted_authority() {
         for scheme in ["rediss", "valkeys"] {
             let url = format!("{scheme}://127.0.0.1:{}", server.tls_port());
             let trusting =
-                with_long_timeouts(Client::builder(&url)).root_certificate(server.authority());
+                with_long_timeouts(Client::builder(&url)).root_certificate(server.ca_certificate());
             assert_works(&trusting.connect().await.unwrap()).await;
             let error = Client::connect(&url).await.unwrap_err();
             assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
@@ -123,11 +123,11 @@ fn present_certificate(limit: Duration) {
         let server = Setup::default().mutual_tls().start(&flavor);
         let stranger = Setup::default().mutual_tls().start(&flavor);
         let url = format!("rediss://127.0.0.1:{}", server.tls_port());
-        let trusting = || Client::builder(&url).root_certificate(server.authority());
-        let (certificate, key) = server.visitor();
+        let trusting = || Client::builder(&url).root_certificate(server.ca_certificate());
+        let (certificate, key) = server.client_certificate();
         let known = trusting().client_certificate(certificate, key);
         assert_works(&with_long_timeouts(known).connect().await.unwrap()).await;
-        let (certificate, key) = stranger.visitor();
+        let (certificate, key) = stranger.client_certificate();
         let start = Instant::now();
         for refused in [
             trusting(),

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, Loss, ReleaseOutcome, Replicas};
-use testkit::group::{GROUP, Group};
+use testkit::sentinel_group::{GROUP, SentinelGroup};
 use testkit::{Flavor, Server};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
@@ -45,7 +45,7 @@ fn failover_keeps_acked_locks_on_oldest_and_newest() {
 /// Fails over. A loss must be reported at most `late` after the deadline.
 async fn fail_over(round: u64, flavor: &Flavor, late: Duration) {
     let mut group = group(flavor);
-    let builder = |group: &Group| with_long_timeouts(sentinel_builder(group, GROUP));
+    let builder = |group: &SentinelGroup| with_long_timeouts(sentinel_builder(group, GROUP));
     let plain = builder(&group).connect().await.unwrap();
     let connect_with_acks = builder(&group)
         .lease(LONG)
@@ -71,7 +71,7 @@ async fn fail_over(round: u64, flavor: &Flavor, late: Duration) {
     group.kill(0);
     group.server(1).resume();
     group.server(2).resume();
-    group.until_master_is_not(0);
+    group.wait_for_new_master(0);
 
     let other = builder(&group).connect().await.unwrap();
     // The control: without acknowledgement, both clients hold the lock.

@@ -13,7 +13,7 @@ use testkit::{Flavor, Server, Setup};
 
 use crate::support::deployment::{cluster, cluster_url, group, rule_with_grants, sentinel_builder};
 use crate::support::{AMPLE, run, url_at, with_long_timeouts};
-use testkit::group::GROUP;
+use testkit::sentinel_group::GROUP;
 
 /// The number of idle clients.
 const IDLE: usize = 200;
@@ -123,7 +123,7 @@ fn idle_clients_cost_servers_little() {
         let group = group(&flavor);
         let load = || {
             let mut load = Load::of(group.servers());
-            for (pid, commands) in group.sentinel_loads() {
+            for (pid, commands) in group.sentinel_command_counts() {
                 load.commands += commands as f64;
                 load.cpu_time += cpu_time(pid);
             }
@@ -174,7 +174,7 @@ fn clients_reconnect_after_restart() {
 fn clients_reconnect_after_restart_over_tls() {
     run(async {
         let server = persistent_setup().tls().start(&Flavor::one());
-        let authority = server.authority().to_owned();
+        let authority = server.ca_certificate().to_owned();
         let url = url_at(server.tls_port()).replace("redis://", "rediss://");
         let builder = || Client::builder(&url).root_certificate(authority.as_str());
         reconnect_all("with TLS", server, builder).await;

@@ -36,8 +36,8 @@ impl ProxiedServers {
         for index in [1, 3] {
             let (proxy, server) = (&self.proxies[index], &self.five.servers[index]);
             match (state, on) {
-                ("slow", true) => proxy.judge(|_| Fault::Delay(Duration::from_secs(1))),
-                ("slow", false) => proxy.judge(|_| Fault::None),
+                ("slow", true) => proxy.inject(|_| Fault::Delay(Duration::from_secs(1))),
+                ("slow", false) => proxy.inject(|_| Fault::None),
                 ("cut off", _) => proxy.black_hole(on),
                 (_, true) => server.pause(),
                 (_, false) => server.resume(),

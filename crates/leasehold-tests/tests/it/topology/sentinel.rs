@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, ReleaseOutcome};
-use testkit::group::{GROUP, Group};
+use testkit::sentinel_group::{GROUP, SentinelGroup};
 use testkit::{Flavor, Server};
 
 use crate::support::contract::{KINDS, any_lock, release_to_next};
@@ -13,7 +13,7 @@ use crate::support::{AMPLE, PASSWORD, exists, name, run, wait_for_renewal, with_
 
 /// Connects a client that retries through outages for longer than sentinels
 /// take to agree on a busy machine.
-async fn client(group: &Group) -> Client {
+async fn client(group: &SentinelGroup) -> Client {
     let builder = with_long_timeouts(sentinel_builder(group, GROUP)).max_outage(AMPLE * 2);
     builder.connect().await.unwrap()
 }
@@ -47,7 +47,7 @@ fn wait_through_failover(flavors: &[Flavor]) {
             wait_for_waiters(group.server(0), 2).await;
             let killed = Instant::now();
             group.kill(0);
-            group.until_master_is_not(0);
+            group.wait_for_new_master(0);
             println!("{}: failover in {:?}", flavor.name, killed.elapsed());
             wait_for_new_master(&one, &name()).await;
             let master = group.master();
@@ -87,7 +87,7 @@ fn leave_demoted_master(limit: Duration) {
         let client = client(&group).await;
         let _ = client.mutex(&name()).lock().await.unwrap().release().await;
         group.server(0).pause();
-        group.until_master_is_not(0);
+        group.wait_for_new_master(0);
         group.server(0).resume();
         let master = group.server(group.master());
         let start = Instant::now();

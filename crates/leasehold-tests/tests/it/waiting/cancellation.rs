@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::{Dice, Fault, Proxy, Server};
+use testkit::{Fault, Proxy, SeededRng, Server};
 
 use crate::support::contract::any_lock;
 use crate::support::{
@@ -45,10 +45,10 @@ async fn drop_acquires(total: u64) -> Duration {
     let server = server();
     let proxy = Proxy::start(server.port());
     let seed = AtomicU64::new(1);
-    proxy.judge(move |_| {
-        let mut dice = Dice::new(seed.fetch_add(1, Ordering::Relaxed));
-        match dice.below(4) {
-            0 => Fault::Delay(Duration::from_micros(dice.below(1500))),
+    proxy.inject(move |_| {
+        let mut rng = SeededRng::new(seed.fetch_add(1, Ordering::Relaxed));
+        match rng.below(4) {
+            0 => Fault::Delay(Duration::from_micros(rng.below(1500))),
             _ => Fault::None,
         }
     });

@@ -50,7 +50,7 @@ pub(crate) fn measure_handovers(
 pub(crate) fn median_over_slow_link(kind: &str) -> Duration {
     let server = server();
     let network = Proxy::start(server.port());
-    network.distance(ONE_WAY);
+    network.latency(ONE_WAY);
     let mut sides = [(); 2].map(|()| Worker::start(network.port(), LEASE));
     // Long enough for the other side to queue, with no own request in flight.
     let mut times = measure_handovers(&mut sides, kind, ONE_WAY * 3, scaled(10));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold::{Acquire, Client, Error, Guard, Loss, ReleaseOutcome};
-use testkit::{Connection, Dice, Server};
+use testkit::{Connection, SeededRng, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::{
@@ -310,11 +310,11 @@ async fn drop_during_handoff(kind: &'static str, rounds: u64) -> Duration {
         .map(|task| {
             let (client, name) = (client.clone(), name.clone());
             tokio::spawn(async move {
-                let mut dice = Dice::new(task + 1);
+                let mut rng = SeededRng::new(task + 1);
                 let mut held = 0;
                 for _ in 0..rounds {
                     let acquiring = lock(&client, kind, &name).into_future();
-                    if let Some(guard) = poll_at_most(acquiring, dice.below(6)).await {
+                    if let Some(guard) = poll_at_most(acquiring, rng.below(6)).await {
                         held += 1;
                         drop(guard.unwrap());
                     }

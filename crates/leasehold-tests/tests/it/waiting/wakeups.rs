@@ -227,7 +227,7 @@ async fn release_after_silence(after: Duration) -> Duration {
     let name = name();
     let subscribed = Arc::new(AtomicU64::new(0));
     let (seen, of_lock) = (subscribed.clone(), key(&name).into_bytes());
-    proxy.judge(move |request| {
+    proxy.inject(move |request| {
         let for_lock = request.iter().any(|word| word.ends_with(&of_lock));
         if request[0] == b"SSUBSCRIBE" && for_lock {
             seen.fetch_add(1, Ordering::SeqCst);
@@ -248,7 +248,7 @@ async fn release_after_silence(after: Duration) -> Duration {
         tokio::spawn(async move { mutex.lock().await.map(|guard| (Instant::now(), guard)) });
     eventually("the waiter subscribes", || has_subscriber(&server, &name)).await;
     let before = subscribed.load(Ordering::SeqCst);
-    proxy.strand();
+    proxy.stall_connections();
     let replaced = || subscribed.load(Ordering::SeqCst) > before;
     eventually("the waiter subscribes again", replaced).await;
     tokio::time::sleep(after).await;
@@ -281,7 +281,7 @@ fn waiting_without_subscriptions_polls() {
         let proxy = Proxy::start(server.port());
         let tried = Arc::new(AtomicBool::new(false));
         let seen = tried.clone();
-        proxy.judge(move |request| match request[0].as_slice() {
+        proxy.inject(move |request| match request[0].as_slice() {
             b"SSUBSCRIBE" => Fault::CutRequest,
             b"SET" => {
                 seen.store(true, Ordering::SeqCst);

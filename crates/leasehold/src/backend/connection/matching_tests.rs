@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use testkit::hold_for_all;
+use testkit::check_property;
 
 use super::matching::*;
 use super::resp::Frame;
@@ -267,7 +267,7 @@ fn inject(frames: &mut Vec<Frame>, at: usize, fault: InjectedFault) {
 #[test]
 fn reply_to_another_request_is_never_accepted() {
     let inputs = (vec(1..4usize, 1..12), any::<prop::sample::Index>(), fault());
-    hold_for_all(20_000, &inputs, |(requests, position, fault)| {
+    check_property(20_000, &inputs, |(requests, position, fault)| {
         let mut matcher = Matcher::default();
         let subscribing = subscribe(&mut matcher, &["c"]);
         take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();

@@ -285,7 +285,7 @@ fn server_error(text: &[u8]) -> ServerError {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use testkit::hold_for_all;
+    use testkit::check_property;
 
     use super::*;
 
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn frames_are_decoded_in_any_chunks() {
         let inputs = (vec((any::<bool>(), reply()), 1..6), 1..40usize);
-        hold_for_all(2_000, &inputs, |(replies, step)| {
+        check_property(2_000, &inputs, |(replies, step)| {
             let (mut bytes, mut sent) = (Vec::new(), Vec::new());
             for (is_push, reply) in replies {
                 match is_push {
@@ -455,7 +455,7 @@ mod tests {
             4 => prop::sample::select(b"+-:$*_#,(=!%~>|\r\n0123456789".to_vec()),
             1 => any::<u8>(),
         ];
-        hold_for_all(5_000, &(vec(byte, 0..200), 1..20usize), |(bytes, step)| {
+        check_property(5_000, &(vec(byte, 0..200), 1..20usize), |(bytes, step)| {
             // The result does not depend on the chunks.
             assert_eq!(
                 decode(&bytes, step).is_err(),

@@ -151,7 +151,7 @@ fn clone_error(error: &RequestError) -> RequestError {
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
-    use testkit::{Dice, Fault, Flavor, Proxy, Server, scaled};
+    use testkit::{Fault, Flavor, Proxy, SeededRng, Server, scaled};
 
     use super::*;
     use crate::backend::Command;
@@ -175,13 +175,13 @@ mod tests {
     /// of eight commands: a lost reply and an inserted one would pass for a
     /// valid reply, which no seal detects. Seals do not detect reordering
     /// within one request either.
-    fn choose_fault(dice: &mut Dice, distance: &mut u32, is_last: bool) -> Fault {
+    fn choose_fault(rng: &mut SeededRng, distance: &mut u32, is_last: bool) -> Fault {
         *distance += 1;
         if *distance < 8 {
             return Fault::None;
         }
-        let fault = match any_fault(dice) {
-            Fault::SwapReply if !is_last => Fault::None,
+        let fault = match any_fault(rng) {
+            Fault::ReorderReply if !is_last => Fault::None,
             fault => fault,
         };
         if fault != Fault::None {
@@ -190,12 +190,12 @@ mod tests {
         fault
     }
 
-    fn any_fault(dice: &mut Dice) -> Fault {
-        match dice.below(400) {
-            0 => Fault::LoseReply,
-            1 => Fault::RepeatReply,
-            2 => Fault::SwapReply,
-            3 => Fault::Insert(UNEXPECTED[usize::try_from(dice.below(10)).unwrap()]),
+    fn any_fault(rng: &mut SeededRng) -> Fault {
+        match rng.below(400) {
+            0 => Fault::DropReply,
+            1 => Fault::DuplicateReply,
+            2 => Fault::ReorderReply,
+            3 => Fault::InsertBefore(UNEXPECTED[usize::try_from(rng.below(10)).unwrap()]),
             _ => Fault::None,
         }
     }
@@ -237,15 +237,15 @@ mod tests {
     async fn faulty_replies_are_never_accepted() {
         let server = Server::start(&Flavor::one());
         let proxy = Proxy::start(server.port());
-        let dice = Mutex::new((Dice::new(1), 0));
+        let rng = Mutex::new((SeededRng::new(1), 0));
         let injected = Arc::new(AtomicI64::new(0));
         let count = injected.clone();
-        proxy.judge(move |args| match args[0].as_slice() {
+        proxy.inject(move |args| match args[0].as_slice() {
             b"PING" | b"ECHO" => {
-                let (dice, distance) = &mut *dice.lock();
+                let (rng, distance) = &mut *rng.lock();
                 let words: Vec<_> = args[1].split(|byte| *byte == b'-').collect();
                 let is_last = args[0] == b"ECHO" || words[2] == words[4];
-                let fault = choose_fault(dice, distance, is_last);
+                let fault = choose_fault(rng, distance, is_last);
                 count.fetch_add(i64::from(fault != Fault::None), Ordering::Relaxed);
                 fault
             }

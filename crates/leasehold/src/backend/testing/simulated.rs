@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::sync::Mutex;
-use testkit::Dice;
+use testkit::SeededRng;
 use tokio::sync::oneshot;
 
 use crate::backend::{
@@ -29,7 +29,7 @@ pub(crate) const LATE: Duration = Duration::from_secs(14);
 /// The server and its network.
 pub(crate) struct World {
     server: Mutex<SimulatedServer>,
-    dice: Mutex<Dice>,
+    rng: Mutex<SeededRng>,
     calm: AtomicBool,
     connections: AtomicU64,
 }
@@ -49,7 +49,7 @@ impl World {
     pub(crate) fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self {
             server: Mutex::default(),
-            dice: Mutex::new(Dice::new(seed)),
+            rng: Mutex::new(SeededRng::new(seed)),
             calm: AtomicBool::new(false),
             connections: AtomicU64::new(1),
         })
@@ -79,7 +79,7 @@ impl World {
 
     /// Returns a random number below `limit`.
     pub(crate) fn below(&self, limit: u64) -> u64 {
-        self.dice.lock().below(limit)
+        self.rng.lock().below(limit)
     }
 
     /// Returns true in about `of_thousand` of 1000 calls, and never after

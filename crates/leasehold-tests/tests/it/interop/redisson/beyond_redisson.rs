@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Loss, ReleaseOutcome};
-use testkit::{Flavor, Fleet, Redisson as Java};
+use testkit::{Flavor, Redisson as Java, RedissonConfig};
 
 use crate::support::redisson::{
     AT_ONCE, Harness, LONG_WATCHDOG, ONCE, WATCHDOG, acquire_now, acquire_reentrant, client,
@@ -18,9 +18,9 @@ use crate::support::{AMPLE, eventually, run, url_at};
 fn waiter_behind_dead_waiter_does_not_spin() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             fair_wait: Duration::from_secs(4),
-            ..Fleet::at(server.port(), WATCHDOG)
+            ..RedissonConfig::single(server.port(), WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         let waiter_count = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
@@ -54,7 +54,7 @@ fn waiter_behind_dead_waiter_does_not_spin() {
                 match waiting {
                     Some(waiting) => drop(waiting.await.unwrap().unwrap()),
                     None => {
-                        assert_eq!(java.answer("a").text, "ok");
+                        assert_eq!(java.response("a").text, "ok");
                         assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
                     }
                 }
@@ -69,9 +69,9 @@ fn waiter_behind_dead_waiter_does_not_spin() {
 fn live_waiter_keeps_its_queue_position() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             fair_wait: WATCHDOG / 2,
-            ..Fleet::at(server.port(), WATCHDOG)
+            ..RedissonConfig::single(server.port(), WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         let waiter_count = || server.ask(&["LLEN", "redisson_lock_queue:{job}"]).int();
@@ -113,7 +113,7 @@ fn live_waiter_keeps_its_queue_position() {
                         .unwrap()
                         .unwrap(),
                 );
-                assert_eq!(java.answer("a").text, "ok");
+                assert_eq!(java.response("a").text, "ok");
                 assert_eq!(java.ask("a", "lock fair/unlock job"), "ok");
             }
         });
@@ -148,7 +148,10 @@ fn stranded_waiters_continue_promptly() {
 
 fn run_scenes(version: &str, scenes: &impl AsyncFn(&Harness<'_>)) {
     let server = server(&Flavor::one());
-    let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
+    let java = Java::start(
+        version,
+        &RedissonConfig::single(server.port(), LONG_WATCHDOG),
+    );
     run(async { scenes(&Harness::new(&java, &server, ONCE).await).await });
 }
 
@@ -164,7 +167,7 @@ async fn wait_until_both_wait(harness: &Harness<'_>, thread: &str, name: &str) {
 async fn redisson_strands_waiters(harness: &Harness<'_>) {
     let (java, server) = (harness.java, harness.servers[0]);
     let stays_asleep = |thread: &str| {
-        let said = java.answer_within(thread, Duration::from_millis(1500));
+        let said = java.response_within(thread, Duration::from_millis(1500));
         assert!(said.is_none(), "{thread}: {said:?}");
     };
 
@@ -188,7 +191,7 @@ async fn redisson_strands_waiters(harness: &Harness<'_>) {
     assert_eq!(java.ask("a", "lock write/unlock downgraded"), "ok");
     stays_asleep("b");
     assert_eq!(java.ask("a", "lock read/unlock downgraded"), "ok");
-    assert_eq!(java.answer("b").text, "ok");
+    assert_eq!(java.response("b").text, "ok");
 }
 
 async fn missing_message_costs_one_poll(harness: &Harness<'_>, limit: Duration) {
@@ -211,7 +214,7 @@ async fn missing_message_costs_one_poll(harness: &Harness<'_>, limit: Duration) 
     assert!(start.elapsed() < limit, "{:?}", start.elapsed());
     drop(one);
     // The Rust release publishes, so the Java waiter continues.
-    assert_eq!(java.answer("a").text, "ok");
+    assert_eq!(java.response("a").text, "ok");
 }
 
 async fn downgrade_grants_waiting_readers(harness: &Harness<'_>, limit: Duration) {
@@ -225,7 +228,7 @@ async fn downgrade_grants_waiting_readers(harness: &Harness<'_>, limit: Duration
     let first = writing.downgrade().await.unwrap();
     let second = reading.await.unwrap().unwrap();
     assert!(start.elapsed() < limit, "{:?}", start.elapsed());
-    let said = java.answer("a");
+    let said = java.response("a");
     assert_eq!(said.text, "ok");
     assert!((said.at - start) < limit * 2, "{:?}", said.at - start);
     // It is an ordinary reader.
@@ -242,7 +245,7 @@ async fn deleted_latch_wakes_waiters(harness: &Harness<'_>) {
     java.tell("a", "latch await latch 60000");
     harness.wait_until_java_blocks("a").await;
     assert!(latch.delete().await.unwrap());
-    assert_eq!(java.answer("a").text, "true");
+    assert_eq!(java.response("a").text, "true");
 }
 
 async fn release_of_lost_fair_lock_reports_loss(harness: &Harness<'_>) {

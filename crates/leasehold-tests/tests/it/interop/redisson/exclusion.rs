@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss, ReleaseOutcome};
-use testkit::{Answer, Cluster, Flavor, Fleet, Redisson as Java, Setup};
+use testkit::{Cluster, Flavor, Redisson as Java, RedissonConfig, Reply, Setup};
 use tokio::runtime::Handle;
 
 use super::sharing::{
@@ -71,7 +71,7 @@ impl<'a> LockPairing<'a> {
         format!("lock {}/{method} {} {argument}", self.java_kind, self.name)
     }
 
-    fn server(&self, words: &[&str]) -> Answer {
+    fn server(&self, words: &[&str]) -> Reply {
         self.harness.servers[0].ask(words)
     }
 
@@ -107,7 +107,7 @@ impl<'a> LockPairing<'a> {
         let (ours, rust_kind, name) = (&self.harness.ours, self.rust_kind, &self.name);
         let count = || {
             let fields = self.server(&["HVALS", name]);
-            let counts = fields.list().iter().map(Answer::text);
+            let counts = fields.list().iter().map(Reply::text);
             counts
                 .filter_map(|count| count.parse::<u32>().ok())
                 .collect::<Vec<_>>()
@@ -228,7 +228,10 @@ async fn exclude_in_turn(harness: &Harness<'_>) {
 fn both_sides_exclude_wake_and_revoke() {
     with_all_versions(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
+        let java = Java::start(
+            version,
+            &RedissonConfig::single(server.port(), LONG_WATCHDOG),
+        );
         run(async {
             let harness = Harness::new(&java, &server, ONCE).await;
             for_all_pairs(&harness, async |pairing| {
@@ -245,7 +248,10 @@ fn both_sides_exclude_wake_and_revoke() {
 fn both_sides_wake_each_other_promptly() {
     for version in Java::versions() {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
+        let java = Java::start(
+            version,
+            &RedissonConfig::single(server.port(), LONG_WATCHDOG),
+        );
         run(async {
             let harness = Harness::new(&java, &server, PROMPT).await;
             exclude_in_turn(&harness).await;
@@ -259,7 +265,7 @@ fn both_sides_wake_each_other_promptly() {
 fn both_sides_renew_for_three_watchdogs() {
     for version in Java::versions() {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), WATCHDOG));
+        let java = Java::start(version, &RedissonConfig::single(server.port(), WATCHDOG));
         run(async {
             let harness = Harness::new(&java, &server, ONCE).await;
             for_all_pairs(&harness, async |pairing| {
@@ -276,7 +282,10 @@ fn newer_servers_interoperate() {
     with_newest(|version| {
         for flavor in oldest_and_newest().iter().skip(1) {
             let server = server(flavor);
-            let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
+            let java = Java::start(
+                version,
+                &RedissonConfig::single(server.port(), LONG_WATCHDOG),
+            );
             run(async {
                 exclude_in_turn(&Harness::new(&java, &server, PROMPT).await).await;
             });
@@ -293,7 +302,10 @@ fn in_cluster(replicated: bool, pace: Pace, scene: &impl AsyncFn(&Harness<'_>)) 
             // No node marks another as failed after a stall.
             server.tell(&["CONFIG", "SET", "cluster-node-timeout", "60000"]);
         }
-        let java = Java::start(version, &Fleet::of_cluster(&cluster.hosts(), LONG_WATCHDOG));
+        let java = Java::start(
+            version,
+            &RedissonConfig::cluster(&cluster.hosts(), LONG_WATCHDOG),
+        );
         run(async {
             let harness = Harness {
                 java: &java,
@@ -335,7 +347,10 @@ fn cluster_with_sharded_channels_interoperates() {
 fn crashed_holder_blocks_until_its_lease_ends() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let mut java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
+        let mut java = Java::start(
+            version,
+            &RedissonConfig::single(server.port(), LONG_WATCHDOG),
+        );
         run(async {
             let harness = Harness::new(&java, &server, ONCE).await;
             for_all_pairs(&harness, async |pairing| {
@@ -368,7 +383,7 @@ fn crashed_holder_blocks_until_its_lease_ends() {
 fn killed_holder_blocks_for_at_most_one_watchdog() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet::at(server.port(), WATCHDOG);
+        let fleet = RedissonConfig::single(server.port(), WATCHDOG);
         let java = Java::start(version, &fleet);
         let url = url_at(server.port());
         run(async {
@@ -381,7 +396,7 @@ fn killed_holder_blocks_for_at_most_one_watchdog() {
                 tokio::time::sleep(WATCHDOG * 2).await;
                 worker.kill();
                 let killed = Instant::now();
-                let taken = java.answer(&pairing.thread("a"));
+                let taken = java.response(&pairing.thread("a"));
                 assert_eq!(taken.text, "ok");
                 let waited = taken.at - killed;
                 // The last renewal was up to a third of the lease ago, and the
@@ -424,7 +439,10 @@ fn readers_permits_and_latches_wake_promptly() {
 
 fn share_objects(version: &str, pace: Pace) {
     let server = server(&Flavor::one());
-    let java = Java::start(version, &Fleet::at(server.port(), LONG_WATCHDOG));
+    let java = Java::start(
+        version,
+        &RedissonConfig::single(server.port(), LONG_WATCHDOG),
+    );
     run(async {
         let harness = Harness::new(&java, &server, pace).await;
         let scenes = async {
@@ -443,9 +461,9 @@ fn share_objects(version: &str, pace: Pace) {
 fn both_sides_map_names_to_same_keys() {
     with_newest(|version| {
         let server = server(&Flavor::one());
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             prefix: "app:".to_owned(),
-            ..Fleet::at(server.port(), LONG_WATCHDOG)
+            ..RedissonConfig::single(server.port(), LONG_WATCHDOG)
         };
         let java = Java::start(version, &fleet);
         run(async {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::redisson::Redisson as Ours;
-use testkit::{Dice, Fault, Flavor, Proxy, Server};
+use testkit::{Fault, Flavor, Proxy, SeededRng, Server};
 
 use crate::faults::lost_replies::inject_faults;
 use crate::support::redisson::{acquire, server};
@@ -29,13 +29,13 @@ const KINDS: [&str; 7] = [
 const PERMITS: i64 = 3;
 
 /// Acquires an object of one kind with a timeout, and releases or drops it.
-async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
+async fn use_once(ours: &Ours, kind: &str, rng: &mut SeededRng) {
     let name = format!(
         "{}:{}",
         kind.replace("read", "rw").replace("write", "rw"),
-        dice.below(3)
+        rng.below(3)
     );
-    let limit = Duration::from_micros(dice.below(4000));
+    let limit = Duration::from_micros(rng.below(4000));
     let wait = Duration::from_secs(2);
     let acquiring = async {
         // Ignore errors. The test checks what is left.
@@ -56,7 +56,7 @@ async fn use_once(ours: &Ours, kind: &str, dice: &mut Dice) {
             kind => drop(acquire(ours, kind, &name, wait).await),
         }
     };
-    if dice.below(2) == 0 {
+    if rng.below(2) == 0 {
         let _: Result<_, _> = tokio::time::timeout(limit, acquiring).await;
     } else {
         acquiring.await;
@@ -101,11 +101,11 @@ fn faults_conserve_permits_and_leave_nothing() {
         let tasks: Vec<_> = (0..10)
             .map(|task| {
                 let ours = client.redisson().watchdog(LEASE);
-                let mut dice = Dice::new(task + 1);
+                let mut rng = SeededRng::new(task + 1);
                 tokio::spawn(async move {
                     for _ in 0..total / 10 {
-                        let kind = usize::try_from(dice.below(KINDS.len() as u64)).expect("few");
-                        use_once(&ours, KINDS[kind], &mut dice).await;
+                        let kind = usize::try_from(rng.below(KINDS.len() as u64)).expect("few");
+                        use_once(&ours, KINDS[kind], &mut rng).await;
                     }
                 })
             })
@@ -131,7 +131,7 @@ fn count_down_with_lost_reply_counts_once() {
         assert_eq!(latch.count_down().await.unwrap(), 99);
         for left in (49..99).rev() {
             let answers = AtomicU64::new(0);
-            proxy.judge(move |request| match request[0].as_slice() {
+            proxy.inject(move |request| match request[0].as_slice() {
                 b"EVALSHA" if answers.fetch_add(1, Ordering::Relaxed) == 0 => Fault::CutReply,
                 _ => Fault::None,
             });

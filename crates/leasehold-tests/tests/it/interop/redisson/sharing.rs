@@ -224,8 +224,8 @@ pub(super) async fn spin_lock_is_polled(harness: &Harness<'_>) {
         "{waited:?}"
     );
     java.tell("a", &order("lock"));
-    let early = java.answer_within("a", Duration::from_millis(300));
+    let early = java.response_within("a", Duration::from_millis(300));
     assert!(early.is_none(), "{early:?}");
     held.release_held().await;
-    assert_eq!(java.answer("a").text, "ok");
+    assert_eq!(java.response("a").text, "ok");
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Dice, Flavor, Fleet, Redisson as Java, Server};
+use testkit::{Flavor, Redisson as Java, RedissonConfig, SeededRng, Server};
 
 use crate::support::redisson::{client, server, with_newest};
 use crate::support::worker::Worker;
@@ -38,9 +38,9 @@ impl StressRun<'_> {
     }
 
     fn java(&self, seed: u64) -> Java {
-        let fleet = Fleet {
+        let fleet = RedissonConfig {
             fair_wait: FAIR_WAIT,
-            ..Fleet::at(self.server.port(), LEASE)
+            ..RedissonConfig::single(self.server.port(), LEASE)
         };
         let java = Java::start(self.version, &fleet);
         for (number, thread) in (0..).zip(THREADS) {
@@ -73,19 +73,19 @@ fn stress_objects(
         kinds,
         end: Instant::now() + length,
     };
-    let mut dice = Dice::new(7);
+    let mut rng = SeededRng::new(7);
     let mut java = stress.java(0);
     let mut workers: Vec<_> = (1..5).map(|number| stress.worker(number)).collect();
     let mut killed = 0;
     // Leave the others time to continue without the last one killed.
     while kills && Instant::now() + LEASE * 3 < stress.end {
-        std::thread::sleep(Duration::from_millis(500 + dice.below(1500)));
+        std::thread::sleep(Duration::from_millis(500 + rng.below(1500)));
         killed += 1;
         if killed % 4 == 0 {
             java.kill();
             java = stress.java(100 + killed);
         } else {
-            let which = usize::try_from(dice.below(4)).expect("few");
+            let which = usize::try_from(rng.below(4)).expect("few");
             workers[which].kill();
             workers[which] = stress.worker(100 + killed);
         }
@@ -95,7 +95,7 @@ fn stress_objects(
         assert!(said.starts_with("held "), "{said}");
     }
     for thread in THREADS {
-        let said = java.answer(thread).text;
+        let said = java.response(thread).text;
         assert!(said.starts_with("held "), "{said}");
     }
     println!(

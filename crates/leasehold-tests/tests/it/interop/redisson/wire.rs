@@ -6,7 +6,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use leasehold::redisson::Redisson as Ours;
-use testkit::{Answer, Connection, Flavor, Fleet, Redisson as Java, Server};
+use testkit::{Connection, Flavor, Redisson as Java, RedissonConfig, Reply, Server};
 use tokio::runtime::Handle;
 
 use crate::support::redisson::{
@@ -98,7 +98,7 @@ impl<'a> Witness<'a> {
             }
         }
         let names = self.server.ask(&["KEYS", "*"]);
-        let names = names.list().iter().map(Answer::text);
+        let names = names.list().iter().map(Reply::text);
         let keys = names
             // A note for a client that repeats a request. Java deletes its own
             // at once; the Rust one expires.
@@ -171,7 +171,7 @@ impl<'a> Witness<'a> {
     }
 }
 
-fn texts(answer: &Answer) -> Vec<String> {
+fn texts(answer: &Reply) -> Vec<String> {
     let texts = answer.list().iter().map(|item| item.text().to_owned());
     texts.collect()
 }
@@ -196,7 +196,7 @@ fn compare(what: &str, steps: &[&str], ours: &[Trace], java: &[Trace]) {
 fn both_sides_write_identical_state() {
     with_all_versions(|version| {
         let server = server(&Flavor::one());
-        let java = Java::start(version, &Fleet::at(server.port(), LEASE));
+        let java = Java::start(version, &RedissonConfig::single(server.port(), LEASE));
         run(async {
             let ours = client(&url_at(server.port())).await.redisson();
             let ours = ours.watchdog(LEASE);
@@ -338,7 +338,7 @@ async fn run_queue(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Tra
     let guard = match first {
         Some(first) => Some(first.await.unwrap().unwrap()),
         None => {
-            assert_eq!(java.answer(&thread("first")).text, "ok");
+            assert_eq!(java.response(&thread("first")).text, "ok");
             None
         }
     };
@@ -360,7 +360,7 @@ async fn run_queue(server: &Server, java: &Java, ours: Option<&Ours>) -> Vec<Tra
     wait(3).await;
     match between {
         Some(between) => assert!(between.await.unwrap().is_err()),
-        None => assert_eq!(java.answer(&thread("between")).text, "false"),
+        None => assert_eq!(java.response(&thread("between")).text, "false"),
     }
     wait(2).await;
     traces.push(witness.trace());

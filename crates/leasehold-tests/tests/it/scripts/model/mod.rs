@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use testkit::{Answer, Connection, Flavor, Server};
+use testkit::{Connection, Flavor, Reply, Server};
 
 use crate::support::{lua, scaled};
 use queue::{Form, Model};
@@ -139,13 +139,13 @@ impl Rig {
     }
 
     /// Runs one script on the queue `name`.
-    fn call(&self, script: &str, name: &str, args: &[String]) -> Answer {
+    fn call(&self, script: &str, name: &str, args: &[String]) -> Reply {
         let keys = keys(name);
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         self.call_with(script, &keys, args)
     }
 
-    fn call_with(&self, script: &str, keys: &[&str], args: &[String]) -> Answer {
+    fn call_with(&self, script: &str, keys: &[&str], args: &[String]) -> Reply {
         let digest = &self.digests.iter().find(|(at, _)| *at == script).unwrap().1;
         let count = keys.len().to_string();
         let words: Vec<&str> = ["EVALSHA", digest, &count]
@@ -156,7 +156,7 @@ impl Rig {
         self.ask(&words)
     }
 
-    fn ask(&self, words: &[&str]) -> Answer {
+    fn ask(&self, words: &[&str]) -> Reply {
         self.commands.borrow_mut().ask(words).unwrap()
     }
 
@@ -209,7 +209,7 @@ fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), Te
             let taken = rig.ask(&["SET", &lock, &lock_value, "NX", "GET", "PX", &millis]);
             rig.ask(&["INCR", &counter]);
             model.count();
-            let is_taken = matches!(taken, Answer::Nil);
+            let is_taken = matches!(taken, Reply::Nil);
             prop_assert!(
                 !is_taken || model.may_be_free(rig.now()),
                 "passed: {:?}",
@@ -303,17 +303,17 @@ fn agree(rig: &Rig, steps: &[Step]) -> Result<(), TestCaseError> {
 
 /// Returns the server's clock at a reply: its third part, or the last of a
 /// shorter one.
-fn now(answer: &Answer) -> Result<i64, TestCaseError> {
+fn now(answer: &Reply) -> Result<i64, TestCaseError> {
     match answer {
-        Answer::List(parts) => Ok(parts[2.min(parts.len() - 1)].int()),
+        Reply::List(parts) => Ok(parts[2.min(parts.len() - 1)].int()),
         other => Err(TestCaseError::fail(format!("{other:?}"))),
     }
 }
 
 /// Returns a reply as text, in the form of the model.
-fn to_text(answer: &Answer) -> String {
-    let part = |part: &Answer| match part {
-        Answer::Int(number) => number.to_string(),
+fn to_text(answer: &Reply) -> String {
+    let part = |part: &Reply| match part {
+        Reply::Int(number) => number.to_string(),
         other => other.text().to_owned(),
     };
     answer.list().iter().map(part).collect::<Vec<_>>().join("|")

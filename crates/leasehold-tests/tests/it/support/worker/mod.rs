@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Guard};
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::Dice;
+use testkit::SeededRng;
 
 use crate::support::contract::any_lock;
 use crate::support::{LEASE, clock, run, url_at};
@@ -271,15 +271,15 @@ async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let client = client.clone();
-            let mut dice = Dice::new(seed * TASKS + task + 1);
+            let mut rng = SeededRng::new(seed * TASKS + task + 1);
             tokio::spawn(async move {
                 let mut holds = Vec::new();
                 for _ in 0..count / TASKS {
-                    let number = dice.below(names);
+                    let number = rng.below(names);
                     let name = format!("many:{number}");
                     let held = any_lock(&client, &name, number).await.expect("the lock");
                     let (taken, left) = (clock(), held.remaining());
-                    tokio::time::sleep(Duration::from_micros(dice.below(2000))).await;
+                    tokio::time::sleep(Duration::from_micros(rng.below(2000))).await;
                     if held.check().is_ok() {
                         let until =
                             taken + u64::try_from(left.as_nanos()).expect("a duration in range");

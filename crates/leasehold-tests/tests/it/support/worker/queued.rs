@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error};
-use testkit::Dice;
+use testkit::SeededRng;
 
 use super::say;
 use crate::support::clock;
@@ -30,22 +30,22 @@ pub(super) async fn permits(client: &Client, name: &str, permits: u32, count: u6
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let semaphore = client.semaphore(name, permits);
-            let mut dice = Dice::new(seed * TASKS + task);
+            let mut rng = SeededRng::new(seed * TASKS + task);
             tokio::spawn(async move {
                 for _ in 0..count / TASKS {
-                    let weight = u32::try_from(1 + dice.below(3)).expect("small");
+                    let weight = u32::try_from(1 + rng.below(3)).expect("small");
                     let Ok(held) = semaphore.acquire_many(weight).await else {
                         continue;
                     };
                     let start = clock();
-                    if dice.below(8) == 0 {
+                    if rng.below(8) == 0 {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                     let end = clock();
                     if held.check().is_ok() {
                         say(format_args!("{start} {end} {weight}"));
                     }
-                    match dice.below(4) {
+                    match rng.below(4) {
                         0 => drop(held),
                         _ => drop(held.release().await),
                     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::Client;
 use leasehold::redisson::Redisson;
-use testkit::Dice;
+use testkit::SeededRng;
 
 use super::say;
 use crate::support::redisson::{Held, acquire, acquire_now};
@@ -33,14 +33,14 @@ pub(super) async fn storm(client: &Client, url: &str, watchdog: Duration, words:
             let redisson = redisson.fair_wait(Duration::from_millis(300));
             let id = format!("{}:{task}", std::process::id());
             let (url, digest, kinds) = (url.to_owned(), digest.to_owned(), kinds.to_owned());
-            let mut dice = Dice::new(seed * TASKS + task + 1);
+            let mut rng = SeededRng::new(seed * TASKS + task + 1);
             tokio::spawn(async move {
                 let referee = Referee::new(&url, &digest, id).await;
                 let kinds: Vec<_> = kinds.split(',').collect();
                 let mut held = 0;
                 while Instant::now() < end {
-                    let kind = kinds[usize::try_from(dice.below(kinds.len() as u64)).expect("few")];
-                    hold_once(&redisson, &referee, kind, &mut dice).await;
+                    let kind = kinds[usize::try_from(rng.below(kinds.len() as u64)).expect("few")];
+                    hold_once(&redisson, &referee, kind, &mut rng).await;
                     held += 1;
                 }
                 held
@@ -54,13 +54,13 @@ pub(super) async fn storm(client: &Client, url: &str, watchdog: Duration, words:
     say(format_args!("held {held}"));
 }
 
-async fn hold_once(redisson: &Redisson, referee: &Referee, kind: &str, dice: &mut Dice) {
+async fn hold_once(redisson: &Redisson, referee: &Referee, kind: &str, rng: &mut SeededRng) {
     let family = match kind {
         "read" | "write" => "rw",
         other => other,
     };
-    let name = format!("{family}:{}", dice.below(10));
-    let stay = Duration::from_millis(dice.below(20));
+    let name = format!("{family}:{}", rng.below(10));
+    let stay = Duration::from_millis(rng.below(20));
     referee.check(&name, "wait", kind, 0).await;
     if kind == "semaphore" {
         let permit = redisson

@@ -15,9 +15,12 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Does with Redisson's objects what it is told on standard input: {@code THREAD VERB WORDS...}, answered
- * {@code THREAD ANSWER}. Each named thread is one Java thread, so one owner to Redisson, and does one thing after
- * another; different threads answer when they are done.
+ * Runs commands on Redisson's objects.
+ *
+ * <p>Reads {@code THREAD COMMAND WORDS...} from standard input, and prints
+ * {@code THREAD RESPONSE}. Each named thread is one Java thread, and therefore
+ * one owner to Redisson. A thread runs its commands in order; different threads
+ * run concurrently.
  */
 public final class Harness {
     private static final Map<String, ExecutorService> THREADS = new HashMap<>();
@@ -25,17 +28,20 @@ public final class Harness {
     public static void main(String[] settings) throws Exception {
         RedissonClient client = Redisson.create(config(settings));
         Verbs verbs = new Verbs(client);
-        say("main", "ready");
+        respond("main", "ready");
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
             String[] words = line.split(" ");
             String thread = words[0];
-            thread(thread).execute(() -> say(thread, answer(verbs, words)));
+            thread(thread).execute(() -> respond(thread, response(verbs, words)));
         }
         System.exit(0);
     }
 
-    /** {@code single|cluster ADDRESSES WATCHDOG_MS FAIR_WAIT_MS PREFIX}; a prefix of {@code -} is none. */
+    /**
+     * Parses {@code single|cluster ADDRESSES WATCHDOG_MS FAIR_WAIT_MS PREFIX}.
+     * The prefix {@code -} means none.
+     */
     private static Config config(String[] settings) throws ReflectiveOperationException {
         Config config = new Config();
         config.setLockWatchdogTimeout(Long.parseLong(settings[2]));
@@ -45,7 +51,7 @@ public final class Harness {
             case "cluster" -> config.useClusterServers().addNodeAddress(addresses);
             default -> config.useSingleServer().setAddress(addresses[0]).setConnectionMinimumIdleSize(4);
         };
-        // A machine that stalls for two seconds makes nothing fail.
+        // Tolerates a stalled machine.
         servers.setTimeout(30_000).setSubscriptionTimeout(30_000).setConnectTimeout(30_000);
         if (!settings[4].equals("-")) {
             prefix(servers, settings[4]);
@@ -57,20 +63,23 @@ public final class Harness {
         return THREADS.computeIfAbsent(name, ignored -> Executors.newSingleThreadExecutor(work -> new Thread(work, name)));
     }
 
-    private static String answer(Verbs verbs, String[] words) {
+    private static String response(Verbs verbs, String[] words) {
         try {
-            return verbs.perform(words);
+            return verbs.run(words);
         } catch (Exception error) {
             return "error " + error.getClass().getSimpleName() + " " + String.valueOf(error.getMessage()).replace('\n', ' ');
         }
     }
 
-    private static synchronized void say(String thread, String answer) {
-        System.out.println(thread + " " + answer);
+    private static synchronized void respond(String thread, String response) {
+        System.out.println(thread + " " + response);
         System.out.flush();
     }
 
-    /** Maps names by a prefix. By reflection: Redisson 4 moved the interface to another package. */
+    /**
+     * Sets a name mapper that adds a prefix. Uses reflection, since Redisson 4
+     * moved the interface to another package.
+     */
     private static void prefix(Object servers, String prefix) throws ReflectiveOperationException {
         for (Method method : servers.getClass().getMethods()) {
             if (!method.getName().equals("setNameMapper")) {

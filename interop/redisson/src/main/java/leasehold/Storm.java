@@ -12,8 +12,9 @@ import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 
 /**
- * Takes and releases objects of ten names of each kind at random for a while, and has a script on the server, loaded by
- * the test, check that nobody else is inside: {@code storm DIGEST MILLISECONDS SEED KINDS}.
+ * Acquires and releases random locks, ten of each kind: {@code storm DIGEST
+ * MILLISECONDS SEED KINDS}. A script on the server, loaded by the test, checks
+ * exclusion.
  */
 final class Storm {
     private final RedissonClient client;
@@ -32,7 +33,7 @@ final class Storm {
         kinds = words[5].split(",");
     }
 
-    /** How often something was held. */
+    /** Returns the number of acquisitions. */
     String run() throws InterruptedException {
         while (System.currentTimeMillis() < end) {
             String kind = kinds[random.nextInt(kinds.length)];
@@ -40,7 +41,7 @@ final class Storm {
             check(name, "wait", kind, 0);
             switch (kind) {
                 case "permits" -> holdPermit(name);
-                case "semaphore" -> holdCounted(name);
+                case "semaphore" -> holdSemaphore(name);
                 default -> holdLock(kind, name);
             }
         }
@@ -66,7 +67,7 @@ final class Storm {
         permits.release(permit);
     }
 
-    private void holdCounted(String name) throws InterruptedException {
+    private void holdSemaphore(String name) throws InterruptedException {
         var semaphore = client.getSemaphore(name);
         semaphore.acquire();
         stay(name, "semaphore", 0);

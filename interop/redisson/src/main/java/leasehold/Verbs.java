@@ -7,9 +7,12 @@ import java.util.Set;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 
-/** What the harness can be told to do: Redisson's own methods, by short names. Times are milliseconds. */
+/**
+ * The commands of the harness: short names of Redisson's methods. Times are in
+ * milliseconds.
+ */
 final class Verbs {
-    /** What Redisson's threads sleep on. */
+    /** The classes in which Redisson's threads park. */
     private static final Set<String> LATCHES =
         Set.of("java.util.concurrent.Semaphore", "org.redisson.misc.ReclosableLatch");
 
@@ -19,7 +22,7 @@ final class Verbs {
         this.client = client;
     }
 
-    String perform(String[] words) throws Exception {
+    String run(String[] words) throws Exception {
         String name = words.length > 3 ? words[3] : "";
         return switch (words[1]) {
             case "lock" -> ofLock(words, lock(words[2], name));
@@ -33,7 +36,10 @@ final class Verbs {
         };
     }
 
-    /** {@code waits THREAD}: whether it sleeps until a message comes. Redisson may miss one that comes a moment before. */
+    /**
+     * {@code waits THREAD}: returns whether a thread is parked until a message
+     * arrives. Redisson may miss a message that arrives just before.
+     */
     private static boolean waits(String thread) {
         return Thread.getAllStackTraces().entrySet().stream()
             .filter(entry -> entry.getKey().getName().equals(thread))
@@ -126,7 +132,7 @@ final class Verbs {
         return String.valueOf(switch (words[2]) {
             case "set" -> semaphore.trySetPermits((int) number(words[4]));
             case "acquire" -> semaphore.acquire(number(words[4]), MILLISECONDS);
-            case "for-ever" -> semaphore.acquire();
+            case "acquire-forever" -> semaphore.acquire();
             case "try" -> semaphore.tryAcquire(number(words[4]), number(words[5]), MILLISECONDS);
             case "release" -> semaphore.tryRelease(words[4]);
             case "extend" -> semaphore.updateLeaseTime(words[4], number(words[5]), MILLISECONDS);

@@ -1,4 +1,4 @@
-//! A master, its replicas, and the sentinels that watch them: real processes, as the servers are.
+//! A master, its replicas, and the sentinels that monitor them.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavor::Flavor;
-use crate::resp::{Answer, Connection};
-use crate::server::{Port, Server, Setup, forget_pid, note_pid};
+use crate::resp::{Connection, Reply};
+use crate::server::{Port, Server, Setup, forget_pid, record_pid};
 
-/// The name that the sentinels know the group by.
+/// The name of the group.
 pub const GROUP: &str = "group";
 
-/// The password of the sentinels, which is not that of the servers.
-pub const SENTINEL_PASSWORD: &str = "watch-over-me";
+/// The password of the sentinels, which differs from that of the servers.
+pub const SENTINEL_PASSWORD: &str = "sentinel-password";
 
-/// How long a server is silent before a sentinel calls it down: so long that a machine that stalls does not cause a
-/// failover.
-const PATIENT_MS: u32 = 20_000;
+/// `down-after-milliseconds`: long enough that a stalled machine does not cause
+/// a failover.
+const DOWN_AFTER_MS: u32 = 20_000;
 
-/// The same while a failover is waited for.
-const IMPATIENT_MS: u32 = 2000;
+/// `down-after-milliseconds` while a failover is expected.
+const SHORT_DOWN_AFTER_MS: u32 = 2000;
 
-/// Sentinels that notice each other and changes of roles sooner than by default, and that act at once after a stall,
-/// which otherwise makes them do nothing for half a minute.
-const PACE: [&str; 10] = [
+/// Makes sentinels discover each other and role changes sooner. Also disables
+/// TILT mode, in which a sentinel does nothing for half a minute after a stall.
+const TIMING: [&str; 10] = [
     "SENTINEL",
     "DEBUG",
     "INFO-PERIOD",
@@ -41,7 +41,7 @@ const PACE: [&str; 10] = [
 
 /// A master with replicas and sentinels.
 #[derive(Debug)]
-pub struct Group {
+pub struct SentinelGroup {
     servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
 }
@@ -51,19 +51,19 @@ struct Sentinel {
     child: Child,
     port: Port,
     folder: PathBuf,
-    is_asleep: AtomicBool,
+    is_paused: AtomicBool,
 }
 
-impl Group {
-    /// Starts a master, so many replicas, and three sentinels that agree by two; returns when all know
-    /// of each other.
+impl SentinelGroup {
+    /// Starts a master, `replicas` replicas, and three sentinels with a quorum
+    /// of two. Returns when all know each other.
     ///
     /// # Panics
     ///
-    /// When they do not within a minute.
+    /// If they do not know each other within a minute.
     #[must_use]
     pub fn start(setup: &Setup, flavor: &Flavor, replicas: usize) -> Self {
-        // Else a replica waits five seconds for others to come.
+        // By default a replica waits five seconds for other replicas.
         let setup = setup.clone().option("repl-diskless-sync-delay", "0");
         let master = setup.clone().start(flavor);
         let of = format!("127.0.0.1 {}", master.port());
@@ -76,11 +76,11 @@ impl Group {
             .map(|_| Sentinel::start(flavor, servers[0].port()))
             .collect();
         let group = Self { servers, sentinels };
-        group.until("the sentinels answer", || {
+        group.wait_until("the sentinels reply", || {
             let mut sentinels = group.sentinels.iter();
-            sentinels.all(|one| one.ask(&PACE) == Answer::Text("OK".to_owned()))
+            sentinels.all(|one| one.ask(&TIMING) == Reply::Text("OK".to_owned()))
         });
-        group.until("all know of each other", || {
+        group.wait_until("all know each other", || {
             group.sentinels.iter().all(|sentinel| {
                 let field = |name: &str| sentinel.master_field(name);
                 field("num-slaves") == Some(replicas.to_string())
@@ -95,7 +95,7 @@ impl Group {
         group
     }
 
-    /// `host:port` of every sentinel, with commas in between.
+    /// Returns `host:port` of every sentinel, separated by commas.
     #[must_use]
     pub fn sentinels(&self) -> String {
         let hosts = self.sentinels.iter();
@@ -105,78 +105,81 @@ impl Group {
         hosts.join(",")
     }
 
-    /// `host:port` of the sentinel at `index`.
+    /// Returns `host:port` of the sentinel at `index`.
     #[must_use]
     pub fn sentinel(&self, index: usize) -> String {
         format!("127.0.0.1:{}", self.sentinels[index].port.number)
     }
 
-    /// Has a sentinel forget the group, as one does that is started anew without its settings.
+    /// Removes the group from a sentinel, as a restart without its
+    /// configuration does.
     ///
     /// # Panics
     ///
-    /// When it does not.
-    pub fn reset_sentinel(&self, index: usize) {
+    /// If the sentinel returns an error.
+    pub fn remove_group(&self, index: usize) {
         self.sentinels[index].tell(&["SENTINEL", "REMOVE", GROUP]);
     }
 
-    /// Has a sentinel name the server on `port` as the master, as one does whose settings are old.
+    /// Makes a sentinel report the server on `port` as the master, as an
+    /// outdated configuration does.
     ///
     /// # Panics
     ///
-    /// When it does not.
-    pub fn mislead_sentinel(&self, index: usize, port: u16) {
-        // One that has forgotten it refuses this.
+    /// If the sentinel returns an error.
+    pub fn set_master(&self, index: usize, port: u16) {
+        // Fails if the group is already removed.
         self.sentinels[index].ask(&["SENTINEL", "REMOVE", GROUP]);
         let monitor = ["SENTINEL", "MONITOR", GROUP, "127.0.0.1"];
         self.sentinels[index].tell(&[&monitor[..], &[&port.to_string(), "2"]].concat());
     }
 
-    /// Has a sentinel that forgot the group watch it again.
+    /// Makes a sentinel monitor the group again.
     ///
     /// # Panics
     ///
-    /// When it does not.
-    pub fn remind_sentinel(&self, index: usize) {
+    /// If the sentinel returns an error.
+    pub fn restore_group(&self, index: usize) {
         let sentinel = &self.sentinels[index];
-        self.mislead_sentinel(index, self.servers[self.master()].port());
-        let patient = PATIENT_MS.to_string();
+        self.set_master(index, self.servers[self.master()].port());
+        let down_after = DOWN_AFTER_MS.to_string();
         let set = ["SENTINEL", "SET", GROUP];
         let settings = [
             "down-after-milliseconds",
-            &patient,
+            &down_after,
             "failover-timeout",
             "5000",
         ];
         sentinel.tell(&[&set[..], &settings].concat());
     }
 
-    /// Stops a sentinel where it is. It is asked nothing until it goes on.
+    /// Pauses a sentinel. Queries skip it until it resumes.
     ///
     /// # Panics
     ///
-    /// When it has ended.
+    /// If its process has exited.
     pub fn pause_sentinel(&self, index: usize) {
-        self.sentinels[index].sleep(true);
+        self.sentinels[index].set_paused(true);
     }
 
-    /// Lets a sentinel go on. What it knows is as old as its sleep was long.
+    /// Resumes a sentinel. Its view of the group is as old as the pause.
     ///
     /// # Panics
     ///
-    /// When it has ended.
+    /// If its process has exited.
     pub fn resume_sentinel(&self, index: usize) {
-        self.sentinels[index].sleep(false);
+        self.sentinels[index].set_paused(false);
     }
 
-    /// The process of each sentinel, and how many commands it has executed.
+    /// Returns the process ID of each sentinel, and the number of commands it
+    /// has executed.
     ///
     /// # Panics
     ///
-    /// When one does not answer.
+    /// If a sentinel does not reply.
     #[must_use]
-    pub fn sentinel_loads(&self) -> Vec<(u32, u64)> {
-        let load = |one: &Sentinel| {
+    pub fn sentinel_command_counts(&self) -> Vec<(u32, u64)> {
+        let count = |one: &Sentinel| {
             let stats = one.ask(&["INFO", "stats"]);
             let mut lines = stats.text().lines();
             let commands = lines.find_map(|line| line.strip_prefix("total_commands_processed:"));
@@ -185,28 +188,28 @@ impl Group {
                 commands.and_then(|it| it.parse().ok()).expect("a number"),
             )
         };
-        self.sentinels.iter().map(load).collect()
+        self.sentinels.iter().map(count).collect()
     }
 
-    /// The sentinels that a client of the library is connected to.
+    /// Returns the sentinels that a client of the library is connected to.
     #[must_use]
-    pub fn asked_sentinels(&self) -> Vec<usize> {
-        let is_asked = |one: &Sentinel| match one.ask(&["CLIENT", "LIST"]) {
-            Answer::Text(list) => list.contains("cmd=sentinel|get-master-addr-by-name"),
+    pub fn connected_sentinels(&self) -> Vec<usize> {
+        let is_connected = |one: &Sentinel| match one.ask(&["CLIENT", "LIST"]) {
+            Reply::Text(list) => list.contains("cmd=sentinel|get-master-addr-by-name"),
             _ => false,
         };
         let sentinels = self.sentinels.iter().enumerate();
-        let asked = sentinels.filter(|(_, one)| is_asked(one));
-        asked.map(|(at, _)| at).collect()
+        let connected = sentinels.filter(|(_, one)| is_connected(one));
+        connected.map(|(at, _)| at).collect()
     }
 
-    /// The server at `index`; 0 was the first master.
+    /// Returns the server at `index`. The first master is server 0.
     #[must_use]
     pub fn server(&self, index: usize) -> &Server {
         &self.servers[index]
     }
 
-    /// All servers.
+    /// Returns all servers.
     #[must_use]
     pub fn servers(&self) -> &[Server] {
         &self.servers
@@ -217,31 +220,32 @@ impl Group {
         self.servers[index].kill();
     }
 
-    /// Starts the server at `index` again, as it was started first: a master as a master.
+    /// Restarts the server at `index` in its initial role.
     pub fn restart(&mut self, index: usize) {
         self.servers[index].restart();
     }
 
     /// Kills a sentinel.
     pub fn kill_sentinel(&mut self, index: usize) {
-        self.sentinels[index].end();
+        self.sentinels[index].kill();
     }
 
-    /// The index of the server that the last sentinel calls the master, or one before it if that does not know.
+    /// Returns the index of the master, according to the last sentinel that
+    /// knows it.
     ///
     /// # Panics
     ///
-    /// When none answers.
+    /// If no sentinel replies.
     #[must_use]
     pub fn master(&self) -> usize {
         let mut sentinels = self.sentinels.iter().rev();
         let master = sentinels.find_map(|sentinel| self.master_by(sentinel));
-        master.expect("a sentinel that answers")
+        master.expect("a sentinel that replies")
     }
 
     fn master_by(&self, sentinel: &Sentinel) -> Option<usize> {
-        let answer = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", GROUP]);
-        let Answer::List(address) = answer else {
+        let reply = sentinel.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", GROUP]);
+        let Reply::List(address) = reply else {
             return None;
         };
         let port: u16 = address[1].text().parse().expect("a port");
@@ -249,15 +253,16 @@ impl Group {
         servers.position(|server| server.port() == port)
     }
 
-    /// Waits until all sentinels that live have made the same other server the master, and it takes writes. Only
-    /// while this waits do the sentinels notice soon that a server is down.
+    /// Waits until all live sentinels agree on a master other than `former`,
+    /// and it accepts writes. `down-after-milliseconds` is short only during
+    /// this call.
     ///
     /// # Panics
     ///
-    /// When they do not within a minute.
-    pub fn until_master_is_not(&self, former: usize) {
-        self.call_down_after(IMPATIENT_MS);
-        self.until("another master", || {
+    /// If no failover happens within a minute.
+    pub fn wait_for_new_master(&self, former: usize) {
+        self.set_down_after(SHORT_DOWN_AFTER_MS);
+        self.wait_until("another server is the master", || {
             let mut masters = self.sentinels.iter().filter_map(|one| self.master_by(one));
             masters.next().is_some_and(|first| {
                 first != former
@@ -265,34 +270,36 @@ impl Group {
                     && self.servers[first].is_master()
             })
         });
-        self.call_down_after(PATIENT_MS);
+        self.set_down_after(DOWN_AFTER_MS);
     }
 
-    fn call_down_after(&self, millis: u32) {
+    fn set_down_after(&self, millis: u32) {
         let millis = millis.to_string();
         for sentinel in &self.sentinels {
-            // One that was killed does not answer.
+            // Killed sentinels do not reply.
             sentinel.ask(&["SENTINEL", "SET", GROUP, "down-after-milliseconds", &millis]);
         }
     }
 
-    /// Waits until no sentinel is about to change anything: one that comes back meanwhile may be made the master.
+    /// Waits until no sentinel is in a failover. A server that restarts earlier
+    /// may become the master.
     ///
     /// # Panics
     ///
-    /// When that does not happen within a minute.
-    pub fn until_agreed(&self) {
-        self.until("agreed", || self.agreed().is_some());
+    /// If a failover takes longer than a minute.
+    pub fn wait_until_agreed(&self) {
+        self.wait_until("the sentinels agree", || self.agreed_master().is_some());
     }
 
-    /// The master, if all sentinels that live agree who it is, none of them is about to change it, and it takes writes.
+    /// Returns the master if all live sentinels agree on it, none of them is in
+    /// a failover, and it accepts writes.
     #[must_use]
-    pub fn agreed(&self) -> Option<usize> {
-        let living = self
+    pub fn agreed_master(&self) -> Option<usize> {
+        let live = self
             .sentinels
             .iter()
-            .filter(|one| one.ask(&["PING"]) == Answer::Text("PONG".to_owned()));
-        let mut masters = living.map(|one| {
+            .filter(|one| one.ask(&["PING"]) == Reply::Text("PONG".to_owned()));
+        let mut masters = live.map(|one| {
             let calm = one.master_field("flags").as_deref() == Some("master");
             self.master_by(one).filter(|_| calm)
         });
@@ -301,10 +308,13 @@ impl Group {
         (agreed && self.servers[master].is_master()).then_some(master)
     }
 
-    fn until(&self, what: &str, condition: impl Fn() -> bool) {
+    fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
         while !condition() {
-            assert!(Instant::now() < end, "never: {what}");
+            assert!(
+                Instant::now() < end,
+                "timed out after a minute waiting until {what}"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -322,7 +332,7 @@ impl Sentinel {
             "port {}\nbind 127.0.0.1\nrequirepass {SENTINEL_PASSWORD}\n\
              sentinel sentinel-pass {SENTINEL_PASSWORD}\n\
              sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds {GROUP} {PATIENT_MS}\n\
+             sentinel down-after-milliseconds {GROUP} {DOWN_AFTER_MS}\n\
              sentinel failover-timeout {GROUP} 5000\n",
             port.number
         );
@@ -335,36 +345,36 @@ impl Sentinel {
             .stderr(Stdio::null())
             .spawn()
             .expect("the sentinel's program");
-        note_pid(child.id());
+        record_pid(child.id());
         Self {
             child,
             port,
             folder,
-            is_asleep: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
         }
     }
 
-    /// One question; an error where it does not answer.
-    fn ask(&self, args: &[&str]) -> Answer {
-        if self.is_asleep.load(Ordering::SeqCst) {
-            return Answer::Error("it sleeps".to_owned());
+    /// Sends a command. Returns an error reply if the sentinel is unreachable.
+    fn ask(&self, args: &[&str]) -> Reply {
+        if self.is_paused.load(Ordering::SeqCst) {
+            return Reply::Error("the sentinel is paused".to_owned());
         }
-        let asked = Connection::open(self.port.number).and_then(|mut connection| {
+        let reply = Connection::open(self.port.number).and_then(|mut connection| {
             connection.ask(&["AUTH", SENTINEL_PASSWORD])?;
             connection.ask(args)
         });
-        asked.unwrap_or_else(|error| Answer::Error(error.to_string()))
+        reply.unwrap_or_else(|error| Reply::Error(error.to_string()))
     }
 
     fn tell(&self, args: &[&str]) {
-        if let Answer::Error(error) = self.ask(args) {
+        if let Reply::Error(error) = self.ask(args) {
             panic!("{args:?}: {error}");
         }
     }
 
     fn master_field(&self, name: &str) -> Option<String> {
         match self.ask(&["SENTINEL", "MASTER", GROUP]) {
-            Answer::List(fields) => {
+            Reply::List(fields) => {
                 let pairs = fields.chunks_exact(2);
                 let mut found = pairs.filter(|pair| pair[0].text() == name);
                 found.next().map(|pair| pair[1].text().to_owned())
@@ -373,14 +383,14 @@ impl Sentinel {
         }
     }
 
-    fn sleep(&self, sleeps: bool) {
-        self.is_asleep.store(sleeps, Ordering::SeqCst);
-        let signal = if sleeps { Signal::STOP } else { Signal::CONT };
+    fn set_paused(&self, paused: bool) {
+        self.is_paused.store(paused, Ordering::SeqCst);
+        let signal = if paused { Signal::STOP } else { Signal::CONT };
         let pid = Pid::from_raw(self.child.id().cast_signed());
         kill_process(pid.expect("a process"), signal).expect("a signal");
     }
 
-    fn end(&mut self) {
+    fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         forget_pid(self.child.id());
@@ -389,7 +399,7 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        self.end();
+        self.kill();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

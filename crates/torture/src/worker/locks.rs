@@ -1,77 +1,84 @@
-//! All kinds of locks as one: asked for, held, given back.
+//! A uniform interface to all kinds of locks.
 
 use std::time::Duration;
 
 use leasehold::{Acquire, Client, Error, Guard, Quorum, Replicas, TryAcquire, Unfenced};
 
-use super::Job;
-use crate::history::{Failure, Moment, now};
+use super::job::Job;
+use crate::history::{Failure, Timestamp, now};
 use crate::plan::{Kind, PERMITS, Plan};
 
-/// How much is wanted, and for how long it is waited for, if at all.
+/// A request for a lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct Request {
     pub(super) weight: u32,
-    pub(super) patience: Option<Duration>,
+    /// How long to wait; `None` for a request that does not wait.
+    pub(super) timeout: Option<Duration>,
 }
 
-/// Where locks are had.
+/// A connected client of the library.
 pub(super) struct Locks {
-    of: Of,
+    backend: Backend,
     lease: Duration,
 }
 
-enum Of {
+enum Backend {
     Server(Client),
     Quorum(Quorum),
 }
 
 impl Locks {
-    /// Connects, however long that takes.
+    /// Connects, and retries until it succeeds.
     pub(super) async fn connect(job: &Job) -> Self {
         let lease = job.plan.lease();
         loop {
             match Self::try_connect(job).await {
-                Ok(of) => return Self { of, lease },
+                Ok(backend) => return Self { backend, lease },
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
     }
 
-    async fn try_connect(job: &Job) -> Result<Of, Error> {
+    async fn try_connect(job: &Job) -> Result<Backend, Error> {
         let plan = &job.plan;
-        let outage = plan.stuck();
+        let outage = plan.max_wait();
         if job.urls.contains(' ') {
             let builder = Quorum::builder(job.urls.split(' '));
             let builder = builder.lease(plan.lease()).max_outage(outage);
-            let builder = builder.max_lease(max_lease(plan));
-            return builder.connect().await.map(Of::Quorum);
+            let builder = builder.max_lease(plan.max_lease());
+            return builder.connect().await.map(Backend::Quorum);
         }
         let mut builder = Client::builder(&job.urls)
             .lease(plan.lease())
             .request_timeout(request_timeout(plan))
             .max_outage(outage);
-        if plan.replicas {
+        if plan.replica_acks {
             builder = builder.replicas(Replicas::All, request_timeout(plan));
         }
-        builder.connect().await.map(Of::Server)
+        builder.connect().await.map(Backend::Server)
     }
 
     pub(super) async fn shutdown(&self) {
-        // Cancels of requests that may arrive late go on for longer; they are waited for when the client has gone.
+        // Cancellations of requests that may still take effect continue for
+        // longer. The worker waits for them afterwards.
         let limit = Duration::from_secs(1);
-        match &self.of {
-            Of::Server(client) => client.shutdown(limit).await,
-            Of::Quorum(quorum) => quorum.shutdown(limit).await,
+        match &self.backend {
+            Backend::Server(client) => client.shutdown(limit).await,
+            Backend::Quorum(quorum) => quorum.shutdown(limit).await,
         };
     }
 
-    pub(super) async fn take(&self, kind: Kind, name: &str, ask: Ask) -> Result<Held, Failure> {
-        let client = match &self.of {
-            Of::Server(client) => client,
-            Of::Quorum(quorum) => {
+    pub(super) async fn acquire(
+        &self,
+        kind: Kind,
+        name: &str,
+        request: Request,
+    ) -> Result<Held, Failure> {
+        let client = match &self.backend {
+            Backend::Server(client) => client,
+            Backend::Quorum(quorum) => {
                 let mutex = quorum.mutex(name);
-                return fenced(mutex.lock(), mutex.try_lock(), ask).await;
+                return fenced(mutex.lock(), mutex.try_lock(), request).await;
             }
         };
         let redisson = client.redisson().watchdog(self.lease);
@@ -79,54 +86,49 @@ impl Locks {
         match kind {
             Kind::Mutex => {
                 let mutex = client.mutex(name);
-                fenced(mutex.lock(), mutex.try_lock(), ask).await
+                fenced(mutex.lock(), mutex.try_lock(), request).await
             }
             Kind::Fair => {
                 let mutex = client.fair_mutex(name);
-                fenced(mutex.lock(), mutex.try_lock(), ask).await
+                fenced(mutex.lock(), mutex.try_lock(), request).await
             }
             Kind::Semaphore => {
                 let semaphore = client.semaphore(name, PERMITS);
                 let (some, try_some) = (
-                    semaphore.acquire_many(ask.weight),
-                    semaphore.try_acquire_many(ask.weight),
+                    semaphore.acquire_many(request.weight),
+                    semaphore.try_acquire_many(request.weight),
                 );
-                fenced(some, try_some, ask).await
+                fenced(some, try_some, request).await
             }
             Kind::ReadWrite => {
                 let lock = client.rw_lock(name);
-                match ask.weight {
-                    1 => fenced(lock.read(), lock.try_read(), ask).await,
-                    _ => fenced(lock.write(), lock.try_write(), ask).await,
+                match request.weight {
+                    1 => fenced(lock.read(), lock.try_read(), request).await,
+                    _ => fenced(lock.write(), lock.try_write(), request).await,
                 }
             }
             Kind::RedissonFenced => {
                 let lock = redisson.fenced_lock(name);
-                fenced(lock.lock(), lock.try_lock(), ask).await
+                fenced(lock.lock(), lock.try_lock(), request).await
             }
             Kind::RedissonLock => {
                 let lock = redisson.lock(name);
-                unfenced(lock.lock(), lock.try_lock(), ask).await
+                unfenced(lock.lock(), lock.try_lock(), request).await
             }
             Kind::RedissonFair => {
                 let lock = redisson.fair_lock(name);
-                unfenced(lock.lock(), lock.try_lock(), ask).await
+                unfenced(lock.lock(), lock.try_lock(), request).await
             }
             Kind::RedissonReadWrite => {
                 let lock = redisson.read_write_lock(name);
                 let (read, write) = (lock.read_lock(), lock.write_lock());
-                match ask.weight {
-                    1 => unfenced(read.lock(), read.try_lock(), ask).await,
-                    _ => unfenced(write.lock(), write.try_lock(), ask).await,
+                match request.weight {
+                    1 => unfenced(read.lock(), read.try_lock(), request).await,
+                    _ => unfenced(write.lock(), write.try_lock(), request).await,
                 }
             }
         }
     }
-}
-
-/// A server that was started again votes after so long.
-pub(crate) fn max_lease(plan: &Plan) -> Duration {
-    plan.lease() * 2
 }
 
 fn request_timeout(plan: &Plan) -> Duration {
@@ -136,9 +138,9 @@ fn request_timeout(plan: &Plan) -> Duration {
 async fn fenced<G: Into<Guard> + Send + 'static>(
     lock: Acquire<G>,
     try_lock: TryAcquire<G>,
-    ask: Ask,
+    request: Request,
 ) -> Result<Held, Failure> {
-    one_of(lock, try_lock, ask)
+    run(lock, try_lock, request)
         .await
         .map(|guard| Held::Fenced(guard.into()))
 }
@@ -146,39 +148,39 @@ async fn fenced<G: Into<Guard> + Send + 'static>(
 async fn unfenced<G: Into<Guard<Unfenced>> + Send + 'static>(
     lock: Acquire<G>,
     try_lock: TryAcquire<G>,
-    ask: Ask,
+    request: Request,
 ) -> Result<Held, Failure> {
-    one_of(lock, try_lock, ask)
+    run(lock, try_lock, request)
         .await
         .map(|guard| Held::Unfenced(guard.into()))
 }
 
-/// Waits or not.
-async fn one_of<G: Send + 'static>(
+/// Acquires with a timeout, or tries once.
+async fn run<G: Send + 'static>(
     lock: Acquire<G>,
     try_lock: TryAcquire<G>,
-    ask: Ask,
+    request: Request,
 ) -> Result<G, Failure> {
-    let taken = match ask.patience {
+    let outcome = match request.timeout {
         Some(limit) => lock.timeout(limit).await.map(Some),
         None => try_lock.await,
     };
-    match taken {
+    match outcome {
         Ok(Some(guard)) => Ok(guard),
         Ok(None) => Err(Failure::Busy),
         Err(Error::Timeout { .. }) => Err(Failure::Timeout),
-        Err(_) => Err(Failure::Trouble),
+        Err(_) => Err(Failure::Error),
     }
 }
 
-/// What is held.
+/// A guard of any kind.
 pub(super) enum Held {
     Fenced(Guard),
     Unfenced(Guard<Unfenced>),
 }
 
 impl Held {
-    /// 0 where there is none.
+    /// Returns the fencing token, or 0 for an unfenced lock.
     pub(super) fn token(&self) -> u64 {
         match self {
             Self::Fenced(guard) => guard.token().as_u64(),
@@ -193,18 +195,19 @@ impl Held {
         }
     }
 
-    /// Until when it is held, on the machine's clock; rather too early than too late.
-    pub(super) fn deadline(&self) -> Moment {
+    /// Returns the deadline of the lease, or an earlier time.
+    pub(super) fn deadline(&self) -> Timestamp {
         let before = now();
-        let left = match self {
+        let remaining = match self {
             Self::Fenced(guard) => guard.remaining(),
             Self::Unfenced(guard) => guard.remaining(),
         };
-        before + u64::try_from(left.as_nanos()).unwrap_or_default()
+        before + u64::try_from(remaining.as_nanos()).unwrap_or_default()
     }
 
-    /// Gives it back, in the background if it is dropped; whether it is known to be given back.
-    pub(super) async fn give_back(self, dropped: bool) -> bool {
+    /// Releases the lock, in the background if `dropped`. Returns whether the
+    /// release is confirmed.
+    pub(super) async fn release(self, dropped: bool) -> bool {
         match self {
             _ if dropped => false,
             Self::Fenced(guard) => guard.release().await.is_ok(),
