@@ -80,7 +80,19 @@ class FaultInjection(Program):
 
 def built(*words):
     """Builds the workspace, and yields its test programs: name, path, folder."""
-    command = ["cargo", "build", "--locked", "--all-targets", "--message-format=json", *(words or ["--workspace"])]
+    yield from artifacts(["build", "--all-targets", *(words or ["--workspace"])])
+
+
+def scheduled():
+    """Builds the library's tests for the shuttle scheduler: name, path, folder.
+
+    `cargo rustc` sets the cfg for the library alone, so no dependency is built twice.
+    """
+    yield from artifacts(["rustc", "-p", "leasehold", "--lib", "--profile", "test"], ["--", "--cfg", "shuttle"])
+
+
+def artifacts(words, last=()):
+    command = ["cargo", *words, "--locked", "--message-format=json", *last]
     messages = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.splitlines()
     for message in map(json.loads, messages):
         if message["reason"] != "compiler-artifact" or not message["executable"] or not message["profile"]["test"]:
@@ -94,6 +106,8 @@ def gate_programs():
     for name, path, folder in built():
         words = [path, f"--test-threads={PARALLEL.get(name, 2)}", "-Zunstable-options", "--report-time"]
         yield Program(name, words, folder)
+    for _, path, folder in scheduled():
+        yield Program("schedules", [path, "schedules::", "-Zunstable-options", "--report-time"], folder)
     yield FaultInjection()
 
 

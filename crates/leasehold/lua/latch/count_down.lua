@@ -26,7 +26,7 @@ if remaining > 0 and not counted then
   remaining = remaining - 1
   redis.call('HSET', latch, 'by ' .. caller, 1, 'remaining', remaining)
   if remaining == 0 then
-    -- A refused publish must not fail the call: waiters then find it by polling.
+    -- A refused publish must not fail the call: waiters then rely on polls.
     redis.pcall('SPUBLISH', channel, '')
   end
 end

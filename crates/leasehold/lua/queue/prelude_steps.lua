@@ -120,7 +120,7 @@ end
 
 local function status(owner)
   if plain and sole.owner == owner then
-    -- A full server allows what follows only after a write that needs no memory.
+    -- A full server allows the rest only after a write without new memory.
     call('HDEL', entries, '')
     return {1, next_token(), now, sole.ends, 1}
   elseif plain or not kind then

@@ -37,7 +37,7 @@ if not weight or state == 0 then
   call('HDEL', entries, owner)
 elseif state == 1 and hold_for > 0 then
   if channel ~= '-' then
-    -- A full server allows what follows only after a write that needs no memory.
+    -- A full server allows the rest only after a write without new memory.
     call('HDEL', entries, '')
     write_entry(owner, weight, first_lease, token, since, '-', value)
     set_end(owner, now + hold_for)

@@ -179,8 +179,11 @@ fn read_sources() -> (Index, Vec<Source>) {
         // Paths outside of `use`.
         for inline in code.split("crate::").skip(1) {
             let end = inline.find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-            let path = inline[..end.unwrap_or(inline.len())].trim_end_matches(':');
-            imports.extend(index.absolute(module, &format!("crate::{path}")));
+            let path = &inline[..end.unwrap_or(inline.len())];
+            // A path that ends here is part of a `use` with braces.
+            if !path.ends_with("::") {
+                imports.extend(index.absolute(module, &format!("crate::{path}")));
+            }
         }
         sources.push(Source {
             module: module.clone(),

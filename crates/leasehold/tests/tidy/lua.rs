@@ -85,8 +85,8 @@ fn check_script(name: &str, text: &str) {
             Some(value) if value.starts_with("redis.error_reply") => {
                 assert!(listed("error"), "{name}: {value}");
             }
-            Some(value) if value.starts_with('{') || value.contains("standing(") => {
-                let known = listed("list") || listed("standing");
+            Some(value) if value.starts_with('{') || value.contains("status(") => {
+                let known = listed("list") || listed("status");
                 assert!(known, "{name}: {value}");
             }
             Some(_) => assert!(listed("n"), "{name}: {line}"),
@@ -103,7 +103,7 @@ fn check_script(name: &str, text: &str) {
             .iter()
             .any(|line| line.trim() == format!("return {reply}"));
         assert!(
-            returned || ["n", "error", "list", "standing"].contains(&reply),
+            returned || ["n", "error", "list", "status"].contains(&reply),
             "{name}: {reply} is never returned"
         );
     }

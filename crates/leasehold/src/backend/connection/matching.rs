@@ -48,7 +48,7 @@ pub(crate) enum PushEvent {
         channel: Channel,
         text: Vec<u8>,
     },
-    /// The server ended a subscription by itself: the channel's slot moved away.
+    /// The server ended a subscription: the channel's slot moved away.
     Ended {
         channel: Channel,
     },
@@ -286,8 +286,8 @@ impl Matcher {
             };
             return Ok(None);
         }
-        // A server ends a subscription by itself only when a slot moves, and only
-        // sharded channels have a slot.
+        // A server ends a subscription only when a slot moves, and only sharded
+        // channels have a slot.
         let moved = op == SubscribeOp::Unsubscribe && matches!(channel, Channel::Sharded(_));
         match moved && self.subscribed.remove(&channel) {
             true => Ok(Some(PushEvent::Ended { channel })),

@@ -1,5 +1,6 @@
 //! The lease layer's own timing, with a paused clock.
 
+mod cancel;
 mod queued;
 #[cfg(shuttle)]
 mod schedules;

@@ -8,8 +8,8 @@
 local inside, last = KEYS[1], KEYS[2]
 local step, id, kind, name, token = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
--- No process stays longer. A process that does not leave was killed, and its lease
--- ends later than this.
+-- No process stays longer. A process that does not leave was killed, and its
+-- lease ends later than this.
 local longest_stay = 1000
 local weights = {write = 1000}
 local capacities = {read = 1000, write = 1000, permits = 3, semaphore = 3}

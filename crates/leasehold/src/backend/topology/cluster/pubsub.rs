@@ -30,12 +30,12 @@ const MAX_ATTEMPTS: usize = 4;
 /// All subscriptions of a client.
 pub(super) struct ClusterSubscriptions {
     nodes: Arc<Nodes>,
-    registrations: Mutex<HashMap<u64, Arc<Registration>>>,
+    registrations: Mutex<HashMap<u64, Arc<ChannelRegistration>>>,
     last_id: AtomicU64,
 }
 
 /// One subscription and where it is placed.
-struct Registration {
+struct ChannelRegistration {
     channel: Channel,
     slot: Slot,
     listener: Arc<CountingListener>,
@@ -101,7 +101,7 @@ impl ClusterSubscriptions {
             ended: AtomicU64::new(0),
             topology_changed: self.nodes.topology_changed.clone(),
         };
-        let registration = Arc::new(Registration {
+        let registration = Arc::new(ChannelRegistration {
             channel,
             slot,
             listener: Arc::new(listener),
@@ -142,7 +142,7 @@ impl ClusterSubscriptions {
         due.min().unwrap_or(BootInstant::NEVER)
     }
 
-    fn misplaced(&self) -> Vec<Arc<Registration>> {
+    fn misplaced(&self) -> Vec<Arc<ChannelRegistration>> {
         let registrations: Vec<_> = self.registrations.lock().values().cloned().collect();
         let misplaced = registrations.into_iter();
         let misplaced = misplaced.filter(|registration| !registration.is_placed(&self.nodes));
@@ -150,7 +150,7 @@ impl ClusterSubscriptions {
     }
 }
 
-impl Registration {
+impl ChannelRegistration {
     /// Returns whether the subscription is at the slot's owner. One that is
     /// being placed counts as placed, as does a new one: its caller places it.
     fn is_placed(&self, nodes: &Nodes) -> bool {

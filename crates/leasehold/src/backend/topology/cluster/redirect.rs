@@ -1,9 +1,9 @@
 //! Following the redirections of a cluster.
 //!
 //! Only commands that a node refused are sent again, to the node that it named:
-//! an error reply proves that nothing was executed (invariant 1 of the layer). The
-//! next request uses the connection that was used last. So a reply still proves
-//! that earlier requests have finished: the earlier nodes refused them.
+//! an error reply proves that nothing was executed (invariant 1 of the layer).
+//! The next request uses the connection that was used last. A reply thus still
+//! proves that earlier requests have finished: the earlier nodes refused them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
