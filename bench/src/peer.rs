@@ -44,8 +44,11 @@ pub(crate) const KINDS: [Contestant; 6] = [
     contestant("Redisson fair lock (Java)", "java", "fair"),
 ];
 /// The mutexes without local hand-off.
-pub(crate) const OURS_NO_HANDOFF: Contestant =
-    contestant("leasehold Mutex, no local hand-off", "rust", "leasehold-off");
+pub(crate) const OURS_NO_HANDOFF: Contestant = contestant(
+    "leasehold Mutex, no local hand-off",
+    "rust",
+    "leasehold-off",
+);
 pub(crate) const FAIR_NO_HANDOFF: Contestant =
     contestant("leasehold FairMutex, no local hand-off", "rust", "fair-off");
 pub(crate) const ENGINE: Contestant = Contestant {
