@@ -97,6 +97,7 @@ impl AcquireOptions {
 
     /// Rejects invalid options before a request is sent.
     pub(crate) fn validate(&self) -> Result<(), Error> {
+        check_range("max_lease", self.max_lease, MIN_LEASE, MAX_LEASE)?;
         validate_lease(self.lease, self.max_lease)?;
         check_range("at_least", self.at_least, Duration::ZERO, self.max_lease)?;
         if !self.renewed && self.at_least > self.lease {
@@ -148,7 +149,7 @@ pub(crate) fn validate_life(life: Duration) -> Result<(), Error> {
 pub(crate) fn check_len(what: &'static str, text: &str, max: usize) -> Result<(), Error> {
     let len = text.len();
     if len > max {
-        let why = format!("{len} bytes are above the maximum of {max}");
+        let why = format!("{len} bytes is above the maximum of {max}");
         return Err(Error::invalid(what, why));
     }
     Ok(())

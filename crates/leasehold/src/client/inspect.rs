@@ -259,18 +259,18 @@ impl Client {
             let probe = (keys.slot(), Probe::key(&keys));
             probes.push(((name, keys), probe));
         }
-        let (mut locks, mut hash_probes) = (Vec::new(), Vec::new());
+        let (mut locks, mut follow_ups) = (Vec::new(), Vec::new());
         for ((name, keys), probe) in self.send_all(probes).await? {
             match probe {
                 Probe::Lock(snapshot) => locks.push((name, snapshot)),
                 Probe::FollowUp(follow_up) => {
                     let probe = (keys.slot(), Probe::follow_up(&keys, follow_up, 1));
-                    hash_probes.push((name, probe));
+                    follow_ups.push((name, probe));
                 }
                 Probe::Nothing | Probe::Data => {}
             }
         }
-        for (name, probe) in self.send_all(hash_probes).await? {
+        for (name, probe) in self.send_all(follow_ups).await? {
             if let Probe::Lock(snapshot) = probe {
                 locks.push((name, snapshot));
             }

@@ -150,8 +150,12 @@ impl OwnedLease {
     /// Returns the lease if it does not match the options or is no longer
     /// valid. It is then released.
     pub(super) async fn claim(mut self, options: &AcquireOptions) -> Result<Self, Self> {
-        let usable =
-            self.matches(options) && self.advance_token().await.is_some() && self.is_valid();
+        // Checked before the request and after it: a lease that is lost costs
+        // no request, and no waiter.
+        let usable = self.is_valid()
+            && self.matches(options)
+            && self.advance_token().await.is_some()
+            && self.is_valid();
         if usable {
             self.state.set_unclaimed(false);
             return Ok(self);

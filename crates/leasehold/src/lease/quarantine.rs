@@ -167,8 +167,13 @@ where
     let end = BootInstant::now() + timeout;
     loop {
         let error = match poll().await {
-            Ok(nodes) if voting(&nodes) >= needed(nodes.len()) => return Ok(()),
-            Ok(nodes) => RequestError::Refused(too_few(voting(&nodes), nodes.len())),
+            Ok(nodes) => {
+                let (voting, needed) = (voting(&nodes), needed(nodes.len()));
+                if voting >= needed {
+                    return Ok(());
+                }
+                RequestError::Refused(too_few(voting, nodes.len(), needed))
+            }
             Err(error) => error,
         };
         if !error.is_transient() || BootInstant::now() >= end {
@@ -241,8 +246,7 @@ mod tests {
             outage: TIMEOUT,
         };
         let context = Context::new(backend, Keeper::default(), limits);
-        let readmission =
-            Readmission::new(Arc::new(Electorate::new("standing")), MAX_LEASE, TIMEOUT);
+        let readmission = Readmission::new(Arc::new(Electorate::new("voter")), MAX_LEASE, TIMEOUT);
         (readmission, context, polls)
     }
 
@@ -356,14 +360,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quorum_is_bootstrapped_by_all_of_it_or_not_at_all() {
+    async fn bootstrap_needs_every_node() {
         let (readmission, context, polls) = quorum(&[&[knows(1), knows(1), NodeStatus::NoReply]]);
         let start = BootInstant::now();
         let bootstrapped = readmission.bootstrap(&context, TIMEOUT).await;
-        assert!(
-            matches!(bootstrapped, Err(Error::NoQuorum(_))),
-            "{bootstrapped:?}"
-        );
+        let Err(Error::NoQuorum(cause)) = bootstrapped else {
+            panic!("{bootstrapped:?}");
+        };
+        let expected = "2 of 3 nodes can vote, 3 are needed";
+        assert_eq!(cause.to_string(), expected);
         let took = BootInstant::now().since(start);
         assert!((TIMEOUT..TIMEOUT * 2).contains(&took), "{took:?}");
         assert!(polls.lock().iter().all(|(longest, _)| *longest == 0));

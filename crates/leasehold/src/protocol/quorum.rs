@@ -111,7 +111,8 @@ impl Kind for QuorumLock {
                     AcquireReply::Split
                 }
                 Verdict::TooFew { voting } => AcquireReply::Unusable {
-                    refusal: refusal(&replies).unwrap_or_else(|| too_few(voting, ballots.len())),
+                    refusal: refusal(&replies)
+                        .unwrap_or_else(|| too_few(voting, ballots.len(), majority(ballots.len()))),
                 },
             })
         })
@@ -174,9 +175,11 @@ impl Kind for QuorumLock {
                     value,
                     remaining_ms,
                 } => Ok(Some(holder(&value, remaining_ms))),
-                Verdict::TooFew { voting } => {
-                    Err(RequestError::Refused(too_few(voting, ballots.len())))
-                }
+                Verdict::TooFew { voting } => Err(RequestError::Refused(too_few(
+                    voting,
+                    ballots.len(),
+                    majority(ballots.len()),
+                ))),
             }
         })
     }
@@ -308,9 +311,8 @@ fn refusal(replies: &[Reply]) -> Option<ServerError> {
     })
 }
 
-/// Returns the error for a quorum in which fewer than a majority can vote.
-pub(crate) fn too_few(voting: usize, nodes: usize) -> ServerError {
-    let needed = majority(nodes);
+/// Returns the error for a quorum in which fewer than `needed` nodes vote.
+pub(crate) fn too_few(voting: usize, nodes: usize, needed: usize) -> ServerError {
     ServerError {
         kind: ServerErrorKind::TooFewVote,
         message: format!("{voting} of {nodes} nodes can vote, {needed} are needed"),

@@ -154,7 +154,7 @@ fn passwords_and_owners_are_never_shown() {
         show(&error);
         shown.push_str(&String::from_utf8_lossy(&logged.0.lock().unwrap()));
         assert!(
-            shown.contains("lease expired without a confirmed renewal"),
+            shown.contains("lease lost at its deadline"),
             "the log is empty"
         );
         assert_eq!(owner.len(), 32);

@@ -432,7 +432,7 @@ impl Wire {
         let owed = state.matcher.owed();
         for frame in frames.drain(..) {
             let event = state.matcher.handle(frame, wakers);
-            events.extend(event.map_err(|distrust| distrust.to_string())?);
+            events.extend(event.map_err(|violation| violation.to_string())?);
         }
         if state.matcher.owed() < owed {
             self.reply_count.fetch_add(1, Ordering::Relaxed);

@@ -48,18 +48,13 @@ pub(super) struct RenewalOutcome {
 
 /// Sends the renewals of `batch` as one pipeline.
 ///
-/// All must be of one node, with the same number of failures and the same
-/// replica acknowledgement.
+/// All must be of one node, with the same number of failures, replica
+/// acknowledgement and timeout.
 pub(super) async fn renew(
     batch: Vec<Renewal>,
     backend: Arc<dyn Backend>,
     timeout: Duration,
 ) -> Vec<RenewalOutcome> {
-    // A slow reply must leave time for another request.
-    let timeout = batch
-        .iter()
-        .map(|renewal| renewal.state.lease / 4)
-        .fold(timeout, Duration::min);
     let (first, failures) = (&batch[0].state, batch[0].failures);
     let connection = async {
         let slot = first.kind.slot();

@@ -1,4 +1,4 @@
-//! The keeper's timers: when each state lease is renewed and when it expires.
+//! The keeper's timers: when each held lease is renewed and when it expires.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::lease::schedule::quantize;
 use crate::lease::state::{EndReason, LeaseState, Validity};
 use crate::time::BootInstant;
 
-/// The keeper reads the clock at least this often while leases are state:
+/// The keeper reads the clock at least this often while leases are held:
 /// timers stop during suspend, and a lease that expired meanwhile must be
 /// reported soon after resume.
 const TICK: Duration = Duration::from_millis(250);
@@ -20,7 +20,7 @@ pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(1);
 /// Fewer timers are never swept.
 const MIN_SWEEP: usize = 1024;
 
-/// Timers of all state leases: one for renewal and one for expiry each.
+/// Timers of all held leases: one for renewal and one for expiry each.
 ///
 /// Timers of leases that have ended are dropped when they fire, or when the
 /// number of timers has doubled.

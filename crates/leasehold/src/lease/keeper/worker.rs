@@ -242,16 +242,17 @@ impl Worker {
                 }
                 TimerKind::Renew { failures } => {
                     let node = self.backend.node(state.kind.slot());
-                    let batch = batches.entry((node, failures, state.replica_ack));
+                    // One short lease must not shorten the timeout of others.
+                    let timeout = renewal_timeout(&state, self.timeout);
+                    let batch = batches.entry((node, failures, state.replica_ack, timeout));
                     batch.or_default().extend(Renewal::now(state, failures));
                 }
             }
         }
-        for mut batch in batches.into_values() {
+        for ((_, _, _, timeout), mut batch) in batches {
             while !batch.is_empty() {
                 let rest = batch.split_off(batch.len().min(BATCH));
-                self.jobs
-                    .spawn(renew(batch, self.backend.clone(), self.timeout));
+                self.jobs.spawn(renew(batch, self.backend.clone(), timeout));
                 batch = rest;
             }
         }
@@ -278,7 +279,7 @@ impl Worker {
         tracing::warn!(
             lock = state.kind.name(),
             token = %state.token,
-            "lease expired without a confirmed renewal"
+            "lease lost at its deadline"
         );
         let (backend, timeout) = (self.backend.clone(), self.timeout);
         self.spawn(async move {
@@ -321,6 +322,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// Returns the limit for the reply to a renewal: a slow reply must leave time
+/// for another request.
+fn renewal_timeout(state: &LeaseState, timeout: Duration) -> Duration {
+    (state.lease / 4).min(timeout)
 }
 
 /// Returns the pause before a failed renewal is repeated.
@@ -374,6 +381,24 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(state.is_valid());
+    }
+
+    /// A renewal's timeout is a quarter of its lease. A short lease shortened
+    /// it for every lease of the same pipeline.
+    #[tokio::test(start_paused = true)]
+    async fn short_lease_does_not_limit_other_renewals() {
+        let (mut worker, long) = keeper_of_one();
+        worker.timers.clear();
+        let (now, short) = (BootInstant::now(), Duration::from_secs(2));
+        let (options, granted) = (AcquireOptions::new(short), Granted::new(now, short));
+        let value = kind().value(&Owner::random(), 0, "");
+        let short = LeaseState::new(kind(), value, Token::new(2), &options, granted);
+        for state in [long, Arc::new(short)] {
+            let renew = TimerKind::Renew { failures: 0 };
+            worker.timers.push(now, state, renew);
+        }
+        worker.run_due();
+        assert_eq!(worker.jobs.len(), 2, "each length needs its own pipeline");
     }
 
     /// The keeper checked an ended lease again and again while it was

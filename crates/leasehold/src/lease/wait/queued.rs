@@ -93,12 +93,11 @@ async fn enqueue(
         .subscribe(context, queue.delivery(&value), kind.slot(), &mut events)
         .await?;
     let lease = first_lease(options);
-    let mut entry = QueuedWait {
+    let entry = QueueEntry {
         context,
         kind: &**kind,
         queue,
         value: value.clone(),
-        events,
         lease,
         queue_ttl: queue_ttl(lease),
     };
@@ -117,7 +116,7 @@ async fn enqueue(
         connection: connection.id(),
         status,
     };
-    match entry.wait(first, wait).await? {
+    match entry.wait(first, &mut events, wait).await? {
         QueueExit::Granted(token, granted) => {
             let lease = establish(context, pending, token, options, granted).await?;
             Ok(Some(lease))
@@ -156,12 +155,11 @@ impl WaitContext<'_> {
 }
 
 /// One entry in the server's queue, of one owner.
-struct QueuedWait<'a> {
+struct QueueEntry<'a> {
     context: &'a Context,
     kind: &'a dyn Kind,
     queue: &'a dyn ServerQueue,
     value: LockValue,
-    events: GrantReceiver<'a>,
     /// The lease that the waiter wants.
     lease: Duration,
     /// How long the entry lasts without a heartbeat.
@@ -182,11 +180,12 @@ enum QueueExit {
     EntryLost,
 }
 
-impl QueuedWait<'_> {
+impl QueueEntry<'_> {
     /// Sends heartbeats until the lock is granted or the entry is lost.
     async fn wait(
-        &mut self,
+        &self,
         first: HeartbeatReply,
+        events: &mut GrantReceiver<'_>,
         wait: &mut WaitContext<'_>,
     ) -> Result<QueueExit, RequestError> {
         let mut last = first;
@@ -211,7 +210,7 @@ impl QueuedWait<'_> {
             last = loop {
                 tokio::select! {
                     biased;
-                    event = self.events.next() => match event {
+                    event = events.next() => match event {
                         QueueEvent::Granted(grant, connection) if connection == last.connection => {
                             let granted = self.lease_from_grant(&grant, last.sent, server_now);
                             return Ok(QueueExit::Granted(grant.token, granted));
@@ -220,7 +219,7 @@ impl QueuedWait<'_> {
                         // heartbeat must confirm the grant.
                         QueueEvent::Granted(..) | QueueEvent::Ask => delay = Duration::ZERO,
                     },
-                    reply = heartbeat(self.context, self.kind, self.queue, &self.value, self.lease, self.queue_ttl, delay) => match reply {
+                    reply = self.heartbeat(delay) => match reply {
                         Ok(reply) => break reply,
                         Err(error) => {
                             wait.retry.on_error(error)?;
@@ -230,6 +229,23 @@ impl QueuedWait<'_> {
                 }
             };
         }
+    }
+
+    /// Sends a heartbeat after `delay`.
+    async fn heartbeat(&self, delay: Duration) -> Result<HeartbeatReply, RequestError> {
+        tokio::time::sleep(delay).await;
+        let (backend, slot) = (&self.context.backend, self.kind.slot());
+        let connection = backend.connection(Purpose::Keeper, slot).await?;
+        let sent = BootInstant::now();
+        let call = self
+            .queue
+            .heartbeat(&self.value, self.lease, self.queue_ttl);
+        let status = call.send(&*connection, self.context.limits.request).await?;
+        Ok(HeartbeatReply {
+            sent,
+            connection: connection.id(),
+            status,
+        })
     }
 
     /// Returns the lease of a pushed grant (invariant 9).
@@ -249,31 +265,6 @@ impl QueuedWait<'_> {
         let start = heartbeat_sent + (waited - waited / 100);
         Granted::new(start.min(BootInstant::now()), first.min(until_end))
     }
-}
-
-/// Sends a heartbeat after `delay`.
-async fn heartbeat(
-    context: &Context,
-    kind: &dyn Kind,
-    queue: &dyn ServerQueue,
-    value: &[u8],
-    lease: Duration,
-    queue_ttl: Duration,
-    delay: Duration,
-) -> Result<HeartbeatReply, RequestError> {
-    tokio::time::sleep(delay).await;
-    let connection = context
-        .backend
-        .connection(Purpose::Keeper, kind.slot())
-        .await?;
-    let sent = BootInstant::now();
-    let call = queue.heartbeat(value, lease, queue_ttl);
-    let status = call.send(&*connection, context.limits.request).await?;
-    Ok(HeartbeatReply {
-        sent,
-        connection: connection.id(),
-        status,
-    })
 }
 
 /// Returns how long an entry lasts without a heartbeat: half of the lease. If
