@@ -7,14 +7,10 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::time::Duration;
 
 use leasehold::{Error, Holder};
 
 use crate::{duration, exit};
-
-/// A shorter wait is not mentioned in a message.
-const MIN_REPORTED_WAIT: Duration = Duration::from_millis(50);
 
 /// Writes a message of one line.
 pub(crate) fn message(text: impl Display) {
@@ -91,8 +87,9 @@ impl CliError {
         Self::new(exit::USAGE, text)
     }
 
-    /// Returns the error for a lock that another client holds.
-    pub(crate) fn busy(error: &Error) -> Self {
+    /// Returns the error for a lock that another client holds, and that the
+    /// caller waited for or not.
+    pub(crate) fn busy(error: &Error, waited_for: bool) -> Self {
         let Error::Timeout {
             name,
             waited,
@@ -102,10 +99,10 @@ impl CliError {
         else {
             return Self::new(exit::of(error), error);
         };
-        let mut text = match (*waited < MIN_REPORTED_WAIT, holder) {
-            (true, Some(holder)) => format!("`{name}` is held by {holder}"),
-            (true, None) => format!("`{name}` is held"),
-            (false, holder) => {
+        let mut text = match (waited_for, holder) {
+            (false, Some(holder)) => format!("`{name}` is held by {holder}"),
+            (false, None) => format!("`{name}` is held"),
+            (true, holder) => {
                 let waited = duration::format(*waited);
                 let mut text = format!("timed out after {waited} waiting for `{name}`");
                 if let Some(holder) = holder {

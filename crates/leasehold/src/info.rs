@@ -172,7 +172,7 @@ impl fmt::Display for Holder {
         }
         match self.lease_remaining {
             Some(remaining) if self.released => {
-                write!(f, ", released, kept for {} more", seconds(remaining))
+                write!(f, ", released, held for {} more", seconds(remaining))
             }
             Some(remaining) => {
                 write!(f, ", lease ends in {} unless renewed", seconds(remaining))
@@ -237,7 +237,7 @@ mod tests {
             released: true,
             ..Holder::default()
         };
-        let expected = "process 4711 on web-3, released, kept for 12.3 s more";
+        let expected = "process 4711 on web-3, released, held for 12.3 s more";
         assert_eq!(holder.to_string(), expected);
     }
 

@@ -133,7 +133,7 @@ async fn acquire(
 /// silent by default, because cron mails all output.
 fn busy(error: &Error, args: &RunArgs) -> u8 {
     if !args.skip_ok || args.verbose {
-        message(CliError::busy(error));
+        message(CliError::busy(error, !args.nonblock));
     }
     match args.skip_ok {
         true => exit::OK,

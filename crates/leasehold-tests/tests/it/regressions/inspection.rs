@@ -52,7 +52,7 @@ fn released_at_least_lock_is_shown_as_released() {
             assert_eq!(holder.connected, None, "kind {kind}");
             assert!(holder.lease_remaining.is_some_and(|left| left <= AMPLE));
             let text = holder.to_string();
-            assert!(text.contains("released, kept for"), "{text}");
+            assert!(text.contains("released, held for"), "{text}");
 
             let freed = operator.force_release(&name).await.unwrap();
             assert!(
