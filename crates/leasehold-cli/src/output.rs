@@ -136,7 +136,7 @@ impl Display for CliError {
 impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let cli_error = match &error {
-            Error::Timeout { .. } => Self::busy(&error),
+            Error::Timeout { .. } => Self::busy(&error, true),
             _ => Self::new(exit::of(&error), chain(&error)),
         };
         match hint_for(&error) {
