@@ -126,6 +126,7 @@ status is then 76, regardless of the status of the command.
 Environment of the command:
   LEASEHOLD_NAME      name of the lock
   LEASEHOLD_TOKEN     fencing token, larger than that of every earlier holder
+  LEASEHOLD_MODE      `shared` for a reader or a permit, otherwise `exclusive`
   LEASEHOLD_OWNER     holder of the lock: HOST:PID
   LEASEHOLD_DEADLINE  end of the lease unless it is renewed, in ms since 1970";
 
