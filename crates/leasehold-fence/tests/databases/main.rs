@@ -3,10 +3,7 @@
 //! SQLite is always tested. The other databases are skipped where they are not
 //! installed, unless `LEASEHOLD_DATABASES` requires them.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that panics has failed"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod cost;
 mod guard;

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use testkit::sentinel_group::{GROUP, SentinelGroup};
+use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
 use testkit::{Flavor, SeededRng, Server, Setup, scaled};
 
 use crate::support::store::Store;
@@ -14,6 +14,9 @@ use crate::support::{Folder, mariadb, postgres, run};
 const LEASE: Duration = Duration::from_millis(400);
 const WORKERS: usize = 6;
 const NAMES: u64 = 3;
+
+/// The least number of pauses, however fast the resource is.
+const MIN_PAUSES: u32 = 40;
 
 /// The longest time without an acknowledged write.
 const MAX_STALL: Duration = Duration::from_secs(60);
@@ -31,7 +34,10 @@ impl Locks {
         match self {
             Self::Stepping(server) => format!("redis://127.0.0.1:{}", server.port()),
             Self::FailingOver(group) => {
-                format!("redis+sentinel://{}/{GROUP}", group.sentinels())
+                let sentinels = group.sentinels();
+                format!(
+                    "redis+sentinel://{sentinels}/{GROUP}?sentinel_password={SENTINEL_PASSWORD}"
+                )
             }
         }
     }
@@ -58,7 +64,8 @@ struct Outcome {
     unfounded: usize,
 }
 
-/// Lets workers write until `count` writes are acknowledged, under faults.
+/// Lets workers write under faults, until `count` writes are acknowledged and
+/// enough workers were paused.
 fn storm(store: &str, mut locks: Locks, count: u64, guarded: bool) -> (Outcome, Faults) {
     let folder = Folder::new();
     let task = Task {
@@ -78,14 +85,16 @@ fn storm(store: &str, mut locks: Locks, count: u64, guarded: bool) -> (Outcome, 
     let mut started = i64::try_from(WORKERS).expect("a few");
     let (mut rng, mut faults) = (SeededRng::new(7), Faults::default());
     let (mut last, mut progress) = (0, Instant::now());
-    while last < count {
+    while last < count || faults.pauses < MIN_PAUSES {
         let victim = usize::try_from(rng.below(WORKERS as u64)).expect("a few");
         match rng.below(100) {
             0..70 => {
-                workers[victim].pause();
+                // Two at once: half of the workers wait for a lock.
+                let victims = [victim, (victim + 1) % WORKERS];
+                victims.iter().for_each(|victim| workers[*victim].pause());
                 std::thread::sleep(LEASE + Duration::from_millis(rng.below(400)));
-                workers[victim].resume();
-                faults.pauses += 1;
+                victims.iter().for_each(|victim| workers[*victim].resume());
+                faults.pauses += 2;
             }
             70..85 => {
                 workers[victim].kill();
