@@ -23,7 +23,7 @@ const REPLY_PREFIX: &str = "@ ";
 const WRITES_PER_HOLD: u64 = 40;
 
 /// The length of an acknowledgement in a log.
-pub(crate) const ACK_LENGTH: u64 = 44;
+pub(crate) const ACK_LENGTH: u64 = 45;
 
 /// How a worker locks and writes.
 #[derive(Clone, Debug)]
