@@ -96,6 +96,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: QuorumCommand,
     },
+    /// Print the SQL with which a database rejects stale writes
+    Fence {
+        #[command(subcommand)]
+        command: FenceCommand,
+    },
     /// Check whether a server is suitable for locks
     Doctor(OutputArgs),
     /// Print completions for a shell
@@ -327,6 +332,24 @@ pub(crate) enum QuorumCommand {
         #[arg(required = true, value_name = "URL")]
         urls: Vec<String>,
     },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum FenceCommand {
+    /// Print the table of fences and the guard of a transaction
+    Sql {
+        /// Database to print SQL for
+        #[arg(value_enum)]
+        database: Database,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Database {
+    Postgres,
+    /// MySQL or MariaDB
+    Mysql,
+    Sqlite,
 }
 
 #[derive(Subcommand, Debug)]
