@@ -4,7 +4,8 @@
 Runs several programs at a time, and prints the slowest tests. Builds what is
 missing. Exits with 1 if a test fails or a program does not exit.
 LEASEHOLD_SERVERS names the servers, LEASEHOLD_SCALE multiplies repetitions.
-`scripts/deep` runs the tests that measure time.
+`scripts/deep` runs the tests that measure time. `--features` prints the features
+that the gate builds the workspace with.
 """
 
 import json
@@ -21,7 +22,11 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 # Programs whose tests mostly wait for servers, with the number of concurrent
 # tests. These programs run in parallel; the rest run one after the other.
-PARALLEL = {"it": 12, "cli": 6}
+PARALLEL = {"it": 12, "cli": 6, "databases": 4}
+
+# The database drivers of the fence, which other builds do not need.
+DRIVERS = ("sqlx-postgres", "sqlx-mysql", "sqlx-sqlite", "tokio-postgres")
+FEATURES = ",".join(f"leasehold-fence/{driver}" for driver in DRIVERS)
 
 # Longer than a program takes on a slow machine with stalls.
 LIMIT = 1800
@@ -80,7 +85,7 @@ class FaultInjection(Program):
 
 def built(*words):
     """Builds the workspace, and yields its test programs: name, path, folder."""
-    yield from artifacts(["build", "--all-targets", *(words or ["--workspace"])])
+    yield from artifacts(["build", "--all-targets", *(words or ["--workspace", "--features", FEATURES])])
 
 
 def scheduled():
@@ -125,6 +130,9 @@ def run_all(programs):
 
 
 def main():
+    if sys.argv[1:] == ["--features"]:
+        print(FEATURES)
+        return
     programs = list(gate_programs())
     run_all(programs)
     print("\nThe slowest tests:")

@@ -96,6 +96,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: QuorumCommand,
     },
+    /// Print the SQL with which a database rejects stale writes
+    Fence {
+        #[command(subcommand)]
+        command: FenceCommand,
+    },
     /// Check whether a server is suitable for locks
     Doctor(OutputArgs),
     /// Print completions for a shell
@@ -126,6 +131,7 @@ status is then 76, regardless of the status of the command.
 Environment of the command:
   LEASEHOLD_NAME      name of the lock
   LEASEHOLD_TOKEN     fencing token, larger than that of every earlier holder
+  LEASEHOLD_MODE      `shared` for a reader or a permit, otherwise `exclusive`
   LEASEHOLD_OWNER     holder of the lock: HOST:PID
   LEASEHOLD_DEADLINE  end of the lease unless it is renewed, in ms since 1970";
 
@@ -326,6 +332,24 @@ pub(crate) enum QuorumCommand {
         #[arg(required = true, value_name = "URL")]
         urls: Vec<String>,
     },
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum FenceCommand {
+    /// Print the table of fences and the guard of a transaction
+    Sql {
+        /// Database to print SQL for
+        #[arg(value_enum)]
+        database: Database,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Database {
+    Postgres,
+    /// MySQL or MariaDB
+    Mysql,
+    Sqlite,
 }
 
 #[derive(Subcommand, Debug)]

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Guard, ServerInfo};
+use leasehold::{Client, Error, Guard, ServerInfo, Shared};
 use serde::Serialize;
 
 use crate::args::{OutputArgs, ServerArgs};
@@ -318,8 +318,8 @@ fn probe(check: &str) -> String {
     format!("leasehold-doctor:{}:{check}", host_and_pid())
 }
 
-async fn release(guard: Guard) -> Result<(), Error> {
-    guard.release().await.map(drop)
+async fn release(guard: impl Into<Guard<Shared>>) -> Result<(), Error> {
+    guard.into().release().await.map(drop)
 }
 
 fn millis(duration: Duration) -> String {

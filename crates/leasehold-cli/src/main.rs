@@ -11,6 +11,7 @@ mod commands;
 mod doctor;
 mod duration;
 mod exit;
+mod fence;
 #[cfg(test)]
 mod fuzz_inputs;
 mod identity;
@@ -66,6 +67,7 @@ async fn execute(cli: Cli) -> Result<u8, CliError> {
         Command::Semaphore { command } => commands::semaphore(server, &command).await,
         Command::Latch { command } => commands::latch(server, &command).await,
         Command::Quorum { command } => commands::quorum(server, &command).await,
+        Command::Fence { command } => fence::fence(&command),
         Command::Doctor(args) => doctor::doctor(server, &args).await,
         Command::Completions { shell } => manual::print_completions(shell),
         Command::Man { folder } => manual::write_man_pages(&folder),

@@ -4,7 +4,7 @@
 use leasehold::{Client, Error, Token};
 
 /// A resource that rejects stale writes. In practice it is a database whose
-/// `UPDATE` has the condition `WHERE token < $1`.
+/// `UPDATE` has the condition `WHERE token <= $1`.
 #[derive(Default)]
 struct Resource {
     largest: Option<Token>,

@@ -128,7 +128,9 @@ mod time;
 pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, Scan, ServerInfo};
 pub use error::{BoxError, Error, Loss};
 pub use info::{Holder, LockInfo, LockKind, Waiter};
-pub use lease::{Fenced, Guard, Lease, ReleaseOutcome, ShutdownOutcome, Unfenced};
+pub use lease::{
+    Fenced, Guard, HasToken, Lease, ReleaseOutcome, Shared, ShutdownOutcome, Unfenced,
+};
 pub use locks::redisson;
 pub use locks::{
     Acquire, FairMutex, GuardType, Latch, LatchState, MultiGuard, MultiLock, Mutex, PermitCounts,

@@ -2,11 +2,12 @@
 //!
 //! [`Server`] starts a Redis or Valkey server on a free loopback port, and
 //! kills, pauses and restarts it. [`Proxy`] forwards requests between a client
-//! and a server, and injects network faults. The crate does not depend on the
-//! library.
+//! and a server, and injects network faults. [`Database`] starts PostgreSQL or
+//! MariaDB. The crate does not depend on the library.
 
 mod clock;
 pub mod cluster;
+mod database;
 mod flavor;
 mod peers;
 pub mod proxy;
@@ -18,6 +19,7 @@ pub mod server;
 mod tls;
 
 pub use cluster::Cluster;
+pub use database::{Database, DatabaseKind};
 pub use flavor::Flavor;
 pub use peers::skip;
 pub use proxy::{Fault, Proxy};

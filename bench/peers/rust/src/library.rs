@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Unfenced, WriteGuard};
+use leasehold::{Client, Guard, Shared, Unfenced, WriteGuard};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 
@@ -31,6 +31,7 @@ pub(crate) enum Library {
 /// A guard of any library.
 pub(crate) enum Held {
     Guard(Guard),
+    Shared(Guard<Shared>),
     Write(WriteGuard),
     Unfenced(Guard<Unfenced>),
     Unsafe(MultiplexedConnection, String),
@@ -89,9 +90,11 @@ impl Library {
             }
             Self::Semaphore(client) => {
                 let permit = client.semaphore(name, 10).acquire();
-                Held::Guard(permit.await.expect("the lock"))
+                Held::Shared(permit.await.expect("the lock"))
             }
-            Self::Read(client) => Held::Guard(client.rw_lock(name).read().await.expect("the lock")),
+            Self::Read(client) => {
+                Held::Shared(client.rw_lock(name).read().await.expect("the lock"))
+            }
             Self::Write(client) => {
                 let guard = client.rw_lock(name).write().await;
                 Held::Write(guard.expect("the lock"))
@@ -138,6 +141,7 @@ impl Held {
     pub(crate) async fn release(self) {
         match self {
             Self::Guard(guard) => drop(guard.release().await.expect("released")),
+            Self::Shared(guard) => drop(guard.release().await.expect("released")),
             Self::Write(guard) => drop(guard.release().await.expect("released")),
             Self::Unfenced(guard) => drop(guard.release().await.expect("released")),
             Self::Unsafe(mut connection, name) => {
@@ -163,6 +167,7 @@ impl Held {
     pub(crate) fn is_valid(&self) -> bool {
         match self {
             Self::Guard(guard) => guard.check().is_ok(),
+            Self::Shared(guard) => guard.check().is_ok(),
             Self::Unfenced(guard) => guard.check().is_ok(),
             _ => true,
         }

@@ -21,7 +21,7 @@ mod terminal;
 use std::ops::ControlFlow;
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Error, Guard};
+use leasehold::{Error, Guard, Shared};
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
@@ -85,7 +85,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     let started = Instant::now();
     // Ctrl-Z may suspend a wait, but not a holder, which could not renew.
     let caught = signals.catch(&[Signal::SIGTSTP]);
-    let environment = environment(&guard);
+    let environment = environment(&guard, &args);
     let mut group = match caught.and_then(|()| ProcessGroup::start(&args.command, &environment)) {
         Ok(group) => group,
         Err(error) => {
@@ -109,7 +109,7 @@ async fn acquire(
     args: &RunArgs,
     signals: &mut Signals,
     steal: bool,
-) -> Result<ControlFlow<u8, Guard>, CliError> {
+) -> Result<ControlFlow<u8, Guard<Shared>>, CliError> {
     if steal {
         servers.revoke(&args.name).await?;
     }
@@ -155,19 +155,24 @@ fn grace(args: &RunArgs, lease: Duration) -> Result<Duration, CliError> {
     }
 }
 
-fn environment(guard: &Guard) -> [(&'static str, String); 4] {
+fn environment(guard: &Guard<Shared>, args: &RunArgs) -> [(&'static str, String); 5] {
     let deadline = SystemTime::now() + guard.remaining();
     let since_epoch = deadline.duration_since(SystemTime::UNIX_EPOCH);
     let deadline_millis = since_epoch.unwrap_or_default().as_millis();
+    let mode = match args.shared || args.permits.is_some() {
+        true => "shared",
+        false => "exclusive",
+    };
     [
         ("LEASEHOLD_NAME", guard.name().to_owned()),
         ("LEASEHOLD_TOKEN", guard.token().to_string()),
+        ("LEASEHOLD_MODE", mode.to_owned()),
         ("LEASEHOLD_OWNER", host_and_pid()),
         ("LEASEHOLD_DEADLINE", deadline_millis.to_string()),
     ]
 }
 
-async fn release(servers: &Servers, guard: Guard) {
+async fn release(servers: &Servers, guard: Guard<Shared>) {
     let name = guard.name().to_owned();
     let timeout = servers.release_timeout();
     let failure = match tokio::time::timeout(timeout, guard.release()).await {

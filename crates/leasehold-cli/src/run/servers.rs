@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Acquire, Client, LockInfo, Quorum, Replicas};
+use leasehold::{Acquire, Client, Guard, LockInfo, Quorum, Replicas, Shared};
 
 use crate::args::RunArgs;
 use crate::output::{CliError, hint, message, revoked};
@@ -41,16 +41,16 @@ impl Servers {
     }
 
     /// Returns the acquisition that the arguments describe.
-    pub(super) fn acquire(&self, args: &RunArgs) -> Result<Acquire, CliError> {
+    pub(super) fn acquire(&self, args: &RunArgs) -> Result<Acquire<Guard<Shared>>, CliError> {
         let name = &args.name;
         let mut acquire = match &self.connection {
-            Connection::Quorum(quorum) => quorum.mutex(name).lock(),
+            Connection::Quorum(quorum) => quorum.mutex(name).lock().into(),
             Connection::Single(client) if args.shared => client.rw_lock(name).read(),
             Connection::Single(client) if args.exclusive => client.rw_lock(name).write().into(),
-            Connection::Single(client) if args.fair => client.fair_mutex(name).lock(),
+            Connection::Single(client) if args.fair => client.fair_mutex(name).lock().into(),
             Connection::Single(client) => match args.permits {
                 Some(permits) => client.semaphore(name, permits).acquire(),
-                None => client.mutex(name).lock(),
+                None => client.mutex(name).lock().into(),
             },
         };
         let timeout = args.wait.or(args.nonblock.then_some(Duration::ZERO));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Guard, Lease, Loss};
+use leasehold::{Guard, Lease, Loss, Shared};
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
@@ -51,7 +51,7 @@ impl OnLost {
 
 /// Supervises a command that runs under a lease.
 pub(super) struct Supervisor {
-    lease: Lease,
+    lease: Lease<Shared>,
     on_lost: OnLost,
     grace: Duration,
     /// The end of `--at-most`.
@@ -71,7 +71,7 @@ struct Stopping {
 
 impl Supervisor {
     pub(super) fn new(
-        guard: &Guard,
+        guard: &Guard<Shared>,
         on_lost: OnLost,
         grace: Duration,
         limit: Option<Instant>,

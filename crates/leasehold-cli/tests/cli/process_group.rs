@@ -66,6 +66,11 @@ fn environment_describes_the_lock() {
     let deadline = first[3].parse::<u128>().unwrap();
     let possible = before + 20_000..after + 31_000;
     assert!(possible.contains(&deadline), "{deadline} in {possible:?}");
+    for (options, mode) in [("", "exclusive"), ("-x", "exclusive"), ("-s", "shared")] {
+        let command = format!("run {options} {mode}{options}");
+        let run = harness.leasehold(&command).script("echo $LEASEHOLD_MODE");
+        assert_eq!(run.run().expect_code(0).stdout.trim(), mode, "{options}");
+    }
 }
 
 #[test]

@@ -167,6 +167,24 @@ fn help_completions_and_man_pages_are_complete() {
     assert!(harness.has_file("pages/leasehold.1") && harness.has_file("pages/leasehold-run.1"));
 }
 
+#[test]
+fn fence_sql_is_printed_for_each_database() {
+    let harness = Harness::new();
+    for database in ["postgres", "mysql", "sqlite"] {
+        // It needs no server.
+        let fence = harness.leasehold_with_url("", &format!("fence sql {database}"));
+        let sql = fence.run().expect_code(0).expect_no_stderr().stdout;
+        for text in ["create table", "leasehold_fence", "LEASEHOLD_TOKEN"] {
+            let found = sql.to_lowercase().contains(&text.to_lowercase());
+            assert!(found, "no {text} in\n{sql}");
+        }
+    }
+    let unknown = harness.leasehold_with_url("", "fence sql oracle").run();
+    unknown
+        .expect_code(64)
+        .expect_stderr("postgres, mysql, sqlite");
+}
+
 /// Returns whether `doctor` reports a healthy server. It reports a stall of the
 /// machine as a slow server.
 fn is_healthy(report: &Finished) -> bool {

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::context::{Context, error_of};
-use super::lease::{Fenced, Lease, Unfenced};
+use super::lease::{Fenced, Lease, Shared, Unfenced};
 use super::owned::{OwnedLease, ReleaseOutcome};
 use super::state::{EndReason, LeaseState};
 use crate::backend::RequestError;
@@ -27,8 +27,9 @@ use crate::protocol::RenewReply;
 /// smaller ones.
 ///
 /// A guard is `Send`, borrows nothing, and dereferences to its [`Lease`]. `F`
-/// is [`Fenced`] if the lock has tokens; all do except some of
-/// [`redisson`](crate::redisson).
+/// is [`Fenced`] if the lock is exclusive and has tokens, [`Shared`] for
+/// permits and readers, and [`Unfenced`] for locks of
+/// [`redisson`](crate::redisson) without tokens.
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard<F = Fenced> {
     owned: Arc<OwnedLease>,
@@ -59,6 +60,25 @@ impl Guard {
 
     /// Converts into the guard of a lock without tokens.
     pub(crate) fn unfenced(self) -> Guard<Unfenced> {
+        self.marked()
+    }
+
+    /// Converts into the guard of a lock with several holders.
+    pub(crate) fn shared(self) -> Guard<Shared> {
+        self.marked()
+    }
+
+    /// Ends all views of this guard, and returns one that is shared. Views of
+    /// a downgraded writer must not report that they exclude readers.
+    pub(crate) fn shared_anew(mut self) -> Guard<Shared> {
+        if let Some(owned) = Arc::get_mut(&mut self.owned) {
+            owned.end_views();
+            self.lease = owned.view();
+        }
+        self.marked()
+    }
+
+    fn marked<F>(self) -> Guard<F> {
         Guard {
             lease: self.lease.viewed_as(),
             owned: self.owned,
@@ -193,6 +213,13 @@ pub(crate) async fn until_lost<W: Future, L: Future>(
         biased;
         _ = lost => None,
         output = unwinding => Some(output),
+    }
+}
+
+impl From<Guard> for Guard<Shared> {
+    /// Forgets that the lock is exclusive.
+    fn from(guard: Guard) -> Self {
+        guard.shared()
     }
 }
 

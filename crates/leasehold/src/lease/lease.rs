@@ -21,27 +21,67 @@ pub struct Lease<F = Fenced> {
     fencing: PhantomData<fn() -> F>,
 }
 
-/// Marks a [`Guard`](crate::Guard) or [`Lease`] that has a
+/// Marks a [`Guard`](crate::Guard) or [`Lease`] of an exclusive lock with a
 /// [`token`](Lease::token).
+///
+/// No other holder of the lock is valid at the same time. A resource that
+/// rejects tokens below the largest it has seen therefore rejects stale holders
+/// only.
 #[derive(Clone, Copy, Debug)]
 pub enum Fenced {}
+
+/// Marks a [`Guard`](crate::Guard) or [`Lease`] with a [`token`](Lease::token),
+/// whose lock other holders may hold at the same time: a permit of a
+/// [`Semaphore`](crate::Semaphore), or a reader of an
+/// [`RwLock`](crate::RwLock).
+///
+/// A resource must not reject the smaller of two such tokens, because both
+/// holders can be valid. The guard of an exclusive lock converts into this one
+/// with `.into()`, for code that accepts both.
+#[derive(Clone, Copy, Debug)]
+pub enum Shared {}
 
 /// Marks a [`Guard`](crate::Guard) or [`Lease`] without a token. The protected
 /// resource cannot reject the late write of an earlier holder.
 #[derive(Clone, Copy, Debug)]
 pub enum Unfenced {}
 
+/// A marker of a lease that has a token: [`Fenced`] or [`Shared`].
+///
+/// The trait is sealed.
+pub trait HasToken: sealed::Sealed {}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for Fenced {}
+impl sealed::Sealed for Shared {}
+impl HasToken for Fenced {}
+impl HasToken for Shared {}
+
 impl Lease {
+    /// Returns the same view with another marker.
+    pub(crate) fn viewed_as<F>(self) -> Lease<F> {
+        Lease::new(self.state, self.generation, self.token)
+    }
+}
+
+impl<F: HasToken> Lease<F> {
     /// Returns the fencing token. It is larger than the token of every earlier
     /// holder of this lock.
+    ///
+    /// The tokens of several [`Shared`] leases can be valid at the same time.
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
     }
+}
 
-    /// Returns the same view with or without a token.
-    pub(crate) fn viewed_as<F>(self) -> Lease<F> {
-        Lease::new(self.state, self.generation, self.token)
+impl From<Lease> for Lease<Shared> {
+    /// Forgets that the lock is exclusive.
+    fn from(lease: Lease) -> Self {
+        lease.viewed_as()
     }
 }
 

@@ -58,7 +58,7 @@ pub use engine::ShutdownOutcome;
 pub use guard::Guard;
 pub(crate) use guard::until_lost;
 pub(crate) use keeper::Keeper;
-pub use lease::{Fenced, Lease, Unfenced};
+pub use lease::{Fenced, HasToken, Lease, Shared, Unfenced};
 pub use owned::ReleaseOutcome;
 pub(crate) use quarantine::Readmission;
 pub(crate) use reentrant::Reentry;

@@ -118,6 +118,11 @@ impl OwnedLease {
         Lease::new(self.state.clone(), self.generation, self.tokens.own)
     }
 
+    /// Ends the views that exist, so that only later ones are valid.
+    pub(super) fn end_views(&mut self) {
+        self.generation = self.state.advance();
+    }
+
     pub(super) fn is_valid(&self) -> bool {
         self.state.is_valid()
     }

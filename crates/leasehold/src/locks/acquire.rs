@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::{Engine, Guard, Lease, Reentry};
+use crate::lease::{Engine, Guard, Lease, Reentry, Shared};
 use crate::options::{AcquireOptions, ReplicaAck, Replicas};
 use crate::protocol::Kind;
 
@@ -52,7 +52,7 @@ use crate::protocol::Kind;
 pub struct Acquire<G = Guard> {
     pub(super) request: AcquireRequest,
     /// Makes the guard that this kind returns.
-    wrap: fn(Guard) -> G,
+    pub(super) wrap: fn(Guard) -> G,
 }
 
 /// A pending acquire that does not wait; awaiting it starts the acquire.
@@ -107,7 +107,7 @@ pub(super) struct AcquireRequest {
 /// Implemented by [`Guard`] and [`WriteGuard`](crate::WriteGuard). The trait
 /// is sealed.
 pub trait GuardType: sealed::Sealed {
-    /// [`Fenced`](crate::Fenced) if the lease has a token,
+    /// [`Fenced`](crate::Fenced) or [`Shared`] if the lease has a token,
     /// [`Unfenced`](crate::Unfenced) otherwise.
     type Fencing;
 }
@@ -167,6 +167,13 @@ macro_rules! options {
         impl<G> $type<G> {
             pub(super) fn guarded_by(request: AcquireRequest, wrap: fn(Guard) -> G) -> Self {
                 Self { request, wrap }
+            }
+        }
+
+        impl From<$type> for $type<Guard<Shared>> {
+            /// Forgets that the lock is exclusive.
+            fn from(exclusive: $type) -> Self {
+                Self::guarded_by(exclusive.request, Guard::shared)
             }
         }
 
@@ -287,7 +294,10 @@ impl AcquireRequest {
         self.acquire_as(|guard| guard)
     }
 
-    fn acquire_as<G>(self, wrap: fn(Guard) -> G) -> impl Future<Output = Result<G, Error>> + Send {
+    pub(super) fn acquire_as<G>(
+        self,
+        wrap: fn(Guard) -> G,
+    ) -> impl Future<Output = Result<G, Error>> + Send {
         let Self {
             engine,
             kind,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::acquire::Acquire;
 use crate::error::{Error, Loss};
-use crate::lease::{Guard, Lease, ReleaseOutcome, until_lost};
+use crate::lease::{Fenced, Guard, HasToken, Lease, ReleaseOutcome, until_lost};
 use crate::owner::Token;
 
 /// A pending acquire of several locks; awaiting it starts the acquire.
@@ -16,6 +16,10 @@ use crate::owner::Token;
 /// It acquires all locks or none, and the result is lost when one lease is
 /// lost. The locks are acquired one after another in the order of their keys,
 /// so that two clients that acquire the same locks cannot deadlock.
+///
+/// `F` is [`Fenced`] if all locks are exclusive. To combine them with permits
+/// or readers, convert the acquires of the exclusive locks with `.into()`; `F`
+/// is then [`Shared`](crate::Shared).
 ///
 /// # Limitations
 ///
@@ -42,7 +46,11 @@ use crate::owner::Token;
 ///     println!("{name} has token {token}");
 /// }
 /// let _ = both.release().await?;
-/// # Ok(()) }
+///
+/// let downloads = client.semaphore("downloads", 10);
+/// let parts = [from.lock().into(), downloads.acquire()];
+/// let mixed = MultiLock::new(parts).await?;
+/// # drop(mixed); Ok(()) }
 /// ```
 ///
 /// # Cancel safety
@@ -56,8 +64,8 @@ use crate::owner::Token;
 /// one is listed twice.
 #[derive(Debug)]
 #[must_use = "nothing is acquired until it is awaited"]
-pub struct MultiLock {
-    parts: Vec<Acquire>,
+pub struct MultiLock<F = Fenced> {
+    parts: Vec<Acquire<Guard<F>>>,
     timeout: Option<Duration>,
 }
 
@@ -66,15 +74,15 @@ pub struct MultiLock {
 /// Dropping it releases all locks in the background.
 #[derive(Debug)]
 #[must_use = "the locks are released as soon as the guard is dropped"]
-pub struct MultiGuard {
-    guards: Vec<Guard>,
+pub struct MultiGuard<F = Fenced> {
+    guards: Vec<Guard<F>>,
 }
 
-impl MultiLock {
+impl<F: HasToken + 'static> MultiLock<F> {
     /// Combines several acquires, each with its own options.
     ///
     /// The acquire of a writer is converted with `.into()`.
-    pub fn new(parts: impl IntoIterator<Item = Acquire>) -> Self {
+    pub fn new(parts: impl IntoIterator<Item = Acquire<Guard<F>>>) -> Self {
         Self {
             parts: parts.into_iter().collect(),
             timeout: None,
@@ -101,9 +109,9 @@ impl MultiLock {
     ///
     /// Any error of the acquire, and [`Error::Lost`] if a lease is lost before
     /// the work completes.
-    pub async fn run<F, W>(self, work: F) -> Result<W::Output, Error>
+    pub async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
     where
-        F: FnOnce(Vec<Lease>) -> W,
+        R: FnOnce(Vec<Lease<F>>) -> W,
         W: Future,
     {
         let guard = self.await?;
@@ -121,7 +129,7 @@ impl MultiLock {
     }
 
     /// Returns the acquires in the order of their keys.
-    fn sorted_parts(self) -> Result<Vec<Acquire>, Error> {
+    fn sorted_parts(self) -> Result<Vec<Acquire<Guard<F>>>, Error> {
         let mut keyed = Vec::with_capacity(self.parts.len());
         for mut part in self.parts {
             let kind = part.request.kind?;
@@ -151,7 +159,7 @@ impl MultiLock {
         Ok(keyed.into_iter().map(|(_, part)| part).collect())
     }
 
-    async fn acquire(self) -> Result<MultiGuard, Error> {
+    async fn acquire(self) -> Result<MultiGuard<F>, Error> {
         let (limit, start) = (self.timeout, Instant::now());
         let parts = self.sorted_parts()?;
         let mut acquired = MultiGuard {
@@ -161,7 +169,7 @@ impl MultiLock {
             let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
             let own = part.request.options.timeout;
             part.request.options.timeout = remaining.into_iter().chain(own).min();
-            match part.request.acquire().await {
+            match part.request.acquire_as(part.wrap).await {
                 Ok(guard) => acquired.guards.push(guard),
                 Err(error) => return acquired.fail(error).await,
             }
@@ -173,8 +181,8 @@ impl MultiLock {
     }
 }
 
-impl IntoFuture for MultiLock {
-    type Output = Result<MultiGuard, Error>;
+impl<F: HasToken + 'static> IntoFuture for MultiLock<F> {
+    type Output = Result<MultiGuard<F>, Error>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -182,16 +190,18 @@ impl IntoFuture for MultiLock {
     }
 }
 
-impl MultiGuard {
-    /// Returns the leases, in the order in which they were acquired.
-    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
-        self.guards.iter().map(Guard::lease)
-    }
-
+impl<F: HasToken> MultiGuard<F> {
     /// Returns the name and fencing token of each lock, in the order in which
     /// they were acquired.
     pub fn tokens(&self) -> impl Iterator<Item = (&str, Token)> {
         self.leases().map(|lease| (lease.name(), lease.token()))
+    }
+}
+
+impl<F> MultiGuard<F> {
+    /// Returns the leases, in the order in which they were acquired.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease<F>> {
+        self.guards.iter().map(Guard::lease)
     }
 
     /// Returns the remaining time of the lease that ends first; zero if one has

@@ -8,7 +8,7 @@ use super::acquire::{Acquire, GuardType, TryAcquire, sealed};
 use super::handle::Handle;
 use crate::error::Error;
 use crate::info::Holder;
-use crate::lease::{Engine, Fenced, Guard, Lease, ReleaseOutcome};
+use crate::lease::{Engine, Fenced, Guard, Lease, ReleaseOutcome, Shared, Unfenced};
 use crate::options::AcquireOptions;
 use crate::protocol::{Keyspace, QueueParams, Queued};
 
@@ -23,8 +23,9 @@ const MAX_READERS: u64 = 1_000_000_000;
 ///
 /// Every holder has its own lease and its own fencing token, readers included.
 /// A reader's token is larger than that of every earlier writer, and smaller
-/// than that of every later one. A reader that crashed blocks writers until its
-/// lease expires.
+/// than that of every later one. The tokens of concurrent readers are all
+/// valid, so their guards are [`Shared`]. A reader that crashed blocks writers
+/// until its lease expires.
 ///
 /// # Limitations
 ///
@@ -97,14 +98,14 @@ impl RwLock {
     ///
     /// Every task that waits to read has its own queue entry, and sends one
     /// heartbeat per second.
-    pub fn read(&self) -> Acquire {
-        Acquire::new(self.read.request())
+    pub fn read(&self) -> Acquire<Guard<Shared>> {
+        Acquire::guarded_by(self.read.request(), Guard::shared)
     }
 
     /// Acquires the lock for reading if no writer holds it or waits for it;
     /// resolves to `Ok(None)` otherwise.
-    pub fn try_read(&self) -> TryAcquire {
-        TryAcquire::new(self.read.request())
+    pub fn try_read(&self) -> TryAcquire<Guard<Shared>> {
+        TryAcquire::guarded_by(self.read.request(), Guard::shared)
     }
 
     /// Acquires the lock for writing, waiting in the queue until it is granted.
@@ -133,15 +134,13 @@ impl RwLock {
     }
 }
 
-impl<F> WriteGuard<F> {
-    pub(super) fn new(guard: Guard<F>) -> Self {
-        Self { guard }
-    }
-
+impl WriteGuard {
     /// Converts this guard into that of a reader, without a writer in between.
     ///
     /// Readers at the head of the queue are granted the lock. The guard keeps
-    /// its token; those readers have larger ones.
+    /// its token; those readers have larger ones. Leases that were cloned from
+    /// this guard report that it was released, because they no longer exclude
+    /// readers.
     ///
     /// # Cancel safety
     ///
@@ -151,9 +150,33 @@ impl<F> WriteGuard<F> {
     ///
     /// [`Error::Lost`] if the lease was lost. After any other error, the lock
     /// is released in the background.
-    pub async fn downgrade(self) -> Result<Guard<F>, Error> {
+    pub async fn downgrade(self) -> Result<Guard<Shared>, Error> {
+        let guard = self.guard.shared_anew();
+        guard.downgrade().await?;
+        Ok(guard)
+    }
+}
+
+impl WriteGuard<Unfenced> {
+    /// Converts this guard into that of a reader, without a writer in between.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lock in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lease was lost. After any other error, the lock
+    /// is released in the background.
+    pub async fn downgrade(self) -> Result<Guard<Unfenced>, Error> {
         self.guard.downgrade().await?;
         Ok(self.guard)
+    }
+}
+
+impl<F> WriteGuard<F> {
+    pub(super) fn new(guard: Guard<F>) -> Self {
+        Self { guard }
     }
 
     /// Returns the lease, which can be cloned and passed to the protected work.
@@ -215,6 +238,27 @@ impl From<TryAcquire<WriteGuard>> for TryAcquire {
     /// Converts into an acquire whose guard cannot be downgraded.
     fn from(writer: TryAcquire<WriteGuard>) -> Self {
         Self::new(writer.request)
+    }
+}
+
+impl From<Acquire<WriteGuard>> for Acquire<Guard<Shared>> {
+    /// Forgets that the lock is exclusive.
+    fn from(writer: Acquire<WriteGuard>) -> Self {
+        Acquire::<Guard>::from(writer).into()
+    }
+}
+
+impl From<TryAcquire<WriteGuard>> for TryAcquire<Guard<Shared>> {
+    /// Forgets that the lock is exclusive.
+    fn from(writer: TryAcquire<WriteGuard>) -> Self {
+        TryAcquire::<Guard>::from(writer).into()
+    }
+}
+
+impl From<WriteGuard> for Guard<Shared> {
+    /// Forgets that the lock is exclusive.
+    fn from(writer: WriteGuard) -> Self {
+        writer.guard.shared()
     }
 }
 

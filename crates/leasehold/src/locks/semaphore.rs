@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::acquire::{Acquire, TryAcquire};
 use super::handle::Handle;
 use crate::error::Error;
-use crate::lease::Engine;
+use crate::lease::{Engine, Guard, Shared};
 use crate::options::AcquireOptions;
 use crate::protocol::{Keyspace, QueueParams, Queued};
 
@@ -17,7 +17,8 @@ use crate::protocol::{Keyspace, QueueParams, Queued};
 /// waiters for few.
 ///
 /// Every holder has its own fencing token, larger than all earlier ones. The
-/// tokens of concurrent holders are all valid.
+/// tokens of concurrent holders are all valid, so the guards are [`Shared`],
+/// even if the semaphore has one permit.
 ///
 /// The waiting tasks of one client share one queue entry, as for
 /// [`FairMutex`](crate::FairMutex).
@@ -85,7 +86,7 @@ impl Semaphore {
     /// let permit = downloads.acquire().await?;
     /// # drop(permit); Ok(()) }
     /// ```
-    pub fn acquire(&self) -> Acquire {
+    pub fn acquire(&self) -> Acquire<Guard<Shared>> {
         self.acquire_many(1)
     }
 
@@ -93,20 +94,22 @@ impl Semaphore {
     /// granted.
     ///
     /// Fails with [`Error::Invalid`] if `permits` is zero or exceeds the total.
-    pub fn acquire_many(&self, permits: u32) -> Acquire {
-        Acquire::new(self.handle.request_as(self.with_permits(permits)))
+    pub fn acquire_many(&self, permits: u32) -> Acquire<Guard<Shared>> {
+        let request = self.handle.request_as(self.with_permits(permits));
+        Acquire::guarded_by(request, Guard::shared)
     }
 
     /// Acquires one permit if it is available and no client waits; resolves to
     /// `Ok(None)` otherwise.
-    pub fn try_acquire(&self) -> TryAcquire {
+    pub fn try_acquire(&self) -> TryAcquire<Guard<Shared>> {
         self.try_acquire_many(1)
     }
 
     /// Acquires `permits` permits at once if they are available and no client
     /// waits; resolves to `Ok(None)` otherwise.
-    pub fn try_acquire_many(&self, permits: u32) -> TryAcquire {
-        TryAcquire::new(self.handle.request_as(self.with_permits(permits)))
+    pub fn try_acquire_many(&self, permits: u32) -> TryAcquire<Guard<Shared>> {
+        let request = self.handle.request_as(self.with_permits(permits));
+        TryAcquire::guarded_by(request, Guard::shared)
     }
 
     /// Sets the total number of permits, which overrides the number that

@@ -60,7 +60,7 @@ fn effects_stay_in_their_homes() {
 
 #[test]
 fn files_have_a_header_and_one_idea() {
-    let folders = ["crates", "bench/src", "bench/peers/rust/src"];
+    let folders = ["crates", "bench/src", "bench/peers/rust/src", "examples"];
     let root = project_root();
     for path in folders
         .iter()

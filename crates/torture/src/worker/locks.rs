@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Acquire, Client, Error, Guard, Quorum, Replicas, TryAcquire, Unfenced};
+use leasehold::{Acquire, Client, Error, Guard, Quorum, Replicas, Shared, TryAcquire, Unfenced};
 
 use super::job::Job;
 use crate::history::{Failure, Timestamp, now};
@@ -135,7 +135,7 @@ fn request_timeout(plan: &Plan) -> Duration {
     (plan.lease() / 4).min(Duration::from_millis(250))
 }
 
-async fn fenced<G: Into<Guard> + Send + 'static>(
+async fn fenced<G: Into<Guard<Shared>> + Send + 'static>(
     lock: Acquire<G>,
     try_lock: TryAcquire<G>,
     request: Request,
@@ -175,7 +175,7 @@ async fn run<G: Send + 'static>(
 
 /// A guard of any kind.
 pub(super) enum Held {
-    Fenced(Guard),
+    Fenced(Guard<Shared>),
     Unfenced(Guard<Unfenced>),
 }
 

@@ -36,7 +36,7 @@ impl Resource {
     }
 }
 
-async fn assert_lost(guard: &Guard) {
+async fn assert_lost<F>(guard: &Guard<F>) {
     let loss = tokio::time::timeout(AMPLE, guard.lost()).await;
     assert!(
         matches!(loss, Ok(Some(Loss::Revoked | Loss::Expired))),

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Lease, Loss, MultiLock, ReleaseOutcome};
+use leasehold::{Client, Error, Loss, ReleaseOutcome};
 use testkit::{Fault, Proxy, Server};
 use tokio::task::JoinHandle;
 
-use crate::support::contract::{KINDS, any_lock, any_try_lock};
+use crate::support::contract::{KINDS, Lease, MultiLock, any_lock, any_try_lock};
 use crate::support::worker::Worker;
 use crate::support::{
     AMPLE, LEASE, builder_at, client, client_at, clock, eventually, key, name, run, scaled, server,
@@ -184,7 +184,7 @@ fn hold(
     };
     tokio::spawn(async move {
         match multi {
-            true => MultiLock::new([lock, beside]).run(work).await,
+            true => MultiLock::new([lock, beside.into()]).run(work).await,
             false => lock.run(|lease| work(vec![lease])).await,
         }
     })

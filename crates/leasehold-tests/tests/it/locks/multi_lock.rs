@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Loss, MultiLock, ReleaseOutcome};
+use leasehold::{Client, Error, Fenced, Lease, Loss, ReleaseOutcome};
 use testkit::Server;
 use tokio::task::JoinSet;
 
-use crate::support::contract::any_lock;
+use crate::support::contract::{MultiLock, any_lock};
 use crate::support::{
     AMPLE, LEASE, SHORT, client, eventually, exists, key, name, only_counters_left, run, scaled,
     server,
@@ -134,16 +134,42 @@ fn first_lost_lease_loses_all() {
 }
 
 #[test]
+fn shared_locks_join_exclusive_ones() {
+    run(async {
+        let server = server();
+        let client = client(&server).await;
+        let (first, second) = (client.mutex(&name()), client.rw_lock(&name()));
+        let fenced = leasehold::MultiLock::new([first.lock(), second.write().into()]);
+        let fenced: leasehold::MultiGuard<Fenced> = fenced.await.unwrap();
+        let earlier: Vec<_> = fenced.leases().map(Lease::token).collect();
+        let _ = fenced.release().await.unwrap();
+        let third = client.semaphore(&name(), 2);
+        let parts = [first.lock().into(), second.read(), third.acquire()];
+        let mixed = leasehold::MultiLock::new(parts).await.unwrap();
+        let later = |name: &str| mixed.tokens().find(|part| part.0 == name).unwrap().1;
+        assert!(earlier.iter().any(|token| *token < later(first.name())));
+        assert!(mixed.check().is_ok());
+        assert_eq!(mixed.release().await.unwrap(), ReleaseOutcome::Released);
+    });
+}
+
+#[test]
 fn duplicates_and_mixed_clients_are_rejected() {
     run(async {
         let server = server();
         let (one, other) = (client(&server).await, client(&server).await);
         let (name, second) = (name(), name());
         for parts in [
-            [one.mutex(&name).lock(), one.mutex(&name).lock()],
+            [
+                one.mutex(&name).lock().into(),
+                one.mutex(&name).lock().into(),
+            ],
             [one.rw_lock(&name).read(), one.rw_lock(&name).write().into()],
-            [one.mutex(&name).lock(), other.mutex(&second).lock()],
-            [one.mutex(&name).lock(), one.mutex("").lock()],
+            [
+                one.mutex(&name).lock().into(),
+                other.mutex(&second).lock().into(),
+            ],
+            [one.mutex(&name).lock().into(), one.mutex("").lock().into()],
         ] {
             let refused = MultiLock::new(parts).await;
             assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");

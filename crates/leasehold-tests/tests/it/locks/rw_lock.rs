@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::ReleaseOutcome;
+use leasehold::{Fenced, Lease, ReleaseOutcome, Shared};
 use testkit::Server;
 
 use crate::support::worker::Worker;
@@ -155,6 +155,31 @@ async fn downgrade(server: &Server) -> Duration {
 #[test]
 fn downgrade_admits_readers_but_no_writer() {
     on_every_server(|server| async move { downgrade(&server).await });
+}
+
+#[test]
+fn downgrade_ends_leases_of_the_writer() {
+    on_every_server(|server| async move {
+        let lock = client(&server).await.rw_lock(&name());
+        let writing = lock.write().await.unwrap();
+        let exclusive: Lease<Fenced> = writing.lease().clone();
+        let lost = tokio::spawn({
+            let lease = exclusive.clone();
+            async move { lease.lost().await }
+        });
+        exclusive.check().unwrap();
+        let reading = writing.downgrade().await.unwrap();
+        exclusive.check().unwrap_err();
+        assert!(exclusive.remaining().is_zero());
+        let lost = tokio::time::timeout(AMPLE, lost).await;
+        assert_eq!(lost.expect("the lease has ended").unwrap(), None);
+        let shared: &Lease<Shared> = reading.lease();
+        shared.check().unwrap();
+        assert_eq!(shared.token(), exclusive.token());
+        wait_for_renewal(&[shared]).await;
+        assert_eq!(reading.release().await.unwrap(), ReleaseOutcome::Released);
+        assert!(lock.try_write().await.unwrap().is_some());
+    });
 }
 
 #[test]

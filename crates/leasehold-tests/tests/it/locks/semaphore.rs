@@ -271,8 +271,8 @@ fn name_belongs_to_one_kind_at_a_time() {
         let name = name();
         let held = client.semaphore(&name, 2).acquire().await.unwrap();
         let wrong = [
-            client.mutex(&name).lock().await,
-            client.fair_mutex(&name).lock().await,
+            client.mutex(&name).lock().await.map(Into::into),
+            client.fair_mutex(&name).lock().await.map(Into::into),
             client.rw_lock(&name).read().await,
             client.rw_lock(&name).write().await.map(Into::into),
         ];

@@ -6,13 +6,18 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{
-    Acquire, Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, ReleaseOutcome,
-    ShutdownOutcome, TryAcquire,
-};
+use leasehold::{Client, Error, Loss, ReleaseOutcome, Shared, ShutdownOutcome};
 use tokio::task::JoinHandle;
 
 use crate::support::AMPLE;
+
+/// The types of every lock with a token, exclusive or not.
+pub(crate) type Guard = leasehold::Guard<Shared>;
+pub(crate) type Lease = leasehold::Lease<Shared>;
+pub(crate) type Acquire = leasehold::Acquire<Guard>;
+pub(crate) type TryAcquire = leasehold::TryAcquire<Guard>;
+pub(crate) type MultiLock = leasehold::MultiLock<Shared>;
+pub(crate) type MultiGuard = leasehold::MultiGuard<Shared>;
 
 /// A lock that one holder has at a time.
 pub(crate) trait ExclusiveLock<C = Client>: Clone + Send + Sync + 'static {
@@ -173,7 +178,7 @@ pub(crate) struct LockPair {
 
 impl LockPair {
     fn with(&self, lock: Acquire) -> MultiLock {
-        MultiLock::new([lock, self.client.fair_mutex(&self.extra).lock()])
+        MultiLock::new([lock, self.client.fair_mutex(&self.extra).lock().into()])
     }
 }
 
@@ -188,7 +193,7 @@ impl ExclusiveLock for LockPair {
         }
     }
     fn request(&self) -> Acquire {
-        self.client.mutex(&self.name).lock()
+        self.client.mutex(&self.name).lock().into()
     }
     async fn acquire(&self, lock: Acquire) -> Result<MultiGuard, Error> {
         self.with(lock).await
@@ -220,8 +225,8 @@ pub(crate) const KINDS: u64 = 4;
 /// always be used with the same number.
 pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Acquire {
     match number % KINDS {
-        0 => client.mutex(name).lock(),
-        1 => client.fair_mutex(name).lock(),
+        0 => client.mutex(name).lock().into(),
+        1 => client.fair_mutex(name).lock().into(),
         2 => client.semaphore(name, 1).acquire(),
         _ => client.rw_lock(name).write().into(),
     }
@@ -230,8 +235,8 @@ pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Acquire {
 /// Like [`any_lock`], without waiting.
 pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryAcquire {
     match number % KINDS {
-        0 => client.mutex(name).try_lock(),
-        1 => client.fair_mutex(name).try_lock(),
+        0 => client.mutex(name).try_lock().into(),
+        1 => client.fair_mutex(name).try_lock().into(),
         2 => client.semaphore(name, 1).try_acquire(),
         _ => client.rw_lock(name).try_write().into(),
     }

@@ -256,10 +256,10 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
 }
 
 /// Waits until the keeper has renewed each of `leases`, which must stay valid.
-pub(crate) async fn wait_for_renewal(leases: &[&Lease]) {
+pub(crate) async fn wait_for_renewal<F>(leases: &[&Lease<F>]) {
     // Read the clock after the remaining time. Without a renewal no deadline is
     // later than the sum, even if the machine stalls in between.
-    let latest_without_renewal = |lease: &&Lease| {
+    let latest_without_renewal = |lease: &&Lease<F>| {
         let remaining = lease.remaining();
         Instant::now() + remaining
     };

@@ -101,7 +101,7 @@ fn isolate(master: &Server, replicas: &[&Server]) {
 
 /// Asserts that a lost holder is notified by its next renewal, or at its
 /// deadline.
-async fn assert_lost(guard: &Guard, late: Duration) {
+async fn assert_lost<F>(guard: &Guard<F>, late: Duration) {
     let left = guard.remaining();
     let start = Instant::now();
     let loss = guard.lost().await;

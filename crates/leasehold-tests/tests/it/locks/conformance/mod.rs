@@ -5,11 +5,9 @@ mod cases;
 
 use std::time::Duration;
 
-use leasehold::{
-    Acquire, Client, Error, FairMutex, Guard, Lease, Mutex, Quorum, Reentrant, RwLock, Semaphore,
-};
+use leasehold::{Client, Error, FairMutex, Mutex, Quorum, Reentrant, RwLock, Semaphore};
 
-use crate::support::contract::{ExclusiveLock, LockPair};
+use crate::support::contract::{Acquire, ExclusiveLock, Guard, Lease, LockPair};
 use crate::support::deployment::Deployment;
 use crate::support::{AMPLE, LEASE, SHORT};
 

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Guard};
+use leasehold::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::SeededRng;
 
@@ -248,7 +248,7 @@ async fn cycle(client: &Client, name: &str, lease: Duration, count: usize) {
 async fn ping_pong(client: &Client, name: &str, kind: u64, hold: Duration, count: u64) {
     let mut times = Vec::new();
     for _ in 0..count {
-        let held: Guard = any_lock(client, name, kind).await.expect("the lock");
+        let held = any_lock(client, name, kind).await.expect("the lock");
         let taken = clock();
         tokio::time::sleep(hold).await;
         let released = clock();

@@ -1,0 +1,78 @@
+//! The errors of a fence.
+
+use std::fmt;
+
+/// The error of a driver.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The failure of a fenced write.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum FenceError {
+    /// A later holder has used the resource. This holder lost its lock before,
+    /// and must not write.
+    Stale {
+        /// The name of the fence.
+        name: String,
+        /// The token of this holder.
+        ours: u64,
+        /// The largest token that the resource has seen.
+        seen: u64,
+    },
+    /// The database failed, or could not be reached.
+    Database(BoxError),
+    /// A name, a token or an environment variable cannot be used.
+    Invalid {
+        /// What is invalid.
+        what: &'static str,
+        /// Why it is.
+        why: String,
+    },
+}
+
+impl FenceError {
+    /// Returns whether a later holder has used the resource.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        matches!(self, Self::Stale { .. })
+    }
+
+    pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid {
+            what,
+            why: why.into(),
+        }
+    }
+
+    #[cfg(any(
+        feature = "sqlx-postgres",
+        feature = "sqlx-mysql",
+        feature = "sqlx-sqlite",
+        feature = "tokio-postgres"
+    ))]
+    pub(crate) fn database(error: impl Into<BoxError>) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl fmt::Display for FenceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stale { name, ours, seen } => write!(
+                f,
+                "stale token {ours} for `{name}`: a later holder has used token {seen}"
+            ),
+            Self::Database(error) => write!(f, "the fence cannot be checked: {error}"),
+            Self::Invalid { what, why } => write!(f, "invalid `{what}`: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for FenceError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Database(error) => Some(&**error),
+            _ => None,
+        }
+    }
+}

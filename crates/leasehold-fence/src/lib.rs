@@ -1,0 +1,24 @@
+//! Fencing tokens that the resource enforces.
+#![doc = include_str!("../README.md")]
+
+mod error;
+mod fence;
+#[cfg(feature = "tokio-postgres")]
+mod postgres;
+pub mod redis;
+pub mod sql;
+#[cfg(any(
+    feature = "sqlx-postgres",
+    feature = "sqlx-mysql",
+    feature = "sqlx-sqlite"
+))]
+mod transaction;
+
+pub use error::{BoxError, FenceError};
+pub use fence::Fence;
+#[cfg(any(
+    feature = "sqlx-postgres",
+    feature = "sqlx-mysql",
+    feature = "sqlx-sqlite"
+))]
+pub use transaction::{Database, migrate};
