@@ -71,8 +71,8 @@ impl Fence {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future rolls the transaction back. The token may have been
-    /// stored only if the transaction is returned and committed.
+    /// Dropping the future rolls the transaction back. The token is stored only
+    /// if the returned transaction is committed.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Fence {
         let mut transaction = begun.map_err(FenceError::database)?;
         let seen = DB::pass(&mut transaction, name, token).await;
         let seen = seen.map_err(FenceError::database)?;
-        // A negative token is no one of ours, and below every token.
+        // Tokens are positive, so a negative number is below all of them.
         if let Err(stale) = self.check(u64::try_from(seen).unwrap_or_default()) {
             // Release the row before the caller sees the error.
             transaction.rollback().await.map_err(FenceError::database)?;

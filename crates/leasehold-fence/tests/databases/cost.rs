@@ -32,7 +32,7 @@ async fn medians(url: &str, count: u64) -> (Duration, Duration) {
 
 #[test]
 #[ignore = "deep: measures latencies"]
-fn guard_costs_less_than_two_transactions() {
+fn guard_costs_less_than_two_plain_writes() {
     let mut rows = Vec::new();
     let mut measure = |resource: &str, url: &str| {
         let (plain, fenced) = run(medians(url, scaled(2000)));
