@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use testkit::check_property;
 
-use crate::backend::{Reply, ServerError, ServerErrorKind, Target, Tls};
+use crate::backend::{ConnectOptions, Reply, ServerError, ServerErrorKind, Target};
 use crate::owner::{Owner, Token};
 use crate::protocol::redisson::{
     CountDownCalls, ExpirableCalls, FairLockCalls, LockCalls, Mode, Naming, Object, ReadWriteCalls,
@@ -32,7 +32,7 @@ const CLIENT: &str = "0123456789abcdef0123456789abcdef";
 #[test]
 fn urls_are_parsed_or_rejected() {
     check_property(5_000, &url(), |url| {
-        if let Err(error) = Target::new(&url, &Tls::default(), LEASE) {
+        if let Err(error) = Target::new(&url, &ConnectOptions::default()) {
             assert!(!error.to_string().contains(SECRET), "{error}");
         }
     });

@@ -75,6 +75,9 @@ pub struct Holder {
     pub since: Option<SystemTime>,
     /// The holder's [`note`](crate::Acquire::note).
     pub note: Option<String>,
+    /// The W3C `traceparent` of the holder, if its client stores one; see
+    /// [`ClientBuilder::trace_parent`](crate::ClientBuilder::trace_parent).
+    pub trace_parent: Option<String>,
     /// The id of a Redisson client and its thread, as in `UUID:THREAD`.
     pub redisson: Option<String>,
     /// Whether the holder's process is connected to the server. A process that
@@ -137,6 +140,29 @@ pub enum LockKind {
     /// A string that this library did not write: a lock of another library, or
     /// other data.
     Foreign,
+}
+
+impl LockKind {
+    /// Returns the kind in one word, without the numbers of a semaphore or
+    /// latch.
+    ///
+    /// These words are stable, and suit the label of a metric: `mutex`,
+    /// `fair_mutex`, `semaphore`, `rw_lock`, `latch`, `redisson_lock`,
+    /// `redisson_fair_lock`, `redisson_read_write_lock` and `foreign`.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Mutex => "mutex",
+            Self::FairMutex => "fair_mutex",
+            Self::Semaphore { .. } => "semaphore",
+            Self::RwLock => "rw_lock",
+            Self::Latch { .. } => "latch",
+            Self::RedissonLock => "redisson_lock",
+            Self::RedissonFairLock => "redisson_fair_lock",
+            Self::RedissonReadWriteLock => "redisson_read_write_lock",
+            Self::Foreign => "foreign",
+        }
+    }
 }
 
 impl fmt::Display for LockKind {
@@ -213,6 +239,7 @@ mod tests {
     #[test]
     fn display_shows_process_age_and_lease() {
         let holder = Holder {
+            trace_parent: None,
             host: Some("web-3".to_owned()),
             pid: Some(4711),
             since: SystemTime::now().checked_sub(Duration::from_secs(90)),
@@ -231,6 +258,7 @@ mod tests {
     #[test]
     fn display_of_released_lock_shows_when_free() {
         let holder = Holder {
+            trace_parent: None,
             host: Some("web-3".to_owned()),
             pid: Some(4711),
             lease_remaining: Some(Duration::from_millis(12_300)),
@@ -244,6 +272,7 @@ mod tests {
     #[test]
     fn display_escapes_text_of_the_holder() {
         let holder = Holder {
+            trace_parent: None,
             host: Some("web\x1b[2J".to_owned()),
             pid: Some(1),
             note: Some("x\nERROR \u{202e}forged".to_owned()),

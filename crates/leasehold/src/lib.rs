@@ -117,6 +117,7 @@ pub mod guarantees {}
 mod info;
 mod lease;
 mod locks;
+pub mod observe;
 mod options;
 mod owner;
 mod plain;
@@ -124,6 +125,7 @@ mod protocol;
 mod rng;
 mod sync;
 mod time;
+mod trace_parent;
 
 pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, Scan, ServerInfo};
 pub use error::{BoxError, Error, Loss};

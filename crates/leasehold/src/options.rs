@@ -1,8 +1,10 @@
 //! The options of an acquire: their defaults, limits and validation.
 
+use std::panic::Location;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::trace_parent::{self, TraceParentSource};
 
 /// Long enough to survive a pause or a short outage, short enough that a
 /// crashed holder blocks other clients for half a minute at most. Redisson's
@@ -69,9 +71,15 @@ pub(crate) struct AcquireOptions {
     pub(crate) note: String,
     /// Whether tasks of this client may hand the lock off to each other.
     pub(crate) local_handoff: bool,
+    /// After which time a hold is reported as slow.
+    pub(crate) slow_hold: Option<Duration>,
+    pub(crate) trace_parent: Option<TraceParentSource>,
+    /// Where the caller asked for the lock.
+    pub(crate) caller: &'static Location<'static>,
 }
 
 impl AcquireOptions {
+    #[track_caller]
     pub(crate) fn new(lease: Duration) -> Self {
         Self {
             lease,
@@ -84,6 +92,17 @@ impl AcquireOptions {
             quorum: false,
             note: String::new(),
             local_handoff: true,
+            slow_hold: None,
+            trace_parent: None,
+            caller: Location::caller(),
+        }
+    }
+
+    /// Adds the trace of the current task to the note.
+    pub(crate) fn add_trace_parent(&mut self) {
+        let source = self.trace_parent.as_ref();
+        if let Some(note) = source.and_then(|source| source.add_to(&self.note)) {
+            self.note = note;
         }
     }
 
@@ -116,7 +135,7 @@ impl AcquireOptions {
         if let Some(replica_ack) = self.replica_ack {
             self.validate_replica_ack(replica_ack)?;
         }
-        check_len("note", &self.note, MAX_NOTE_LEN)
+        check_len("note", trace_parent::split(&self.note).1, MAX_NOTE_LEN)
     }
 
     fn validate_replica_ack(&self, replica_ack: ReplicaAck) -> Result<(), Error> {

@@ -37,7 +37,7 @@ use tokio::sync::Notify;
 
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
-pub(crate) use connection::Tls;
+pub(crate) use connection::ConnectOptions;
 pub(crate) use error::{RequestError, ServerError, ServerErrorKind};
 pub(crate) use reply::Reply;
 #[cfg(test)]

@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Client;
-use crate::backend::{Backend, Target, Tls};
+use crate::backend::{Backend, ConnectOptions, Target};
 use crate::error::Error;
 use crate::lease::{Engine, Keeper, Limits};
+use crate::observe::Observers;
 use crate::options::{AcquireOptions, DEFAULT_LEASE, ReplicaAck, Replicas};
 use crate::protocol::{Counters, Keyspace};
+use crate::trace_parent::TraceParentSource;
 
 impl Client {
     /// Connects with the default settings.
@@ -77,10 +79,11 @@ pub struct ClientBuilder {
 pub(super) struct Settings {
     pub(super) prefix: String,
     pub(super) lease: Duration,
-    pub(super) connect_timeout: Duration,
     pub(super) request_timeout: Duration,
     pub(super) max_outage: Duration,
-    pub(super) tls: Tls,
+    pub(super) connect: ConnectOptions,
+    pub(super) slow_hold: Option<Duration>,
+    pub(super) trace_parent: Option<TraceParentSource>,
 }
 
 impl Default for Settings {
@@ -88,10 +91,11 @@ impl Default for Settings {
         Self {
             prefix: "lock:".to_owned(),
             lease: DEFAULT_LEASE,
-            connect_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(1),
             max_outage: Duration::from_secs(30),
-            tls: Tls::default(),
+            connect: ConnectOptions::default(),
+            slow_hold: None,
+            trace_parent: None,
         }
     }
 }
@@ -99,8 +103,16 @@ impl Default for Settings {
 impl Settings {
     /// Parses `url`.
     pub(super) fn target(&self, url: &str) -> Result<Target, Error> {
-        Target::new(url, &self.tls, self.connect_timeout)
-            .map_err(|why| Error::invalid("url", why.to_string()))
+        Target::new(url, &self.connect).map_err(|why| Error::invalid("url", why.to_string()))
+    }
+
+    /// Returns the default options of an acquire.
+    pub(super) fn acquire_options(&self) -> AcquireOptions {
+        AcquireOptions {
+            slow_hold: self.slow_hold,
+            trace_parent: self.trace_parent.clone(),
+            ..AcquireOptions::new(self.lease)
+        }
     }
 
     pub(super) fn limits(&self) -> Limits {
@@ -136,7 +148,7 @@ macro_rules! settings {
             /// Limits how long connecting can take, authentication included;
             /// 2 s by default.
             pub fn connect_timeout(mut self, limit: Duration) -> Self {
-                self.settings.connect_timeout = limit;
+                self.settings.connect.timeout = limit;
                 self
             }
 
@@ -157,10 +169,47 @@ macro_rules! settings {
                 self
             }
 
+            /// Adds an observer, which receives the events of this client; see
+            /// [`observe`](crate::observe).
+            pub fn observe(mut self, observer: impl crate::observe::Observer) -> Self {
+                self.settings.connect.observers.add(Arc::new(observer));
+                self
+            }
+
+            /// Logs a warning for every lock that is held for longer than
+            /// `limit`; disabled by default.
+            ///
+            /// The warning is a `tracing` event while the lock is still held.
+            /// It names the lock and the line of code that acquired it.
+            pub fn slow_hold(mut self, limit: Duration) -> Self {
+                self.settings.slow_hold = Some(limit);
+                self
+            }
+
+            /// Stores the holder's trace with every lock, so that waiters and
+            /// the CLI can show it; disabled by default.
+            ///
+            /// `source` returns the W3C `traceparent` of the current task. It
+            /// is called once for each acquire, and must not block. The value
+            /// is public to all clients of the server, as
+            /// [`Holder::trace_parent`](crate::Holder::trace_parent).
+            ///
+            /// It takes 68 bytes in each lock, which every renewal sends. Tasks
+            /// of different traces do not hand a lock off to each other,
+            /// because the server would show the wrong holder.
+            pub fn trace_parent(
+                mut self,
+                source: impl Fn() -> Option<String> + Send + Sync + 'static,
+            ) -> Self {
+                self.settings.trace_parent =
+                    Some(crate::trace_parent::TraceParentSource::new(source));
+                self
+            }
+
             /// Sets the root certificate (PEM) that TLS servers are verified
             /// against, instead of the system's root certificates.
             pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-                self.settings.tls.root_certificate = Some(pem.into());
+                self.settings.connect.tls.root_certificate = Some(pem.into());
                 self
             }
 
@@ -171,7 +220,7 @@ macro_rules! settings {
                 certificate: impl Into<Vec<u8>>,
                 key: impl Into<Vec<u8>>,
             ) -> Self {
-                self.settings.tls.identity = Some((certificate.into(), key.into()));
+                self.settings.connect.tls.identity = Some((certificate.into(), key.into()));
                 self
             }
 
@@ -185,7 +234,7 @@ macro_rules! settings {
             /// them share. It applies to every server and sentinel of this
             /// client.
             pub fn tls_name(mut self, name: &str) -> Self {
-                self.settings.tls.name = Some(name.to_owned());
+                self.settings.connect.tls.name = Some(name.to_owned());
                 self
             }
 
@@ -194,7 +243,7 @@ macro_rules! settings {
             /// An attacker on the network can then read and change all
             /// traffic. Use it for experiments only.
             pub fn dangerously_trust_any_certificate(mut self) -> Self {
-                self.settings.tls.trusts_all = true;
+                self.settings.connect.tls.trusts_all = true;
                 self
             }
         }
@@ -234,7 +283,7 @@ impl ClientBuilder {
     /// of range.
     pub async fn connect(self) -> Result<Client, Error> {
         let settings = self.settings;
-        let mut options = AcquireOptions::new(settings.lease);
+        let mut options = settings.acquire_options();
         options.replica_ack = self.replica_ack;
         options.validate()?;
         let target = settings.target(&self.url)?;
@@ -245,7 +294,12 @@ impl ClientBuilder {
         let keyspace = Arc::new(Keyspace::new(&settings.prefix, counters)?);
         let runtime = keeper_runtime()?;
         let backend = target.open(runtime.handle());
-        let engine = Arc::new(start_engine(runtime, backend, settings.limits())?);
+        let engine = Arc::new(start_engine(
+            runtime,
+            backend,
+            settings.limits(),
+            settings.connect.observers,
+        )?);
         engine.connect().await?;
         Ok(Client {
             engine,
@@ -268,12 +322,15 @@ pub(super) fn start_engine(
     runtime: tokio::runtime::Runtime,
     backend: Arc<dyn Backend>,
     limits: Limits,
+    observers: Observers,
 ) -> Result<Engine, Error> {
     let keeper = Keeper::default();
-    let work = keeper.clone().work(backend.clone(), limits.request);
+    let work = keeper
+        .clone()
+        .work(backend.clone(), limits.request, observers.clone());
     std::thread::Builder::new()
         .name("leasehold".to_owned())
         .spawn(move || runtime.block_on(work))
         .map_err(|error| Error::Unavailable(error.into()))?;
-    Ok(Engine::new(backend, keeper, limits))
+    Ok(Engine::new(backend, keeper, limits, observers))
 }

@@ -143,7 +143,7 @@ impl QuorumBuilder {
     ///
     /// As for [`Quorum::connect`].
     pub async fn connect(self) -> Result<Quorum, Error> {
-        let limit = self.settings.connect_timeout;
+        let limit = self.settings.connect.timeout;
         let (quorum, readmission, keeper) = self.open()?;
         quorum.engine.check_votes(&readmission, limit).await?;
         keeper.spawn(quorum.engine.readmit(readmission));
@@ -170,7 +170,7 @@ impl QuorumBuilder {
     /// [`Error::NoQuorum`] if a server is unreachable: all of them must be
     /// reachable. Otherwise as for [`Quorum::connect`].
     pub async fn bootstrap(self) -> Result<(), Error> {
-        let limit = self.settings.connect_timeout;
+        let limit = self.settings.connect.timeout;
         let (quorum, readmission, _) = self.open()?;
         let result = quorum.engine.bootstrap(&readmission, limit).await;
         quorum.shutdown(Duration::from_secs(1)).await;
@@ -179,7 +179,7 @@ impl QuorumBuilder {
 
     fn open(self) -> Result<(Quorum, Readmission, tokio::runtime::Handle), Error> {
         let settings = self.settings;
-        let mut options = AcquireOptions::new(settings.lease);
+        let mut options = settings.acquire_options();
         options.max_lease = self.max_lease;
         options.quorum = true;
         options.validate()?;
@@ -200,13 +200,18 @@ impl QuorumBuilder {
         let keeper = runtime.handle().clone();
         let backend = Target::open_all(
             targets,
-            settings.connect_timeout,
+            settings.connect.timeout,
             settings.request_timeout,
             &keeper,
         );
         let (max_lease, timeout) = (self.max_lease, settings.request_timeout);
         let readmission = Readmission::new(electorate.clone(), max_lease, timeout);
-        let engine = Arc::new(start_engine(runtime, backend, settings.limits())?);
+        let engine = Arc::new(start_engine(
+            runtime,
+            backend,
+            settings.limits(),
+            settings.connect.observers,
+        )?);
         let quorum = Quorum {
             engine,
             keyspace,

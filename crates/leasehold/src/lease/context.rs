@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::keeper::Keeper;
 use crate::backend::{Backend, Connection, Purpose, RequestError, ServerErrorKind, Slot};
 use crate::error::Error;
+use crate::observe::Observers;
 use crate::options::ReplicaAck;
 use crate::protocol::{Call, Kind, RenewReply};
 use crate::time::BootInstant;
@@ -28,15 +29,22 @@ pub(super) struct Context {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) keeper: Keeper,
     pub(super) limits: Limits,
+    pub(super) observers: Observers,
     closed: watch::Sender<bool>,
 }
 
 impl Context {
-    pub(super) fn new(backend: Arc<dyn Backend>, keeper: Keeper, limits: Limits) -> Self {
+    pub(super) fn new(
+        backend: Arc<dyn Backend>,
+        keeper: Keeper,
+        limits: Limits,
+        observers: Observers,
+    ) -> Self {
         Self {
             backend,
             keeper,
             limits,
+            observers,
             closed: watch::Sender::new(false),
         }
     }

@@ -13,6 +13,7 @@ use super::revoke::revoke;
 use super::wait::Acquirer;
 use crate::backend::{Backend, ServerFacts, Slot};
 use crate::error::Error;
+use crate::observe::Observers;
 use crate::options::AcquireOptions;
 use crate::protocol::{Call, Kind, Notified, Participant};
 
@@ -34,8 +35,13 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(backend: Arc<dyn Backend>, keeper: Keeper, limits: Limits) -> Self {
-        let context = Arc::new(Context::new(backend, keeper, limits));
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        keeper: Keeper,
+        limits: Limits,
+        observers: Observers,
+    ) -> Self {
+        let context = Arc::new(Context::new(backend, keeper, limits, observers));
         Self {
             acquirer: Acquirer::new(context.clone()),
             context,

@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 use super::context::{Context, error_of};
 use super::lease::{Fenced, Lease, Shared, Unfenced};
 use super::owned::{OwnedLease, ReleaseOutcome};
+use super::report::report_loss;
 use super::state::{EndReason, LeaseState};
 use crate::backend::RequestError;
 use crate::error::{Error, Loss};
@@ -118,9 +121,7 @@ impl<F> Guard<F> {
             Ok((sent, RenewReply::Renewed | RenewReply::OnMajority)) => {
                 state.confirm(sent, lease, clamped);
             }
-            Ok((_, RenewReply::NotOwner)) => {
-                state.end(EndReason::Lost(Loss::Revoked));
-            }
+            Ok((_, RenewReply::NotOwner)) => self.revoked(),
             Err(error) => return Err(error_of(error, state.kind.name())),
         }
         self.check()
@@ -137,12 +138,18 @@ impl<F> Guard<F> {
         };
         match reply {
             Ok(RenewReply::Renewed | RenewReply::OnMajority) => {}
-            Ok(RenewReply::NotOwner) => {
-                self.lease.state().end(EndReason::Lost(Loss::Revoked));
-            }
+            Ok(RenewReply::NotOwner) => self.revoked(),
             Err(error) => return Err(error_of(error, self.name())),
         }
         self.check()
+    }
+
+    /// Ends a lease that another client revoked.
+    fn revoked(&self) {
+        let (state, loss) = (self.lease.state(), Loss::Revoked);
+        if state.end(EndReason::Lost(loss)) {
+            report_loss(state, loss, &self.owned.context.observers);
+        }
     }
 
     async fn send_downgrade(&self) -> Result<RenewReply, RequestError> {
@@ -182,8 +189,25 @@ impl<F> Guard<F> {
         W: Future,
     {
         let lease = self.lease.clone();
-        let output = until_lost(work(lease.clone()), lease.ended()).await;
+        let span = tracing::debug_span!(
+            target: "leasehold",
+            "leasehold.hold",
+            lock.name = lease.name(),
+            lock.kind = lease.state().kind.label(),
+            lock.token = self.owned.token().map(tracing::field::display),
+            lock.outcome = tracing::field::Empty,
+        );
+        // The work is created inside the span too: it may start at once.
+        let work = span
+            .in_scope(|| work(lease.clone()))
+            .instrument(span.clone());
+        let output = until_lost(work, lease.ended()).await;
         let in_time = lease.check();
+        span.record(
+            "lock.outcome",
+            if in_time.is_ok() { "released" } else { "lost" },
+        );
+        drop(span);
         if let Err(error) = self.release().await {
             tracing::warn!(lock = lease.name(), %error, "release continues in the background");
         }

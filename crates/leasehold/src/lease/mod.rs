@@ -44,6 +44,7 @@ mod lease;
 mod owned;
 mod quarantine;
 mod reentrant;
+mod report;
 mod retry;
 mod revoke;
 mod schedule;

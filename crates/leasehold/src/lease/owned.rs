@@ -6,11 +6,13 @@
 //! that is reserved while this owner holds the lock. Views of the previous
 //! holder report that it released the lock.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use super::context::{Context, error_of};
 use super::keeper::InboxSlot;
 use super::lease::Lease;
+use super::report::{Hold, report_handoff, report_loss, report_release};
 use super::state::{EndHook, EndReason, LeaseState, Validity};
 use crate::backend::RequestError;
 use crate::error::{Error, Loss};
@@ -116,6 +118,24 @@ impl OwnedLease {
     /// Returns a view of this holder's lease.
     pub(super) fn view<F>(&self) -> Lease<F> {
         Lease::new(self.state.clone(), self.generation, self.tokens.own)
+    }
+
+    /// Returns the token; `None` for a kind without tokens.
+    pub(super) fn token(&self) -> Option<Token> {
+        Some(self.tokens.own).filter(|token| token.as_u64() > 0)
+    }
+
+    /// Starts the hold of a caller, whose acquisition was reported. A lease
+    /// that is already lost is reported as such.
+    pub(super) fn begin_hold(&self, caller: &'static Location<'static>) {
+        self.state.set_hold(Some(Hold {
+            since: BootInstant::now(),
+            token: self.tokens.own,
+            caller,
+        }));
+        if let Validity::Ended(EndReason::Lost(loss)) = self.state.validity() {
+            report_loss(&self.state, loss, &self.context.observers);
+        }
     }
 
     /// Ends the views that exist, so that only later ones are valid.
@@ -237,12 +257,16 @@ impl OwnedLease {
         };
         // A task that is not polled must not keep the lock beyond its lease.
         self.state.set_unclaimed(true);
+        // Taken before the offer: the next holder can start at once.
+        let hold = self.state.take_hold();
         match successor.offer(next) {
             Ok(()) => {
+                report_handoff(&self.state, hold, &self.context.observers);
                 self.stage = ReleaseStage::Done;
                 true
             }
             Err(mut unneeded) => {
+                self.state.set_hold(hold);
                 self.state.set_unclaimed(false);
                 unneeded.stage = ReleaseStage::Done;
                 false
@@ -289,9 +313,11 @@ impl OwnedLease {
             ReleaseReply::NotOwner if repeated => (ReleaseOutcome::Released, 0),
             ReleaseReply::NotOwner => {
                 let loss = Loss::Revoked;
+                report_loss(&self.state, loss, &self.context.observers);
                 (ReleaseOutcome::AlreadyLost { loss }, 0)
             }
         };
+        report_release(&self.state, &self.context.observers);
         self.state.notify_released(notified);
         Ok(outcome)
     }
@@ -314,6 +340,7 @@ impl Drop for OwnedLease {
             ReleaseStage::Done => false,
         };
         if pending {
+            report_release(&self.state, &self.context.observers);
             self.context.keeper.release(self.state.clone());
         }
     }

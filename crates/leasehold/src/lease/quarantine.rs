@@ -207,6 +207,7 @@ mod tests {
     use crate::backend::Reply;
     use crate::backend::scripted::Scripted;
     use crate::lease::{Keeper, Limits};
+    use crate::observe::Observers;
     use crate::sync::Mutex;
 
     const MAX_LEASE: Duration = Duration::from_secs(60);
@@ -245,7 +246,7 @@ mod tests {
             request: TIMEOUT,
             outage: TIMEOUT,
         };
-        let context = Context::new(backend, Keeper::default(), limits);
+        let context = Context::new(backend, Keeper::default(), limits, Observers::default());
         let readmission = Readmission::new(Arc::new(Electorate::new("voter")), MAX_LEASE, TIMEOUT);
         (readmission, context, polls)
     }

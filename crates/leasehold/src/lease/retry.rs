@@ -51,6 +51,11 @@ impl RetryState {
         self.ahead = Some(ahead);
     }
 
+    /// Returns the last holder that this waiter observed.
+    pub(super) fn holder(&self) -> Option<&Holder> {
+        self.holder.as_deref()
+    }
+
     /// Adds what another task of this client observed, where this one has no
     /// observation of its own.
     pub(super) fn fill_from(&mut self, holder: Holder, ahead: Option<u64>) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::report::Hold;
 use super::schedule::{deadline, first_renewal_at};
 use crate::backend::Capabilities;
 use crate::error::Loss;
@@ -33,6 +34,8 @@ pub(super) struct LeaseState {
     /// When the lease is first renewed. A fixed lease is renewed once if the
     /// server granted only a part of it.
     pub(super) first_renewal: BootInstant,
+    /// After which time a hold is reported as slow.
+    pub(super) slow_hold: Option<Duration>,
     /// When the lease must end, by `at_most`.
     max_hold_until: Option<BootInstant>,
     /// Until when other clients are kept out even after a release, by
@@ -55,6 +58,8 @@ pub(super) struct LeaseState {
     writes_hold_count: AtomicBool,
     /// Whether the lock was handed to a task that has not claimed it yet.
     unclaimed: AtomicBool,
+    /// The holder, from the report of its acquisition to that of its end.
+    hold: Mutex<Option<Hold>>,
 }
 
 /// A listener for the end of a lease in this process.
@@ -123,6 +128,7 @@ impl LeaseState {
             replica_ack: options.replica_ack,
             renewed: options.renewed,
             first_renewal,
+            slow_hold: options.slow_hold,
             max_hold_until: options.at_most.map(|at_most| start + at_most),
             keep_until: (!options.at_least.is_zero())
                 .then(|| BootInstant::now() + options.at_least),
@@ -134,6 +140,7 @@ impl LeaseState {
             entries: AtomicU32::new(0),
             writes_hold_count: AtomicBool::new(false),
             unclaimed: AtomicBool::new(false),
+            hold: Mutex::default(),
         }
     }
 
@@ -169,6 +176,20 @@ impl LeaseState {
 
     pub(super) fn is_unclaimed(&self) -> bool {
         self.unclaimed.load(Ordering::Acquire)
+    }
+
+    /// Sets the holder, or returns it after an offer that was not accepted.
+    pub(super) fn set_hold(&self, hold: Option<Hold>) {
+        *self.hold.lock() = hold;
+    }
+
+    /// Takes the holder out, to report the end of its hold.
+    pub(super) fn take_hold(&self) -> Option<Hold> {
+        self.hold.lock().take()
+    }
+
+    pub(super) fn hold(&self) -> Option<Hold> {
+        *self.hold.lock()
     }
 
     pub(super) fn is_valid(&self) -> bool {

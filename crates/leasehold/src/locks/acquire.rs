@@ -301,11 +301,12 @@ impl AcquireRequest {
         let Self {
             engine,
             kind,
-            options,
+            mut options,
             reentry,
         } = self;
         async move {
             let kind = kind?;
+            options.add_trace_parent();
             let guard = match reentry {
                 Some(reentry) => {
                     let entering = engine.enter(&reentry, &kind, &options);
@@ -324,11 +325,12 @@ impl AcquireRequest {
         let Self {
             engine,
             kind,
-            options,
+            mut options,
             reentry,
         } = self;
         async move {
             let kind = kind?;
+            options.add_trace_parent();
             let guard = match reentry {
                 Some(reentry) => {
                     let entering = engine.try_enter(&reentry, &kind, &options);

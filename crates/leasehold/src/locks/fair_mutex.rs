@@ -74,12 +74,14 @@ impl FairMutex {
     /// let guard = printer.lock().timeout(Duration::from_secs(60)).await?;
     /// # drop(guard); Ok(()) }
     /// ```
+    #[track_caller]
     pub fn lock(&self) -> Acquire {
         Acquire::new(self.handle.request())
     }
 
     /// Acquires the lock if it has no holder and no waiters; resolves to
     /// `Ok(None)` otherwise.
+    #[track_caller]
     pub fn try_lock(&self) -> TryAcquire {
         TryAcquire::new(self.handle.request())
     }
@@ -96,12 +98,13 @@ impl FairMutex {
     ///
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
     /// before the work completes.
-    pub async fn run<F, W>(&self, work: F) -> Result<W::Output, Error>
+    #[track_caller]
+    pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output, Error>>
     where
         F: FnOnce(Lease) -> W,
         W: Future,
     {
-        self.lock().run(work).await
+        self.lock().run(work)
     }
 
     /// Returns this client's position in the queue, or `None` if none of its

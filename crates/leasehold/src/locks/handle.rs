@@ -1,5 +1,6 @@
 //! The handle of a named lock, which every lock type wraps.
 
+use std::panic::Location;
 use std::sync::Arc;
 
 use super::acquire::AcquireRequest;
@@ -86,17 +87,22 @@ impl<K: Kind + ?Sized> Handle<K> {
     }
 
     /// Returns a request to acquire this lock.
+    #[track_caller]
     pub(super) fn request(&self) -> AcquireRequest {
         self.request_as(self.kind())
     }
 
     /// Returns a request to acquire this lock as `kind`, which can differ in
     /// the number of permits.
+    #[track_caller]
     pub(super) fn request_as(&self, kind: Result<Arc<K>, Error>) -> AcquireRequest {
         AcquireRequest {
             engine: self.engine.clone(),
             kind: kind.map(self.as_kind),
-            options: self.options.clone(),
+            options: AcquireOptions {
+                caller: Location::caller(),
+                ..self.options.clone()
+            },
             reentry: None,
         }
     }

@@ -116,6 +116,7 @@ impl Mutex {
     ///     .await?;
     /// # drop(guard); Ok(()) }
     /// ```
+    #[track_caller]
     pub fn lock(&self) -> Acquire {
         Acquire::new(self.request())
     }
@@ -134,6 +135,7 @@ impl Mutex {
     /// }
     /// # Ok(()) }
     /// ```
+    #[track_caller]
     pub fn try_lock(&self) -> TryAcquire {
         TryAcquire::new(self.request())
     }
@@ -167,12 +169,13 @@ impl Mutex {
     ///
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
     /// before the work completes.
-    pub async fn run<F, W>(&self, work: F) -> Result<W::Output, Error>
+    #[track_caller]
+    pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output, Error>>
     where
         F: FnOnce(Lease) -> W,
         W: Future,
     {
-        self.lock().run(work).await
+        self.lock().run(work)
     }
 
     /// Returns a handle that can acquire the lock again while it holds it.
@@ -195,6 +198,7 @@ impl Mutex {
         self.handle.holder().await
     }
 
+    #[track_caller]
     pub(super) fn request(&self) -> AcquireRequest {
         self.handle.request()
     }

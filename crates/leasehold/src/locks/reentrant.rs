@@ -49,16 +49,19 @@ impl<G> Reentrant<G> {
 
     /// Acquires the lock, waiting until it is free. Resolves immediately if
     /// this handle holds it.
+    #[track_caller]
     pub fn lock(&self) -> Acquire<G> {
         Acquire::guarded_by(self.request(), self.wrap)
     }
 
     /// Acquires the lock if it is free or held by this handle; resolves to
     /// `Ok(None)` otherwise.
+    #[track_caller]
     pub fn try_lock(&self) -> TryAcquire<G> {
         TryAcquire::guarded_by(self.request(), self.wrap)
     }
 
+    #[track_caller]
     fn request(&self) -> AcquireRequest {
         AcquireRequest {
             reentry: Some(self.reentry.clone()),

@@ -98,23 +98,27 @@ impl RwLock {
     ///
     /// Every task that waits to read has its own queue entry, and sends one
     /// heartbeat per second.
+    #[track_caller]
     pub fn read(&self) -> Acquire<Guard<Shared>> {
         Acquire::guarded_by(self.read.request(), Guard::shared)
     }
 
     /// Acquires the lock for reading if no writer holds it or waits for it;
     /// resolves to `Ok(None)` otherwise.
+    #[track_caller]
     pub fn try_read(&self) -> TryAcquire<Guard<Shared>> {
         TryAcquire::guarded_by(self.read.request(), Guard::shared)
     }
 
     /// Acquires the lock for writing, waiting in the queue until it is granted.
+    #[track_caller]
     pub fn write(&self) -> Acquire<WriteGuard> {
         Acquire::guarded_by(self.write.request(), WriteGuard::new)
     }
 
     /// Acquires the lock for writing if it has no holders and no waiters;
     /// resolves to `Ok(None)` otherwise.
+    #[track_caller]
     pub fn try_write(&self) -> TryAcquire<WriteGuard> {
         TryAcquire::guarded_by(self.write.request(), WriteGuard::new)
     }

@@ -86,6 +86,7 @@ impl Semaphore {
     /// let permit = downloads.acquire().await?;
     /// # drop(permit); Ok(()) }
     /// ```
+    #[track_caller]
     pub fn acquire(&self) -> Acquire<Guard<Shared>> {
         self.acquire_many(1)
     }
@@ -94,6 +95,7 @@ impl Semaphore {
     /// granted.
     ///
     /// Fails with [`Error::Invalid`] if `permits` is zero or exceeds the total.
+    #[track_caller]
     pub fn acquire_many(&self, permits: u32) -> Acquire<Guard<Shared>> {
         let request = self.handle.request_as(self.with_permits(permits));
         Acquire::guarded_by(request, Guard::shared)
@@ -101,12 +103,14 @@ impl Semaphore {
 
     /// Acquires one permit if it is available and no client waits; resolves to
     /// `Ok(None)` otherwise.
+    #[track_caller]
     pub fn try_acquire(&self) -> TryAcquire<Guard<Shared>> {
         self.try_acquire_many(1)
     }
 
     /// Acquires `permits` permits at once if they are available and no client
     /// waits; resolves to `Ok(None)` otherwise.
+    #[track_caller]
     pub fn try_acquire_many(&self, permits: u32) -> TryAcquire<Guard<Shared>> {
         let request = self.handle.request_as(self.with_permits(permits));
         TryAcquire::guarded_by(request, Guard::shared)

@@ -33,6 +33,9 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn slot(&self) -> Slot {
         self.keys().slot()
     }
+    /// Returns the kind in one word, for metrics; see
+    /// [`LockKind::label`](crate::LockKind::label).
+    fn label(&self) -> &'static str;
     /// Returns the value that the server stores for `owner`.
     fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue;
     /// Acquires the lock if it is free. With `want_ttl`, a busy reply includes

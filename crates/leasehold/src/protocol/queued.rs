@@ -255,6 +255,14 @@ impl Queued {
 }
 
 impl Kind for Queued {
+    fn label(&self) -> &'static str {
+        match self.params.kind {
+            "fair" => "fair_mutex",
+            "rw" => "rw_lock",
+            kind => kind,
+        }
+    }
+
     fn keys(&self) -> &dyn Keys {
         &*self.keys
     }

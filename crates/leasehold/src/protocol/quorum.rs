@@ -72,6 +72,10 @@ impl QuorumLock {
 
 /// Sends every call to all nodes.
 impl Kind for QuorumLock {
+    fn label(&self) -> &'static str {
+        "mutex"
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.keys
     }

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::info::Holder;
 use crate::owner::Owner;
+use crate::trace_parent;
 
 const VERSION: &str = "lh1";
 
@@ -136,14 +137,15 @@ fn read_fields(value: &str) -> Option<Holder> {
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     let pid = parts.next()?.parse().ok()?;
     let host = parts.next()?.to_owned();
-    let note = parts.next().filter(|note| !note.is_empty());
+    let (trace_parent, note) = trace_parent::split(parts.next().unwrap_or_default());
     Some(Holder {
         host: Some(host),
         pid: Some(pid),
         since: UNIX_EPOCH
             .checked_add(since)
             .or(Some(SystemTime::UNIX_EPOCH)),
-        note: note.map(str::to_owned),
+        note: (!note.is_empty()).then(|| note.to_owned()),
+        trace_parent: trace_parent.map(str::to_owned),
         released,
         ..Holder::default()
     })

@@ -44,6 +44,10 @@ impl SingleKey {
 }
 
 impl Kind for SingleKey {
+    fn label(&self) -> &'static str {
+        "mutex"
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.keys
     }

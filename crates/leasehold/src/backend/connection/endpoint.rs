@@ -12,6 +12,26 @@ use super::wire::{OnEvent, SocketReader, SocketWriter, Wire};
 use crate::backend::topology::{ServerAddress, ServerUrl};
 use crate::backend::{RequestError, ServerFacts};
 use crate::error::BoxError;
+use crate::observe::Observers;
+
+/// How a client connects to its servers.
+#[derive(Clone)]
+pub(crate) struct ConnectOptions {
+    /// The limit for connecting, authentication included.
+    pub(crate) timeout: Duration,
+    pub(crate) tls: Tls,
+    pub(crate) observers: Observers,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(2),
+            tls: Tls::default(),
+            observers: Observers::default(),
+        }
+    }
+}
 
 /// A server's address, with credentials, TLS settings and timeout.
 #[derive(Clone)]
@@ -19,21 +39,27 @@ pub(crate) struct Endpoint {
     url: ServerUrl,
     connector: Option<Connector>,
     connect_timeout: Duration,
+    observers: Observers,
 }
 
 impl Endpoint {
     /// Parses `url`.
-    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
+    pub(crate) fn new(url: &str, options: &ConnectOptions) -> Result<Self, BoxError> {
         let url = ServerUrl::parse(url)?;
         let connector = match url.address {
-            ServerAddress::Tcp { is_tls: true, .. } => Some(Connector::new(tls)?),
+            ServerAddress::Tcp { is_tls: true, .. } => Some(Connector::new(&options.tls)?),
             _ => None,
         };
         Ok(Self {
             url,
             connector,
-            connect_timeout,
+            connect_timeout: options.timeout,
+            observers: options.observers.clone(),
         })
+    }
+
+    pub(super) fn observers(&self) -> &Observers {
+        &self.observers
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
@@ -178,7 +204,7 @@ mod tests {
     #[test]
     fn debug_shows_address_without_password() {
         let url = "redis://user:secret@127.0.0.1:6380/3";
-        let endpoint = Endpoint::new(url, &Tls::default(), Duration::from_secs(1)).unwrap();
+        let endpoint = Endpoint::new(url, &ConnectOptions::default()).unwrap();
         assert_eq!(format!("{endpoint:?}"), "127.0.0.1:6380");
         assert_eq!(format!("{:?}", endpoint.at("::1", 7)), "[::1]:7");
     }

@@ -24,10 +24,9 @@ mod shared;
 mod tls;
 mod wire;
 
-pub(crate) use endpoint::Endpoint;
+pub(crate) use endpoint::{ConnectOptions, Endpoint};
 pub(crate) use handshake::Role;
 pub(crate) use matching::PushEvent;
 pub(crate) use node::NodeConnections;
 pub(crate) use pubsub::OnStateChange;
 pub(crate) use redis_connection::RedisConnection;
-pub(crate) use tls::Tls;

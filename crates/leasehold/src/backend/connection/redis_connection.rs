@@ -12,6 +12,8 @@ use crate::backend::{
     Batch, BoxFuture, Channel, Command, Connection, Reply, RequestError, ServerError,
     ServerErrorKind, ServerFacts,
 };
+use crate::observe::{ConnectionDown, ConnectionUp, Observers, RequestDone, RequestOutcome};
+use crate::time::BootInstant;
 
 /// An authenticated connection. Replies are matched and sealed, so a reply is
 /// never attributed to another request.
@@ -26,6 +28,7 @@ pub(crate) struct RedisConnection {
     /// How long the server may take to confirm a subscription change. Equal to
     /// the connect timeout, since reconnecting includes subscribing again.
     subscribe_timeout: Duration,
+    observers: Observers,
 }
 
 impl RedisConnection {
@@ -42,13 +45,19 @@ impl RedisConnection {
         let id = ID.fetch_add(1, Ordering::Relaxed);
         let on_event = Box::new(move |event| on_event(event, id));
         let (wire, facts) = endpoint.connect(name, role, on_event).await?;
+        let server = format!("{endpoint:?}");
+        let observers = endpoint.observers().clone();
+        if role != Role::Sentinel && !observers.is_empty() {
+            Uplink::report(server.clone(), &facts.version, &wire, observers.clone());
+        }
         Ok(Arc::new(Self {
             id,
-            server: format!("{endpoint:?}"),
+            server,
             host: endpoint.host(),
             facts: Arc::new(facts),
             wire,
             subscribe_timeout: endpoint.connect_timeout(),
+            observers,
         }))
     }
 
@@ -100,11 +109,31 @@ impl RedisConnection {
             }
             Ok(replies)
         };
-        let replies = self.with_timeout(timeout, exchange).await?;
+        let commands = batch.len();
+        let start = (!self.observers.is_empty()).then(BootInstant::now);
+        let outcome = self.with_timeout(timeout, exchange).await;
+        self.report_request(commands, start, outcome.is_ok());
+        let replies = outcome?;
         if replies.iter().any(is_demoted) {
             self.close();
         }
         Ok(replies)
+    }
+
+    fn report_request(&self, commands: usize, start: Option<BootInstant>, has_replied: bool) {
+        if let Some(start) = start {
+            let event = RequestDone {
+                server: &self.server,
+                commands,
+                elapsed: BootInstant::now().since(start),
+                outcome: match has_replied {
+                    true => RequestOutcome::Replied,
+                    false => RequestOutcome::Unknown,
+                },
+            };
+            self.observers
+                .notify(|observer| observer.request_done(&event));
+        }
     }
 
     /// Sends unknown scripts again, with their source.
@@ -207,6 +236,42 @@ impl Connection for RedisConnection {
         timeout: Duration,
     ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
         Box::pin(self.exchange(batch, timeout))
+    }
+}
+
+/// Reports the end of a connection when it is dropped, also with the runtime
+/// that owns the connection.
+struct Uplink {
+    server: String,
+    wire: Arc<Wire>,
+    observers: Observers,
+}
+
+impl Uplink {
+    /// Reports that a connection is established, and later that it is closed.
+    fn report(server: String, version: &str, wire: &Arc<Wire>, observers: Observers) {
+        let event = ConnectionUp {
+            server: &server,
+            version,
+        };
+        observers.notify(|observer| observer.connection_up(&event));
+        let uplink = Self {
+            server,
+            wire: wire.clone(),
+            observers,
+        };
+        tokio::spawn(async move { uplink.wire.closed().await });
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        let event = ConnectionDown {
+            server: &self.server,
+            reason: &self.wire.close_reason(),
+        };
+        self.observers
+            .notify(|observer| observer.connection_down(&event));
     }
 }
 

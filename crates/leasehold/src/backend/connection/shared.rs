@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
     use crate::backend::Command;
-    use crate::backend::connection::{Endpoint, Role, Tls};
+    use crate::backend::connection::{ConnectOptions, Endpoint, Role};
 
     /// Frames that a server never sends at this position.
     const UNEXPECTED: [&[u8]; 10] = [
@@ -252,7 +252,11 @@ mod tests {
             _ => Fault::None,
         });
         let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let endpoint = Endpoint::new(&url, &Tls::default(), Duration::from_millis(200)).unwrap();
+        let options = ConnectOptions {
+            timeout: Duration::from_millis(200),
+            ..ConnectOptions::default()
+        };
+        let endpoint = Endpoint::new(&url, &options).unwrap();
         let master = Master::Fixed(Arc::new(endpoint), Role::Master);
         let requests = Arc::new(SharedConnection::new(master));
         let total = i64::try_from(scaled(10_000)).unwrap();

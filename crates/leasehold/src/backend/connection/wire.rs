@@ -285,7 +285,7 @@ impl Wire {
         }
     }
 
-    fn close_reason(&self) -> Arc<str> {
+    pub(super) fn close_reason(&self) -> Arc<str> {
         let state = self.state.lock();
         state
             .close_reason

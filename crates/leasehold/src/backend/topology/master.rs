@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::sentinel::Sentinels;
 use crate::backend::RequestError;
-use crate::backend::connection::{Endpoint, PushEvent, RedisConnection, Role, Tls};
+use crate::backend::connection::{ConnectOptions, Endpoint, PushEvent, RedisConnection, Role};
 use crate::error::BoxError;
 
 /// A server at a fixed address, or the current master according to sentinels.
@@ -17,11 +17,11 @@ pub(crate) enum Master {
 
 impl Master {
     /// Parses `url`.
-    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
-        match Sentinels::new(url, tls, connect_timeout) {
+    pub(crate) fn new(url: &str, options: &ConnectOptions) -> Result<Self, BoxError> {
+        match Sentinels::new(url, options) {
             Some(sentinels) => sentinels.map(|sentinels| Self::Sentinel(sentinels, Role::Master)),
             None => {
-                let endpoint = Endpoint::new(url, tls, connect_timeout)?;
+                let endpoint = Endpoint::new(url, options)?;
                 Ok(Self::Fixed(Arc::new(endpoint), Role::Master))
             }
         }

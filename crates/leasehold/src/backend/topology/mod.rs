@@ -17,7 +17,7 @@ pub(crate) use master::Master;
 pub(crate) use url::{Credentials, ServerAddress, ServerUrl};
 
 use super::Backend;
-use super::connection::Tls;
+use super::connection::ConnectOptions;
 use crate::error::BoxError;
 use cluster::{Cluster, Seeds};
 use quorum::QuorumBackend;
@@ -31,10 +31,10 @@ pub(crate) enum Target {
 
 impl Target {
     /// Parses `url`.
-    pub(crate) fn new(url: &str, tls: &Tls, connect_timeout: Duration) -> Result<Self, BoxError> {
-        match Seeds::new(url, tls, connect_timeout) {
+    pub(crate) fn new(url: &str, options: &ConnectOptions) -> Result<Self, BoxError> {
+        match Seeds::new(url, options) {
             Some(seeds) => seeds.map(Self::Cluster),
-            None => Master::new(url, tls, connect_timeout).map(Self::Server),
+            None => Master::new(url, options).map(Self::Server),
         }
     }
 

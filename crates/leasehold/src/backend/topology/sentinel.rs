@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
 use super::url::SentinelUrl;
-use crate::backend::connection::{Endpoint, RedisConnection, Role, Tls};
+use crate::backend::connection::{ConnectOptions, Endpoint, RedisConnection, Role};
 use crate::backend::{Reply, RequestError};
 use crate::error::BoxError;
 use crate::rng;
@@ -83,14 +83,10 @@ impl Sentinels {
     /// sentinels' own credentials are
     /// `?sentinel_username=…&sentinel_password=…`. Returns `None` for another
     /// scheme.
-    pub(crate) fn new(
-        url: &str,
-        tls: &Tls,
-        connect_timeout: Duration,
-    ) -> Option<Result<Arc<Self>, BoxError>> {
+    pub(crate) fn new(url: &str, options: &ConnectOptions) -> Option<Result<Arc<Self>, BoxError>> {
         let (scheme, rest) = url.split_once("+sentinel://")?;
         let sentinels = SentinelUrl::parse(scheme, rest).and_then(|url| {
-            let endpoint = |url: &String| Endpoint::new(url, tls, connect_timeout);
+            let endpoint = |url: &String| Endpoint::new(url, options);
             let sentinel = |url: &String| {
                 endpoint(url).map(|endpoint| Sentinel {
                     endpoint,
@@ -104,7 +100,7 @@ impl Sentinels {
             Ok(Arc::new(Self {
                 group: url.group.into(),
                 member: endpoint(&url.member)?,
-                connect_timeout,
+                connect_timeout: options.timeout,
                 sentinels: Mutex::new(sentinels),
             }))
         });
@@ -353,7 +349,7 @@ mod tests {
     fn candidates() -> Candidates {
         let endpoint = |host: &str| {
             let url = format!("redis://{host}:1");
-            Endpoint::new(&url, &Tls::default(), Duration::from_secs(1)).unwrap()
+            Endpoint::new(&url, &ConnectOptions::default()).unwrap()
         };
         let servers = vec![
             (endpoint("a"), (2, 1)),

@@ -8,6 +8,7 @@ use super::cancel::PendingAcquire;
 use super::inbox::{Inbox, InboxSlot};
 use super::timers::EXPIRY_SLACK;
 use crate::lease::state::{LeaseState, Validity};
+use crate::time::BootInstant;
 
 /// A handle to the keeper of one client.
 #[derive(Clone, Default)]
@@ -45,6 +46,8 @@ impl Keeper {
                 .min(deadline.saturating_sub(EXPIRY_SLACK)),
             Validity::Ended(_) => state.first_renewal,
         };
+        let slow = state.slow_hold.map(|limit| BootInstant::now() + limit);
+        let due = slow.map_or(due, |slow| slow.min(due));
         self.inbox.add(state, due)
     }
 

@@ -6,6 +6,7 @@
 //! [`inbox`]; a message that can wait does not wake it.
 
 mod cancel;
+mod cleanup;
 mod handle;
 mod inbox;
 mod release;

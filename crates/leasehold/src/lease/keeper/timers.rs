@@ -20,7 +20,8 @@ pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(1);
 /// Fewer timers are never swept.
 const MIN_SWEEP: usize = 1024;
 
-/// Timers of all held leases: one for renewal and one for expiry each.
+/// Timers of all held leases: one for renewal and one for expiry each, and one
+/// for a slow hold if the client reports those.
 ///
 /// Timers of leases that have ended are dropped when they fire, or when the
 /// number of timers has doubled.
@@ -39,6 +40,8 @@ pub(super) enum TimerKind {
     Renew { failures: u32 },
     /// Check whether the deadline has passed.
     Expire,
+    /// Check whether the lock is held for too long.
+    SlowHold,
 }
 
 impl Timers {
@@ -50,6 +53,10 @@ impl Timers {
         if state.first_renewal < BootInstant::NEVER {
             let first = TimerKind::Renew { failures: 0 };
             self.push(state.first_renewal, state.clone(), first);
+        }
+        if let Some(limit) = state.slow_hold {
+            let due = BootInstant::now() + limit;
+            self.push(due, state.clone(), TimerKind::SlowHold);
         }
         self.schedule_expiry(deadline, state);
     }
@@ -104,9 +111,9 @@ impl Timers {
     pub(super) fn expedite(&mut self, value: &[u8], now: BootInstant) -> bool {
         let matches = |state: &LeaseState| *state.value == *value;
         let renewal = self.due.iter().find_map(|(due, timers)| {
-            let at = timers
-                .iter()
-                .position(|(state, kind)| *kind != TimerKind::Expire && matches(state))?;
+            let at = timers.iter().position(|(state, kind)| {
+                matches!(kind, TimerKind::Renew { .. }) && matches(state)
+            })?;
             Some((*due, at))
         });
         if let Some((due, at)) = renewal

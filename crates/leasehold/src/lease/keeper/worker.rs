@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 
 use super::cancel::cancel;
+use super::cleanup::Cleanups;
 use super::handle::{Keeper, KeeperInbox, KeeperMsg, Monitored};
 use super::inbox::Delivery;
 use super::release::release;
@@ -15,8 +16,10 @@ use super::renew::{Renewal, RenewalOutcome, renew, repair, set_hold_count};
 use super::timers::{EXPIRY_SLACK, TimerKind, Timers};
 use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
 use crate::error::Loss;
+use crate::lease::report::{check_slow_hold, report_loss};
 use crate::lease::schedule::next_renewal_at;
 use crate::lease::state::{EndReason, LeaseState, Validity};
+use crate::observe::{Observers, RenewalFailed, Renewed};
 use crate::options::margin;
 use crate::owner::Owner;
 use crate::protocol::{RenewReply, process_channel};
@@ -33,9 +36,14 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Keeper {
     /// Runs the keeper. Completes some time after the inbox is closed.
-    pub(crate) async fn work(self, backend: Arc<dyn Backend>, timeout: Duration) {
+    pub(crate) async fn work(
+        self,
+        backend: Arc<dyn Backend>,
+        timeout: Duration,
+        observers: Observers,
+    ) {
         let listening = listen_for_revocations(self.inbox.clone(), backend.clone());
-        let worker = Worker::new(self.inbox, backend, timeout);
+        let worker = Worker::new(self.inbox, backend, timeout, observers);
         tokio::select! {
             biased;
             () = worker.run() => {}
@@ -81,6 +89,8 @@ struct Worker {
     inbox: Arc<KeeperInbox>,
     backend: Arc<dyn Backend>,
     timeout: Duration,
+    observers: Observers,
+    cleanups: Cleanups,
     timers: Timers,
     /// Lock values of leases that may be revoked and await a renewal.
     suspects: Vec<Vec<u8>>,
@@ -93,11 +103,18 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(inbox: Arc<KeeperInbox>, backend: Arc<dyn Backend>, timeout: Duration) -> Self {
+    fn new(
+        inbox: Arc<KeeperInbox>,
+        backend: Arc<dyn Backend>,
+        timeout: Duration,
+        observers: Observers,
+    ) -> Self {
         Self {
             inbox,
             backend,
             timeout,
+            cleanups: Cleanups::new(observers.clone()),
+            observers,
             timers: Timers::default(),
             suspects: Vec::new(),
             monitored: Vec::new(),
@@ -178,8 +195,8 @@ impl Worker {
     fn accept(&mut self, message: KeeperMsg) {
         let (backend, timeout) = (self.backend.clone(), self.timeout);
         match message {
-            KeeperMsg::Release(state) => self.spawn(release(state, backend, timeout)),
-            KeeperMsg::Cancel(acquire) => self.spawn(cancel(acquire, backend, timeout)),
+            KeeperMsg::Release(state) => self.clean_up(release(state, backend, timeout)),
+            KeeperMsg::Cancel(acquire) => self.clean_up(cancel(acquire, backend, timeout)),
             KeeperMsg::SetHoldCount(state) => self.spawn(set_hold_count(state, backend, timeout)),
             KeeperMsg::Verify(value) => self.suspects.push(value),
             KeeperMsg::Monitor(queue) => self.monitored.push(queue),
@@ -197,6 +214,15 @@ impl Worker {
         self.jobs.spawn(async {
             job.await;
             Vec::new()
+        });
+    }
+
+    /// Runs a release or cancel.
+    fn clean_up(&mut self, job: impl Future<Output = ()> + Send + 'static) {
+        let cleanup = self.cleanups.start();
+        self.spawn(async {
+            job.await;
+            drop(cleanup);
         });
     }
 
@@ -224,7 +250,8 @@ impl Worker {
 
     fn end_for_shutdown(&mut self, state: Arc<LeaseState>) {
         if state.end(EndReason::Lost(Loss::ShutDown)) {
-            self.spawn(release(state, self.backend.clone(), self.timeout));
+            report_loss(&state, Loss::ShutDown, &self.observers);
+            self.clean_up(release(state, self.backend.clone(), self.timeout));
         }
     }
 
@@ -235,6 +262,7 @@ impl Worker {
         for (state, timer) in self.timers.take_due(now) {
             match timer {
                 TimerKind::Expire => self.check_deadline(state, now),
+                TimerKind::SlowHold => self.check_hold(state),
                 // A lock that a task received and did not claim is not renewed.
                 TimerKind::Renew { failures } if state.is_valid() && state.is_unclaimed() => {
                     let again = TimerKind::Renew { failures };
@@ -265,10 +293,21 @@ impl Worker {
             Validity::Valid { deadline } if deadline.saturating_sub(EXPIRY_SLACK) > now => {
                 self.timers.schedule_expiry(deadline, state);
             }
-            Validity::Valid { .. } if state.expire() => self.lose(state),
-            // The first check after the deadline has ended it.
-            Validity::Ended(EndReason::Lost(Loss::Expired | Loss::AtMost)) => self.lose(state),
-            _ => {}
+            Validity::Valid { .. } => {
+                state.expire();
+                self.lose(state);
+            }
+            Validity::Ended(_) => self.lose(state),
+        }
+    }
+
+    /// Warns once if the lock is held for too long.
+    fn check_hold(&mut self, state: Arc<LeaseState>) {
+        if let Some(limit) = state.slow_hold
+            && state.is_valid()
+            && let Some(again) = check_slow_hold(&state, limit)
+        {
+            self.timers.push(again, state, TimerKind::SlowHold);
         }
     }
 
@@ -276,13 +315,15 @@ impl Worker {
     /// reply may have been executed, and the lock would stay without a holder.
     /// The release waits until the margin is over, in which the holder stops.
     fn lose(&mut self, state: Arc<LeaseState>) {
-        tracing::warn!(
-            lock = state.kind.name(),
-            token = %state.token,
-            "lease lost at its deadline"
-        );
+        // The first check after the deadline may have ended it before.
+        let Validity::Ended(EndReason::Lost(loss @ (Loss::Expired | Loss::AtMost))) =
+            state.validity()
+        else {
+            return;
+        };
+        report_loss(&state, loss, &self.observers);
         let (backend, timeout) = (self.backend.clone(), self.timeout);
-        self.spawn(async move {
+        self.clean_up(async move {
             tokio::time::sleep(margin(state.lease) + state.lease / 10).await;
             release(state, backend, timeout).await;
         });
@@ -294,6 +335,7 @@ impl Worker {
             let state = renewal.state;
             match outcome.reply {
                 Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
+                    self.report_renewal(&state);
                     state.confirm(sent, renewal.lease, renewal.clamped);
                     if reply == RenewReply::OnMajority {
                         self.spawn(repair(state.clone(), self.backend.clone(), self.timeout));
@@ -306,20 +348,55 @@ impl Worker {
                 }
                 Ok(RenewReply::NotOwner) => {
                     if state.end(EndReason::Lost(Loss::Revoked)) {
-                        tracing::warn!(
-                            lock = state.kind.name(),
-                            token = %state.token,
-                            "lease revoked"
-                        );
+                        report_loss(&state, Loss::Revoked, &self.observers);
                     }
                 }
                 Err(error) => {
                     tracing::debug!(lock = state.kind.name(), %error, "renewal failed");
                     let failures = renewal.failures + 1;
+                    self.report_failed_renewal(&state, failures);
                     let due = BootInstant::now() + retry_pause(&state);
                     self.timers.push(due, state, TimerKind::Renew { failures });
                 }
             }
+        }
+    }
+}
+
+impl Worker {
+    fn report_renewal(&self, state: &LeaseState) {
+        if let Some(margin) = self.observed_margin(state) {
+            let event = Renewed {
+                name: state.kind.name(),
+                kind: state.kind.label(),
+                margin,
+                lease: state.lease,
+            };
+            self.observers.notify(|observer| observer.renewed(&event));
+        }
+    }
+
+    fn report_failed_renewal(&self, state: &LeaseState, failures: u32) {
+        if let Some(remaining) = self.observed_margin(state) {
+            let event = RenewalFailed {
+                name: state.kind.name(),
+                kind: state.kind.label(),
+                failures,
+                remaining,
+            };
+            self.observers
+                .notify(|observer| observer.renewal_failed(&event));
+        }
+    }
+
+    /// Returns the time until the deadline; `None` without observers, or once
+    /// the lease has ended.
+    fn observed_margin(&self, state: &LeaseState) -> Option<Duration> {
+        match state.validity() {
+            Validity::Valid { deadline } if !self.observers.is_empty() => {
+                Some(deadline.since(BootInstant::now()))
+            }
+            _ => None,
         }
     }
 }
@@ -353,7 +430,12 @@ mod tests {
         let kept = |batch: &Batch| vec![Reply::Int(1); batch.len()];
         let backend = Scripted::new(move |sent| (AT_ONCE, Ok(kept(sent.batch))));
         let keeper = Keeper::default();
-        let mut worker = Worker::new(keeper.inbox.clone(), backend, Duration::from_secs(1));
+        let mut worker = Worker::new(
+            keeper.inbox.clone(),
+            backend,
+            Duration::from_secs(1),
+            Observers::default(),
+        );
         let options = AcquireOptions::new(LEASE);
         let value = kind().value(&Owner::random(), 0, "");
         let granted = Granted::new(BootInstant::now(), LEASE);

@@ -13,6 +13,7 @@ use crate::backend::{Purpose, Reply};
 use crate::error::Error;
 use crate::lease::wait::queued::next_heartbeat_delay;
 use crate::lease::{Engine, Guard, Keeper, Limits};
+use crate::observe::Observers;
 use crate::options::{AcquireOptions, margin};
 use crate::protocol::{Counters, Keyspace, Kind, QueueParams, Queued};
 use crate::time::BootInstant;
@@ -39,12 +40,21 @@ fn kind() -> Arc<dyn Kind> {
 fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
     let keeper = Keeper::default();
     let request = Duration::from_secs(1);
-    tokio::spawn(keeper.clone().work(backend.clone(), request));
+    tokio::spawn(
+        keeper
+            .clone()
+            .work(backend.clone(), request, Observers::default()),
+    );
     let limits = Limits {
         request,
         outage: Duration::from_secs(10),
     };
-    Arc::new(Engine::new(backend.clone(), keeper, limits))
+    Arc::new(Engine::new(
+        backend.clone(),
+        keeper,
+        limits,
+        Observers::default(),
+    ))
 }
 
 fn acquire(engine: &Arc<Engine>, options: AcquireOptions) -> JoinHandle<Result<Guard, Error>> {

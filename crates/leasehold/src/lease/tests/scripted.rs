@@ -13,6 +13,7 @@ use crate::backend::{Batch, Purpose, Reply, RequestError};
 use crate::error::{Error, Loss};
 use crate::lease::state::{EndReason, Granted, LeaseState, Validity};
 use crate::lease::{Engine, Guard, Keeper, Limits, ReleaseOutcome};
+use crate::observe::Observers;
 use crate::options::{AcquireOptions, margin};
 use crate::owner::{Owner, Token};
 use crate::protocol::{Counters, Keyspace, Kind, SingleKey};
@@ -33,12 +34,21 @@ pub(in crate::lease) fn kind() -> Arc<dyn Kind> {
 /// Returns an engine whose keeper runs beside the test, on the paused clock.
 pub(in crate::lease) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
     let keeper = Keeper::default();
-    tokio::spawn(keeper.clone().work(backend.clone(), REQUEST));
+    tokio::spawn(
+        keeper
+            .clone()
+            .work(backend.clone(), REQUEST, Observers::default()),
+    );
     let limits = Limits {
         request: REQUEST,
         outage: Duration::from_secs(10),
     };
-    Arc::new(Engine::new(backend.clone(), keeper, limits))
+    Arc::new(Engine::new(
+        backend.clone(),
+        keeper,
+        limits,
+        Observers::default(),
+    ))
 }
 
 pub(super) async fn acquire(

@@ -16,6 +16,7 @@ use super::scripted::kind;
 use crate::backend::simulated::{LATE, World};
 use crate::error::Error;
 use crate::lease::{Engine, Guard, Keeper, Lease, Limits};
+use crate::observe::Observers;
 use crate::options::AcquireOptions;
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -63,10 +64,12 @@ fn process(world: &Arc<World>, holders: &Arc<Holders>, seed: u64) -> JoinSet<()>
     let backend = world.connect();
     let keeper = Keeper::default();
     let request = Duration::from_secs(1);
-    let work = keeper.clone().work(backend.clone(), request);
+    let work = keeper
+        .clone()
+        .work(backend.clone(), request, Observers::default());
     let outage = Duration::from_secs(10);
     let limits = Limits { request, outage };
-    let engine = Arc::new(Engine::new(backend, keeper, limits));
+    let engine = Arc::new(Engine::new(backend, keeper, limits, Observers::default()));
     for _ in 0..TASKS {
         let (world, holders, engine) = (world.clone(), holders.clone(), engine.clone());
         process.spawn(async move {

@@ -10,6 +10,7 @@ pub(super) mod local_queue;
 mod notified;
 pub(super) mod queued;
 mod registry;
+mod report;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +18,16 @@ use std::time::Duration;
 use self::grants::GrantRouter;
 use self::leader::{LeaderTurn, Turn, drive, turn};
 use self::registry::{Observed, Registration, WaiterRegistry};
+use self::report::AcquireReport;
 use super::attempt::{Attempt, attempt, attempt_through_splits};
 use super::context::{Context, error_of};
 use super::owned::OwnedLease;
 use super::retry::RetryState;
+use tracing::Instrument;
+
 use crate::backend::{RequestError, Slot};
 use crate::error::Error;
+use crate::observe::Refusal;
 use crate::options::AcquireOptions;
 use crate::protocol::{Kind, Notified, WaitStrategy};
 use crate::time::BootInstant;
@@ -50,10 +55,22 @@ impl Acquirer {
         options: &AcquireOptions,
     ) -> Result<Option<OwnedLease>, Error> {
         options.validate()?;
+        let report = AcquireReport::new(&self.context.observers, &**kind);
         match attempt_through_splits(&self.context, kind, options, false).await {
-            Ok(Attempt::Acquired(lease)) => Ok(Some(lease)),
-            Ok(Attempt::Busy(_) | Attempt::Split) => Ok(None),
-            Err(error) => Err(error_of(error, kind.name())),
+            Ok(Attempt::Acquired(lease)) => {
+                report.acquired(&lease);
+                lease.begin_hold(options.caller);
+                Ok(Some(lease))
+            }
+            Ok(Attempt::Busy(_) | Attempt::Split) => {
+                report.refused(Refusal::Busy);
+                Ok(None)
+            }
+            Err(error) => {
+                let error = error_of(error, kind.name());
+                report.refused(Refusal::Failed(&error));
+                Err(error)
+            }
         }
     }
 
@@ -66,21 +83,23 @@ impl Acquirer {
         options.validate()?;
         let start = BootInstant::now();
         let mut retry = RetryState::new(self.context.limits.outage);
+        let mut report = AcquireReport::new(&self.context.observers, &**kind);
         // `None` when the timeout has elapsed.
         let outcome = match options.timeout {
             Some(Duration::ZERO) => Box::pin(self.acquire_at_once(kind, options, &mut retry))
                 .await
                 .transpose(),
             Some(limit) => {
-                let acquiring = self.acquire_without_timeout(kind, options, &mut retry);
+                let acquiring =
+                    self.acquire_without_timeout(kind, options, &mut retry, &mut report);
                 Box::pin(tokio::time::timeout(limit, acquiring)).await.ok()
             }
             None => Some(
-                self.acquire_without_timeout(kind, options, &mut retry)
+                self.acquire_without_timeout(kind, options, &mut retry, &mut report)
                     .await,
             ),
         };
-        match outcome {
+        let outcome = match outcome {
             Some(outcome) => outcome.map_err(|error| error_of(error, kind.name())),
             None => {
                 // A task that never led has observed no holder; the leader has.
@@ -89,7 +108,12 @@ impl Acquirer {
                 }
                 Err(retry.into_error(kind.name(), BootInstant::now().since(start)))
             }
+        };
+        report.finish(&outcome);
+        if let Ok(lease) = &outcome {
+            lease.begin_hold(options.caller);
         }
+        outcome
     }
 
     /// Attempts with a timeout of zero; `None` if the lock is busy.
@@ -114,6 +138,7 @@ impl Acquirer {
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
         retry: &mut RetryState,
+        report: &mut AcquireReport<'_>,
     ) -> Result<OwnedLease, RequestError> {
         // If other tasks of this client already wait, an attempt would only
         // cost the server.
@@ -128,8 +153,20 @@ impl Acquirer {
             }
             registration = key.map(|key| self.registry.register(key));
         }
+        let span = match retry.holder() {
+            Some(holder) => report.wait_started(Some(holder)),
+            // This task joined others; their leader has observed the holder.
+            None => {
+                let observed = self.last_observed(&**kind);
+                report.wait_started(observed.as_ref().map(|observed| &observed.holder))
+            }
+        };
         // Boxed, since its state is large and most acquires end before.
-        Box::pin(self.wait(kind, options, registration, retry)).await
+        Box::pin(
+            self.wait(kind, options, registration, retry)
+                .instrument(span),
+        )
+        .await
     }
 
     /// Waits in the local queue, if the kind has one, and then for the server.

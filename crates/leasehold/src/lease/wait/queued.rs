@@ -146,6 +146,7 @@ impl WaitContext<'_> {
     }
 
     fn on_queued(&mut self, ahead: u64, ticket: Option<u64>, holder: Holder) {
+        tracing::Span::current().record("lock.position", ahead + 1);
         *self.ticket() = ticket.or(*self.ticket());
         if let Some(turn) = &self.turn {
             turn.record_holder(&holder, Some(ahead));

@@ -90,12 +90,14 @@ impl<G> RLock<G> {
     /// The lease is renewed unless it is [fixed](Acquire::fixed_lease). A
     /// [note](Acquire::note) is not stored, because Redisson's data has no
     /// field for it.
+    #[track_caller]
     pub fn lock(&self) -> Acquire<G> {
         Acquire::guarded_by(self.handle.request(), self.wrap)
     }
 
     /// Acquires the lock if it is free; resolves to `Ok(None)` if another owner
     /// holds it.
+    #[track_caller]
     pub fn try_lock(&self) -> TryAcquire<G> {
         TryAcquire::guarded_by(self.handle.request(), self.wrap)
     }
@@ -112,13 +114,14 @@ impl<G> RLock<G> {
     ///
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
     /// before the work completes.
-    pub async fn run<R, W>(&self, work: R) -> Result<W::Output, Error>
+    #[track_caller]
+    pub fn run<R, W>(&self, work: R) -> impl Future<Output = Result<W::Output, Error>>
     where
         G: GuardType,
         R: FnOnce(Lease<G::Fencing>) -> W,
         W: Future,
     {
-        self.lock().run(work).await
+        self.lock().run(work)
     }
 
     /// Returns a handle that can acquire the lock again while it holds it.

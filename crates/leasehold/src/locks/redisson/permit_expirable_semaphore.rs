@@ -39,6 +39,7 @@ impl RPermitExpirableSemaphore {
 
     /// Acquires `permits` permits, from 1 to 1000, waiting until they are
     /// available.
+    #[track_caller]
     pub fn acquire(&self, permits: u32) -> Acquire<Guard<Unfenced>> {
         Acquire::guarded_by(
             self.handle.request_as(self.with_permits(permits)),
@@ -48,6 +49,7 @@ impl RPermitExpirableSemaphore {
 
     /// Acquires `permits` permits, from 1 to 1000, if they are available;
     /// resolves to `Ok(None)` otherwise.
+    #[track_caller]
     pub fn try_acquire(&self, permits: u32) -> TryAcquire<Guard<Unfenced>> {
         TryAcquire::guarded_by(
             self.handle.request_as(self.with_permits(permits)),

@@ -41,8 +41,11 @@ impl RSemaphore {
         let kind = context.naming.object(name).map(SemaphoreCalls::new);
         // Permits do not expire: the lease is the longest possible, and is not
         // renewed.
-        let mut options = AcquireOptions::new(MAX_LEASE);
-        options.renewed = false;
+        let options = AcquireOptions {
+            renewed: false,
+            slow_hold: context.options.slow_hold,
+            ..AcquireOptions::new(MAX_LEASE)
+        };
         Self {
             handle: Handle::new(context.engine.clone(), name, kind, &options),
         }
@@ -55,6 +58,7 @@ impl RSemaphore {
     }
 
     /// Acquires `permits` permits, waiting until they are available.
+    #[track_caller]
     pub fn acquire(&self, permits: u32) -> Acquire<PermitGuard> {
         let request = self.handle.request_as(self.with_permits(permits));
         Acquire::guarded_by(request, PermitGuard::new)
@@ -62,6 +66,7 @@ impl RSemaphore {
 
     /// Acquires `permits` permits if they are available; resolves to `Ok(None)`
     /// otherwise.
+    #[track_caller]
     pub fn try_acquire(&self, permits: u32) -> TryAcquire<PermitGuard> {
         let request = self.handle.request_as(self.with_permits(permits));
         TryAcquire::guarded_by(request, PermitGuard::new)

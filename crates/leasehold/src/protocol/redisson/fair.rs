@@ -85,6 +85,10 @@ impl FairLockCalls {
 }
 
 impl Kind for FairLockCalls {
+    fn label(&self) -> &'static str {
+        "redisson_fair_lock"
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

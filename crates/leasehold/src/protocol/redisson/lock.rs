@@ -70,6 +70,10 @@ pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<RenewRepl
 }
 
 impl Kind for LockCalls {
+    fn label(&self) -> &'static str {
+        "redisson_lock"
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

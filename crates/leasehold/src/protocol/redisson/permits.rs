@@ -85,6 +85,10 @@ impl ExpirableCalls {
 }
 
 impl Kind for ExpirableCalls {
+    fn label(&self) -> &'static str {
+        "redisson_permit_expirable_semaphore"
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

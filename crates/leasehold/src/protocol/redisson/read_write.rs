@@ -104,6 +104,10 @@ impl ReadWriteCalls {
 /// Uses the owner as the value, also for a writer. The hash tells readers from
 /// writers, because a writer can become a reader.
 impl Kind for ReadWriteCalls {
+    fn label(&self) -> &'static str {
+        "redisson_read_write_lock"
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

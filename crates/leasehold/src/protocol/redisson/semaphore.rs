@@ -88,6 +88,10 @@ impl SemaphoreCalls {
 
 /// Renews nothing: permits belong to their holder until it releases them.
 impl Kind for SemaphoreCalls {
+    fn label(&self) -> &'static str {
+        "redisson_semaphore"
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::url::cluster_urls;
-use crate::backend::connection::{Endpoint, RedisConnection, Tls};
+use crate::backend::connection::{ConnectOptions, Endpoint, RedisConnection};
 use crate::backend::{
     Backend, Backoff, BoxFuture, Channel, Connection, Listener, Purpose, RequestError, Slot,
     Subscription,
@@ -52,13 +52,9 @@ pub(crate) struct Seeds(Vec<Endpoint>);
 impl Seeds {
     /// Parses `redis+cluster://user:password@host:port,host:port`. Returns
     /// `None` for another scheme.
-    pub(crate) fn new(
-        url: &str,
-        tls: &Tls,
-        connect_timeout: Duration,
-    ) -> Option<Result<Self, BoxError>> {
+    pub(crate) fn new(url: &str, options: &ConnectOptions) -> Option<Result<Self, BoxError>> {
         let (scheme, rest) = url.split_once("+cluster://")?;
-        let seed = |url: &String| Endpoint::new(url, tls, connect_timeout);
+        let seed = |url: &String| Endpoint::new(url, options);
         let seeds = cluster_urls(scheme, rest).and_then(|urls| urls.iter().map(seed).collect());
         Some(seeds.map(Self))
     }

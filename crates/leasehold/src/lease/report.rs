@@ -1,0 +1,105 @@
+//! Reports to observers and to the log: who holds a lease, and how the hold
+//! ended.
+//!
+//! A [`Hold`] is in its lease from the report of the acquisition on. The report
+//! of the end takes it out, so a hold ends once (invariant 1 of
+//! [`observe`](crate::observe)), although a release and a loss can race.
+
+use std::panic::Location;
+use std::time::Duration;
+
+use super::state::LeaseState;
+use crate::error::Loss;
+use crate::observe::{HandedOff, Lost, Observers, Released};
+use crate::owner::Token;
+use crate::time::BootInstant;
+
+/// One holder of a lease. A lease has several in a row by local hand-off.
+#[derive(Clone, Copy)]
+pub(super) struct Hold {
+    pub(super) since: BootInstant,
+    pub(super) token: Token,
+    /// Where the holder asked for the lock.
+    pub(super) caller: &'static Location<'static>,
+}
+
+impl Hold {
+    fn age(&self) -> Duration {
+        BootInstant::now().since(self.since)
+    }
+}
+
+/// Reports that the holder released the lock.
+pub(super) fn report_release(state: &LeaseState, observers: &Observers) {
+    if let Some(hold) = state.take_hold()
+        && !observers.is_empty()
+    {
+        let event = Released {
+            name: state.kind.name(),
+            kind: state.kind.label(),
+            held: hold.age(),
+        };
+        observers.notify(|observer| observer.released(&event));
+    }
+}
+
+/// Reports that `hold` passed the lock to another task.
+pub(super) fn report_handoff(state: &LeaseState, hold: Option<Hold>, observers: &Observers) {
+    if let Some(hold) = hold
+        && !observers.is_empty()
+    {
+        let event = HandedOff {
+            name: state.kind.name(),
+            kind: state.kind.label(),
+            held: hold.age(),
+        };
+        observers.notify(|observer| observer.handed_off(&event));
+    }
+}
+
+/// Reports that the holder lost the lock.
+pub(super) fn report_loss(state: &LeaseState, loss: Loss, observers: &Observers) {
+    let Some(hold) = state.take_hold() else {
+        return;
+    };
+    let (name, held) = (state.kind.name(), hold.age());
+    if loss != Loss::ShutDown {
+        tracing::warn!(
+            lock = name,
+            token = %hold.token,
+            caller = %hold.caller,
+            ?held,
+            cause = %loss,
+            "lease lost"
+        );
+    }
+    let event = Lost {
+        name,
+        kind: state.kind.label(),
+        held,
+        loss,
+        caller: hold.caller,
+    };
+    observers.notify(|observer| observer.lost(&event));
+}
+
+/// Warns that the holder has held the lock for longer than `limit`. Returns
+/// when to check again; `None` after the warning.
+pub(super) fn check_slow_hold(state: &LeaseState, limit: Duration) -> Option<BootInstant> {
+    match state.hold() {
+        Some(hold) if hold.age() < limit => Some(hold.since + limit),
+        Some(hold) => {
+            tracing::warn!(
+                lock = state.kind.name(),
+                token = %hold.token,
+                caller = %hold.caller,
+                held = ?hold.age(),
+                ?limit,
+                "slow hold"
+            );
+            None
+        }
+        // A task that received the lock has not claimed it yet.
+        None => Some(BootInstant::now() + limit),
+    }
+}

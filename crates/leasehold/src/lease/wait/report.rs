@@ -1,0 +1,152 @@
+//! Reports how an acquire proceeds: to observers, and as the span
+//! `leasehold.wait`.
+//!
+//! The span exists only while the caller waits, because a span for each
+//! uncontended acquire would hide the ones that matter.
+
+use tracing::field::{Empty, display};
+use tracing::{Span, debug_span};
+
+use crate::error::Error;
+use crate::info::Holder;
+use crate::lease::owned::OwnedLease;
+use crate::observe::{Acquired, Observers, Refusal, Refused, WaitEnded, WaitStarted};
+use crate::owner::Token;
+use crate::protocol::Kind;
+use crate::time::BootInstant;
+use crate::trace_parent::trace_id;
+
+/// The report of one acquire. Dropping it reports that the caller cancelled.
+pub(super) struct AcquireReport<'a> {
+    observers: &'a Observers,
+    kind: &'a dyn Kind,
+    /// When the acquire started; `None` without observers.
+    start: Option<BootInstant>,
+    /// The span of the wait, from its start on.
+    wait: Option<Span>,
+    is_complete: bool,
+}
+
+impl<'a> AcquireReport<'a> {
+    pub(super) fn new(observers: &'a Observers, kind: &'a dyn Kind) -> Self {
+        Self {
+            observers,
+            kind,
+            start: (!observers.is_empty()).then(BootInstant::now),
+            wait: None,
+            is_complete: false,
+        }
+    }
+
+    /// Reports that the caller waits for `holder`. Returns the span of the
+    /// wait.
+    pub(super) fn wait_started(&mut self, holder: Option<&Holder>) -> Span {
+        let trace = holder.and_then(|holder| holder.trace_parent.as_deref());
+        let span = debug_span!(
+            target: "leasehold",
+            "leasehold.wait",
+            lock.name = self.kind.name(),
+            lock.kind = self.kind.label(),
+            lock.position = Empty,
+            lock.holder.host = holder.and_then(|holder| holder.host.as_deref()),
+            lock.holder.pid = holder.and_then(|holder| holder.pid),
+            lock.holder.trace_id = trace.map(trace_id),
+            lock.outcome = Empty,
+            lock.token = Empty,
+            otel.status_code = Empty,
+        );
+        let event = WaitStarted {
+            name: self.kind.name(),
+            kind: self.kind.label(),
+            holder,
+        };
+        // Inside the span, so that an observer can link it.
+        span.in_scope(|| {
+            self.observers
+                .notify(|observer| observer.wait_started(&event));
+        });
+        self.wait = Some(span.clone());
+        span
+    }
+
+    /// Reports the outcome of an acquire that waits.
+    pub(super) fn finish(self, outcome: &Result<OwnedLease, Error>) {
+        match outcome {
+            Ok(lease) => self.acquired(lease),
+            Err(Error::Timeout { .. }) => self.refused(Refusal::TimedOut),
+            Err(error) => self.refused(Refusal::Failed(error)),
+        }
+    }
+
+    pub(super) fn acquired(mut self, lease: &OwnedLease) {
+        let token = lease.token();
+        self.end_wait("acquired", token);
+        if let Some(start) = self.start {
+            let event = Acquired {
+                name: self.kind.name(),
+                kind: self.kind.label(),
+                elapsed: BootInstant::now().since(start),
+                contended: self.wait.is_some(),
+                token,
+            };
+            self.observers.notify(|observer| observer.acquired(&event));
+        }
+        self.is_complete = true;
+    }
+
+    pub(super) fn refused(mut self, reason: Refusal<'_>) {
+        self.report_refusal(reason);
+        self.is_complete = true;
+    }
+
+    fn report_refusal(&self, reason: Refusal<'_>) {
+        self.end_wait(word(reason), None);
+        if let Some(span) = &self.wait {
+            span.record("otel.status_code", "ERROR");
+        }
+        if let Some(start) = self.start {
+            let event = Refused {
+                name: self.kind.name(),
+                kind: self.kind.label(),
+                elapsed: BootInstant::now().since(start),
+                contended: self.wait.is_some(),
+                reason,
+            };
+            self.observers.notify(|observer| observer.refused(&event));
+        }
+    }
+
+    fn end_wait(&self, outcome: &'static str, token: Option<Token>) {
+        let Some(span) = &self.wait else {
+            return;
+        };
+        span.record("lock.outcome", outcome);
+        if let Some(token) = token {
+            span.record("lock.token", display(token));
+        }
+        let event = WaitEnded {
+            name: self.kind.name(),
+            kind: self.kind.label(),
+        };
+        self.observers
+            .notify(|observer| observer.wait_ended(&event));
+    }
+}
+
+impl Drop for AcquireReport<'_> {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.report_refusal(Refusal::Cancelled);
+        }
+    }
+}
+
+/// Returns the outcome in one word, for the span.
+fn word(reason: Refusal<'_>) -> &'static str {
+    match reason {
+        Refusal::Busy => "busy",
+        Refusal::TimedOut => "timeout",
+        Refusal::Cancelled => "cancelled",
+        Refusal::Failed(_) => "error",
+    }
+}
