@@ -25,7 +25,7 @@
 //!
 //! impl Observer for PageTheOperator {
 //!     fn lost(&self, event: &Lost<'_>) {
-//!         eprintln!("{} lost after {:?}: {}", event.name, event.held, event.loss);
+//!         eprintln!("{} lost: {}", event.name, event.loss);
 //!     }
 //! }
 //!

@@ -5,29 +5,12 @@
 //! of the end takes it out, so a hold ends once (invariant 1 of
 //! [`observe`](crate::observe)), although a release and a loss can race.
 
-use std::panic::Location;
 use std::time::Duration;
 
-use super::state::LeaseState;
+use super::state::{Hold, LeaseState};
 use crate::error::Loss;
 use crate::observe::{HandedOff, Lost, Observers, Released};
-use crate::owner::Token;
 use crate::time::BootInstant;
-
-/// One holder of a lease. A lease has several in a row by local hand-off.
-#[derive(Clone, Copy)]
-pub(super) struct Hold {
-    pub(super) since: BootInstant,
-    pub(super) token: Token,
-    /// Where the holder asked for the lock.
-    pub(super) caller: &'static Location<'static>,
-}
-
-impl Hold {
-    fn age(&self) -> Duration {
-        BootInstant::now().since(self.since)
-    }
-}
 
 /// Reports that the holder released the lock.
 pub(super) fn report_release(state: &LeaseState, observers: &Observers) {

@@ -4,13 +4,13 @@
 //! the reason why it ended. Loss is therefore permanent (invariant 3) by
 //! compare-and-swap, and a check needs no lock and no task.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::report::Hold;
 use super::schedule::{deadline, first_renewal_at};
 use crate::backend::Capabilities;
 use crate::error::Loss;
@@ -60,6 +60,21 @@ pub(super) struct LeaseState {
     unclaimed: AtomicBool,
     /// The holder, from the report of its acquisition to that of its end.
     hold: Mutex<Option<Hold>>,
+}
+
+/// One holder of a lease. A lease has several in a row by local hand-off.
+#[derive(Clone, Copy)]
+pub(super) struct Hold {
+    pub(super) since: BootInstant,
+    pub(super) token: Token,
+    /// Where the holder asked for the lock.
+    pub(super) caller: &'static Location<'static>,
+}
+
+impl Hold {
+    pub(super) fn age(&self) -> Duration {
+        BootInstant::now().since(self.since)
+    }
 }
 
 /// A listener for the end of a lease in this process.

@@ -5,6 +5,7 @@ mod inspect;
 mod latch;
 mod multi_lock;
 mod mutex;
+mod observe;
 mod outcomes;
 mod readme;
 mod redisson;

@@ -1,13 +1,12 @@
 //! The README's first example runs as printed, and no output contains secrets.
 
-use std::io::Write;
 use std::net::TcpListener;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, Error};
 use testkit::{Fault, Flavor, Proxy, Setup};
 
+use crate::support::log::{log, log_line, start_log};
 use crate::support::{
     PASSWORD, README, SHORT, builder_at, eventually, key, name, run, server, url_at,
 };
@@ -77,31 +76,9 @@ fn example(name: &str) -> std::process::Command {
     cargo
 }
 
-/// Everything that was logged.
-#[derive(Clone, Default)]
-struct Logged(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Logged {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn passwords_and_owners_are_never_shown() {
-    let logged = Logged::default();
-    let writer = logged.clone();
-    // For all threads of this binary, so that the logs of other tests are
-    // searched as well.
-    tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .init();
+    start_log();
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
@@ -143,20 +120,15 @@ fn passwords_and_owners_are_never_shown() {
         show(&client.mutex("away").lock().timeout(SHORT).await);
         show(&guard.release().await);
         eventually("the keeper gives up on the release", || {
-            let logged = logged.0.lock().unwrap();
-            let logged = String::from_utf8_lossy(&logged);
-            let mut lines = logged.lines();
             let name = format!("{:?}", mutex.name());
-            lines.any(|line| line.contains("release failed") && line.contains(&name))
+            log_line(&["release failed", &name]).is_some()
         })
         .await;
         let error: Result<(), Error> = Err(Error::ShutDown);
         show(&error);
-        shown.push_str(&String::from_utf8_lossy(&logged.0.lock().unwrap()));
-        assert!(
-            shown.contains("lease lost at its deadline"),
-            "the log is empty"
-        );
+        // The logs of other tests of this process are searched as well.
+        shown.push_str(&log());
+        assert!(shown.contains("lease lost"), "the log is empty");
         assert_eq!(owner.len(), 32);
         for secret in [PASSWORD, &owner] {
             assert!(!shown.contains(secret), "the output contains a secret");

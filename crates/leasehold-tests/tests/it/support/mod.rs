@@ -3,6 +3,7 @@
 pub(crate) mod contract;
 pub(crate) mod deployment;
 pub(crate) mod inspection;
+pub(crate) mod log;
 pub(crate) mod redisson;
 pub(crate) mod worker;
 
