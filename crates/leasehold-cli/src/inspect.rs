@@ -134,6 +134,11 @@ fn details(lock: &LockInfo, colors: bool) -> String {
     });
     let columns = ["HOLDER", "HELD", "LEASE", "CONNECTED", "NOTE"];
     text += &Table::new(&columns, colors).into_text(holders.collect());
+    for holder in &lock.holders {
+        if let Some(parent) = &holder.trace_parent {
+            text += &format!("trace of {}: {}\n", holder_name(holder), printable(parent));
+        }
+    }
     match lock.waiters.is_empty() {
         true => text += &format!("{}\n", unlisted_waiters(lock)),
         false => text += &format!("\n{}", waiter_table(lock, colors)),

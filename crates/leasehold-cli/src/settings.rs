@@ -71,7 +71,8 @@ macro_rules! configured {
         if let Some(name) = &settings.tls_name {
             builder = builder.tls_name(name);
         }
-        builder
+        // Tools that trace a script pass their trace on in this variable.
+        builder.trace_parent(|| std::env::var("TRACEPARENT").ok())
     }};
 }
 

@@ -45,6 +45,26 @@ fn show_reports_holder_waiters_and_connection() {
 }
 
 #[test]
+fn show_prints_the_trace_of_the_holder() {
+    let harness = Harness::new();
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let _holder = harness
+        .leasehold("run --note import job")
+        .configure(|command| command.env("TRACEPARENT", parent))
+        .start_holding(&harness);
+    let shown = harness.leasehold("show job").run().expect_code(0).stdout;
+    assert!(
+        shown.contains(parent) && shown.contains("import"),
+        "{shown}"
+    );
+    let json = harness.leasehold("show --json job").run().stdout;
+    let field = format!(r#""trace_parent":"{parent}""#);
+    assert!(json.contains(&field), "{json}");
+    let listed = harness.leasehold("ls").run().expect_code(0).stdout;
+    assert!(!listed.contains("traceparent"), "{listed}");
+}
+
+#[test]
 fn released_lock_shows_held_until_and_can_be_freed() {
     let harness = Harness::new();
     for kind in ["", "--fair"] {
