@@ -9,8 +9,8 @@ use leasehold::{Client, Error, LockInfo, LockKind};
 
 use crate::duration;
 
-/// The kinds that are exported even if no lock of the kind exists. The names are
-/// those of the JSON output.
+/// The kinds that are exported even if no lock of the kind exists. The JSON
+/// output uses the same names.
 const KINDS: [&str; 9] = [
     "mutex",
     "fair_mutex",
@@ -97,7 +97,7 @@ impl Inspection {
 
     fn add_named(&mut self, name: &str, lock: Option<&LockInfo>) {
         let named = NamedLock {
-            kind: lock.map(kind_of),
+            kind: lock.map(|lock| kind_name(lock.kind)),
             gauges: lock.map_or(Gauges::NONE, Gauges::of),
         };
         if let Some(kind) = named.kind {
@@ -107,7 +107,7 @@ impl Inspection {
     }
 
     fn add_other(&mut self, lock: &LockInfo) {
-        let kind = kind_of(lock);
+        let kind = kind_name(lock.kind);
         *self.counts.entry(kind).or_default() += 1;
         let gauges = Gauges::of(lock);
         let sum = self.others.entry(kind);
@@ -167,8 +167,8 @@ async fn with_all_holders(client: &Client, lock: LockInfo) -> Result<Option<Lock
     }
 }
 
-fn kind_of(lock: &LockInfo) -> &'static str {
-    match lock.kind {
+fn kind_name(kind: LockKind) -> &'static str {
+    match kind {
         LockKind::Mutex => "mutex",
         LockKind::FairMutex => "fair_mutex",
         LockKind::Semaphore { .. } => "semaphore",
@@ -186,6 +186,27 @@ fn kind_of(lock: &LockInfo) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kind_names_are_those_of_json() {
+        let (used, permits) = (1, 3);
+        let kinds = [
+            LockKind::Mutex,
+            LockKind::FairMutex,
+            LockKind::Semaphore { used, permits },
+            LockKind::RwLock,
+            LockKind::Latch { remaining: 1 },
+            LockKind::RedissonLock,
+            LockKind::RedissonFairLock,
+            LockKind::RedissonReadWriteLock,
+            LockKind::Foreign,
+        ];
+        assert_eq!(kinds.map(kind_name), KINDS);
+        for kind in kinds {
+            let json = serde_json::to_value(kind).expect("JSON");
+            assert_eq!(json["kind"], kind_name(kind));
+        }
+    }
 
     #[test]
     fn sum_ignores_unknown_values() {

@@ -289,6 +289,7 @@ fn listener_survives_an_outage_of_the_server() {
         eventually("the inspection fails", || !succeeds(address));
         let failed = scrape(address);
         failed.check();
+        failed.assert("leasehold_export_success", 0.0);
         failed.assert(r#"leasehold_lock_holders{lock="job"}"#, None);
         harness.server.restart();
         eventually("the inspection succeeds", || succeeds(address));
