@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{duration, exit};
@@ -321,7 +322,7 @@ pub(crate) enum SortKey {
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
     /// Export the lock NAME separately, even if it is free; can be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) lock: Vec<String>,
     /// Serve http://ADDR/metrics, as in 127.0.0.1:18379, instead of printing
     #[arg(long, value_name = "ADDR")]

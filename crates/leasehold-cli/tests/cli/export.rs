@@ -195,6 +195,11 @@ fn failed_export_prints_nothing() {
     let wrong = harness.leasehold("export --lock list").run();
     let wrong = wrong.expect_code(64).expect_stderr("`list`");
     assert_eq!(wrong.stdout, "");
+    let unnamed = harness.leasehold("export --listen 127.0.0.1:0 --lock=");
+    unnamed.run().expect_code(64).expect_stderr("--lock");
+    let url = format!("redis://unknown:x@127.0.0.1:{}", harness.server.port());
+    let denied = harness.leasehold_with_url(&url, "export --listen 127.0.0.1:0");
+    denied.run().expect_code(77);
     harness.server.kill();
     let failed = harness.leasehold("export").run().expect_code(69);
     assert_eq!(failed.stdout, "");
