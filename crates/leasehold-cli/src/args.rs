@@ -1,9 +1,11 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{duration, exit};
@@ -77,6 +79,9 @@ pub(crate) enum Command {
     Queue(NameArgs),
     /// Watch locks on a full screen
     Top(TopArgs),
+    /// Print metrics of locks for Prometheus, or serve them
+    #[command(after_long_help = EXPORT_HELP)]
+    Export(ExportArgs),
     /// Revoke a lock from its holder, and notify the holder
     Release(ReleaseArgs),
     /// Wait until a lock is free
@@ -134,6 +139,27 @@ Environment of the command:
   LEASEHOLD_MODE      `shared` for a reader or a permit, otherwise `exclusive`
   LEASEHOLD_OWNER     holder of the lock: HOST:PID
   LEASEHOLD_DEADLINE  end of the lease unless it is renewed, in ms since 1970";
+
+const EXPORT_HELP: &str = "\
+Metrics of each lock NAME, with the label `lock`:
+  leasehold_lock_holders               number of holders; 0 if it is free
+  leasehold_lock_waiters               number of waiters
+  leasehold_lock_oldest_hold_seconds   time since the oldest holder acquired it
+  leasehold_lock_disconnected_holders  holders whose process is not connected
+  leasehold_lock_info                  1 if it exists, with the label `kind`
+Metrics of all other locks, summed for each `kind`: leasehold_other_lock_holders
+and likewise. leasehold_locks counts all locks of a kind.
+
+A value that is unknown is missing, as the age of locks of other libraries.
+
+If the inspection fails, nothing is printed, and the exit status is 69. With
+--listen, leasehold_export_success is then 0, and no lock is listed.
+
+Examples:
+  For the textfile collector of node_exporter, which ignores the first name:
+    leasehold export --lock nightly > leasehold.tmp && mv leasehold.tmp leasehold.prom
+  For a scrape by Prometheus:
+    leasehold export --lock nightly --listen 127.0.0.1:18379";
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
@@ -291,6 +317,16 @@ pub(crate) enum SortKey {
     Waiters,
     Held,
     Name,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    /// Export the lock NAME separately, even if it is free; can be repeated
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) lock: Vec<String>,
+    /// Serve http://ADDR/metrics, as in 127.0.0.1:18379, instead of printing
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 #[derive(Args, Debug)]

@@ -11,6 +11,7 @@ mod commands;
 mod doctor;
 mod duration;
 mod exit;
+mod export;
 mod fence;
 #[cfg(test)]
 mod fuzz_inputs;
@@ -62,6 +63,7 @@ async fn execute(cli: Cli) -> Result<u8, CliError> {
         Command::Show(args) => inspect::show(server, &args).await,
         Command::Queue(args) => inspect::queue(server, &args).await,
         Command::Top(args) => top::top(server, &args).await,
+        Command::Export(args) => export::export(server, &args).await,
         Command::Release(args) => commands::release(server, &args).await,
         Command::Wait(args) => commands::wait(server, &args).await,
         Command::Semaphore { command } => commands::semaphore(server, &command).await,

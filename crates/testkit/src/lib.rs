@@ -17,6 +17,7 @@ pub mod resp;
 pub mod sentinel_group;
 pub mod server;
 mod tls;
+mod tools;
 
 pub use cluster::Cluster;
 pub use database::{Database, DatabaseKind};
@@ -27,3 +28,4 @@ pub use random::{SeededRng, check_property, scaled};
 pub use redisson::{Redisson, RedissonConfig};
 pub use resp::{Connection, Reply};
 pub use server::{Server, Setup};
+pub use tools::tool;

@@ -14,7 +14,7 @@ use testkit::{Flavor, Server};
 pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 
 /// The limit for an event that must happen. Only a defect reaches it.
-const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A script that runs until [`Harness::stop_scripts`].
 pub(crate) const UNTIL_STOPPED: &str = "until [ -e stop ]; do sleep 0.05; done";
@@ -244,11 +244,12 @@ impl Running {
         self.child.stdout.take().unwrap()
     }
 
-    /// Waits until standard error contains `text`.
+    /// Waits until standard error contains `text`, and returns all of it.
     #[track_caller]
-    pub(crate) fn wait_for_stderr(&self, text: &str) {
+    pub(crate) fn wait_for_stderr(&self, text: &str) -> String {
         let stderr = || std::fs::read_to_string(&self.stderr).unwrap();
         eventually(text, || stderr().contains(text));
+        stderr()
     }
 
     /// Returns the anonymous memory in KiB, or 0 after the exit.

@@ -8,6 +8,8 @@ mod harness;
 mod concurrency;
 /// A cron job that is installed on several hosts.
 mod cron;
+/// Metrics for Prometheus.
+mod export;
 /// `ls`, `show`, `queue`, `top`, `release` and the small subcommands.
 mod inspect;
 /// Ctrl-C and other signals.

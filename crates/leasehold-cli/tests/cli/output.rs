@@ -91,7 +91,7 @@ fn hostile_server_error_is_harmless() {
     }
 }
 
-const PRINTING: [&str; 8] = [
+const PRINTING: [&str; 9] = [
     "doctor",
     "doctor --json",
     "completions bash",
@@ -100,6 +100,7 @@ const PRINTING: [&str; 8] = [
     "show --json job",
     "ls",
     "ls --json",
+    "export",
 ];
 
 #[test]

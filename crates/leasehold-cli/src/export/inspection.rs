@@ -1,0 +1,234 @@
+//! One inspection of all locks: the named locks one by one, and the sums of all
+//! others.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use leasehold::{Client, Error, LockInfo, LockKind};
+
+use crate::duration;
+
+/// The kinds that are exported even if no lock of the kind exists. The JSON
+/// output uses the same names.
+const KINDS: [&str; 9] = [
+    "mutex",
+    "fair_mutex",
+    "semaphore",
+    "rw_lock",
+    "latch",
+    "redisson_lock",
+    "redisson_fair_lock",
+    "redisson_read_write_lock",
+    "foreign",
+];
+
+/// Which locks to inspect.
+pub(super) struct Selection {
+    /// The locks that are exported separately.
+    pub(super) names: BTreeSet<String>,
+    /// Whether strings of other libraries are data, because the prefix is
+    /// empty.
+    pub(super) skip_foreign: bool,
+}
+
+/// The result of one inspection.
+#[derive(Debug)]
+pub(super) struct Inspection {
+    pub(super) named: BTreeMap<String, NamedLock>,
+    /// The sums of all other locks, by kind.
+    pub(super) others: BTreeMap<&'static str, Gauges>,
+    /// The number of locks, named or not, by kind; zero for kinds without
+    /// locks.
+    pub(super) counts: BTreeMap<&'static str, u64>,
+}
+
+/// A lock that is exported separately.
+#[derive(Debug)]
+pub(super) struct NamedLock {
+    /// `None` if the lock has neither holders nor waiters.
+    pub(super) kind: Option<&'static str>,
+    pub(super) gauges: Gauges,
+}
+
+/// The values of one lock, or the sums of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gauges {
+    pub(super) holders: u64,
+    /// `None` if it is unknown.
+    pub(super) waiters: Option<u64>,
+    /// `None` if it is unknown.
+    pub(super) oldest_hold: Option<Duration>,
+    /// Holders that are known to be disconnected.
+    pub(super) disconnected: u64,
+}
+
+impl Inspection {
+    /// Inspects all locks. Requests are sent one after the other.
+    pub(super) async fn take(client: &Client, selection: &Selection) -> Result<Self, Error> {
+        let mut inspection = Self {
+            named: BTreeMap::new(),
+            others: BTreeMap::new(),
+            counts: KINDS.map(|kind| (kind, 0)).into(),
+        };
+        for name in &selection.names {
+            let lock = client.inspect(name).await?;
+            inspection.add_named(name, lock.as_ref());
+        }
+        // A scan may return a name twice. Hashes need less memory than names.
+        let (hasher, mut counted) = (RandomState::new(), HashSet::new());
+        let mut scan = client.scan("*");
+        while let Some(page) = scan.next().await? {
+            for lock in page {
+                let skipped = selection.skip_foreign && lock.kind == LockKind::Foreign;
+                if skipped
+                    || selection.names.contains(&lock.name)
+                    || !counted.insert(hasher.hash_one(&lock.name))
+                {
+                    continue;
+                }
+                if let Some(lock) = with_all_holders(client, lock).await? {
+                    inspection.add_other(&lock);
+                }
+            }
+        }
+        Ok(inspection)
+    }
+
+    fn add_named(&mut self, name: &str, lock: Option<&LockInfo>) {
+        let named = NamedLock {
+            kind: lock.map(|lock| kind_name(lock.kind)),
+            gauges: lock.map_or(Gauges::NONE, Gauges::of),
+        };
+        if let Some(kind) = named.kind {
+            *self.counts.entry(kind).or_default() += 1;
+        }
+        self.named.insert(name.to_owned(), named);
+    }
+
+    fn add_other(&mut self, lock: &LockInfo) {
+        let kind = kind_name(lock.kind);
+        *self.counts.entry(kind).or_default() += 1;
+        let gauges = Gauges::of(lock);
+        let sum = self.others.entry(kind);
+        sum.and_modify(|sum| *sum = sum.plus(gauges))
+            .or_insert(gauges);
+    }
+}
+
+impl Gauges {
+    /// The values of a free lock.
+    pub(super) const NONE: Self = Self {
+        holders: 0,
+        waiters: Some(0),
+        oldest_hold: Some(Duration::ZERO),
+        disconnected: 0,
+    };
+
+    fn of(lock: &LockInfo) -> Self {
+        let ages = lock.holders.iter().filter_map(|holder| holder.since);
+        let oldest_hold = ages.map(duration::since).max();
+        let disconnected = lock.holders.iter();
+        let disconnected = disconnected.filter(|holder| holder.connected == Some(false));
+        Self {
+            holders: lock.holder_count,
+            waiters: lock.waiter_count,
+            oldest_hold: match lock.holder_count {
+                0 => Some(Duration::ZERO),
+                _ => oldest_hold,
+            },
+            disconnected: disconnected.count() as u64,
+        }
+    }
+
+    /// Adds the values that are known. A sum is unknown if no value is known.
+    fn plus(self, other: Self) -> Self {
+        let waiters = self.waiters.into_iter().chain(other.waiters);
+        Self {
+            holders: self.holders + other.holders,
+            waiters: waiters.reduce(|sum, count| sum + count),
+            oldest_hold: self.oldest_hold.max(other.oldest_hold),
+            disconnected: self.disconnected + other.disconnected,
+        }
+    }
+}
+
+/// Returns the lock with all holders. A scan lists only the first one.
+///
+/// Returns `None` if the lock was released since then.
+async fn with_all_holders(client: &Client, lock: LockInfo) -> Result<Option<LockInfo>, Error> {
+    if lock.holder_count <= lock.holders.len() as u64 {
+        return Ok(Some(lock));
+    }
+    match client.inspect(&lock.name).await {
+        // Its key holds other data now.
+        Err(Error::WrongType { .. }) => Ok(None),
+        outcome => outcome,
+    }
+}
+
+fn kind_name(kind: LockKind) -> &'static str {
+    match kind {
+        LockKind::Mutex => "mutex",
+        LockKind::FairMutex => "fair_mutex",
+        LockKind::Semaphore { .. } => "semaphore",
+        LockKind::RwLock => "rw_lock",
+        LockKind::Latch { .. } => "latch",
+        LockKind::RedissonLock => "redisson_lock",
+        LockKind::RedissonFairLock => "redisson_fair_lock",
+        LockKind::RedissonReadWriteLock => "redisson_read_write_lock",
+        LockKind::Foreign => "foreign",
+        // A kind that this version does not know.
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_names_are_those_of_json() {
+        let (used, permits) = (1, 3);
+        let kinds = [
+            LockKind::Mutex,
+            LockKind::FairMutex,
+            LockKind::Semaphore { used, permits },
+            LockKind::RwLock,
+            LockKind::Latch { remaining: 1 },
+            LockKind::RedissonLock,
+            LockKind::RedissonFairLock,
+            LockKind::RedissonReadWriteLock,
+            LockKind::Foreign,
+        ];
+        assert_eq!(kinds.map(kind_name), KINDS);
+        for kind in kinds {
+            let json = serde_json::to_value(kind).expect("JSON");
+            assert_eq!(json["kind"], kind_name(kind));
+        }
+    }
+
+    #[test]
+    fn sum_ignores_unknown_values() {
+        let unknown = Gauges {
+            holders: 2,
+            waiters: None,
+            oldest_hold: None,
+            disconnected: 0,
+        };
+        let known = Gauges {
+            holders: 1,
+            waiters: Some(3),
+            oldest_hold: Some(Duration::from_secs(5)),
+            disconnected: 1,
+        };
+        let expected = Gauges {
+            holders: 3,
+            ..known
+        };
+        assert_eq!(unknown.plus(known), expected);
+        assert_eq!(known.plus(unknown), expected);
+        let unknown_sum = unknown.plus(unknown);
+        assert_eq!((unknown_sum.waiters, unknown_sum.oldest_hold), (None, None));
+    }
+}
