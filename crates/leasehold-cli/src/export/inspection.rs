@@ -97,7 +97,7 @@ impl Inspection {
 
     fn add_named(&mut self, name: &str, lock: Option<&LockInfo>) {
         let named = NamedLock {
-            kind: lock.map(|lock| kind_name(lock.kind)),
+            kind: lock.map(|lock| lock.kind.label()),
             gauges: lock.map_or(Gauges::NONE, Gauges::of),
         };
         if let Some(kind) = named.kind {
@@ -107,7 +107,7 @@ impl Inspection {
     }
 
     fn add_other(&mut self, lock: &LockInfo) {
-        let kind = kind_name(lock.kind);
+        let kind = lock.kind.label();
         *self.counts.entry(kind).or_default() += 1;
         let gauges = Gauges::of(lock);
         let sum = self.others.entry(kind);
@@ -167,22 +167,6 @@ async fn with_all_holders(client: &Client, lock: LockInfo) -> Result<Option<Lock
     }
 }
 
-fn kind_name(kind: LockKind) -> &'static str {
-    match kind {
-        LockKind::Mutex => "mutex",
-        LockKind::FairMutex => "fair_mutex",
-        LockKind::Semaphore { .. } => "semaphore",
-        LockKind::RwLock => "rw_lock",
-        LockKind::Latch { .. } => "latch",
-        LockKind::RedissonLock => "redisson_lock",
-        LockKind::RedissonFairLock => "redisson_fair_lock",
-        LockKind::RedissonReadWriteLock => "redisson_read_write_lock",
-        LockKind::Foreign => "foreign",
-        // A kind that this version does not know.
-        _ => "unknown",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,10 +185,10 @@ mod tests {
             LockKind::RedissonReadWriteLock,
             LockKind::Foreign,
         ];
-        assert_eq!(kinds.map(kind_name), KINDS);
+        assert_eq!(kinds.map(|kind| kind.label()), KINDS);
         for kind in kinds {
             let json = serde_json::to_value(kind).expect("JSON");
-            assert_eq!(json["kind"], kind_name(kind));
+            assert_eq!(json["kind"], kind.label());
         }
     }
 

@@ -99,7 +99,7 @@ impl FairMutex {
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
     /// before the work completes.
     #[track_caller]
-    pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output, Error>>
+    pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output, Error>> + use<F, W>
     where
         F: FnOnce(Lease) -> W,
         W: Future,

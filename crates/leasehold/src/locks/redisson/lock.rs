@@ -115,7 +115,10 @@ impl<G> RLock<G> {
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
     /// before the work completes.
     #[track_caller]
-    pub fn run<R, W>(&self, work: R) -> impl Future<Output = Result<W::Output, Error>>
+    pub fn run<R, W>(
+        &self,
+        work: R,
+    ) -> impl Future<Output = Result<W::Output, Error>> + use<R, W, G>
     where
         G: GuardType,
         R: FnOnce(Lease<G::Fencing>) -> W,
