@@ -1,5 +1,5 @@
-//! A store that rejects stale fencing tokens, next to one that accepts every
-//! write and so shows what the tokens prevent.
+//! A store that rejects stale fencing tokens, next to a store that accepts
+//! every write and so shows what the tokens prevent.
 //!
 //! Each store holds a counter per lock. A holder reads it, pauses, and writes
 //! the value plus one. Reading also presents the token to the fenced store,

@@ -35,7 +35,7 @@ struct ScrapeState {
 }
 
 impl Scraper {
-    /// Connects to the server. One that is unreachable may become reachable
+    /// Connects to the server. An unreachable server may become reachable
     /// later; every other error is final.
     pub(super) async fn new(settings: Settings, selection: Selection) -> Result<Self, CliError> {
         let client = match settings.connect(None).await {

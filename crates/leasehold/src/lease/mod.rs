@@ -1,7 +1,7 @@
 //! The life of a lock: acquire, wait, renew, release and loss, for any kind.
 //!
 //! The [`Engine`] drives any lock [`Kind`](crate::protocol::Kind). Callers
-//! acquire and release on their own tasks. Whatever must happen even if the
+//! acquire and release on their own tasks. Work that must happen even if the
 //! application is stalled runs on the [`keeper`]'s thread.
 //!
 //! # Invariants

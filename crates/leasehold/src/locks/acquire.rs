@@ -15,8 +15,8 @@ use crate::protocol::Kind;
 /// By default it waits without a timeout, and the lease is renewed until the
 /// guard is dropped.
 ///
-/// A future that waits must be polled. One that is kept but not polled can be
-/// granted the lock without noticing. It then holds the lock for the rest of
+/// A future that waits must be polled. A future that is kept but not polled can
+/// be granted the lock without noticing. It then holds the lock for the rest of
 /// one lease, and blocks other tasks of its process for up to two seconds.
 ///
 /// # Examples

@@ -3,7 +3,7 @@
 use super::call::Call;
 use crate::backend::{Command, Reply};
 
-/// The replies by name. Those that the user may not read are missing.
+/// The replies by name. Replies that the user may not read are missing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     /// Lines of `INFO`, as `name:value`.

@@ -298,7 +298,7 @@ impl Log {
     }
 }
 
-/// Returns the lines, without one that a kill has cut short.
+/// Returns the lines, without a line that a kill has cut short.
 fn complete_lines(text: &str) -> impl Iterator<Item = &str> {
     text.split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'))

@@ -98,7 +98,7 @@ async fn deny_channels_temporarily(servers: &[Server]) {
     };
     set("resetchannels");
     for server in servers {
-        // Redis does so by itself.
+        // Redis does so without a command.
         server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     eventually("the subscription is denied", || {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock};
 
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Everything that was logged, by all threads and tests of this process.
+/// The log of all threads and tests of this process.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 struct LogWriter;
@@ -34,7 +34,7 @@ pub(crate) fn start_log() {
     });
 }
 
-/// Returns everything that was logged.
+/// Returns the whole log.
 pub(crate) fn log() -> String {
     String::from_utf8_lossy(&LOG.lock().unwrap()).into_owned()
 }

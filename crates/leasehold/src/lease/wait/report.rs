@@ -2,7 +2,7 @@
 //! `leasehold.wait`.
 //!
 //! The span exists only while the caller waits, because a span for each
-//! uncontended acquire would hide the ones that matter.
+//! uncontended acquire would hide the waits.
 
 use tracing::field::{Empty, display};
 use tracing::{Span, debug_span};

@@ -25,7 +25,7 @@ const STEPS: [(&str, &str); 6] = [
     ("release", lua!("queue/release")),
     ("shrink", lua!("queue/downgrade")),
     ("capacity", lua!("queue/capacity")),
-    ("look", lua!("queue/stats")),
+    ("stats", lua!("queue/stats")),
 ];
 
 /// The steps of a lock that is one plain string.

@@ -109,7 +109,7 @@ impl Model {
             Step::Release { owner, keep } => ("release", words(&[&name(*owner), keep])),
             Step::Downgrade { owner, weight } => ("shrink", words(&[&name(*owner), weight])),
             Step::Capacity { limit } => ("capacity", words(&[&"fair", limit, &60_000_000])),
-            Step::Stats => ("look", Vec::new()),
+            Step::Stats => ("stats", Vec::new()),
             _ => unreachable!("not a script of the queue"),
         }
     }

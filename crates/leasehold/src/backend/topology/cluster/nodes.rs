@@ -174,7 +174,7 @@ impl Nodes {
     /// Replaces the slot map. Returns whether it changed.
     ///
     /// Closes the connections to nodes without slots. A master that is demoted
-    /// and promoted again must not pass for one that was master throughout.
+    /// and promoted again must not pass for a permanent master.
     fn install(&self, slot_map: SlotMap) -> bool {
         let mut owners = vec![None; SLOTS];
         let mut masters = HashMap::new();
