@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use crate::owner::Token;
 use crate::plain::plain;
 
 /// The state of a lock, from [`Client::inspect`](crate::Client::inspect) and
@@ -52,6 +53,30 @@ pub struct Waiter {
     /// Whether the waiter's process is connected to the server. `None` if it is
     /// unknown.
     pub connected: Option<bool>,
+}
+
+/// The term of a leader; see [`Election`](crate::Election).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Term {
+    /// The epoch, which is the leader's fencing token. It is larger than that
+    /// of every earlier term. `None` if the leader was elected just now and has
+    /// not announced its term.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "token"))]
+    pub epoch: Option<Token>,
+    /// The host name of the leader's machine.
+    pub host: Option<String>,
+    /// The process id on that machine.
+    pub pid: Option<u32>,
+    /// When the term began, by the server's clock.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "since_ms", serialize_with = "unix_millis")
+    )]
+    pub since: Option<SystemTime>,
+    /// The leader's [`note`](crate::Election::note), such as its address.
+    pub note: Option<String>,
 }
 
 /// The holder of a lock.
@@ -206,6 +231,15 @@ impl fmt::Display for Holder {
             None => Ok(()),
         }
     }
+}
+
+/// Serializes a token as a number.
+#[cfg(feature = "serde")]
+fn token<S>(token: &Option<Token>, serializer: S) -> Result<S::Ok, S::Error>
+where
+    S: serde::Serializer,
+{
+    serde::Serialize::serialize(&token.map(Token::as_u64), serializer)
 }
 
 /// Serializes a time as milliseconds since 1970.

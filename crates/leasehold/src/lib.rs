@@ -66,6 +66,7 @@
 //! | one holder at a time in FIFO order, or many contending processes | [`Client::fair_mutex`] |
 //! | at most *n* holders, or *n* units of a resource | [`Client::semaphore`] |
 //! | many readers or one writer | [`Client::rw_lock`] |
+//! | one leader among many processes, and followers that know it | [`Client::election`] |
 //! | several locks at once, without deadlock | [`MultiLock`] |
 //! | a lock that survives a failover to any replica | [`replicas`](Acquire::replicas) |
 //! | a lock that survives the loss of any minority of servers (Redlock) | [`Quorum::mutex`] |
@@ -129,14 +130,15 @@ mod trace_parent;
 
 pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, Scan, ServerInfo};
 pub use error::{BoxError, Error, Loss};
-pub use info::{Holder, LockInfo, LockKind, Waiter};
+pub use info::{Holder, LockInfo, LockKind, Term, Waiter};
 pub use lease::{
     Fenced, Guard, HasToken, Lease, ReleaseOutcome, Shared, ShutdownOutcome, Unfenced,
 };
 pub use locks::redisson;
 pub use locks::{
-    Acquire, FairMutex, GuardType, Latch, LatchState, MultiGuard, MultiLock, Mutex, PermitCounts,
-    Reentrant, RwLock, Semaphore, SetOutcome, TryAcquire, WriteGuard,
+    Acquire, Changes, Election, ElectionEvent, FairMutex, GuardType, Latch, LatchState, MultiGuard,
+    MultiLock, Mutex, PermitCounts, Reentrant, RwLock, Semaphore, SetOutcome, TryAcquire,
+    WriteGuard,
 };
 pub use options::Replicas;
 pub use owner::Token;

@@ -15,7 +15,7 @@ pub use server_info::ServerInfo;
 
 use crate::lease::{Engine, ShutdownOutcome};
 use crate::locks::redisson::Redisson;
-use crate::locks::{FairMutex, Latch, Mutex, RwLock, Semaphore};
+use crate::locks::{Election, FairMutex, Latch, Mutex, RwLock, Semaphore};
 use crate::options::AcquireOptions;
 use crate::protocol::Keyspace;
 
@@ -82,6 +82,12 @@ impl Client {
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock::new(self.engine.clone(), &self.keyspace, name, &self.options)
+    }
+
+    /// Returns a handle to an election.
+    #[must_use]
+    pub fn election(&self, name: &str) -> Election {
+        Election::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
     /// Returns a handle to a count-down latch.

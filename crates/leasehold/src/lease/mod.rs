@@ -63,3 +63,4 @@ pub use lease::{Fenced, HasToken, Lease, Shared, Unfenced};
 pub use owned::ReleaseOutcome;
 pub(crate) use quarantine::Readmission;
 pub(crate) use reentrant::Reentry;
+pub(crate) use retry::RetryDelay;

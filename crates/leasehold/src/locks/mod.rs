@@ -1,6 +1,7 @@
 //! The lock types of the public API.
 
 mod acquire;
+mod election;
 mod fair_mutex;
 mod handle;
 mod latch;
@@ -12,6 +13,7 @@ mod rw_lock;
 mod semaphore;
 
 pub use acquire::{Acquire, GuardType, TryAcquire};
+pub use election::{Changes, Election, ElectionEvent};
 pub use fair_mutex::FairMutex;
 pub use latch::{Latch, LatchState, SetOutcome};
 pub use multi_lock::{MultiGuard, MultiLock};

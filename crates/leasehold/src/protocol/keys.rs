@@ -219,6 +219,16 @@ impl QueueKeys {
         self.keys.channel()
     }
 
+    /// Returns the key of the terms of an election.
+    pub(super) fn terms(&self) -> String {
+        self.keys.related("terms")
+    }
+
+    /// Returns the channel that announces the leaders of an election.
+    pub(super) fn election_channel(&self) -> String {
+        self.keys.channel.replacen("wake:", "election:", 1)
+    }
+
     /// Returns the channel of this client's grants.
     pub(crate) fn grants(&self) -> &str {
         &self.grants

@@ -15,6 +15,7 @@
 //! 4. Names reach the server only as arguments, never in the text of a script.
 
 mod call;
+mod election;
 mod inspect;
 mod keys;
 mod kind;
@@ -32,6 +33,7 @@ mod tally;
 mod token;
 
 pub(crate) use call::Call;
+pub(crate) use election::ElectionCalls;
 #[cfg(test)]
 pub(crate) use inspect::FollowUp;
 pub(crate) use inspect::{LockSnapshot, Participant, Probe, is_connected, page};

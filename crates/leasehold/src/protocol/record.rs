@@ -99,6 +99,12 @@ fn write_as(form: impl Display, owner: &Owner, since_micros: u64, note: &str) ->
     value.into_bytes()
 }
 
+/// Returns the term of an election that this process won.
+pub(super) fn write_term(epoch: u64, since_micros: u64, note: &str) -> Vec<u8> {
+    let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
+    format!("{epoch} {since} {pid} {host} {note}").into_bytes()
+}
+
 /// Returns the value that replaces `value` after a release with `hold_for`. It
 /// names the same holder, and no renewal matches it.
 pub(super) fn released(value: &[u8]) -> Vec<u8> {

@@ -1,0 +1,255 @@
+//! Elections: one leader at a time, rising epochs, and followers that see
+//! every change in order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::{Changes, Client, Election, ElectionEvent, Error, Token};
+use testkit::{Flavor, Proxy, Server};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::support::{
+    AMPLE, LEASE, SHORT, builder_at, client, client_at, eventually, key, name, on_every_server,
+    run, server, with_long_timeouts,
+};
+
+/// A candidate that leads until it is released.
+struct Candidate {
+    epochs: mpsc::UnboundedReceiver<Token>,
+    resign: oneshot::Sender<()>,
+    leading: JoinHandle<Result<(), Error>>,
+}
+
+fn campaign(election: Election) -> Candidate {
+    let (elected, epochs) = mpsc::unbounded_channel();
+    let (resign, resigned) = oneshot::channel();
+    let leading = tokio::spawn(async move {
+        let resigned = tokio::sync::Mutex::new(resigned);
+        election
+            .lead(|lease| {
+                elected.send(lease.token()).unwrap();
+                let resigned = &resigned;
+                async move {
+                    let _ = (&mut *resigned.lock().await).await;
+                }
+            })
+            .await
+    });
+    Candidate {
+        epochs,
+        resign,
+        leading,
+    }
+}
+
+impl Candidate {
+    async fn elected(&mut self) -> Token {
+        let elected = tokio::time::timeout(AMPLE, self.epochs.recv()).await;
+        elected.expect("elected in time").expect("a candidate")
+    }
+
+    async fn resign(self) {
+        self.resign.send(()).unwrap();
+        self.leading.await.unwrap().unwrap();
+    }
+}
+
+async fn next_epoch(changes: &mut Changes) -> Option<Token> {
+    let next = tokio::time::timeout(AMPLE, changes.next()).await;
+    match next.expect("a change in time").unwrap() {
+        ElectionEvent::Elected(term) => term.epoch,
+        _ => None,
+    }
+}
+
+#[test]
+fn next_candidate_leads_after_a_resignation() {
+    on_every_server(|server| async move {
+        let name = name();
+        let (one, two) = (client(&server).await, client(&server).await);
+        let mut first = campaign(one.election(&name).note("one"));
+        let epoch = first.elected().await;
+        let mut second = campaign(two.election(&name).note("two"));
+        let election = two.election(&name);
+        let leader = || async { election.leader().await.unwrap().unwrap() };
+        let start = Instant::now();
+        while leader().await.epoch != Some(epoch) {
+            assert!(start.elapsed() < AMPLE, "the term is not announced");
+        }
+        assert_eq!(leader().await.note.as_deref(), Some("one"));
+        assert_eq!(leader().await.pid, Some(std::process::id()));
+        assert!(second.epochs.try_recv().is_err(), "two leaders");
+        first.resign().await;
+        assert!(second.elected().await > epoch);
+        second.resign().await;
+        assert_eq!(election.leader().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn followers_see_every_term_in_order() {
+    on_every_server(|server| async move {
+        let name = name();
+        let client = client(&server).await;
+        let mut followers: Vec<_> = (0..3).map(|_| client.election(&name).changes()).collect();
+        for follower in &mut followers {
+            assert_eq!(next_epoch(follower).await, None, "vacant at first");
+        }
+        let mut epochs = Vec::new();
+        for _ in 0..20 {
+            let mut candidate = campaign(client.election(&name));
+            epochs.push(candidate.elected().await);
+            // A term is announced while its leader leads.
+            let last = || async { client.election(&name).leader().await.unwrap().unwrap() };
+            while last().await.epoch != epochs.last().copied() {}
+            candidate.resign().await;
+        }
+        assert!(epochs.is_sorted_by(|a, b| a < b));
+        for follower in &mut followers {
+            let mut seen = Vec::new();
+            while seen.len() < epochs.len() {
+                seen.extend(next_epoch(follower).await);
+            }
+            assert_eq!(seen, epochs);
+            assert_eq!(next_epoch(follower).await, None, "vacant at last");
+        }
+    });
+}
+
+#[test]
+fn change_reaches_a_waiting_follower() {
+    run(async {
+        let server = server();
+        let name = name();
+        let (one, two) = (client(&server).await, client(&server).await);
+        let mut changes = two.election(&name).changes();
+        assert_eq!(next_epoch(&mut changes).await, None);
+        for _ in 0..3 {
+            let waiting = tokio::spawn(async move { (next_epoch(&mut changes).await, changes) });
+            let mut candidate = campaign(one.election(&name));
+            let epoch = candidate.elected().await;
+            let (seen, mut follower) = waiting.await.unwrap();
+            assert_eq!(seen, Some(epoch));
+            candidate.resign().await;
+            assert_eq!(next_epoch(&mut follower).await, None);
+            changes = follower;
+        }
+    });
+}
+
+#[test]
+fn deposed_leader_stops_and_campaigns_again() {
+    run(async {
+        let server = server();
+        let name = name();
+        let client = client(&server).await;
+        let mut candidate = campaign(client.election(&name).lease(SHORT));
+        let first = candidate.elected().await;
+        server.tell(&["DEL", &key(&name)]);
+        let second = candidate.elected().await;
+        assert!(second > first);
+        client.shutdown(AMPLE).await;
+        let outcome = candidate.leading.await.unwrap();
+        assert!(matches!(outcome, Err(Error::ShutDown)), "{outcome:?}");
+        let other = self::client(&server).await;
+        assert_eq!(other.election(&name).leader().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn unreachable_leader_is_replaced_after_it_stops() {
+    run(async {
+        let server = server();
+        let name = name();
+        let proxy = Proxy::start(server.port());
+        let lease = Duration::from_secs(2);
+        let leading = Arc::new(AtomicBool::new(false));
+        let cut_off = client_at(proxy.port()).await.election(&name).lease(lease);
+        let flag = leading.clone();
+        let task = tokio::spawn(async move {
+            cut_off
+                .lead(|_| {
+                    flag.store(true, Ordering::SeqCst);
+                    let stopped = Stopped(flag.clone());
+                    async move {
+                        std::future::pending::<()>().await;
+                        drop(stopped);
+                    }
+                })
+                .await
+        });
+        eventually("it leads", || leading.load(Ordering::SeqCst)).await;
+        proxy.black_hole(true);
+        let start = Instant::now();
+        let mut successor = campaign(client(&server).await.election(&name));
+        successor.elected().await;
+        assert!(!leading.load(Ordering::SeqCst), "two leaders");
+        // Generous: the exact delay is measured in the deep tier.
+        assert!(start.elapsed() < lease + LEASE, "{:?}", start.elapsed());
+        task.abort();
+    });
+}
+
+/// Clears a flag when the work that owns it is dropped.
+struct Stopped(Arc<AtomicBool>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn campaign_continues_through_an_outage() {
+    run(async {
+        let mut server = Server::start(&Flavor::one());
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = with_long_timeouts(Client::builder(&url)).max_outage(SHORT);
+        let client = builder.connect().await.unwrap();
+        server.kill();
+        let mut candidate = campaign(client.election("scheduler"));
+        // Longer than the outage that an acquire bears.
+        tokio::time::sleep(SHORT * 3).await;
+        assert!(candidate.epochs.try_recv().is_err());
+        server.restart();
+        candidate.elected().await;
+    });
+}
+
+#[test]
+fn one_of_many_candidates_leads() {
+    run(async {
+        let server = server();
+        let name = name();
+        let (leaders, terms) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let last = Arc::new(AtomicU64::new(0));
+        let mut tasks = Vec::new();
+        for _ in 0..8 {
+            let client = builder_at(server.port()).connect().await.unwrap();
+            let (election, leaders) = (client.election(&name), leaders.clone());
+            let (last, terms) = (last.clone(), terms.clone());
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..10 {
+                    let term = election.lead(|lease| {
+                        let (leaders, last) = (&leaders, &last);
+                        async move {
+                            assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0);
+                            let epoch = lease.token().as_u64();
+                            assert!(last.swap(epoch, Ordering::SeqCst) < epoch);
+                            tokio::task::yield_now().await;
+                            leaders.fetch_sub(1, Ordering::SeqCst);
+                        }
+                    });
+                    term.await.unwrap();
+                    terms.fetch_add(1, Ordering::SeqCst);
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(terms.load(Ordering::SeqCst), 80);
+    });
+}

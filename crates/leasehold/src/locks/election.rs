@@ -1,0 +1,363 @@
+//! Leader election: one process of many leads, and the others follow.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::acquire::AcquireRequest;
+use super::handle::Handle;
+use crate::error::Error;
+use crate::info::{Holder, Term};
+use crate::lease::{Engine, Guard, Lease, RetryDelay};
+use crate::options::AcquireOptions;
+use crate::owner::Token;
+use crate::protocol::{ElectionCalls, Keyspace, Kind, QueueParams, Queued};
+
+/// An election: at most one process leads at a time.
+///
+/// The leader is the holder of a [`FairMutex`](crate::FairMutex) of the same
+/// name, and candidates are its waiters. The CLI therefore shows the leader and
+/// the candidates, and `leasehold release --force` deposes the leader.
+///
+/// # Limitations
+///
+/// - **A leader that is paused does not know it was replaced.** The lease
+///   expires, and another process leads, while the paused process still
+///   believes that it leads. Send the epoch, which is [`Lease::token`], with
+///   every write, and let the resource reject smaller ones.
+/// - [`leader`](Self::leader) and [`changes`](Self::changes) are for routing
+///   and for display. Only the lease of [`lead`](Self::lead) proves that this
+///   process leads.
+/// - A leader that crashes is replaced when its lease expires. A shorter
+///   [`lease`](Self::lease) replaces it sooner.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn schedule(epoch: leasehold::Token) {}
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let scheduler = client.election("scheduler").note("10.0.0.7:8080");
+/// // Campaigns until it is elected, and again after each loss.
+/// scheduler
+///     .lead(|lease| async move {
+///         loop {
+///             schedule(lease.token()).await;
+///         }
+///     })
+///     .await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Election {
+    handle: Handle<Queued>,
+    /// `None` if the name is invalid, which the handle reports.
+    calls: Option<Arc<ElectionCalls>>,
+    note: String,
+    lease: Option<Duration>,
+}
+
+/// A change of the leader; see [`Election::changes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ElectionEvent {
+    /// A leader was elected.
+    Elected(Term),
+    /// There is no leader.
+    Vacant,
+}
+
+impl Election {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        keyspace: &Keyspace,
+        name: &str,
+        options: &AcquireOptions,
+    ) -> Self {
+        let keys = keyspace.queue(name);
+        let calls = keys.as_ref().ok().cloned();
+        let params = QueueParams {
+            kind: "fair",
+            capacity: 1,
+            weight: 1,
+            shared: false,
+            // A hand-off would change the leader without a trace on the server.
+            local_handoff: false,
+        };
+        let kind = keys.map(|keys| Queued::new(keys, params));
+        Self {
+            handle: Handle::new(engine, name, kind, options),
+            calls: calls.map(|keys| Arc::new(ElectionCalls::new(keys))),
+            note: String::new(),
+            lease: None,
+        }
+    }
+
+    /// Returns the name of the election.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Sets the note that followers see while this process leads, such as its
+    /// address; at most 256 bytes.
+    #[must_use]
+    pub fn note(mut self, text: impl Into<String>) -> Self {
+        self.note = text.into();
+        self
+    }
+
+    /// Sets the length of the leader's lease; by default that of
+    /// [`ClientBuilder::lease`](crate::ClientBuilder::lease).
+    #[must_use]
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.lease = Some(length);
+        self
+    }
+
+    /// Campaigns until this process is elected, runs `work` while it leads, and
+    /// resigns when the work completes.
+    ///
+    /// If the lease is lost, the work is dropped at its next await point, and
+    /// this process campaigns again after a short random delay. `work` is thus
+    /// called once for each term. The campaign also continues through an outage
+    /// of the server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work, and resigns in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ShutDown`] once the client is shut down, and any error that is
+    /// not [transient](Error::is_transient), such as [`Error::Denied`].
+    #[track_caller]
+    pub fn lead<R, W>(&self, mut work: R) -> impl Future<Output = Result<W::Output, Error>>
+    where
+        R: FnMut(Lease) -> W,
+        W: Future,
+    {
+        let caller = Location::caller();
+        async move {
+            let mut delay = RetryDelay::new();
+            loop {
+                match self.campaign(caller).acquire().await {
+                    Ok(guard) => {
+                        delay.reset();
+                        match self.serve(guard, &mut work).await {
+                            Err(error @ Error::Lost { .. }) => {
+                                tracing::info!(%error, "no longer the leader, campaigning again");
+                            }
+                            outcome => return outcome,
+                        }
+                    }
+                    Err(error) if error.is_transient() => {
+                        tracing::warn!(%error, election = self.name(), "the campaign failed");
+                    }
+                    Err(error) => return Err(error),
+                }
+                delay.wait().await;
+            }
+        }
+    }
+
+    /// Returns the current leader, or `None` if there is none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
+    pub async fn leader(&self) -> Result<Option<Term>, Error> {
+        let calls = self.calls()?;
+        let Some(holder) = self.handle.holder().await? else {
+            return Ok(None);
+        };
+        let last = self.handle.send(|_| calls.last_term()).await?;
+        let announced = last.filter(|term| (&term.host, term.pid) == (&holder.host, holder.pid));
+        Ok(Some(announced.unwrap_or_else(|| unannounced(holder))))
+    }
+
+    /// Returns the changes of the leader, from the current one on.
+    pub fn changes(&self) -> Changes {
+        Changes {
+            election: self.clone(),
+            last: None,
+            is_vacant: false,
+            pending: VecDeque::new(),
+        }
+    }
+
+    fn campaign(&self, caller: &'static Location<'static>) -> AcquireRequest {
+        let mut request = self.handle.request();
+        let options = &mut request.options;
+        options.caller = caller;
+        options.local_handoff = false;
+        options.lease = self.lease.unwrap_or(options.lease);
+        options.note.clone_from(&self.note);
+        request
+    }
+
+    /// Leads for one term.
+    async fn serve<R, W>(&self, guard: Guard, work: &mut R) -> Result<W::Output, Error>
+    where
+        R: FnMut(Lease) -> W,
+        W: Future,
+    {
+        let epoch = guard.token();
+        let outcome = guard
+            .run(|lease| {
+                let work = work(lease);
+                async move {
+                    tokio::select! {
+                        biased;
+                        never = self.announce(epoch) => match never {},
+                        output = work => output,
+                    }
+                }
+            })
+            .await;
+        // Followers that miss this find the vacancy by a poll.
+        if outcome.is_ok()
+            && let Ok(calls) = self.calls()
+        {
+            let _ = self.handle.send(|_| calls.notify()).await;
+        }
+        outcome
+    }
+
+    /// Announces a term until the server has recorded it. Never completes.
+    async fn announce(&self, epoch: Token) -> Infallible {
+        let mut delay = RetryDelay::new();
+        while let Err(error) = self.try_announce(epoch).await {
+            tracing::warn!(%error, election = self.name(), "cannot announce the leader");
+            delay.wait().await;
+        }
+        std::future::pending().await
+    }
+
+    async fn try_announce(&self, epoch: Token) -> Result<(), Error> {
+        let (calls, slot) = (self.calls()?, self.handle.kind()?.slot());
+        let now = self.handle.engine.facts(slot).await?.server_now();
+        let announce = calls.announce(epoch, now, &self.note);
+        self.handle.send(|_| announce).await.map(drop)
+    }
+
+    fn calls(&self) -> Result<Arc<ElectionCalls>, Error> {
+        match (&self.calls, self.handle.kind()) {
+            (Some(calls), _) => Ok(calls.clone()),
+            (None, Err(error)) => Err(error),
+            (None, Ok(_)) => unreachable!("BUG: a valid name has calls"),
+        }
+    }
+}
+
+/// Returns the term of a leader that was elected just now.
+fn unannounced(holder: Holder) -> Term {
+    Term {
+        epoch: None,
+        host: holder.host,
+        pid: holder.pid,
+        since: holder.since,
+        note: holder.note,
+    }
+}
+
+impl std::fmt::Debug for Election {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Election").field(&self.name()).finish()
+    }
+}
+
+/// The changes of the leader; see [`Election::changes`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # use leasehold::{Client, ElectionEvent, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let mut changes = client.election("scheduler").changes();
+/// loop {
+///     match changes.next().await? {
+///         ElectionEvent::Elected(term) => println!("leader: {:?}", term.note),
+///         _ => println!("no leader"),
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "changes are observed by `next`"]
+pub struct Changes {
+    election: Election,
+    /// The epoch of the last term that was read; `None` at the start.
+    last: Option<u64>,
+    /// Whether the last event was a vacancy.
+    is_vacant: bool,
+    pending: VecDeque<Term>,
+}
+
+impl Changes {
+    /// Waits for the next change.
+    ///
+    /// The first event is the current state. After that, every term follows in
+    /// the order of epochs, also terms that ended before they were read; the
+    /// server keeps the last 64 terms. A vacancy is an event only if there is
+    /// no leader when the server is asked.
+    ///
+    /// The server notifies followers. A lost message delays an event by at most
+    /// one second.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply for longer than
+    /// [`max_outage`](crate::ClientBuilder::max_outage). The call can be
+    /// repeated.
+    pub async fn next(&mut self) -> Result<ElectionEvent, Error> {
+        let calls = self.election.calls()?;
+        let handle = &self.election.handle;
+        let (slot, name) = (handle.kind()?.slot(), handle.name());
+        loop {
+            if let Some(term) = self.pending.pop_front() {
+                self.is_vacant = false;
+                return Ok(ElectionEvent::Elected(term));
+            }
+            let held = handle.holder().await?.is_some();
+            let terms = match self.last {
+                Some(last) => handle.send(|_| calls.terms_after(last)).await?,
+                None => Vec::from_iter(handle.send(|_| calls.last_term()).await?),
+            };
+            let is_first = self.last.is_none();
+            self.last = terms
+                .iter()
+                .filter_map(epoch)
+                .max()
+                .or(self.last)
+                .or(Some(0));
+            // A term that is over is history at the start.
+            if !terms.is_empty() && (held || !is_first) {
+                self.pending.extend(terms);
+            } else if !held && (is_first || !self.is_vacant) {
+                self.is_vacant = true;
+                return Ok(ElectionEvent::Vacant);
+            } else {
+                let news = calls.news(self.last.unwrap_or(0), self.is_vacant);
+                let waiting = handle.engine.wait_until_free(&news, slot, name, None);
+                waiting.await?;
+            }
+        }
+    }
+}
+
+fn epoch(term: &Term) -> Option<u64> {
+    term.epoch.map(Token::as_u64)
+}
