@@ -79,6 +79,29 @@ pub struct Term {
     pub note: Option<String>,
 }
 
+/// A run of a job; see [`Once`](crate::Once).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Run {
+    /// The [number](crate::Tick::number) of the tick.
+    pub tick: u64,
+    /// The host name of the runner's machine.
+    pub host: Option<String>,
+    /// The process id on that machine.
+    pub pid: Option<u32>,
+    /// When the run started, by the server's clock.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "since_ms", serialize_with = "unix_millis")
+    )]
+    pub since: Option<SystemTime>,
+    /// The runner's [`note`](crate::Once::note).
+    pub note: Option<String>,
+    /// How the run ended. `None` while it runs, and if the runner crashed.
+    pub report: Option<String>,
+}
+
 /// The holder of a lock.
 ///
 /// For a lock acquired by another library on the same key, only

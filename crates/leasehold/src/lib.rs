@@ -73,7 +73,8 @@
 //! | to wait until *n* events have happened, without a holder | [`Client::latch`] |
 //! | a lock shared with Java services that use Redisson | [`Client::redisson`] |
 //! | to do the work only if no other client does | [`Mutex::try_lock`] |
-//! | a job that runs once, on hosts whose clocks differ | [`at_least`](TryAcquire::at_least) |
+//! | a job that runs at most once per tick, on hosts whose clocks differ | [`Client::once`] |
+//! | to keep other clients out for a while after the work | [`at_least`](TryAcquire::at_least) |
 //! | to limit how long a holder that hangs can block other clients | [`at_most`](Acquire::at_most) |
 //! | to see who holds a lock and who waits for it | [`Client::inspect`], [`Client::scan`] |
 //!
@@ -130,15 +131,15 @@ mod trace_parent;
 
 pub use client::{Client, ClientBuilder, Quorum, QuorumBuilder, Scan, ServerInfo};
 pub use error::{BoxError, Error, Loss};
-pub use info::{Holder, LockInfo, LockKind, Term, Waiter};
+pub use info::{Holder, LockInfo, LockKind, Run, Term, Waiter};
 pub use lease::{
     Fenced, Guard, HasToken, Lease, ReleaseOutcome, Shared, ShutdownOutcome, Unfenced,
 };
 pub use locks::redisson;
 pub use locks::{
     Acquire, Changes, Election, ElectionEvent, FairMutex, GuardType, Latch, LatchState, MultiGuard,
-    MultiLock, Mutex, PermitCounts, Reentrant, RwLock, Semaphore, SetOutcome, TryAcquire,
-    WriteGuard,
+    MultiLock, Mutex, Once, OnceGuard, OnceOutcome, PermitCounts, Reentrant, RwLock, Semaphore,
+    SetOutcome, Tick, TryAcquire, WriteGuard,
 };
 pub use options::Replicas;
 pub use owner::Token;

@@ -15,7 +15,7 @@ pub use server_info::ServerInfo;
 
 use crate::lease::{Engine, ShutdownOutcome};
 use crate::locks::redisson::Redisson;
-use crate::locks::{Election, FairMutex, Latch, Mutex, RwLock, Semaphore};
+use crate::locks::{Election, FairMutex, Latch, Mutex, Once, RwLock, Semaphore, Tick};
 use crate::options::AcquireOptions;
 use crate::protocol::Keyspace;
 
@@ -88,6 +88,14 @@ impl Client {
     #[must_use]
     pub fn election(&self, name: &str) -> Election {
         Election::new(self.engine.clone(), &self.keyspace, name, &self.options)
+    }
+
+    /// Returns a handle to a job that runs at most once per tick, on hosts
+    /// whose clocks differ.
+    #[must_use]
+    pub fn once(&self, name: &str, tick: Tick) -> Once {
+        let engine = self.engine.clone();
+        Once::new(engine, &self.keyspace, name, tick, &self.options)
     }
 
     /// Returns a handle to a count-down latch.

@@ -318,6 +318,10 @@ impl AcquireRequest {
         }
     }
 
+    pub(super) fn try_acquire(self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
+        self.try_acquire_as(|guard| guard)
+    }
+
     fn try_acquire_as<G>(
         self,
         wrap: fn(Guard) -> G,

@@ -134,19 +134,22 @@ impl Election {
     /// [`Error::ShutDown`] once the client is shut down, and any error that is
     /// not [transient](Error::is_transient), such as [`Error::Denied`].
     #[track_caller]
-    pub fn lead<R, W>(&self, mut work: R) -> impl Future<Output = Result<W::Output, Error>>
+    pub fn lead<R, W>(
+        &self,
+        mut work: R,
+    ) -> impl Future<Output = Result<W::Output, Error>> + use<R, W>
     where
         R: FnMut(Lease) -> W,
         W: Future,
     {
-        let caller = Location::caller();
+        let (election, caller) = (self.clone(), Location::caller());
         async move {
             let mut delay = RetryDelay::new();
             loop {
-                match self.campaign(caller).acquire().await {
+                match election.campaign(caller).acquire().await {
                     Ok(guard) => {
                         delay.reset();
-                        match self.serve(guard, &mut work).await {
+                        match election.serve(guard, &mut work).await {
                             Err(error @ Error::Lost { .. }) => {
                                 tracing::info!(%error, "no longer the leader, campaigning again");
                             }
@@ -154,7 +157,7 @@ impl Election {
                         }
                     }
                     Err(error) if error.is_transient() => {
-                        tracing::warn!(%error, election = self.name(), "the campaign failed");
+                        tracing::warn!(%error, election = election.name(), "the campaign failed");
                     }
                     Err(error) => return Err(error),
                 }

@@ -20,6 +20,7 @@ mod inspect;
 mod keys;
 mod kind;
 mod latch;
+mod once;
 mod outcome;
 mod pttl;
 mod queued;
@@ -40,6 +41,7 @@ pub(crate) use inspect::{LockSnapshot, Participant, Probe, is_connected, page};
 pub(crate) use keys::{Counters, Keyspace, QueueKeys, process_channel};
 pub(crate) use kind::{GrantDelivery, Keys, Kind, Notified, ServerQueue, WaitStrategy};
 pub(crate) use latch::LatchCalls;
+pub(crate) use once::OnceCalls;
 pub(crate) use outcome::{
     AcquireReply, Grant, LockStatus, LockValue, QueueStatus, ReleaseReply, RenewReply,
 };

@@ -10,7 +10,7 @@ use std::fmt::{Display, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::info::Holder;
+use crate::info::{Holder, Run};
 use crate::owner::Owner;
 use crate::trace_parent;
 
@@ -103,6 +103,29 @@ fn write_as(form: impl Display, owner: &Owner, since_micros: u64, note: &str) ->
 pub(super) fn write_term(epoch: u64, since_micros: u64, note: &str) -> Vec<u8> {
     let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
     format!("{epoch} {since} {pid} {host} {note}").into_bytes()
+}
+
+/// Returns the runner of a job, which is this process.
+pub(super) fn write_runner(since_micros: u64, note: &str) -> Vec<u8> {
+    let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
+    format!("{since} {pid} {host} {note}").into_bytes()
+}
+
+/// Reads the runner of a job.
+pub(super) fn read_runner(text: &str) -> Option<Run> {
+    let mut parts = text.splitn(4, ' ');
+    let since = Duration::from_millis(parts.next()?.parse().ok()?);
+    let pid = parts.next()?.parse().ok()?;
+    let host = parts.next()?.to_owned();
+    let note = parts.next().filter(|note| !note.is_empty());
+    Some(Run {
+        tick: 0,
+        host: Some(host),
+        pid: Some(pid),
+        since: UNIX_EPOCH.checked_add(since),
+        note: note.map(str::to_owned),
+        report: None,
+    })
 }
 
 /// Returns the value that replaces `value` after a release with `hold_for`. It

@@ -7,6 +7,7 @@ mod latch;
 mod multi_lock;
 mod mutex;
 mod observe;
+mod once;
 mod outcomes;
 mod readme;
 mod redisson;

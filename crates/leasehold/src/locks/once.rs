@@ -1,0 +1,372 @@
+//! Jobs that run at most once per tick, on hosts whose clocks differ.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::acquire::AcquireRequest;
+use super::handle::Handle;
+use crate::error::Error;
+use crate::info::Run;
+use crate::lease::{Engine, Guard, Lease, RetryDelay};
+use crate::options::{AcquireOptions, MAX_NOTE_LEN, check_len};
+use crate::owner::Token;
+use crate::protocol::{Keyspace, Kind, OnceCalls, SingleKey};
+
+/// How many ticks the last run of a job is recorded. A host whose clock is
+/// behind asks for a tick up to one period late.
+const RECORDED_TICKS: u32 = 3;
+
+/// The shortest period.
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+
+/// The longest period.
+const MAX_PERIOD: Duration = Duration::from_secs(100 * 86_400);
+
+/// A tick of a schedule: one of the periods since 1970, by the clock of this
+/// host or by a scheduler.
+///
+/// Each host that runs the schedule computes the same tick, although their
+/// clocks differ: a host starts the job when *its* clock reaches the tick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tick {
+    number: u64,
+    period: Duration,
+}
+
+impl Tick {
+    /// Returns the current tick of a schedule with this period, by the clock
+    /// of this host.
+    ///
+    /// A job that starts at noon every day has a period of one day. A job that
+    /// starts exactly at the end of a period, such as at midnight UTC, belongs
+    /// to the period that begins.
+    #[must_use]
+    pub fn now(period: Duration) -> Self {
+        Self::at(SystemTime::now(), period)
+    }
+
+    /// Returns the tick that contains `time`, for example the time for which a
+    /// scheduler started the job.
+    #[must_use]
+    pub fn at(time: SystemTime, period: Duration) -> Self {
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let number = since.as_millis() / period.as_millis().max(1);
+        Self {
+            number: u64::try_from(number).unwrap_or(u64::MAX),
+            period,
+        }
+    }
+
+    /// Returns the number of periods between 1970 and this tick.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+/// A job that runs at most once per tick; see
+/// [`Client::once`](crate::Client::once).
+///
+/// The first host that starts the job for a tick runs it. The others learn
+/// which host runs it, or has run it, and how that ended.
+///
+/// # Limitations
+///
+/// - **At most once is not exactly once.** A runner that crashes has run its
+///   tick, and no other host repeats it. [`last`](Self::last) then returns a
+///   run without a report.
+/// - **The record is as durable as the server.** A server that loses its data
+///   forgets which tick ran.
+/// - The clocks of the hosts must differ by less than one period. A host that
+///   is further behind asks for a tick that is over, and does not run it.
+/// - A run that is longer than the period delays nothing, but the next tick
+///   does not start while it runs.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use leasehold::{Client, Error, OnceOutcome, Tick};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let day = Duration::from_secs(86_400);
+/// let report = client.once("noon-report", Tick::now(day));
+/// match report.run(|_lease| async { "42 pages" }).await? {
+///     OnceOutcome::Ran(pages) => println!("reported {pages}"),
+///     OnceOutcome::AlreadyRan(run) => println!("{:?} has run it", run.host),
+///     _ => println!("the job is busy"),
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Once {
+    handle: Handle<SingleKey>,
+    /// `None` if the name is invalid, which the handle reports.
+    calls: Option<Arc<OnceCalls>>,
+    tick: Tick,
+    note: String,
+}
+
+/// What became of a tick.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum OnceOutcome<T> {
+    /// This call ran the job, or started it.
+    Ran(T),
+    /// Another call runs this tick, or has run it or a later one.
+    AlreadyRan(Run),
+    /// Another process holds the lock of the job: a run of an earlier tick has
+    /// not ended, or a run of this tick starts just now.
+    Busy,
+}
+
+impl Once {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        keyspace: &Keyspace,
+        name: &str,
+        tick: Tick,
+        options: &AcquireOptions,
+    ) -> Self {
+        let keys = keyspace.lock(name);
+        let calls = keys.as_ref().ok().map(OnceCalls::new);
+        let kind = keys.map(SingleKey::new);
+        Self {
+            handle: Handle::new(engine, name, kind, options),
+            calls: calls.map(Arc::new),
+            tick,
+            note: String::new(),
+        }
+    }
+
+    /// Returns the name of the job.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Stores a note with the run; at most 256 bytes.
+    #[must_use]
+    pub fn note(mut self, text: impl Into<String>) -> Self {
+        self.note = text.into();
+        self
+    }
+
+    /// Runs `work` if no other call has run this tick, and records that it
+    /// completed.
+    ///
+    /// While the work runs, this process holds the [`Mutex`](crate::Mutex) of
+    /// the same name. If the lease is lost, the work is dropped at its next
+    /// await point, and the tick is not repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work. The tick is not repeated if it was
+    /// claimed.
+    ///
+    /// # Errors
+    ///
+    /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
+    /// before the work completes.
+    #[track_caller]
+    pub fn run<R, W>(
+        &self,
+        work: R,
+    ) -> impl Future<Output = Result<OnceOutcome<W::Output>, Error>> + use<R, W>
+    where
+        R: FnOnce(Lease) -> W,
+        W: Future,
+    {
+        let (once, request) = (self.clone(), self.request());
+        async move {
+            let OnceGuard { guard, once } = match once.start_with(request).await? {
+                OnceOutcome::Ran(started) => started,
+                OnceOutcome::AlreadyRan(run) => return Ok(OnceOutcome::AlreadyRan(run)),
+                OnceOutcome::Busy => return Ok(OnceOutcome::Busy),
+            };
+            let token = guard.token();
+            let outcome = guard.run(work).await;
+            let report = match &outcome {
+                Ok(_) => "completed".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            once.report(token, &report).await;
+            outcome.map(OnceOutcome::Ran)
+        }
+    }
+
+    /// Claims the tick without running anything, for work that reports its own
+    /// end with [`OnceGuard::finish`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future can leave the tick claimed, and then not repeated.
+    ///
+    /// # Errors
+    ///
+    /// Any error of the acquire.
+    #[track_caller]
+    pub fn start(&self) -> impl Future<Output = Result<OnceOutcome<OnceGuard>, Error>> + use<> {
+        let (once, request) = (self.clone(), self.request());
+        async move { once.start_with(request).await }
+    }
+
+    async fn start_with(&self, request: AcquireRequest) -> Result<OnceOutcome<OnceGuard>, Error> {
+        self.validate()?;
+        let Some(guard) = request.try_acquire().await? else {
+            return Ok(match self.recorded().await? {
+                Some(run) if run.tick >= self.tick.number => OnceOutcome::AlreadyRan(run),
+                _ => OnceOutcome::Busy,
+            });
+        };
+        if self.claim(&guard).await? {
+            let once = self.clone();
+            return Ok(OnceOutcome::Ran(OnceGuard { guard, once }));
+        }
+        // Awaited, so that the next tick does not find the lock busy. After a
+        // failure the release continues in the background.
+        let _ = guard.release().await;
+        match self.recorded().await? {
+            Some(run) => Ok(OnceOutcome::AlreadyRan(run)),
+            // Its record expired just now.
+            None => Ok(OnceOutcome::Busy),
+        }
+    }
+
+    /// Returns the last run of any tick, or `None` if none is recorded.
+    ///
+    /// A run is recorded for three periods.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
+    pub async fn last(&self) -> Result<Option<Run>, Error> {
+        self.recorded().await
+    }
+
+    fn validate(&self) -> Result<(), Error> {
+        let period = self.tick.period;
+        if period < MIN_PERIOD || period > MAX_PERIOD {
+            let why =
+                format!("a period of {period:?} is not within {MIN_PERIOD:?} to {MAX_PERIOD:?}");
+            return Err(Error::invalid("tick", why));
+        }
+        check_len("note", &self.note, MAX_NOTE_LEN)
+    }
+
+    #[track_caller]
+    fn request(&self) -> AcquireRequest {
+        let mut request = self.handle.request();
+        // A run belongs to one tick.
+        request.options.local_handoff = false;
+        request.options.note.clone_from(&self.note);
+        request
+    }
+
+    /// Claims the tick, repeatedly while the server does not reply: a run can
+    /// repeat its claim.
+    async fn claim(&self, guard: &Guard) -> Result<bool, Error> {
+        let mut delay = RetryDelay::new();
+        loop {
+            let now = self.server_now().await;
+            let claimed = match now {
+                Ok(now) => {
+                    let (tick, life) = (self.tick.number, self.life());
+                    let calls = self.calls()?;
+                    let claim = calls.claim(tick, guard.token(), now, &self.note, life);
+                    self.handle.send(|_| claim).await
+                }
+                Err(error) => Err(error),
+            };
+            match claimed {
+                Err(error) if error.is_transient() && guard.check().is_ok() => delay.wait().await,
+                claimed => return claimed,
+            }
+        }
+    }
+
+    /// Records how a run ended. A report that does not arrive is missing.
+    async fn report(&self, token: Token, report: &str) {
+        let Ok(calls) = self.calls() else {
+            return;
+        };
+        let finish = calls.finish(token, report, self.life());
+        if let Err(error) = self.handle.send(|_| finish).await {
+            tracing::warn!(job = self.name(), %error, "the end of the run is not recorded");
+        }
+    }
+
+    async fn recorded(&self) -> Result<Option<Run>, Error> {
+        let calls = self.calls()?;
+        self.handle.send(|_| calls.last()).await
+    }
+
+    async fn server_now(&self) -> Result<u64, Error> {
+        let slot = self.handle.kind()?.slot();
+        Ok(self.handle.engine.facts(slot).await?.server_now())
+    }
+
+    fn life(&self) -> Duration {
+        self.tick.period * RECORDED_TICKS
+    }
+
+    fn calls(&self) -> Result<Arc<OnceCalls>, Error> {
+        match (&self.calls, self.handle.kind()) {
+            (Some(calls), _) => Ok(calls.clone()),
+            (None, Err(error)) => Err(error),
+            (None, Ok(_)) => unreachable!("BUG: a valid name has calls"),
+        }
+    }
+}
+
+impl std::fmt::Debug for Once {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Once")
+            .field("name", &self.name())
+            .field("tick", &self.tick)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A run that was started by [`Once::start`]. Dropping it ends the run without
+/// a report.
+#[derive(Debug)]
+#[must_use = "dropping it ends the run without a report"]
+pub struct OnceGuard {
+    guard: Guard,
+    once: Once,
+}
+
+impl OnceGuard {
+    /// Records how the run ended, in at most 256 bytes, and releases the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lock in the background. The report may
+    /// be missing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the report is too long, and [`Error::Lost`] if the
+    /// lease was lost before.
+    pub async fn finish(self, report: &str) -> Result<(), Error> {
+        check_len("report", report, MAX_NOTE_LEN)?;
+        let in_time = self.guard.check();
+        self.once.report(self.guard.token(), report).await;
+        let _ = self.guard.release().await?;
+        in_time
+    }
+}
+
+impl std::ops::Deref for OnceGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.guard
+    }
+}
