@@ -9,61 +9,34 @@ const UUID: [usize; 5] = [8, 4, 4, 4, 12];
 /// Appends `name` to `label`, with `*` in place of each UUID, each run of eight
 /// or more hexadecimal digits, and each other run of decimal digits.
 pub(crate) fn fold(name: &str, label: &mut String) {
-    let mut rest = name;
-    while let Some(first) = rest.chars().next() {
-        let length = match id_length(rest.as_bytes()) {
+    let bytes = name.as_bytes();
+    let (mut at, mut copied) = (0, 0);
+    while at < bytes.len() {
+        let run = hex_run(&bytes[at..]);
+        let id = match run {
             0 => {
-                // A run of letters such as `face` is not an id, and neither are
-                // its last letters.
-                let plain = hex_run(rest.as_bytes()).max(first.len_utf8());
-                fold_digits(&rest[..plain], label);
-                plain
+                at += 1;
+                continue;
             }
-            id => {
-                label.push('*');
-                id
-            }
+            HEX_ID.. => uuid_length(&bytes[at..]).max(run),
+            _ => digit_run(&bytes[at..]),
         };
-        rest = &rest[length..];
-    }
-}
-
-/// Returns whether `name` contains no id, so that [`fold`] does not change it.
-pub(crate) fn is_plain(name: &str) -> bool {
-    let mut run = 0;
-    name.bytes().all(|byte| {
-        run = match byte.is_ascii_hexdigit() {
-            true => run + 1,
-            false => 0,
-        };
-        run < HEX_ID && !byte.is_ascii_digit()
-    })
-}
-
-/// Appends `text`, which contains no longer id.
-fn fold_digits(text: &str, label: &mut String) {
-    let mut in_digits = false;
-    for char in text.chars() {
-        let is_digit = char.is_ascii_digit();
-        match (is_digit, in_digits) {
-            (true, true) => {}
-            (true, false) => label.push('*'),
-            (false, _) => label.push(char),
+        if id > 0 {
+            label.push_str(&name[copied..at]);
+            label.push('*');
+            at += id;
+            copied = at;
+        } else {
+            // Letters such as those of `face`, up to the next digit.
+            let letters = bytes[at..at + run].iter();
+            at += letters.take_while(|byte| !byte.is_ascii_digit()).count();
         }
-        in_digits = is_digit;
     }
+    label.push_str(&name[copied..]);
 }
 
-/// Returns the length of the UUID or hexadecimal id that `text` starts with; 0
-/// if it starts with none.
-fn id_length(text: &[u8]) -> usize {
-    let run = hex_run(text);
-    match uuid_length(text) {
-        0 if run >= HEX_ID => run,
-        uuid => uuid,
-    }
-}
-
+/// Returns the length of the UUID that `text` starts with; 0 if it starts with
+/// none.
 fn uuid_length(text: &[u8]) -> usize {
     let mut length = 0;
     for (at, group) in UUID.into_iter().enumerate() {
@@ -87,12 +60,25 @@ fn hex_run(text: &[u8]) -> usize {
     end.unwrap_or(text.len())
 }
 
+/// Returns the number of decimal digits that `text` starts with.
+fn digit_run(text: &[u8]) -> usize {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit());
+    end.unwrap_or(text.len())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use testkit::check_property;
 
     use super::*;
+
+    /// Returns whether `name` contains no id.
+    fn is_plain(name: &str) -> bool {
+        let runs = name.split(|char: char| !char.is_ascii_hexdigit());
+        runs.into_iter().all(|run| run.len() < HEX_ID)
+            && !name.contains(|c: char| c.is_ascii_digit())
+    }
 
     fn folded(name: &str) -> String {
         let mut label = String::new();

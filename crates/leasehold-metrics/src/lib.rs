@@ -8,6 +8,7 @@ mod observer;
 mod recorder;
 mod series;
 mod servers;
+mod table;
 
 pub use names::{
     ACQUIRE_BUCKETS, ACQUIRE_DURATION, BUCKETS, CONNECTIONS, HANDED_OFF, HELD, HOLD_BUCKETS,

@@ -5,22 +5,16 @@
 //! 1. There are at most `max_labels` values of the label `lock`, and `_other`.
 //! 2. A name maps to the same series for the life of the process, so a gauge
 //!    decreases where it increased. Labels are therefore never removed, and a
-//!    label that found the map full stays `_other`.
-//! 3. A name whose label is known is mapped without an allocation.
+//!    label that found the table full stays `_other`.
+//! 3. A name whose label is known is mapped without a lock or an allocation.
 
 use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::HashMap;
-use std::sync::Arc;
 
-use parking_lot::RwLock;
-
-use crate::fold::{fold, is_plain};
+use crate::fold::fold;
 use crate::recorder::Registrar;
 use crate::series::Series;
-
-/// The label of the locks beyond the limit.
-pub(crate) const OTHER: &str = "_other";
+use crate::table::Table;
 
 /// A function from the name of a lock to its label.
 pub(crate) type LabelFn = dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync;
@@ -29,23 +23,14 @@ pub(crate) type LabelFn = dyn for<'a> Fn(&'a str) -> Cow<'a, str> + Send + Sync;
 pub(crate) struct Locks {
     /// The caller's function; names are folded if `None`.
     label: Option<Box<LabelFn>>,
-    max_labels: usize,
-    table: RwLock<Table>,
-}
-
-/// The series by label, and then by kind: few labels have more than one.
-#[derive(Default)]
-struct Table {
-    labels: HashMap<Arc<str>, Vec<Series>>,
-    other: Vec<Series>,
+    table: Table,
 }
 
 impl Locks {
     pub(crate) fn new(label: Option<Box<LabelFn>>, max_labels: usize) -> Self {
         Self {
             label,
-            max_labels,
-            table: RwLock::default(),
+            table: Table::new(max_labels),
         }
     }
 
@@ -57,76 +42,35 @@ impl Locks {
         kind: &'static str,
         record: impl FnOnce(&Series),
     ) {
-        self.with_label(name, |label| {
-            let table = self.table.read();
-            if let Some(series) = table.find(label, kind, self.max_labels) {
-                return record(series);
-            }
-            drop(table);
-            let mut table = self.table.write();
-            record(table.add(label, kind, self.max_labels, registrar));
+        record(match &self.label {
+            Some(label) => self.table.get(registrar, &label(name), kind),
+            None => with_folded(name, |label| self.table.get(registrar, label, kind)),
         });
-    }
-
-    fn with_label(&self, name: &str, then: impl FnOnce(&str)) {
-        // Taken out while it is used, so that no borrow can conflict.
-        thread_local!(static BUFFER: Cell<String> = const { Cell::new(String::new()) });
-        match &self.label {
-            Some(label) => then(&label(name)),
-            None if is_plain(name) => then(name),
-            None => {
-                let mut label = BUFFER.take();
-                label.clear();
-                fold(name, &mut label);
-                then(&label);
-                BUFFER.set(label);
-            }
-        }
     }
 }
 
-impl Table {
-    fn find(&self, label: &str, kind: &str, max_labels: usize) -> Option<&Series> {
-        let row = match self.labels.get(label) {
-            None if self.labels.len() >= max_labels => &self.other,
-            row => row?,
-        };
-        row.iter().find(|series| series.kind() == kind)
-    }
-
-    /// Adds the series, unless another thread did.
-    fn add(
-        &mut self,
-        label: &str,
-        kind: &'static str,
-        max_labels: usize,
-        registrar: &Registrar,
-    ) -> &Series {
-        let is_full = self.labels.len() >= max_labels;
-        let (lock, row) = match self.labels.get_key_value(label) {
-            Some((lock, _)) => (lock.clone(), self.labels.get_mut(label)),
-            None if is_full => (OTHER.into(), None),
-            None => {
-                let lock: Arc<str> = label.into();
-                let row = self.labels.entry(lock.clone()).or_default();
-                (lock, Some(row))
-            }
-        };
-        let row = row.unwrap_or(&mut self.other);
-        let at = row.iter().position(|series| series.kind() == kind);
-        let at = at.unwrap_or_else(|| {
-            row.push(Series::register(registrar, lock, kind));
-            row.len() - 1
-        });
-        &row[at]
-    }
+fn with_folded<R>(name: &str, then: impl FnOnce(&str) -> R) -> R {
+    thread_local!(static BUFFER: Cell<String> = const { Cell::new(String::new()) });
+    // Taken out while it is used, so that no borrow can conflict.
+    let mut label = BUFFER.take();
+    label.clear();
+    fold(name, &mut label);
+    let result = then(&label);
+    BUFFER.set(label);
+    result
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::sync::Barrier;
+
     use metrics::NoopRecorder;
+    use parking_lot::Mutex;
 
     use super::*;
+    use crate::table::OTHER;
 
     fn registrar() -> Registrar {
         Registrar(Some(Box::new(NoopRecorder)))
@@ -152,17 +96,21 @@ mod tests {
     fn million_names_give_bounded_labels_and_memory() {
         let verbatim: Box<LabelFn> = Box::new(|name| Cow::Borrowed(name));
         let locks = Locks::new(Some(verbatim), 100);
-        let registrar = registrar();
+        let (registrar, seen) = (registrar(), RefCell::new(BTreeSet::new()));
         let before = resident();
         for number in 0..1_000_000 {
             let name = format!("order:{number}");
             let kind = ["mutex", "semaphore"][number % 2];
-            locks.with(&registrar, &name, kind, |_| {});
+            locks.with(&registrar, &name, kind, |series| {
+                let address = std::ptr::from_ref(series) as usize;
+                let series = (series.lock().to_owned(), series.kind(), address);
+                seen.borrow_mut().insert(series);
+            });
         }
-        let table = locks.table.read();
-        assert_eq!(table.labels.len(), 100);
-        let series = table.labels.values().map(Vec::len).sum::<usize>() + table.other.len();
-        assert_eq!(series, 102, "one per label, and two kinds of other");
+        let seen = seen.into_inner();
+        assert_eq!(seen.len(), 102, "one per label, and two kinds of other");
+        let labels: BTreeSet<_> = seen.iter().map(|(label, ..)| label).collect();
+        assert_eq!(labels.len(), 101);
         let grown = resident().saturating_sub(before);
         println!("{grown} KiB for a million names");
         assert!(grown < 4096, "{grown} KiB");
@@ -183,11 +131,38 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_race_share_the_series() {
+        for _ in 0..50 {
+            let verbatim: Box<LabelFn> = Box::new(|name| Cow::Borrowed(name));
+            let locks = Locks::new(Some(verbatim), 20);
+            let (registrar, barrier) = (registrar(), Barrier::new(4));
+            let seen = Mutex::new(BTreeSet::new());
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        for number in 0..40 {
+                            locks.with(&registrar, &number.to_string(), "mutex", |series| {
+                                let address = std::ptr::from_ref(series) as usize;
+                                let own = (number.to_string(), address);
+                                seen.lock().insert((own, series.lock().to_owned()));
+                            });
+                        }
+                    });
+                }
+            });
+            let seen = seen.into_inner();
+            assert_eq!(seen.len(), 40, "a name has one series");
+            let labels: BTreeSet<_> = seen.iter().map(|(_, label)| label).collect();
+            assert_eq!(labels.len(), 21);
+        }
+    }
+
+    #[test]
     fn folded_names_share_a_label() {
         let locks = Locks::new(None, 100);
         for number in 0..1000 {
             assert_eq!(label_of(&locks, &format!("order:{number}")), "order:*");
         }
-        assert_eq!(locks.table.read().labels.len(), 1);
     }
 }

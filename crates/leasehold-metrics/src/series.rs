@@ -82,7 +82,6 @@ impl Series {
     }
 
     /// Returns the label `lock`.
-    #[cfg(test)]
     pub(crate) fn lock(&self) -> &str {
         &self.lock
     }

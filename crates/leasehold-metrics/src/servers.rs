@@ -6,9 +6,9 @@ use std::sync::Arc;
 use metrics::{Counter, Gauge, SharedString};
 use parking_lot::Mutex;
 
-use crate::locks::OTHER;
 use crate::names::{CONNECTIONS, RECONNECTS};
 use crate::recorder::{Registrar, label};
+use crate::table::OTHER;
 
 /// The most values of the label `server`. Addresses change in a cluster whose
 /// nodes are replaced.
