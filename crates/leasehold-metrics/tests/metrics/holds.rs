@@ -84,6 +84,28 @@ fn expiry_that_a_check_finds_counts_once() {
 }
 
 #[test]
+fn expiry_before_a_shutdown_or_drop_is_reported() {
+    run(async {
+        let server = server();
+        for shuts_down in [true, false].repeat(5) {
+            let (client, registry) = observed(server.port()).await;
+            let lock = client.mutex("job").lock();
+            let guard = lock.fixed_lease(Duration::from_millis(30)).await.unwrap();
+            // Notices the expiry before the keeper does.
+            while guard.lease().check().is_ok() {
+                std::hint::spin_loop();
+            }
+            drop(guard);
+            if shuts_down {
+                client.shutdown(AMPLE).await;
+            }
+            drop(client);
+            lost_by(&registry, "expired").await;
+        }
+    });
+}
+
+#[test]
 fn renewals_record_the_margin_of_the_lease() {
     run(async {
         let server = server();
