@@ -45,10 +45,15 @@ pub(super) enum TimerKind {
 }
 
 impl Timers {
-    /// Adds the timers of a new lease, unless it has already ended.
+    /// Adds the timers of a new lease, unless it was already released. A lost
+    /// lease is due at once.
     pub(super) fn add(&mut self, state: Arc<LeaseState>) {
-        let Validity::Valid { deadline } = state.validity() else {
-            return;
+        let deadline = match state.validity() {
+            Validity::Valid { deadline } => deadline,
+            Validity::Ended(EndReason::Lost(_)) => {
+                return self.push(BootInstant::now(), state, TimerKind::Expire);
+            }
+            Validity::Ended(EndReason::Released) => return,
         };
         if state.first_renewal < BootInstant::NEVER {
             let first = TimerKind::Renew { failures: 0 };

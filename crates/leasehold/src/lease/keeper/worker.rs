@@ -132,6 +132,9 @@ impl Worker {
                 give_up = BootInstant::now() + DRAIN_TIMEOUT;
             }
             if is_last && (self.jobs.is_empty() || BootInstant::now() >= give_up) {
+                for state in self.timers.clear() {
+                    self.report_if_lost(&state);
+                }
                 return;
             }
             let next = self.timers.next().min(give_up).min(self.next_monitor);
@@ -252,6 +255,8 @@ impl Worker {
         if state.end(EndReason::Lost(Loss::ShutDown)) {
             report_loss(&state, Loss::ShutDown, &self.observers);
             self.clean_up(release(state, self.backend.clone(), self.timeout));
+        } else {
+            self.report_if_lost(&state);
         }
     }
 
@@ -364,6 +369,13 @@ impl Worker {
 }
 
 impl Worker {
+    /// Reports a loss that the holder noticed before the keeper.
+    fn report_if_lost(&self, state: &LeaseState) {
+        if let Validity::Ended(EndReason::Lost(loss)) = state.validity() {
+            report_loss(state, loss, &self.observers);
+        }
+    }
+
     fn report_renewal(&self, state: &LeaseState) {
         if let Some(margin) = self.observed_margin(state) {
             let event = Renewed {
