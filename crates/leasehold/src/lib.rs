@@ -108,6 +108,7 @@
 //! - `backend`: connections, subscriptions, topology and reconnection.
 
 mod backend;
+pub mod blocking;
 mod client;
 mod error;
 #[cfg(test)]
@@ -119,6 +120,7 @@ mod lease;
 mod locks;
 mod options;
 mod owner;
+mod park;
 mod plain;
 mod protocol;
 mod rng;

@@ -70,17 +70,17 @@ impl Client {
 pub struct ClientBuilder {
     url: String,
     replica_ack: Option<ReplicaAck>,
-    pub(super) settings: Settings,
+    pub(crate) settings: Settings,
 }
 
-/// The settings of both builders.
-pub(super) struct Settings {
-    pub(super) prefix: String,
-    pub(super) lease: Duration,
-    pub(super) connect_timeout: Duration,
-    pub(super) request_timeout: Duration,
-    pub(super) max_outage: Duration,
-    pub(super) tls: Tls,
+/// The settings of all builders.
+pub(crate) struct Settings {
+    pub(crate) prefix: String,
+    pub(crate) lease: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) max_outage: Duration,
+    pub(crate) tls: Tls,
 }
 
 impl Default for Settings {
@@ -111,7 +111,7 @@ impl Settings {
     }
 }
 
-/// The methods that both builders share.
+/// The methods that all builders share.
 macro_rules! settings {
     ($builder:ident) => {
         impl $builder {
@@ -210,7 +210,7 @@ macro_rules! settings {
         }
     };
 }
-pub(super) use settings;
+pub(crate) use settings;
 settings!(ClientBuilder);
 
 impl ClientBuilder {
@@ -233,6 +233,13 @@ impl ClientBuilder {
     /// As for [`Client::connect`], and [`Error::Invalid`] if a setting is out
     /// of range.
     pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.open()?;
+        client.engine.connect().await?;
+        Ok(client)
+    }
+
+    /// Starts the keeper of a client that has not connected yet.
+    pub(crate) fn open(self) -> Result<Client, Error> {
         let settings = self.settings;
         let mut options = AcquireOptions::new(settings.lease);
         options.replica_ack = self.replica_ack;
@@ -246,7 +253,6 @@ impl ClientBuilder {
         let runtime = keeper_runtime()?;
         let backend = target.open(runtime.handle());
         let engine = Arc::new(start_engine(runtime, backend, settings.limits())?);
-        engine.connect().await?;
         Ok(Client {
             engine,
             keyspace,
@@ -269,11 +275,15 @@ pub(super) fn start_engine(
     backend: Arc<dyn Backend>,
     limits: Limits,
 ) -> Result<Engine, Error> {
-    let keeper = Keeper::default();
+    let keeper = Keeper::new(runtime.handle());
     let work = keeper.clone().work(backend.clone(), limits.request);
+    let marked = keeper.clone();
     std::thread::Builder::new()
         .name("leasehold".to_owned())
-        .spawn(move || runtime.block_on(work))
+        .spawn(move || {
+            let _thread = marked.mark_thread();
+            runtime.block_on(work);
+        })
         .map_err(|error| Error::Unavailable(error.into()))?;
     Ok(Engine::new(backend, keeper, limits))
 }

@@ -12,6 +12,7 @@ mod rw_lock;
 mod semaphore;
 
 pub use acquire::{Acquire, GuardType, TryAcquire};
+pub(crate) use acquire::{AcquireRequest, conversions, options, sealed};
 pub use fair_mutex::FairMutex;
 pub use latch::{Latch, LatchState, SetOutcome};
 pub use multi_lock::{MultiGuard, MultiLock};

@@ -10,6 +10,7 @@ mod handle;
 mod inbox;
 mod release;
 mod renew;
+mod runtime;
 mod timers;
 mod worker;
 
@@ -17,3 +18,4 @@ pub(super) use cancel::PendingAcquire;
 pub(crate) use handle::Keeper;
 pub(super) use handle::Monitored;
 pub(super) use inbox::InboxSlot;
+pub(crate) use runtime::KeeperRuntime;
