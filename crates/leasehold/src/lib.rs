@@ -74,6 +74,7 @@
 //! | to do the work only if no other client does | [`Mutex::try_lock`] |
 //! | a job that runs once, on hosts whose clocks differ | [`at_least`](TryAcquire::at_least) |
 //! | to limit how long a holder that hangs can block other clients | [`at_most`](Acquire::at_most) |
+//! | locks for threads, without async code | [`blocking`] |
 //! | to see who holds a lock and who waits for it | [`Client::inspect`], [`Client::scan`] |
 //!
 //! Every lock hands out a [`Guard`] with a lease that is renewed and that
@@ -99,7 +100,7 @@
 //! # Layers
 //!
 //! The source has four layers. Each uses only the layers below it. The module
-//! `client` assembles them.
+//! `client` assembles them, and `blocking` wraps the result for threads.
 //!
 //! - `locks`: the lock types of the public API.
 //! - `lease`: when a lock is acquired, renewed, released or lost.

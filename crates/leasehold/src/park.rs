@@ -1,10 +1,32 @@
 //! Waiting of a thread for a future.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
+
+thread_local! {
+    static IS_BLOCKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `poll`, which polls the future of a blocking call.
+pub(crate) fn polling<T>(poll: impl FnOnce() -> T) -> T {
+    let before = IS_BLOCKING.replace(true);
+    let polled = poll();
+    IS_BLOCKING.set(before);
+    polled
+}
+
+/// Lets other tasks of this thread run, unless it polls a blocking call. The
+/// thread may then be one of a runtime, which runs no task until the call
+/// returns, and which would wake the call only after that.
+pub(crate) async fn yield_to_tasks() {
+    if !IS_BLOCKING.get() {
+        tokio::task::yield_now().await;
+    }
+}
 
 /// Wakes the thread that created it.
 pub(crate) struct Parker {

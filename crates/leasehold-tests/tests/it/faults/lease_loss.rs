@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Loss, ReleaseOutcome};
+use leasehold::{Client, Error, Loss, ReleaseOutcome, blocking};
 use testkit::{Fault, Proxy, Server};
 use tokio::task::JoinHandle;
 
-use crate::support::contract::{KINDS, Lease, MultiLock, any_lock, any_try_lock};
+use crate::support::contract::{
+    KINDS, Lease, MultiLock, any_lock, any_lock_for_thread, any_try_lock,
+};
+use crate::support::threads::on_thread;
 use crate::support::worker::Worker;
 use crate::support::{
     AMPLE, LEASE, builder_at, client, client_at, clock, eventually, key, name, run, scaled, server,
-    wait_for_renewal,
+    url_at, wait_for_renewal,
 };
 
 /// Long enough that its margin (42 ms) is above the scheduling delay of a small
@@ -83,15 +86,25 @@ struct Grant {
 impl Work {
     async fn follow(self, lease: Lease) {
         loop {
-            // In this order, a stall in between makes the deadline seem
-            // earlier, never later.
-            let now = clock();
-            let left = u64::try_from(lease.remaining().as_nanos()).unwrap();
-            // With no time remaining, the deadline was before this moment.
-            if left > 0 {
-                self.deadline.fetch_max(now + left, Ordering::Relaxed);
-            }
+            self.observe(&lease);
             tokio::time::sleep(LONG / 40).await;
+        }
+    }
+
+    fn follow_on_thread(self, lease: &Lease, lost: &blocking::LostSignal) {
+        while !lost.wait_timeout(LONG / 40) {
+            self.observe(lease);
+        }
+    }
+
+    fn observe(&self, lease: &Lease) {
+        // In this order, a stall in between makes the deadline seem earlier,
+        // never later.
+        let now = clock();
+        let left = u64::try_from(lease.remaining().as_nanos()).unwrap();
+        // With no time remaining, the deadline was before this moment.
+        if left > 0 {
+            self.deadline.fetch_max(now + left, Ordering::Relaxed);
         }
     }
 }
@@ -106,24 +119,53 @@ impl Drop for Work {
     }
 }
 
+/// The client of the holders: of tasks or of threads.
+trait Holders: Sized {
+    async fn connect(port: u16) -> Self;
+
+    /// Starts to work under a lock, which `begin` announces.
+    fn hold(
+        &self,
+        number: u64,
+        work: Work,
+        begin: tokio::sync::mpsc::UnboundedSender<()>,
+    ) -> JoinHandle<Result<(), Error>>;
+}
+
+/// Sets the timeouts of a client that loses its server. It releases the other
+/// part of a multi-lock during the outage.
+macro_rules! holder_settings {
+    ($builder:expr) => {
+        $builder
+            .lease(LONG)
+            .request_timeout(LONG / 4)
+            .connect_timeout(LONG * 3 / 4)
+    };
+}
+
+/// Returns whether the holder `number` has a second lock.
+fn has_two_locks(number: u64) -> bool {
+    number / KINDS % 4 == 3
+}
+
 /// Loses `BATCH` locks by `outage`, and passes each to `judge` with the
 /// contender's grant.
-async fn lose_batch(server: &Server, outage: &Outage, judge: fn(&Hold, &Grant)) {
+async fn lose_batch<H: Holders>(server: &Server, outage: &Outage, judge: fn(&Hold, &Grant)) {
     let proxy = Proxy::start(server.port());
-    let client = builder_at(proxy.port())
-        .lease(LONG)
-        // The client releases the other part of a multi-lock during the outage.
-        .request_timeout(LONG / 4)
-        .connect_timeout(LONG * 3 / 4)
-        .connect()
-        .await
-        .unwrap();
+    let client = H::connect(proxy.port()).await;
     let (dropped, drops) = mpsc::channel();
     let (begin, mut started) = tokio::sync::mpsc::unbounded_channel();
     let names: Vec<String> = (0..BATCH).map(|_| name()).collect();
     let holders: Vec<_> = (0..)
         .zip(&names)
-        .map(|(number, name)| hold(&client, name, number, &dropped, &begin))
+        .map(|(number, name)| {
+            let work = Work {
+                name: name.clone(),
+                deadline: AtomicU64::new(0),
+                dropped: dropped.clone(),
+            };
+            client.hold(number, work, begin.clone())
+        })
         .collect();
     drop((dropped, begin));
     for _ in &names {
@@ -161,33 +203,60 @@ async fn lose_batch(server: &Server, outage: &Outage, judge: fn(&Hold, &Grant)) 
     }
 }
 
-fn hold(
-    client: &Client,
-    name: &str,
-    number: u64,
-    dropped: &mpsc::Sender<Hold>,
-    begin: &tokio::sync::mpsc::UnboundedSender<()>,
-) -> JoinHandle<Result<(), Error>> {
-    let (lock, multi) = (any_lock(client, name, number), number / KINDS % 4 == 3);
-    let beside = client.mutex(&format!("beside {name}")).lock();
-    let begin = begin.clone();
-    let work = Work {
-        name: name.to_owned(),
-        deadline: AtomicU64::new(0),
-        dropped: dropped.clone(),
-    };
-    let work = move |leases: Vec<Lease>| {
-        let mut leases = leases.into_iter();
-        let lease = leases.find(|lease| lease.name() == work.name);
-        begin.send(()).expect("the test waits");
-        work.follow(lease.expect("the named lock has a lease"))
-    };
-    tokio::spawn(async move {
-        match multi {
-            true => MultiLock::new([lock, beside.into()]).run(work).await,
-            false => lock.run(|lease| work(vec![lease])).await,
-        }
-    })
+impl Holders for Client {
+    async fn connect(port: u16) -> Self {
+        let builder = holder_settings!(builder_at(port));
+        builder.connect().await.unwrap()
+    }
+
+    fn hold(
+        &self,
+        number: u64,
+        work: Work,
+        begin: tokio::sync::mpsc::UnboundedSender<()>,
+    ) -> JoinHandle<Result<(), Error>> {
+        let lock = any_lock(self, &work.name, number);
+        let beside = self.mutex(&format!("beside {}", work.name)).lock();
+        let work = move |leases: Vec<Lease>| {
+            let mut leases = leases.into_iter();
+            let lease = leases.find(|lease| lease.name() == work.name);
+            begin.send(()).expect("the test waits");
+            work.follow(lease.expect("the named lock has a lease"))
+        };
+        tokio::spawn(async move {
+            match has_two_locks(number) {
+                true => MultiLock::new([lock, beside.into()]).run(work).await,
+                false => lock.run(|lease| work(vec![lease])).await,
+            }
+        })
+    }
+}
+
+impl Holders for blocking::Client {
+    async fn connect(port: u16) -> Self {
+        let builder = holder_settings!(blocking::Client::builder(&url_at(port)));
+        on_thread(|| builder.connect()).await.unwrap()
+    }
+
+    fn hold(
+        &self,
+        number: u64,
+        work: Work,
+        begin: tokio::sync::mpsc::UnboundedSender<()>,
+    ) -> JoinHandle<Result<(), Error>> {
+        let lock = any_lock_for_thread(self, &work.name, number);
+        let beside = self.mutex(&format!("beside {}", work.name)).lock();
+        let beside = has_two_locks(number).then(|| beside.into());
+        tokio::task::spawn_blocking(move || {
+            let guard = blocking::MultiLock::new([lock].into_iter().chain(beside)).acquire()?;
+            let mut leases = guard.leases();
+            let lease = leases.find(|lease| lease.name() == work.name);
+            begin.send(()).expect("the test waits");
+            let lease = lease.expect("the named lock has a lease");
+            work.follow_on_thread(lease, &guard.lost_signal());
+            guard.check()
+        })
+    }
 }
 
 /// Acquires every lock as soon as the server grants it.
@@ -230,11 +299,11 @@ async fn acquire_one(client: Client, name: String, number: u64) -> Grant {
     }
 }
 
-fn lose_batches(outage: &Outage, judge: fn(&Hold, &Grant)) {
+fn lose_batches<H: Holders>(outage: &Outage, judge: fn(&Hold, &Grant)) {
     run(async {
         let server = server();
         for _ in 0..scaled(500).div_ceil(4 * BATCH) {
-            lose_batch(&server, outage, judge).await;
+            lose_batch::<H>(&server, outage, judge).await;
         }
     });
 }
@@ -270,46 +339,68 @@ fn check_drop(ended: &Hold, grant: &Grant) {
 
 #[test]
 fn black_hole_reports_loss_in_time() {
-    lose_batches(&BLACK_HOLE, check_deadline);
+    lose_batches::<Client>(&BLACK_HOLE, check_deadline);
 }
 
 #[test]
 fn unreachable_server_reports_loss_in_time() {
-    lose_batches(&UNREACHABLE, check_deadline);
+    lose_batches::<Client>(&UNREACHABLE, check_deadline);
 }
 
 #[test]
 fn delayed_renewals_report_loss_in_time() {
-    lose_batches(&DELAYED, check_deadline);
+    lose_batches::<Client>(&DELAYED, check_deadline);
 }
 
 #[test]
 fn paused_server_reports_loss_in_time() {
-    lose_batches(&PAUSED, check_deadline);
+    lose_batches::<Client>(&PAUSED, check_deadline);
+}
+
+#[test]
+fn black_hole_reports_loss_to_threads_in_time() {
+    lose_batches::<blocking::Client>(&BLACK_HOLE, check_deadline);
+}
+
+#[test]
+fn paused_server_reports_loss_to_threads_in_time() {
+    lose_batches::<blocking::Client>(&PAUSED, check_deadline);
+}
+
+#[test]
+#[ignore = "deep: threads must be notified within the margin of a lease"]
+fn unreachable_server_notifies_threads_in_margin() {
+    lose_batches::<blocking::Client>(&UNREACHABLE, check_drop);
+}
+
+#[test]
+#[ignore = "deep: threads must be notified within the margin of a lease"]
+fn delayed_renewals_notify_threads_in_margin() {
+    lose_batches::<blocking::Client>(&DELAYED, check_drop);
 }
 
 #[test]
 #[ignore = "deep: work must be dropped within the margin of a lease"]
 fn black_hole_drops_work_before_deadline() {
-    lose_batches(&BLACK_HOLE, check_drop);
+    lose_batches::<Client>(&BLACK_HOLE, check_drop);
 }
 
 #[test]
 #[ignore = "deep: work must be dropped within the margin of a lease"]
 fn unreachable_server_drops_work_before_deadline() {
-    lose_batches(&UNREACHABLE, check_drop);
+    lose_batches::<Client>(&UNREACHABLE, check_drop);
 }
 
 #[test]
 #[ignore = "deep: work must be dropped within the margin of a lease"]
 fn delayed_renewals_drop_work_before_deadline() {
-    lose_batches(&DELAYED, check_drop);
+    lose_batches::<Client>(&DELAYED, check_drop);
 }
 
 #[test]
 #[ignore = "deep: work must be dropped within the margin of a lease"]
 fn paused_server_drops_work_before_deadline() {
-    lose_batches(&PAUSED, check_drop);
+    lose_batches::<Client>(&PAUSED, check_drop);
 }
 
 /// Removes or replaces the key. The next renewal reports this; a later report

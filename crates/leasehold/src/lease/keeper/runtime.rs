@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::error::Error;
-use crate::park::Parker;
+use crate::park::{Parker, polling};
 
 /// The number of callbacks that run at the same time. The runtime resolves host
 /// names on the same threads, so callbacks must not occupy all of them.
@@ -99,7 +99,7 @@ impl KeeperRuntime {
         let mut spin = SPIN;
         loop {
             let poll = || request.as_mut().poll(&mut context);
-            match catch_unwind(AssertUnwindSafe(poll)) {
+            match polling(|| catch_unwind(AssertUnwindSafe(poll))) {
                 Ok(Poll::Ready(output)) => return output,
                 Ok(Poll::Pending) => parker.park(take(&mut spin), CHECK_INTERVAL),
                 // The timers of a runtime that has ended panic.
@@ -140,6 +140,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::park::yield_to_tasks;
 
     /// Starts a keeper's thread that runs `work`.
     fn keeper_thread(
@@ -168,6 +169,23 @@ mod tests {
         let (start, length) = (Instant::now(), Duration::from_millis(50));
         runtime.wait(sleep(length)).unwrap();
         assert!(start.elapsed() >= length);
+    }
+
+    /// A yield was deferred to the runtime that the call itself blocked, and
+    /// ended only with the next check of the keeper.
+    #[tokio::test]
+    async fn yield_on_a_runtimes_thread_does_not_stall() {
+        let (runtime, _thread) = keeper_thread(std::future::pending());
+        let start = Instant::now();
+        for _ in 0..20 {
+            let yielding = async {
+                yield_to_tasks().await;
+                Ok(())
+            };
+            runtime.wait(yielding).unwrap();
+        }
+        let took = start.elapsed();
+        assert!(took < CHECK_INTERVAL * 10, "{took:?}");
     }
 
     #[test]
