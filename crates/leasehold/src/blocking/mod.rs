@@ -22,9 +22,9 @@
 //! # Threads
 //!
 //! The client's own thread, the *keeper*, serves the connections and timers of
-//! a call, and wakes the calling thread. The call needs no runtime, and works on
-//! the threads of any runtime. The keeper itself must not block: a call on its
-//! thread, which only code in a destructor or in a log subscriber can make,
+//! a call, and wakes the calling thread. The call needs no runtime, and works
+//! on the threads of any runtime. The keeper itself must not block: a call on
+//! its thread, which only code in a destructor or in a log subscriber can make,
 //! fails with [`Error::Invalid`]. Callbacks run on other threads and can call
 //! every method.
 //!

@@ -1,5 +1,5 @@
 //! Redisson's objects, shared with Java services on the same server; see the
-//! async [`redisson`](crate::redisson) for their limitations.
+//! async [`redisson`] for their limitations.
 //!
 //! # Examples
 //!
