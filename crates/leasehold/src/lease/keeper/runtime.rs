@@ -188,6 +188,19 @@ mod tests {
         assert!(took < CHECK_INTERVAL * 10, "{took:?}");
     }
 
+    /// Timers waited for the budget of a task that the call itself blocked.
+    #[tokio::test]
+    async fn call_in_a_task_without_budget_completes() {
+        let (runtime, _thread) = keeper_thread(std::future::pending());
+        let task = tokio::spawn(async move {
+            while tokio::task::coop::has_budget_remaining() {
+                tokio::task::coop::consume_budget().await;
+            }
+            runtime.wait(sleep(Duration::from_millis(1)))
+        });
+        task.await.unwrap().unwrap();
+    }
+
     #[test]
     fn panic_of_the_keeper_ends_waiting_calls() {
         let (begin, begun) = tokio::sync::oneshot::channel::<()>();
