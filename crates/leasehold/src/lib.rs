@@ -76,6 +76,7 @@
 //! | a job that runs at most once per tick, on hosts whose clocks differ | [`Client::once`] |
 //! | to keep other clients out for a while after the work | [`at_least`](TryAcquire::at_least) |
 //! | to limit how long a holder that hangs can block other clients | [`at_most`](Acquire::at_most) |
+//! | locks for threads, without async code | [`blocking`] |
 //! | to see who holds a lock and who waits for it | [`Client::inspect`], [`Client::scan`] |
 //!
 //! Every lock hands out a [`Guard`] with a lease that is renewed and that
@@ -101,7 +102,7 @@
 //! # Layers
 //!
 //! The source has four layers. Each uses only the layers below it. The module
-//! `client` assembles them.
+//! `client` assembles them, and `blocking` wraps the result for threads.
 //!
 //! - `locks`: the lock types of the public API.
 //! - `lease`: when a lock is acquired, renewed, released or lost.
@@ -110,6 +111,7 @@
 //! - `backend`: connections, subscriptions, topology and reconnection.
 
 mod backend;
+pub mod blocking;
 mod client;
 mod error;
 #[cfg(test)]
@@ -122,6 +124,7 @@ mod locks;
 pub mod observe;
 mod options;
 mod owner;
+mod park;
 mod plain;
 mod protocol;
 mod rng;

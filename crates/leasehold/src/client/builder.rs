@@ -72,18 +72,18 @@ impl Client {
 pub struct ClientBuilder {
     url: String,
     replica_ack: Option<ReplicaAck>,
-    pub(super) settings: Settings,
+    pub(crate) settings: Settings,
 }
 
-/// The settings of both builders.
-pub(super) struct Settings {
-    pub(super) prefix: String,
-    pub(super) lease: Duration,
-    pub(super) request_timeout: Duration,
-    pub(super) max_outage: Duration,
-    pub(super) connect: ConnectOptions,
-    pub(super) slow_hold: Option<Duration>,
-    pub(super) trace_parent: Option<TraceParentSource>,
+/// The settings of all builders.
+pub(crate) struct Settings {
+    pub(crate) prefix: String,
+    pub(crate) lease: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) max_outage: Duration,
+    pub(crate) connect: ConnectOptions,
+    pub(crate) slow_hold: Option<Duration>,
+    pub(crate) trace_parent: Option<TraceParentSource>,
 }
 
 impl Default for Settings {
@@ -123,7 +123,7 @@ impl Settings {
     }
 }
 
-/// The methods that both builders share.
+/// The methods that all builders share.
 macro_rules! settings {
     ($builder:ident) => {
         impl $builder {
@@ -172,7 +172,10 @@ macro_rules! settings {
             /// Adds an observer, which receives the events of this client; see
             /// [`observe`](crate::observe).
             pub fn observe(mut self, observer: impl crate::observe::Observer) -> Self {
-                self.settings.connect.observers.add(Arc::new(observer));
+                self.settings
+                    .connect
+                    .observers
+                    .add(std::sync::Arc::new(observer));
                 self
             }
 
@@ -259,7 +262,7 @@ macro_rules! settings {
         }
     };
 }
-pub(super) use settings;
+pub(crate) use settings;
 settings!(ClientBuilder);
 
 impl ClientBuilder {
@@ -282,6 +285,13 @@ impl ClientBuilder {
     /// As for [`Client::connect`], and [`Error::Invalid`] if a setting is out
     /// of range.
     pub async fn connect(self) -> Result<Client, Error> {
+        let client = self.open()?;
+        client.engine.connect().await?;
+        Ok(client)
+    }
+
+    /// Starts the keeper of a client that has not connected yet.
+    pub(crate) fn open(self) -> Result<Client, Error> {
         let settings = self.settings;
         let mut options = settings.acquire_options();
         options.replica_ack = self.replica_ack;
@@ -300,7 +310,6 @@ impl ClientBuilder {
             settings.limits(),
             settings.connect.observers,
         )?);
-        engine.connect().await?;
         Ok(Client {
             engine,
             keyspace,
@@ -324,13 +333,17 @@ pub(super) fn start_engine(
     limits: Limits,
     observers: Observers,
 ) -> Result<Engine, Error> {
-    let keeper = Keeper::default();
+    let keeper = Keeper::new(runtime.handle());
     let work = keeper
         .clone()
         .work(backend.clone(), limits.request, observers.clone());
+    let marked = keeper.clone();
     std::thread::Builder::new()
         .name("leasehold".to_owned())
-        .spawn(move || runtime.block_on(work))
+        .spawn(move || {
+            let _thread = marked.mark_thread();
+            runtime.block_on(work);
+        })
         .map_err(|error| Error::Unavailable(error.into()))?;
     Ok(Engine::new(backend, keeper, limits, observers))
 }

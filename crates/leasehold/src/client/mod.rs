@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use builder::ClientBuilder;
+pub(crate) use builder::{Settings, settings};
 pub use inspect::Scan;
 pub use quorum::{Quorum, QuorumBuilder};
 pub use server_info::ServerInfo;

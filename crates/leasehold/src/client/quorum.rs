@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::builder::{Settings, keeper_runtime, settings, start_engine};
 use crate::backend::Target;
 use crate::error::Error;
-use crate::lease::{Engine, Readmission, ShutdownOutcome};
+use crate::lease::{Engine, KeeperRuntime, Readmission, ShutdownOutcome};
 use crate::locks::Mutex;
 use crate::options::AcquireOptions;
 use crate::protocol::{Counters, Electorate, Keyspace};
@@ -44,7 +44,7 @@ use crate::protocol::{Counters, Electorate, Keyspace};
 /// ```
 #[derive(Clone)]
 pub struct Quorum {
-    engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
     keyspace: Arc<Keyspace>,
     electorate: Arc<Electorate>,
     options: AcquireOptions,
@@ -118,7 +118,7 @@ impl std::fmt::Debug for Quorum {
 pub struct QuorumBuilder {
     urls: Vec<String>,
     max_lease: Duration,
-    settings: Settings,
+    pub(crate) settings: Settings,
 }
 settings!(QuorumBuilder);
 
@@ -143,11 +143,7 @@ impl QuorumBuilder {
     ///
     /// As for [`Quorum::connect`].
     pub async fn connect(self) -> Result<Quorum, Error> {
-        let limit = self.settings.connect.timeout;
-        let (quorum, readmission, keeper) = self.open()?;
-        quorum.engine.check_votes(&readmission, limit).await?;
-        keeper.spawn(quorum.engine.readmit(readmission));
-        Ok(quorum)
+        self.open()?.connect().await
     }
 
     /// Declares that no lock of this quorum and prefix is held, and allows
@@ -170,14 +166,11 @@ impl QuorumBuilder {
     /// [`Error::NoQuorum`] if a server is unreachable: all of them must be
     /// reachable. Otherwise as for [`Quorum::connect`].
     pub async fn bootstrap(self) -> Result<(), Error> {
-        let limit = self.settings.connect.timeout;
-        let (quorum, readmission, _) = self.open()?;
-        let result = quorum.engine.bootstrap(&readmission, limit).await;
-        quorum.shutdown(Duration::from_secs(1)).await;
-        result
+        self.open()?.bootstrap().await
     }
 
-    fn open(self) -> Result<(Quorum, Readmission, tokio::runtime::Handle), Error> {
+    /// Starts the keeper of a client that has not connected yet.
+    pub(crate) fn open(self) -> Result<OpenQuorum, Error> {
         let settings = self.settings;
         let mut options = settings.acquire_options();
         options.max_lease = self.max_lease;
@@ -218,6 +211,42 @@ impl QuorumBuilder {
             electorate,
             options,
         };
-        Ok((quorum, readmission, keeper))
+        Ok(OpenQuorum {
+            quorum,
+            readmission,
+            keeper,
+            connect_timeout: settings.connect.timeout,
+        })
+    }
+}
+
+/// The client of a quorum whose votes are not checked yet.
+pub(crate) struct OpenQuorum {
+    quorum: Quorum,
+    readmission: Readmission,
+    keeper: tokio::runtime::Handle,
+    connect_timeout: Duration,
+}
+
+impl OpenQuorum {
+    /// Returns the runtime for the requests of blocking callers.
+    pub(crate) fn runtime(&self) -> &KeeperRuntime {
+        self.quorum.engine.runtime()
+    }
+
+    /// Checks that a majority votes.
+    pub(crate) async fn connect(self) -> Result<Quorum, Error> {
+        let (engine, limit) = (&self.quorum.engine, self.connect_timeout);
+        engine.check_votes(&self.readmission, limit).await?;
+        self.keeper.spawn(engine.readmit(self.readmission));
+        Ok(self.quorum)
+    }
+
+    /// Makes every server vote.
+    pub(crate) async fn bootstrap(self) -> Result<(), Error> {
+        let (engine, limit) = (&self.quorum.engine, self.connect_timeout);
+        let result = engine.bootstrap(&self.readmission, limit).await;
+        engine.shutdown(Duration::from_secs(1)).await;
+        result
     }
 }

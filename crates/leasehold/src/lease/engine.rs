@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, Limits, error_of};
-use super::keeper::Keeper;
+use super::keeper::{Keeper, KeeperRuntime};
 use super::owned::OwnedLease;
 use super::quarantine::Readmission;
 use super::reentrant::Reentry;
@@ -46,6 +46,11 @@ impl Engine {
             acquirer: Acquirer::new(context.clone()),
             context,
         }
+    }
+
+    /// Returns the runtime for the requests of blocking callers.
+    pub(crate) fn runtime(&self) -> &KeeperRuntime {
+        &self.context.keeper.runtime
     }
 
     /// Acquires a lock, or fails when the timeout of `options` elapses.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::context::{Context, error_of};
+use super::keeper::KeeperRuntime;
 use super::lease::{Fenced, Lease, Shared, Unfenced};
 use super::owned::{OwnedLease, ReleaseOutcome};
 use super::report::report_loss;
@@ -81,7 +82,8 @@ impl Guard {
         self.marked()
     }
 
-    fn marked<F>(self) -> Guard<F> {
+    /// Converts into the guard of a lock with this kind of fencing.
+    pub(crate) fn marked<F>(self) -> Guard<F> {
         Guard {
             lease: self.lease.viewed_as(),
             owned: self.owned,
@@ -125,6 +127,11 @@ impl<F> Guard<F> {
             Err(error) => return Err(error_of(error, state.kind.name())),
         }
         self.check()
+    }
+
+    /// Returns the runtime for the requests of blocking callers.
+    pub(crate) fn runtime(&self) -> &KeeperRuntime {
+        &self.owned.context.keeper.runtime
     }
 
     /// Shares the lock with other holders, if its kind supports it.
@@ -208,14 +215,8 @@ impl<F> Guard<F> {
             if in_time.is_ok() { "released" } else { "lost" },
         );
         drop(span);
-        if let Err(error) = self.release().await {
-            tracing::warn!(lock = lease.name(), %error, "release continues in the background");
-        }
-        match output {
-            Some(Err(panic)) => resume_unwind(panic),
-            Some(Ok(value)) => in_time.map(|()| value),
-            None => Err(in_time.err().unwrap_or_else(|| lease.error(Loss::Expired))),
-        }
+        let released = self.release().await;
+        conclude(output, in_time, released)
     }
 }
 
@@ -237,6 +238,25 @@ pub(crate) async fn until_lost<W: Future, L: Future>(
         biased;
         _ = lost => None,
         output = unwinding => Some(output),
+    }
+}
+
+/// Returns the result of work under a lock, or resumes its panic. `output` is
+/// `None` if the work was dropped, `in_time` whether the lease was valid at its
+/// end.
+pub(crate) fn conclude<T>(
+    output: Option<std::thread::Result<T>>,
+    in_time: Result<(), Error>,
+    released: Result<ReleaseOutcome, Error>,
+) -> Result<T, Error> {
+    if let Err(error) = released {
+        tracing::warn!(%error, "release continues in the background");
+    }
+    match output {
+        Some(Err(panic)) => resume_unwind(panic),
+        Some(Ok(value)) => in_time.map(|()| value),
+        // The lease has ended, which `in_time` reports.
+        None => in_time.and(Err(Error::ShutDown)),
     }
 }
 

@@ -95,6 +95,11 @@ impl<F> Lease<F> {
         }
     }
 
+    /// Returns the same view for code that needs no token.
+    pub(crate) fn unfenced(&self) -> Lease<Unfenced> {
+        Lease::new(self.state.clone(), self.generation, self.token)
+    }
+
     pub(super) fn state(&self) -> &Arc<LeaseState> {
         &self.state
     }

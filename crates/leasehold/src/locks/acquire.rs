@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::{Engine, Guard, Lease, Reentry, Shared};
+use crate::lease::{Engine, Guard, Lease, Reentry};
 use crate::options::{AcquireOptions, ReplicaAck, Replicas};
 use crate::protocol::Kind;
 
@@ -50,9 +50,9 @@ use crate::protocol::Kind;
 /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`].
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct Acquire<G = Guard> {
-    pub(super) request: AcquireRequest,
+    pub(crate) request: AcquireRequest,
     /// Makes the guard that this kind returns.
-    pub(super) wrap: fn(Guard) -> G,
+    pub(crate) wrap: fn(Guard) -> G,
 }
 
 /// A pending acquire that does not wait; awaiting it starts the acquire.
@@ -87,32 +87,32 @@ pub struct Acquire<G = Guard> {
 /// reply.
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct TryAcquire<G = Guard> {
-    pub(super) request: AcquireRequest,
+    pub(crate) request: AcquireRequest,
     /// Makes the guard that this kind returns.
-    wrap: fn(Guard) -> G,
+    pub(crate) wrap: fn(Guard) -> G,
 }
 
 /// Which lock to acquire, and with which options.
-pub(super) struct AcquireRequest {
-    pub(super) engine: Arc<Engine>,
+pub(crate) struct AcquireRequest {
+    pub(crate) engine: Arc<Engine>,
     /// An invalid name is reported when the acquire is awaited.
     pub(super) kind: Result<Arc<dyn Kind>, Error>,
-    pub(super) options: AcquireOptions,
+    pub(crate) options: AcquireOptions,
     /// The acquisition to share, for a reentrant handle.
     pub(super) reentry: Option<Arc<Reentry>>,
 }
 
 /// A guard with a lease that the options of an acquire apply to.
 ///
-/// Implemented by [`Guard`] and [`WriteGuard`](crate::WriteGuard). The trait
-/// is sealed.
+/// Implemented by [`Guard`] and [`WriteGuard`](crate::WriteGuard), also those
+/// of [`blocking`](crate::blocking). The trait is sealed.
 pub trait GuardType: sealed::Sealed {
-    /// [`Fenced`](crate::Fenced) or [`Shared`] if the lease has a token,
+    /// [`Fenced`](crate::Fenced) or [`Shared`](crate::Shared) if the lease has a token,
     /// [`Unfenced`](crate::Unfenced) otherwise.
     type Fencing;
 }
 
-pub(super) mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
@@ -155,25 +155,15 @@ impl<G: GuardType> Acquire<G> {
     }
 }
 
-/// The methods that both builders share.
+/// The methods that all builders share.
 macro_rules! options {
     ($type:ident) => {
-        impl $type {
-            pub(super) fn new(request: AcquireRequest) -> Self {
-                Self::guarded_by(request, |guard| guard)
-            }
-        }
-
         impl<G> $type<G> {
-            pub(super) fn guarded_by(request: AcquireRequest, wrap: fn(Guard) -> G) -> Self {
+            pub(crate) fn guarded_by(
+                request: AcquireRequest,
+                wrap: fn($crate::Guard) -> G,
+            ) -> Self {
                 Self { request, wrap }
-            }
-        }
-
-        impl From<$type> for $type<Guard<Shared>> {
-            /// Forgets that the lock is exclusive.
-            fn from(exclusive: $type) -> Self {
-                Self::guarded_by(exclusive.request, Guard::shared)
             }
         }
 
@@ -265,8 +255,36 @@ macro_rules! options {
         }
     };
 }
+pub(crate) use options;
 options!(Acquire);
 options!(TryAcquire);
+
+/// Conversions between acquires of the same lock with different guards.
+macro_rules! conversions {
+    ($type:ident) => {
+        impl From<$type> for $type<Guard<Shared>> {
+            /// Forgets that the lock is exclusive.
+            fn from(exclusive: $type) -> Self {
+                Self::guarded_by(exclusive.request, Guard::marked)
+            }
+        }
+
+        impl From<$type<WriteGuard>> for $type {
+            /// Converts into an acquire whose guard cannot be downgraded.
+            fn from(writer: $type<WriteGuard>) -> Self {
+                Self::guarded_by(writer.request, Guard::marked)
+            }
+        }
+
+        impl From<$type<WriteGuard>> for $type<Guard<Shared>> {
+            /// Forgets that the lock is exclusive.
+            fn from(writer: $type<WriteGuard>) -> Self {
+                Self::guarded_by(writer.request, Guard::marked)
+            }
+        }
+    };
+}
+pub(crate) use conversions;
 
 impl<G: 'static> IntoFuture for Acquire<G> {
     type Output = Result<G, Error>;
@@ -290,11 +308,11 @@ impl<G: 'static> IntoFuture for TryAcquire<G> {
 // store each argument twice. An acquire allocates one future, and a small one
 // is cheap.
 impl AcquireRequest {
-    pub(super) fn acquire(self) -> impl Future<Output = Result<Guard, Error>> + Send {
+    pub(crate) fn acquire(self) -> impl Future<Output = Result<Guard, Error>> + Send {
         self.acquire_as(|guard| guard)
     }
 
-    pub(super) fn acquire_as<G>(
+    pub(crate) fn acquire_as<G>(
         self,
         wrap: fn(Guard) -> G,
     ) -> impl Future<Output = Result<G, Error>> + Send {
@@ -322,7 +340,7 @@ impl AcquireRequest {
         self.try_acquire_as(|guard| guard)
     }
 
-    fn try_acquire_as<G>(
+    pub(crate) fn try_acquire_as<G>(
         self,
         wrap: fn(Guard) -> G,
     ) -> impl Future<Output = Result<Option<G>, Error>> + Send {

@@ -76,14 +76,14 @@ impl FairMutex {
     /// ```
     #[track_caller]
     pub fn lock(&self) -> Acquire {
-        Acquire::new(self.handle.request())
+        Acquire::guarded_by(self.handle.request(), |guard| guard)
     }
 
     /// Acquires the lock if it has no holder and no waiters; resolves to
     /// `Ok(None)` otherwise.
     #[track_caller]
     pub fn try_lock(&self) -> TryAcquire {
-        TryAcquire::new(self.handle.request())
+        TryAcquire::guarded_by(self.handle.request(), |guard| guard)
     }
 
     /// Acquires the lock, runs `work`, and releases the lock on every exit

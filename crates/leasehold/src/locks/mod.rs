@@ -14,6 +14,7 @@ mod rw_lock;
 mod semaphore;
 
 pub use acquire::{Acquire, GuardType, TryAcquire};
+pub(crate) use acquire::{AcquireRequest, conversions, options, sealed};
 pub use election::{Changes, Election, ElectionEvent};
 pub use fair_mutex::FairMutex;
 pub use latch::{Latch, LatchState, SetOutcome};

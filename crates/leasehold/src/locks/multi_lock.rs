@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::acquire::Acquire;
 use crate::error::{Error, Loss};
-use crate::lease::{Fenced, Guard, HasToken, Lease, ReleaseOutcome, until_lost};
+use crate::lease::{Fenced, Guard, HasToken, Lease, ReleaseOutcome, conclude, until_lost};
 use crate::owner::Token;
 
 /// A pending acquire of several locks; awaiting it starts the acquire.
@@ -116,16 +116,10 @@ impl<F: HasToken + 'static> MultiLock<F> {
     {
         let guard = self.await?;
         let work = work(guard.leases().cloned().collect());
-        let outcome = until_lost(work, guard.ended()).await;
-        let validity = guard.check();
-        guard.release_or_warn().await;
-        match outcome {
-            Some(outcome) => {
-                let value = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                validity.map(|()| value)
-            }
-            None => validity.and(Err(Error::ShutDown)),
-        }
+        let output = until_lost(work, guard.ended()).await;
+        let in_time = guard.check();
+        let released = guard.release().await;
+        conclude(output, in_time, released)
     }
 
     /// Returns the acquires in the order of their keys.
@@ -283,14 +277,7 @@ impl<F> MultiGuard<F> {
     /// Releases the acquired locks before it returns `error`, so that a retry
     /// finds them free.
     async fn fail(self, error: Error) -> Result<Self, Error> {
-        self.release_or_warn().await;
-        Err(error)
-    }
-
-    async fn release_or_warn(self) {
-        if let Err(error) = self.release().await {
-            tracing::warn!(%error, "release continues in the background");
-        }
+        conclude(None, Err(error), self.release().await)
     }
 
     async fn ended(&self) {

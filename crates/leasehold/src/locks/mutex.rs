@@ -118,7 +118,7 @@ impl Mutex {
     /// ```
     #[track_caller]
     pub fn lock(&self) -> Acquire {
-        Acquire::new(self.request())
+        Acquire::guarded_by(self.request(), |guard| guard)
     }
 
     /// Acquires the lock if it is free; resolves to `Ok(None)` if another owner
@@ -137,7 +137,7 @@ impl Mutex {
     /// ```
     #[track_caller]
     pub fn try_lock(&self) -> TryAcquire {
-        TryAcquire::new(self.request())
+        TryAcquire::guarded_by(self.request(), |guard| guard)
     }
 
     /// Acquires the lock, runs `work`, and releases the lock on every exit

@@ -61,6 +61,15 @@ impl<G> Reentrant<G> {
         TryAcquire::guarded_by(self.request(), self.wrap)
     }
 
+    /// Returns the same handle with another type of guards.
+    pub(crate) fn guarded_by<H>(&self, wrap: fn(Guard) -> H) -> Reentrant<H> {
+        Reentrant {
+            handle: self.handle.clone(),
+            reentry: self.reentry.clone(),
+            wrap,
+        }
+    }
+
     #[track_caller]
     fn request(&self) -> AcquireRequest {
         AcquireRequest {

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Acquire, GuardType, TryAcquire, sealed};
+use super::acquire::{Acquire, GuardType, TryAcquire, conversions, sealed};
 use super::handle::Handle;
 use crate::error::Error;
 use crate::info::Holder;
@@ -179,7 +179,7 @@ impl WriteGuard<Unfenced> {
 }
 
 impl<F> WriteGuard<F> {
-    pub(super) fn new(guard: Guard<F>) -> Self {
+    pub(crate) fn new(guard: Guard<F>) -> Self {
         Self { guard }
     }
 
@@ -231,33 +231,8 @@ impl<F> GuardType for WriteGuard<F> {
     type Fencing = F;
 }
 
-impl From<Acquire<WriteGuard>> for Acquire {
-    /// Converts into an acquire whose guard cannot be downgraded.
-    fn from(writer: Acquire<WriteGuard>) -> Self {
-        Self::new(writer.request)
-    }
-}
-
-impl From<TryAcquire<WriteGuard>> for TryAcquire {
-    /// Converts into an acquire whose guard cannot be downgraded.
-    fn from(writer: TryAcquire<WriteGuard>) -> Self {
-        Self::new(writer.request)
-    }
-}
-
-impl From<Acquire<WriteGuard>> for Acquire<Guard<Shared>> {
-    /// Forgets that the lock is exclusive.
-    fn from(writer: Acquire<WriteGuard>) -> Self {
-        Acquire::<Guard>::from(writer).into()
-    }
-}
-
-impl From<TryAcquire<WriteGuard>> for TryAcquire<Guard<Shared>> {
-    /// Forgets that the lock is exclusive.
-    fn from(writer: TryAcquire<WriteGuard>) -> Self {
-        TryAcquire::<Guard>::from(writer).into()
-    }
-}
+conversions!(Acquire);
+conversions!(TryAcquire);
 
 impl From<WriteGuard> for Guard<Shared> {
     /// Forgets that the lock is exclusive.

@@ -20,6 +20,7 @@ const HOMES: [(&str, &[&str]); 3] = [
             "client/quorum.rs",
             "backend/connection/pubsub.rs",
             "backend/topology/",
+            "lease/keeper/runtime.rs",
             "lease/keeper/worker.rs",
         ],
     ),

@@ -6,3 +6,4 @@ mod clock_steps;
 mod lease_loss;
 mod limits;
 pub(crate) mod lost_replies;
+mod lost_work;

@@ -1,5 +1,6 @@
 //! The lock types: their contract, their options and what each adds to it.
 
+mod blocking;
 pub(crate) mod conformance;
 mod election;
 mod inspect;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Client, Error, Loss, ReleaseOutcome, Shared, ShutdownOutcome};
+use leasehold::{Client, Error, Loss, ReleaseOutcome, Shared, ShutdownOutcome, blocking};
 use tokio::task::JoinHandle;
 
 use crate::support::AMPLE;
@@ -22,20 +22,26 @@ pub(crate) type MultiGuard = leasehold::MultiGuard<Shared>;
 /// A lock that one holder has at a time.
 pub(crate) trait ExclusiveLock<C = Client>: Clone + Send + Sync + 'static {
     type Guard: HeldGuard;
+    /// An acquisition, by a task or by a thread.
+    type Acquire: Options;
 
     fn with_name(client: &C, name: &str) -> Self;
     /// Returns an acquisition whose options can still be set.
-    fn request(&self) -> Acquire;
-    fn acquire(&self, lock: Acquire) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
+    fn request(&self) -> Self::Acquire;
+    fn acquire(
+        &self,
+        lock: Self::Acquire,
+    ) -> impl Future<Output = Result<Self::Guard, Error>> + Send;
     fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
+    /// Runs `work` under the lock. Dropping the future ends the work.
     fn run<W>(
         &self,
-        lock: Acquire,
-        work: impl FnOnce(Vec<Lease>) -> W + Send,
+        lock: Self::Acquire,
+        work: impl FnOnce(Vec<Lease>) -> W + Send + 'static,
     ) -> impl Future<Output = Result<W::Output, Error>> + Send
     where
         W: Future + Send,
-        W::Output: Send;
+        W::Output: Send + 'static;
 
     fn lock(&self) -> Request<Self, C> {
         Request {
@@ -77,10 +83,47 @@ pub(crate) trait HeldGuard: Send + Sync + std::fmt::Debug + 'static {
     }
 }
 
+/// The options of an acquisition that the contract covers.
+pub(crate) trait Options: Send + Sized + 'static {
+    fn timeout(self, limit: Duration) -> Self;
+    fn lease(self, length: Duration) -> Self;
+    fn fixed_lease(self, length: Duration) -> Self;
+    fn at_least(self, length: Duration) -> Self;
+    fn at_most(self, length: Duration) -> Self;
+    fn note(self, text: &str) -> Self;
+}
+
+macro_rules! impl_options {
+    ($type:ty) => {
+        impl Options for $type {
+            fn timeout(self, limit: Duration) -> Self {
+                self.timeout(limit)
+            }
+            fn lease(self, length: Duration) -> Self {
+                self.lease(length)
+            }
+            fn fixed_lease(self, length: Duration) -> Self {
+                self.fixed_lease(length)
+            }
+            fn at_least(self, length: Duration) -> Self {
+                self.at_least(length)
+            }
+            fn at_most(self, length: Duration) -> Self {
+                self.at_most(length)
+            }
+            fn note(self, text: &str) -> Self {
+                self.note(text)
+            }
+        }
+    };
+}
+impl_options!(Acquire);
+impl_options!(blocking::Acquire<blocking::Guard<Shared>>);
+
 /// An acquisition with its options.
-pub(crate) struct Request<K, C> {
+pub(crate) struct Request<K: ExclusiveLock<C>, C> {
     kind: K,
-    lock: Acquire,
+    lock: K::Acquire,
     client: PhantomData<fn(C)>,
 }
 
@@ -117,11 +160,11 @@ impl<C, K: ExclusiveLock<C>> Request<K, C> {
 
     pub(crate) async fn run<W>(
         self,
-        work: impl FnOnce(Vec<Lease>) -> W + Send,
+        work: impl FnOnce(Vec<Lease>) -> W + Send + 'static,
     ) -> Result<W::Output, Error>
     where
         W: Future + Send,
-        W::Output: Send,
+        W::Output: Send + 'static,
     {
         self.kind.run(self.lock, work).await
     }
@@ -168,12 +211,22 @@ impl HeldGuard for MultiGuard {
 
 /// A multi-lock of two: the named lock, and one that only this client uses.
 #[derive(Clone)]
-pub(crate) struct LockPair {
-    client: Client,
-    name: String,
+pub(crate) struct LockPair<C = Client> {
+    pub(super) client: C,
+    pub(super) name: String,
     /// Sorts before `name`, so it is held while the client waits for the other
     /// lock.
-    extra: String,
+    pub(super) extra: String,
+}
+
+impl<C: Clone> LockPair<C> {
+    pub(super) fn new(client: &C, name: &str) -> Self {
+        Self {
+            client: client.clone(),
+            name: name.to_owned(),
+            extra: format!("!extra:{}", crate::support::name()),
+        }
+    }
 }
 
 impl LockPair {
@@ -184,13 +237,10 @@ impl LockPair {
 
 impl ExclusiveLock for LockPair {
     type Guard = MultiGuard;
+    type Acquire = Acquire;
 
     fn with_name(client: &Client, name: &str) -> Self {
-        Self {
-            client: client.clone(),
-            name: name.to_owned(),
-            extra: format!("!extra:{}", crate::support::name()),
-        }
+        Self::new(client, name)
     }
     fn request(&self) -> Acquire {
         self.client.mutex(&self.name).lock().into()
@@ -208,11 +258,11 @@ impl ExclusiveLock for LockPair {
     async fn run<W>(
         &self,
         lock: Acquire,
-        work: impl FnOnce(Vec<Lease>) -> W + Send,
+        work: impl FnOnce(Vec<Lease>) -> W + Send + 'static,
     ) -> Result<W::Output, Error>
     where
         W: Future + Send,
-        W::Output: Send,
+        W::Output: Send + 'static,
     {
         self.with(lock).run(work).await
     }
@@ -221,16 +271,22 @@ impl ExclusiveLock for LockPair {
 /// The number of lock types that [`any_lock`] and [`any_try_lock`] support.
 pub(crate) const KINDS: u64 = 4;
 
-/// Returns an acquisition of one of the lock types, by number. A name must
-/// always be used with the same number.
-pub(crate) fn any_lock(client: &Client, name: &str, number: u64) -> Acquire {
-    match number % KINDS {
-        0 => client.mutex(name).lock().into(),
-        1 => client.fair_mutex(name).lock().into(),
-        2 => client.semaphore(name, 1).acquire(),
-        _ => client.rw_lock(name).write().into(),
-    }
+macro_rules! any_lock {
+    ($function:ident: $client:ty, $acquire:ty) => {
+        /// Returns an acquisition of one of the lock types, by number. A name
+        /// must always be used with the same number.
+        pub(crate) fn $function(client: &$client, name: &str, number: u64) -> $acquire {
+            match number % KINDS {
+                0 => client.mutex(name).lock().into(),
+                1 => client.fair_mutex(name).lock().into(),
+                2 => client.semaphore(name, 1).acquire(),
+                _ => client.rw_lock(name).write().into(),
+            }
+        }
+    };
 }
+any_lock!(any_lock: Client, Acquire);
+any_lock!(any_lock_for_thread: blocking::Client, blocking::Acquire<blocking::Guard<Shared>>);
 
 /// Like [`any_lock`], without waiting.
 pub(crate) fn any_try_lock(client: &Client, name: &str, number: u64) -> TryAcquire {

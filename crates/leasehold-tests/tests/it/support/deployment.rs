@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Quorum, QuorumBuilder, ShutdownOutcome};
+use leasehold::{Client, ClientBuilder, Quorum, QuorumBuilder, ShutdownOutcome, blocking};
 use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
 use testkit::{Cluster, Flavor, Server, Setup};
 
@@ -12,6 +12,7 @@ use super::{
     run, url_at, with_long_timeouts,
 };
 use crate::support::contract::{KINDS, ShutDown};
+use crate::support::threads::on_thread;
 
 /// A deployment that stores locks.
 pub(crate) trait Deployment: Sync {
@@ -26,6 +27,65 @@ pub(crate) trait Deployment: Sync {
     }
     /// Returns whether the lock's key exists.
     fn exists(&self, name: &str) -> bool;
+}
+
+/// A deployment with one URL.
+pub(crate) trait Addressed: Deployment {
+    fn url(&self) -> String;
+}
+
+impl Addressed for Server {
+    fn url(&self) -> String {
+        url_at(self.port())
+    }
+}
+
+impl Addressed for SentinelGroup {
+    fn url(&self) -> String {
+        sentinel_url(&self.sentinels(), GROUP)
+    }
+}
+
+impl Addressed for Cluster {
+    fn url(&self) -> String {
+        cluster_url(self)
+    }
+}
+
+/// A deployment whose clients are those of threads.
+pub(crate) struct OnThreads<'a, D>(pub(crate) &'a D);
+
+impl<D: Addressed> Deployment for OnThreads<'_, D> {
+    type Client = blocking::Client;
+
+    async fn with_lease(&self, lease: Duration) -> blocking::Client {
+        let builder = blocking::Client::builder(&self.0.url())
+            .lease(lease)
+            .request_timeout(LEASE / 2)
+            .connect_timeout(LEASE);
+        let client = on_thread(|| builder.connect()).await;
+        client.expect("the deployment is up")
+    }
+    fn exists(&self, name: &str) -> bool {
+        self.0.exists(name)
+    }
+}
+
+impl Deployment for OnThreads<'_, FiveServers> {
+    type Client = blocking::Quorum;
+
+    async fn with_lease(&self, lease: Duration) -> blocking::Quorum {
+        let builder = blocking::Quorum::builder(self.0.urls())
+            .lease(lease)
+            .max_lease(LONGEST)
+            .request_timeout(LEASE / 2)
+            .connect_timeout(LEASE);
+        let client = on_thread(|| builder.connect()).await;
+        client.expect("the servers are up")
+    }
+    fn exists(&self, name: &str) -> bool {
+        self.0.exists(name)
+    }
 }
 
 impl Deployment for Server {
@@ -165,10 +225,13 @@ pub(crate) fn sentinel_builder(group: &SentinelGroup, name: &str) -> ClientBuild
 
 /// Returns a builder whose URL lists these sentinels in this order.
 pub(crate) fn builder_for_sentinels(sentinels: &str, name: &str) -> ClientBuilder {
-    let url = format!(
+    Client::builder(&sentinel_url(sentinels, name)).lease(LEASE)
+}
+
+fn sentinel_url(sentinels: &str, name: &str) -> String {
+    format!(
         "redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{name}?sentinel_password={SENTINEL_PASSWORD}"
-    );
-    Client::builder(&url).lease(LEASE)
+    )
 }
 
 /// Starts three masters with a replica each.

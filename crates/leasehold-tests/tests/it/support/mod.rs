@@ -5,6 +5,7 @@ pub(crate) mod deployment;
 pub(crate) mod inspection;
 pub(crate) mod log;
 pub(crate) mod redisson;
+pub(crate) mod threads;
 pub(crate) mod worker;
 
 use std::future::{Future, poll_fn};

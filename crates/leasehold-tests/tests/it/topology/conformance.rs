@@ -1,41 +1,41 @@
 //! The whole contract on each deployment.
 
-use leasehold::{Client, FairMutex, Mutex, Reentrant, RwLock, Semaphore};
+use leasehold::{Client, FairMutex, Mutex, Reentrant, RwLock, Semaphore, blocking};
 use testkit::Flavor;
 
 use crate::locks::conformance::{GATE, STRICT, Timing, check_cases, check_strict_cases};
 use crate::support::contract::LockPair;
-use crate::support::deployment::{Deployment, FiveServers, cluster, group, oldest_and_newest};
+use crate::support::deployment::{
+    Addressed, Deployment, FiveServers, OnThreads, cluster, group, oldest_and_newest,
+};
 use crate::support::run;
 
+/// Runs the contract for several lock types on one deployment.
+macro_rules! check_types {
+    ($deployment:expr, $timing:expr; $($type:ty),+) => {
+        let deployment = $deployment;
+        tokio::join!($(check_cases::<_, $type>(deployment, $timing)),+);
+        tokio::join!($(check_strict_cases::<_, $type>(deployment, $timing)),+);
+    };
+}
+
 async fn check_contract<D: Deployment<Client = Client>>(deployment: &D, timing: Timing) {
-    tokio::join!(
-        check_cases::<D, Mutex>(deployment, timing),
-        check_cases::<D, Reentrant>(deployment, timing),
-        check_cases::<D, FairMutex>(deployment, timing),
-        check_cases::<D, Semaphore>(deployment, timing),
-        check_cases::<D, RwLock>(deployment, timing),
-        check_cases::<D, LockPair>(deployment, timing),
-    );
-    tokio::join!(
-        check_strict_cases::<D, Mutex>(deployment, timing),
-        check_strict_cases::<D, Reentrant>(deployment, timing),
-        check_strict_cases::<D, FairMutex>(deployment, timing),
-        check_strict_cases::<D, Semaphore>(deployment, timing),
-        check_strict_cases::<D, RwLock>(deployment, timing),
-        check_strict_cases::<D, LockPair>(deployment, timing),
+    check_types!(deployment, timing; Mutex, Reentrant, FairMutex, Semaphore, RwLock, LockPair);
+}
+
+async fn check_contract_for_threads<D: Addressed>(deployment: &D, timing: Timing) {
+    check_types!(&OnThreads(deployment), timing;
+        blocking::Mutex, blocking::Reentrant, blocking::FairMutex, blocking::Semaphore,
+        blocking::RwLock, LockPair<blocking::Client>
     );
 }
 
 async fn check_quorum_contract(five: &FiveServers, timing: Timing) {
-    tokio::join!(
-        check_cases::<FiveServers, Mutex>(five, timing),
-        check_cases::<FiveServers, Reentrant>(five, timing),
-    );
-    tokio::join!(
-        check_strict_cases::<FiveServers, Mutex>(five, timing),
-        check_strict_cases::<FiveServers, Reentrant>(five, timing),
-    );
+    check_types!(five, timing; Mutex, Reentrant);
+}
+
+async fn check_quorum_contract_for_threads(five: &FiveServers, timing: Timing) {
+    check_types!(&OnThreads(five), timing; blocking::Mutex, blocking::Reentrant);
 }
 
 #[test]
@@ -54,6 +54,22 @@ fn sentinel_conforms() {
 #[test]
 fn cluster_conforms() {
     run(check_contract(&cluster(&Flavor::one()), GATE));
+}
+
+#[test]
+fn quorum_conforms_for_threads() {
+    let five = FiveServers::start(&Flavor::one());
+    run(check_quorum_contract_for_threads(&five, GATE));
+}
+
+#[test]
+fn sentinel_conforms_for_threads() {
+    run(check_contract_for_threads(&group(&Flavor::one()), GATE));
+}
+
+#[test]
+fn cluster_conforms_for_threads() {
+    run(check_contract_for_threads(&cluster(&Flavor::one()), GATE));
 }
 
 #[test]

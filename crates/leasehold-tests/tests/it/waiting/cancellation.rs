@@ -1,14 +1,17 @@
-//! Acquires that are dropped after any number of polls leave nothing behind.
+//! Acquires that are dropped after any number of polls leave nothing behind,
+//! nor do those of threads that time out at any moment.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold::{Error, blocking};
 use testkit::{Fault, Proxy, SeededRng, Server};
 
-use crate::support::contract::any_lock;
+use crate::support::contract::{any_lock, any_lock_for_thread};
 use crate::support::{
     AMPLE, builder_at, eventually, name, only_counters_left, poll_at_most, run, scaled, server,
+    url_at,
 };
 
 /// Far longer than the test, so that no lock expires.
@@ -39,9 +42,10 @@ fn oldest_lock(server: &Server, done: &AtomicBool) -> Duration {
     oldest
 }
 
-/// Drops `total` acquires of free locks, and waits until nothing of them is
-/// left. Returns the age of the oldest lock observed meanwhile.
-async fn drop_acquires(total: u64) -> Duration {
+/// Abandons `total` acquires of free locks by `abandon`, and waits until
+/// nothing of them is left. Returns the age of the oldest lock observed
+/// meanwhile.
+async fn abandon_acquires(total: u64, abandon: impl AsyncFn(&Proxy, u64) -> u64) -> Duration {
     let server = server();
     let proxy = Proxy::start(server.port());
     let seed = AtomicU64::new(1);
@@ -57,10 +61,10 @@ async fn drop_acquires(total: u64) -> Duration {
         let observer = scope.spawn(|| oldest_lock(&server, &done));
         tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(async {
-                let dropped = drop_many(&proxy, total).await;
+                let abandoned = abandon(&proxy, total).await;
                 assert!(
-                    dropped > total / 4,
-                    "only {dropped} of {total} were dropped unfinished"
+                    abandoned > total / 4,
+                    "only {abandoned} of {total} were abandoned"
                 );
                 // Include requests that reach the server late.
                 tokio::time::sleep(Duration::from_millis(500)).await;
@@ -74,13 +78,18 @@ async fn drop_acquires(total: u64) -> Duration {
 
 #[test]
 fn dropped_acquire_leaves_no_lock() {
-    run(drop_acquires(scaled(1_000)));
+    run(abandon_acquires(scaled(1_000), drop_many));
+}
+
+#[test]
+fn timed_out_thread_leaves_no_lock() {
+    run(abandon_acquires(scaled(1_000), time_out_many));
 }
 
 #[test]
 #[ignore = "deep: measures how long locks of dropped acquires last"]
 fn dropped_acquire_is_cancelled_within_two_seconds() {
-    let oldest = run(drop_acquires(scaled(4_000)));
+    let oldest = run(abandon_acquires(scaled(4_000), drop_many));
     assert!(
         oldest < MAX_AGE,
         "a lock without a holder was {oldest:?} old"
@@ -117,6 +126,35 @@ async fn drop_many(proxy: &Proxy, total: u64) -> u64 {
         unfinished += task.await.unwrap();
     }
     unfinished
+}
+
+/// Acquires free locks on threads, with timeouts from none to longer than an
+/// acquire takes. Returns how many timed out.
+async fn time_out_many(proxy: &Proxy, total: u64) -> u64 {
+    const THREADS: u64 = 8;
+    let url = url_at(proxy.port());
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| {
+            let url = url.clone();
+            std::thread::spawn(move || {
+                let builder = blocking::Client::builder(&url).lease(LEASE);
+                let client = builder.connect().unwrap();
+                let mut timed_out = 0;
+                for number in 0..total / THREADS {
+                    let limit = Duration::from_micros((number * 37 + thread * 5) % 1000);
+                    let lock = any_lock_for_thread(&client, &name(), number);
+                    match lock.timeout(limit).acquire() {
+                        Ok(guard) => drop(guard),
+                        Err(Error::Timeout { .. }) => timed_out += 1,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+                timed_out
+            })
+        })
+        .collect();
+    let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+    joined.sum()
 }
 
 /// Drops waiters at about the time of a release. The others must acquire the

@@ -62,17 +62,21 @@ impl SharedConnection {
 
     pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
         loop {
-            let mut connecting = match self.inner.open_or_connect() {
+            let (mut connecting, is_own) = match self.inner.open_or_connect() {
                 ConnectStep::Open(connection) => return Ok(connection),
                 ConnectStep::Backoff(error) => return Err(clone_error(&error)),
-                ConnectStep::Connecting(connecting) => connecting,
+                ConnectStep::Connecting(connecting) => (connecting, false),
+                ConnectStep::Started(connecting) => (connecting, true),
             };
-            // The runtime of the task was shut down: this caller connects
-            // itself.
             if let Ok(outcome) = connecting.wait_for(Option::is_some).await
                 && let Some(outcome) = outcome.clone()
             {
                 return outcome.map_err(|error| clone_error(&error));
+            }
+            // The runtime of the task was shut down: this caller connects
+            // itself, unless it was its own runtime.
+            if is_own {
+                return Err(RequestError::ShutDown);
             }
         }
     }
@@ -81,7 +85,10 @@ impl SharedConnection {
 /// What a caller does next.
 enum ConnectStep {
     Open(Arc<RedisConnection>),
+    /// Another caller connects.
     Connecting(watch::Receiver<Option<ConnectOutcome>>),
+    /// A task of this caller's runtime connects.
+    Started(watch::Receiver<Option<ConnectOutcome>>),
     Backoff(Arc<RequestError>),
 }
 
@@ -113,7 +120,7 @@ impl SharedInner {
         let (sender, connecting) = watch::channel(None);
         state.connecting = Some(connecting.clone());
         tokio::spawn(self.clone().connect(sender));
-        ConnectStep::Connecting(connecting)
+        ConnectStep::Started(connecting)
     }
 
     async fn connect(self: Arc<Self>, sender: watch::Sender<Option<ConnectOutcome>>) {
@@ -150,6 +157,7 @@ fn clone_error(error: &RequestError) -> RequestError {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
+    use std::task::{Context, Poll, Waker};
 
     use testkit::{Fault, Flavor, Proxy, SeededRng, Server, scaled};
 
@@ -231,6 +239,22 @@ mod tests {
             wrong += u64::from(!is_right);
         }
         (accepted, wrong)
+    }
+
+    /// The caller connected again and again, because each attempt ended at
+    /// once.
+    #[test]
+    fn caller_of_an_ended_runtime_gives_up() {
+        let tokio = tokio::runtime::Builder::new_current_thread().build();
+        let ended = tokio.unwrap().handle().clone();
+        let _entered = ended.enter();
+        let endpoint = Endpoint::new("redis://127.0.0.1:1", &ConnectOptions::default());
+        let master = Master::Fixed(Arc::new(endpoint.unwrap()), Role::Master);
+        let requests = SharedConnection::new(master);
+        let mut connecting = std::pin::pin!(requests.connection());
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = connecting.as_mut().poll(&mut context);
+        assert!(matches!(polled, Poll::Ready(Err(RequestError::ShutDown))));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

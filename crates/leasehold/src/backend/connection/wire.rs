@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::park::yield_to_tasks;
 use crate::sync::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::Notify;
@@ -173,7 +174,7 @@ impl Wire {
             Some(false) => {
                 let flush = FlushOnDrop(self);
                 // Lets other ready tasks add their requests.
-                tokio::task::yield_now().await;
+                yield_to_tasks().await;
                 drop(flush);
             }
             // The reading task flushes before it reads again.

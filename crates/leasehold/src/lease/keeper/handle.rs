@@ -6,14 +6,17 @@ use tokio::sync::oneshot;
 
 use super::cancel::PendingAcquire;
 use super::inbox::{Inbox, InboxSlot};
+use super::runtime::{KeeperRuntime, KeeperThread};
 use super::timers::EXPIRY_SLACK;
 use crate::lease::state::{LeaseState, Validity};
 use crate::time::BootInstant;
 
 /// A handle to the keeper of one client.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Keeper {
     pub(super) inbox: Arc<KeeperInbox>,
+    /// Runs the futures of blocking callers.
+    pub(in crate::lease) runtime: KeeperRuntime,
 }
 
 pub(super) type KeeperInbox = Inbox<KeeperMsg, Arc<LeaseState>>;
@@ -37,6 +40,20 @@ pub(in crate::lease) trait Monitored: Send + Sync {
 }
 
 impl Keeper {
+    /// Creates the handle of a keeper that will work on this runtime.
+    pub(crate) fn new(runtime: &tokio::runtime::Handle) -> Self {
+        Self {
+            inbox: Arc::default(),
+            runtime: KeeperRuntime::new(runtime),
+        }
+    }
+
+    /// Marks the current thread as that of the keeper, until the result is
+    /// dropped.
+    pub(crate) fn mark_thread(&self) -> KeeperThread {
+        self.runtime.mark_thread()
+    }
+
     /// Renews and expires a lease, from its first renewal or its deadline on.
     pub(in crate::lease) fn keep(&self, state: Arc<LeaseState>) -> InboxSlot {
         let due = match state.validity() {
@@ -91,5 +108,13 @@ impl Keeper {
     /// Announces that no more messages follow.
     pub(in crate::lease) fn close(&self) {
         self.inbox.close();
+    }
+}
+
+#[cfg(test)]
+impl Default for Keeper {
+    /// Creates the handle of a keeper that works on the runtime of the test.
+    fn default() -> Self {
+        Self::new(&tokio::runtime::Handle::current())
     }
 }

@@ -11,6 +11,7 @@ mod handle;
 mod inbox;
 mod release;
 mod renew;
+mod runtime;
 mod timers;
 mod worker;
 
@@ -18,3 +19,4 @@ pub(super) use cancel::PendingAcquire;
 pub(crate) use handle::Keeper;
 pub(super) use handle::Monitored;
 pub(super) use inbox::InboxSlot;
+pub(crate) use runtime::KeeperRuntime;

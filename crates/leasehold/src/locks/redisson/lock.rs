@@ -78,6 +78,15 @@ impl<G> RLock<G> {
         }
     }
 
+    /// Returns the same lock with another type of guards.
+    pub(crate) fn guarded_by<H>(&self, wrap: fn(Guard) -> H) -> RLock<H> {
+        RLock {
+            handle: self.handle.clone(),
+            force: self.force.clone(),
+            wrap,
+        }
+    }
+
     /// Returns the name of the lock.
     #[must_use]
     pub fn name(&self) -> &str {

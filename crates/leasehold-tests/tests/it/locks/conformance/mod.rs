@@ -5,25 +5,59 @@ mod cases;
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, FairMutex, Mutex, Quorum, Reentrant, RwLock, Semaphore};
+use leasehold::{Client, Error, FairMutex, Mutex, Quorum, Reentrant, RwLock, Semaphore, blocking};
 
 use crate::support::contract::{Acquire, ExclusiveLock, Guard, Lease, LockPair};
-use crate::support::deployment::Deployment;
+use crate::support::deployment::{Deployment, OnThreads};
+use crate::support::threads::{ThreadAcquire, ThreadGuard, on_thread, run_on_thread};
 use crate::support::{AMPLE, LEASE, SHORT};
 
 /// Implements [`ExclusiveLock`] for a type, and registers its tests.
 macro_rules! conforms {
     ($kind:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
         impl_exclusive_lock!(Client: $type, $make, $lock, $try_lock);
-        register!($kind: $type);
+        register!($kind: $type, blocking::$type);
     };
 }
 
-/// Implements [`ExclusiveLock`] by the type's own methods.
+/// Implements [`ExclusiveLock`] by the type's own methods, for the async and
+/// for the blocking type.
 macro_rules! impl_exclusive_lock {
     ($client:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
+        impl ExclusiveLock<blocking::$client> for blocking::$type {
+            type Guard = ThreadGuard;
+            type Acquire = ThreadAcquire;
+
+            fn with_name(client: &blocking::$client, name: &str) -> Self {
+                let make: fn(&blocking::$client, &str) -> Self = $make;
+                make(client, name)
+            }
+            fn request(&self) -> ThreadAcquire {
+                blocking::$type::$lock(self).into()
+            }
+            async fn acquire(&self, lock: ThreadAcquire) -> Result<ThreadGuard, Error> {
+                on_thread(|| lock.acquire()).await
+            }
+            async fn try_lock(&self) -> Result<Option<ThreadGuard>, Error> {
+                let lock = blocking::$type::$try_lock(self);
+                Ok(on_thread(|| lock.acquire()).await?.map(Into::into))
+            }
+            async fn run<W>(
+                &self,
+                lock: ThreadAcquire,
+                work: impl FnOnce(Vec<Lease>) -> W + Send + 'static,
+            ) -> Result<W::Output, Error>
+            where
+                W: Future + Send,
+                W::Output: Send + 'static,
+            {
+                run_on_thread(|work| lock.run(|lease| work(vec![lease])), work).await
+            }
+        }
+
         impl ExclusiveLock<$client> for $type {
             type Guard = Guard;
+            type Acquire = Acquire;
 
             fn with_name(client: &$client, name: &str) -> Self {
                 let make: fn(&$client, &str) -> Self = $make;
@@ -41,11 +75,11 @@ macro_rules! impl_exclusive_lock {
             async fn run<W>(
                 &self,
                 lock: Acquire,
-                work: impl FnOnce(Vec<Lease>) -> W + Send,
+                work: impl FnOnce(Vec<Lease>) -> W + Send + 'static,
             ) -> Result<W::Output, Error>
             where
                 W: Future + Send,
-                W::Output: Send,
+                W::Output: Send + 'static,
             {
                 lock.run(|lease| work(vec![lease])).await
             }
@@ -54,8 +88,10 @@ macro_rules! impl_exclusive_lock {
 }
 
 macro_rules! register {
-    ($kind:ident: $type:ident) => {
+    ($kind:ident: $type:ident, $blocking:ty) => {
         mod $kind {
+            use super::*;
+
             register_cases!($type:
                 timeout_is_respected
                 fixed_lease_expires
@@ -79,8 +115,25 @@ macro_rules! register {
             #[ignore = "deep: measures times, over ten leases"]
             fn contract_holds_under_strict_timing() {
                 crate::support::on_every_server(|server| async move {
-                    super::check_cases::<_, super::$type>(&server, super::STRICT).await;
-                    super::check_strict_cases::<_, super::$type>(&server, super::STRICT).await;
+                    check_cases::<_, $type>(&server, STRICT).await;
+                    check_strict_cases::<_, $type>(&server, STRICT).await;
+                });
+            }
+
+            #[test]
+            fn contract_holds_for_threads() {
+                crate::support::on_every_server(|server| async move {
+                    check_cases::<_, $blocking>(&OnThreads(&server), GATE).await;
+                    check_strict_cases::<_, $blocking>(&OnThreads(&server), GATE).await;
+                });
+            }
+
+            #[test]
+            #[ignore = "deep: measures times, over ten leases"]
+            fn contract_holds_for_threads_under_strict_timing() {
+                crate::support::on_every_server(|server| async move {
+                    check_cases::<_, $blocking>(&OnThreads(&server), STRICT).await;
+                    check_strict_cases::<_, $blocking>(&OnThreads(&server), STRICT).await;
                 });
             }
         }
@@ -93,7 +146,7 @@ macro_rules! register_cases {
             #[test]
             fn $case() {
                 crate::support::on_every_server(|server| async move {
-                    super::cases::$case::<_, super::$type>(&server, super::GATE).await;
+                    cases::$case::<_, $type>(&server, GATE).await;
                 });
             }
         )*
@@ -105,7 +158,7 @@ conforms!(reentrant: Reentrant, |client, name| client.mutex(name).reentrant(), l
 conforms!(fair_mutex: FairMutex, |client, name| client.fair_mutex(name), lock, try_lock);
 conforms!(semaphore: Semaphore, |client, name| client.semaphore(name, 1), acquire, try_acquire);
 conforms!(rw_lock: RwLock, |client, name| client.rw_lock(name), write, try_write);
-register!(multi_lock: LockPair);
+register!(multi_lock: LockPair, LockPair<blocking::Client>);
 impl_exclusive_lock!(Quorum: Mutex, |quorum, name| quorum.mutex(name), lock, try_lock);
 impl_exclusive_lock!(Quorum: Reentrant, |quorum, name| quorum.mutex(name).reentrant(), lock, try_lock);
 
