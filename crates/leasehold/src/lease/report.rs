@@ -7,9 +7,9 @@
 
 use std::time::Duration;
 
-use super::state::{Hold, LeaseState};
+use super::state::{EndReason, Hold, LeaseState, Validity};
 use crate::error::Loss;
-use crate::observe::{HandedOff, Lost, Observers, Released};
+use crate::observe::{HandedOff, Lost, Observers, Released, RenewalFailed, Renewed};
 use crate::time::BootInstant;
 
 /// Reports that the holder released the lock.
@@ -64,6 +64,50 @@ pub(super) fn report_loss(state: &LeaseState, loss: Loss, observers: &Observers)
         caller: hold.caller,
     };
     observers.notify(|observer| observer.lost(&event));
+}
+
+/// Reports a loss that the holder noticed before the keeper.
+pub(super) fn report_if_lost(state: &LeaseState, observers: &Observers) {
+    if let Validity::Ended(EndReason::Lost(loss)) = state.validity() {
+        report_loss(state, loss, observers);
+    }
+}
+
+/// Reports a renewal that was confirmed, before it moves the deadline.
+pub(super) fn report_renewal(state: &LeaseState, observers: &Observers) {
+    if let Some(margin) = observed_margin(state, observers) {
+        let event = Renewed {
+            name: state.kind.name(),
+            kind: state.kind.label(),
+            margin,
+            lease: state.lease,
+        };
+        observers.notify(|observer| observer.renewed(&event));
+    }
+}
+
+/// Reports a renewal that failed.
+pub(super) fn report_failed_renewal(state: &LeaseState, failures: u32, observers: &Observers) {
+    if let Some(remaining) = observed_margin(state, observers) {
+        let event = RenewalFailed {
+            name: state.kind.name(),
+            kind: state.kind.label(),
+            failures,
+            remaining,
+        };
+        observers.notify(|observer| observer.renewal_failed(&event));
+    }
+}
+
+/// Returns the time until the deadline; `None` without observers, or once the
+/// lease has ended.
+fn observed_margin(state: &LeaseState, observers: &Observers) -> Option<Duration> {
+    match state.validity() {
+        Validity::Valid { deadline } if !observers.is_empty() => {
+            Some(deadline.since(BootInstant::now()))
+        }
+        _ => None,
+    }
 }
 
 /// Warns that the holder has held the lock for longer than `limit`. Returns

@@ -16,10 +16,12 @@ use super::renew::{Renewal, RenewalOutcome, renew, repair, set_hold_count};
 use super::timers::{EXPIRY_SLACK, TimerKind, Timers};
 use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
 use crate::error::Loss;
-use crate::lease::report::{check_slow_hold, report_loss};
+use crate::lease::report::{
+    check_slow_hold, report_failed_renewal, report_if_lost, report_loss, report_renewal,
+};
 use crate::lease::schedule::next_renewal_at;
 use crate::lease::state::{EndReason, LeaseState, Validity};
-use crate::observe::{Observers, RenewalFailed, Renewed};
+use crate::observe::Observers;
 use crate::options::margin;
 use crate::owner::Owner;
 use crate::protocol::{RenewReply, process_channel};
@@ -133,7 +135,7 @@ impl Worker {
             }
             if is_last && (self.jobs.is_empty() || BootInstant::now() >= give_up) {
                 for state in self.timers.clear() {
-                    self.report_if_lost(&state);
+                    report_if_lost(&state, &self.observers);
                 }
                 return;
             }
@@ -256,7 +258,7 @@ impl Worker {
             report_loss(&state, Loss::ShutDown, &self.observers);
             self.clean_up(release(state, self.backend.clone(), self.timeout));
         } else {
-            self.report_if_lost(&state);
+            report_if_lost(&state, &self.observers);
         }
     }
 
@@ -340,7 +342,7 @@ impl Worker {
             let state = renewal.state;
             match outcome.reply {
                 Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
-                    self.report_renewal(&state);
+                    report_renewal(&state, &self.observers);
                     state.confirm(sent, renewal.lease, renewal.clamped);
                     if reply == RenewReply::OnMajority {
                         self.spawn(repair(state.clone(), self.backend.clone(), self.timeout));
@@ -359,56 +361,11 @@ impl Worker {
                 Err(error) => {
                     tracing::debug!(lock = state.kind.name(), %error, "renewal failed");
                     let failures = renewal.failures + 1;
-                    self.report_failed_renewal(&state, failures);
+                    report_failed_renewal(&state, failures, &self.observers);
                     let due = BootInstant::now() + retry_pause(&state);
                     self.timers.push(due, state, TimerKind::Renew { failures });
                 }
             }
-        }
-    }
-}
-
-impl Worker {
-    /// Reports a loss that the holder noticed before the keeper.
-    fn report_if_lost(&self, state: &LeaseState) {
-        if let Validity::Ended(EndReason::Lost(loss)) = state.validity() {
-            report_loss(state, loss, &self.observers);
-        }
-    }
-
-    fn report_renewal(&self, state: &LeaseState) {
-        if let Some(margin) = self.observed_margin(state) {
-            let event = Renewed {
-                name: state.kind.name(),
-                kind: state.kind.label(),
-                margin,
-                lease: state.lease,
-            };
-            self.observers.notify(|observer| observer.renewed(&event));
-        }
-    }
-
-    fn report_failed_renewal(&self, state: &LeaseState, failures: u32) {
-        if let Some(remaining) = self.observed_margin(state) {
-            let event = RenewalFailed {
-                name: state.kind.name(),
-                kind: state.kind.label(),
-                failures,
-                remaining,
-            };
-            self.observers
-                .notify(|observer| observer.renewal_failed(&event));
-        }
-    }
-
-    /// Returns the time until the deadline; `None` without observers, or once
-    /// the lease has ended.
-    fn observed_margin(&self, state: &LeaseState) -> Option<Duration> {
-        match state.validity() {
-            Validity::Valid { deadline } if !self.observers.is_empty() => {
-                Some(deadline.since(BootInstant::now()))
-            }
-            _ => None,
         }
     }
 }
