@@ -1,7 +1,8 @@
 //! A service that exports the metrics of its locks to Prometheus.
 //!
 //! Tasks contend for a mutex, a fair mutex and a semaphore. Some of them give
-//! up, and some hold for longer than they may. `/metrics` serves the result:
+//! up, and some hold for longer than they may. One task keeps its lock for ever.
+//! `/metrics` serves the result:
 //!
 //! ```text
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --release -- 127.0.0.1:9090
@@ -36,6 +37,7 @@ async fn main() -> Result<(), BoxError> {
     for worker in 0..8 {
         tokio::spawn(contend(client.clone(), worker));
     }
+    tokio::spawn(own_shard(client));
 
     let address = std::env::args().nth(1);
     let address = address.as_deref().unwrap_or("127.0.0.1:9090");
@@ -75,6 +77,18 @@ async fn contend(client: Client, worker: u64) {
             eprintln!("worker {worker}: {error}");
         }
         sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Keeps one lock for as long as it can, as the owner of a shard does. Its
+/// renewals fill the histogram of the lease margin.
+async fn own_shard(client: Client) {
+    loop {
+        let lock = client.mutex("shard-owner").lock();
+        match lock.lease(Duration::from_secs(3)).await {
+            Ok(guard) => eprintln!("lost the shard: {:?}", guard.lost().await),
+            Err(error) => eprintln!("no shard: {error}"),
+        }
     }
 }
 
