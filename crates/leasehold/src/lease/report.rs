@@ -6,9 +6,10 @@
 //! [`observe`](crate::observe)), although a release and a loss can race.
 
 use std::panic::Location;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::LeaseState;
+use super::state::{EndReason, LeaseState, Validity};
 use crate::error::Loss;
 use crate::observe::{HandedOff, Lost, Observers, Released};
 use crate::owner::Token;
@@ -81,6 +82,15 @@ pub(super) fn report_loss(state: &LeaseState, loss: Loss, observers: &Observers)
         caller: hold.caller,
     };
     observers.notify(|observer| observer.lost(&event));
+}
+
+/// Reports the losses that holders noticed before the keeper.
+pub(super) fn report_losses(states: &[Arc<LeaseState>], observers: &Observers) {
+    for state in states {
+        if let Validity::Ended(EndReason::Lost(loss)) = state.validity() {
+            report_loss(state, loss, observers);
+        }
+    }
 }
 
 /// Warns that the holder has held the lock for longer than `limit`. Returns

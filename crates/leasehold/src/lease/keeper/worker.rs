@@ -16,7 +16,7 @@ use super::renew::{Renewal, RenewalOutcome, renew, repair, set_hold_count};
 use super::timers::{EXPIRY_SLACK, TimerKind, Timers};
 use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
 use crate::error::Loss;
-use crate::lease::report::{check_slow_hold, report_loss};
+use crate::lease::report::{check_slow_hold, report_loss, report_losses};
 use crate::lease::schedule::next_renewal_at;
 use crate::lease::state::{EndReason, LeaseState, Validity};
 use crate::observe::{Observers, RenewalFailed, Renewed};
@@ -132,10 +132,7 @@ impl Worker {
                 give_up = BootInstant::now() + DRAIN_TIMEOUT;
             }
             if is_last && (self.jobs.is_empty() || BootInstant::now() >= give_up) {
-                for state in self.timers.clear() {
-                    self.report_if_lost(&state);
-                }
-                return;
+                return report_losses(&self.timers.clear(), &self.observers);
             }
             let next = self.timers.next().min(give_up).min(self.next_monitor);
             match self.inbox.may_sleep_until(next) {
@@ -252,11 +249,10 @@ impl Worker {
     }
 
     fn end_for_shutdown(&mut self, state: Arc<LeaseState>) {
-        if state.end(EndReason::Lost(Loss::ShutDown)) {
-            report_loss(&state, Loss::ShutDown, &self.observers);
+        let has_ended = state.end(EndReason::Lost(Loss::ShutDown));
+        report_losses(std::slice::from_ref(&state), &self.observers);
+        if has_ended {
             self.clean_up(release(state, self.backend.clone(), self.timeout));
-        } else {
-            self.report_if_lost(&state);
         }
     }
 
@@ -369,13 +365,6 @@ impl Worker {
 }
 
 impl Worker {
-    /// Reports a loss that the holder noticed before the keeper.
-    fn report_if_lost(&self, state: &LeaseState) {
-        if let Validity::Ended(EndReason::Lost(loss)) = state.validity() {
-            report_loss(state, loss, &self.observers);
-        }
-    }
-
     fn report_renewal(&self, state: &LeaseState) {
         if let Some(margin) = self.observed_margin(state) {
             let event = Renewed {
