@@ -13,8 +13,8 @@
 //!    by an [`Acquired`] or a [`Refused`].
 //! 3. Observers are called while no internal mutex is locked. A panic in an
 //!    observer is caught and logged.
-//! 4. A client without observers reads no clock and allocates nothing for
-//!    events.
+//! 4. A client without observers allocates nothing for events. Acquiring a free
+//!    lock and releasing it then reads no clock for them.
 //!
 //! # Examples
 //!

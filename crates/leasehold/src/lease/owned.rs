@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::context::{Context, error_of};
 use super::keeper::InboxSlot;
 use super::lease::Lease;
-use super::report::{report_handoff, report_loss, report_release};
+use super::report::{report_handoff, report_if_lost, report_loss, report_release};
 use super::state::{EndHook, EndReason, Hold, LeaseState, Validity};
 use crate::backend::RequestError;
 use crate::error::{Error, Loss};
@@ -128,13 +128,20 @@ impl OwnedLease {
     /// Starts the hold of a caller, whose acquisition was reported. A lease
     /// that is already lost is reported as such.
     pub(super) fn begin_hold(&self, caller: &'static Location<'static>) {
+        let observers = &self.context.observers;
+        // Without observers, the first holder costs no reading of the clock.
+        let since = match self.generation == 0 && observers.is_empty() {
+            true => self.state.start,
+            false => BootInstant::now(),
+        };
+        let token = self.tokens.own;
         self.state.set_hold(Some(Hold {
-            since: BootInstant::now(),
-            token: self.tokens.own,
+            since,
+            token,
             caller,
         }));
-        if let Validity::Ended(EndReason::Lost(loss)) = self.state.validity() {
-            report_loss(&self.state, loss, &self.context.observers);
+        if !observers.is_empty() {
+            report_if_lost(&self.state, observers);
         }
     }
 

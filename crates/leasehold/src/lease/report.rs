@@ -66,7 +66,8 @@ pub(super) fn report_loss(state: &LeaseState, loss: Loss, observers: &Observers)
     observers.notify(|observer| observer.lost(&event));
 }
 
-/// Reports a loss that the holder noticed before the keeper.
+/// Reports a loss that the holder noticed before the keeper, or that preceded
+/// the report of its acquisition.
 pub(super) fn report_if_lost(state: &LeaseState, observers: &Observers) {
     if let Validity::Ended(EndReason::Lost(loss)) = state.validity() {
         report_loss(state, loss, observers);

@@ -34,6 +34,8 @@ pub(super) struct LeaseState {
     /// When the lease is first renewed. A fixed lease is renewed once if the
     /// server granted only a part of it.
     pub(super) first_renewal: BootInstant,
+    /// No later than the grant.
+    pub(super) start: BootInstant,
     /// After which time a hold is reported as slow.
     pub(super) slow_hold: Option<Duration>,
     /// When the lease must end, by `at_most`.
@@ -143,6 +145,7 @@ impl LeaseState {
             replica_ack: options.replica_ack,
             renewed: options.renewed,
             first_renewal,
+            start,
             slow_hold: options.slow_hold,
             max_hold_until: options.at_most.map(|at_most| start + at_most),
             keep_until: (!options.at_least.is_zero())

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::observe::{CancelPending, Observers};
 
 /// The number of releases and cancels without a reply.
+#[derive(Clone)]
 pub(super) struct Cleanups {
     pending: Arc<AtomicUsize>,
     observers: Observers,

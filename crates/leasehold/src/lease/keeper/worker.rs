@@ -330,9 +330,12 @@ impl Worker {
         };
         report_loss(&state, loss, &self.observers);
         let (backend, timeout) = (self.backend.clone(), self.timeout);
-        self.clean_up(async move {
+        let cleanups = self.cleanups.clone();
+        self.spawn(async move {
             tokio::time::sleep(margin(state.lease) + state.lease / 10).await;
+            let cleanup = cleanups.start();
             release(state, backend, timeout).await;
+            drop(cleanup);
         });
     }
 
