@@ -74,6 +74,7 @@
 //! | to do the work only if no other client does | [`Mutex::try_lock`] |
 //! | a job that runs once, on hosts whose clocks differ | [`at_least`](TryAcquire::at_least) |
 //! | to limit how long a holder that hangs can block other clients | [`at_most`](Acquire::at_most) |
+//! | to pass a held lock to another process | [`Guard::hand_over`], [`Client::adopt`] |
 //! | to see who holds a lock and who waits for it | [`Client::inspect`], [`Client::scan`] |
 //!
 //! Every lock hands out a [`Guard`] with a lease that is renewed and that
@@ -124,6 +125,7 @@ mod plain;
 mod protocol;
 mod rng;
 mod sync;
+mod ticket;
 mod time;
 mod trace_parent;
 
@@ -140,6 +142,7 @@ pub use locks::{
 };
 pub use options::Replicas;
 pub use owner::Token;
+pub use ticket::Ticket;
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

@@ -81,6 +81,11 @@ impl Guard {
         self.marked()
     }
 
+    /// Returns the lease if this is its only guard.
+    pub(super) fn into_owned(self) -> Option<OwnedLease> {
+        Arc::into_inner(self.owned)
+    }
+
     fn marked<F>(self) -> Guard<F> {
         Guard {
             lease: self.lease.viewed_as(),

@@ -7,7 +7,7 @@ use crate::support::lua;
 
 const RENEW: &str = lua!("single_key/renew");
 const RELEASE: &str = lua!("single_key/release");
-const KEEP: &str = lua!("single_key/release_after");
+const KEEP: &str = lua!("single_key/replace");
 const TOKENS: &str = lua!("single_key/reserve_tokens");
 const RAISE: &str = lua!("token/raise");
 
@@ -153,7 +153,7 @@ fn release_deletes_own_lock_and_publishes() {
 }
 
 #[test]
-fn release_after_sets_exact_expiry() {
+fn replaced_lock_expires_exactly() {
     let server = server_with_holder();
     let keep = |mark: &str, ttl: &str| eval(&server, KEEP, "k", &[mark, ttl, "kept"]);
     assert_eq!(keep("you", "30000"), Reply::Int(0));
