@@ -2,7 +2,7 @@
 --
 -- Adopts a lock that was handed over: replaces the owner in the ticket by the
 -- caller, with a token above that of the process that handed it over. A ticket
--- therefore gives one holder.
+-- therefore gives one holder. Repeated by the same caller, returns its status.
 --
 -- Preceded by queue/prelude_state and queue/prelude_steps.
 --

@@ -2,7 +2,7 @@
 --
 -- Adopts a lock that was handed over: replaces the owner in the ticket by the
 -- caller, with a token above that of the process that handed it over. A ticket
--- therefore gives one holder.
+-- therefore gives one holder. Repeated by the same caller, returns a new token.
 --
 -- KEYS[1]  lock      string; see lua/README.md
 -- KEYS[2]  counter   string; the largest token issued so far
@@ -21,15 +21,16 @@ local pending, value, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 if not lease_ms or lease_ms < 1 or lease_ms % 1 ~= 0 then
   return redis.error_reply('LEASEHOLD lease_ms is out of range')
 end
-local given, owner = string.match(redis.call('GET', lock) or '', '^lh1:handover:(%d+) (%x+) ')
-if owner ~= pending then
+local found = redis.call('GET', lock) or ''
+local given, owner = string.match(found, '^lh1:handover:(%d+) (%x+) ')
+if owner ~= pending and found ~= value then
   return 0
 end
 -- A full server allows the rest only after a write that needs no memory.
 redis.call('PEXPIRE', lock, lease_ms)
 redis.call('SET', lock, value, 'KEEPTTL')
 local token = redis.call('INCR', counter)
-if token <= tonumber(given) then
+if token <= tonumber(given or 0) then
   -- The counter was lost.
   token = given + 1
   redis.call('SET', counter, string.format('%.0f', token))

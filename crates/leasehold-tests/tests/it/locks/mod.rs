@@ -1,6 +1,7 @@
 //! The lock types: their contract, their options and what each adds to it.
 
 pub(crate) mod conformance;
+mod hand_over;
 mod inspect;
 mod latch;
 mod multi_lock;
