@@ -40,8 +40,8 @@ impl Guard {
     /// - A lock with [`at_least`](crate::Acquire::at_least) or
     ///   [`at_most`](crate::Acquire::at_most) cannot be handed over, because
     ///   neither would hold for the adopter.
-    /// - The adopter's guard has the settings of its client. A lease, `replicas`
-    ///   or a note of this acquire are not passed on.
+    /// - The adopter's guard has the settings of its client. The lease,
+    ///   `replicas` and note of this acquire are not passed on.
     /// - The ticket is a secret; see [`Ticket`].
     /// - **Every error ends the guard too.** The lock is then released in the
     ///   background.
