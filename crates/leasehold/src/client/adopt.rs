@@ -47,7 +47,10 @@ impl Client {
     ///   Trying again with the same ticket is safe. It fails with
     ///   [`Error::TicketSpent`] if the first request was executed.
     #[track_caller]
-    pub fn adopt(&self, ticket: &Ticket) -> impl Future<Output = Result<Guard, Error>> + Send {
+    pub fn adopt(
+        &self,
+        ticket: &Ticket,
+    ) -> impl Future<Output = Result<Guard, Error>> + Send + use<> {
         let mut options = AcquireOptions {
             caller: Location::caller(),
             ..self.options.clone()
