@@ -217,11 +217,16 @@ fn holder_state(holder: &Holder) -> Cell {
     }
 }
 
-/// Returns until when `--at-least` holds a lock that its holder released.
+/// Returns until when a lock is held that no process holds: its holder released
+/// it before `--at-least` was over, or handed it over.
 pub(crate) fn held_until(holder: &Holder) -> Option<String> {
+    let word = match (holder.released, holder.handed_over) {
+        (true, _) => "held",
+        (_, true) => "handed over",
+        _ => return None,
+    };
     let end = SystemTime::now().checked_add(holder.lease_remaining?)?;
-    let until = || format!("held until {}", duration::time_of_day(end));
-    holder.released.then(until)
+    Some(format!("{word} until {}", duration::time_of_day(end)))
 }
 
 fn connected(connected: Option<bool>) -> Cell {

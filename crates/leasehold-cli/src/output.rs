@@ -34,7 +34,7 @@ pub(crate) fn hint(text: impl Display) {
 
 /// Describes the effect of a forced release of `name` on `holder`.
 pub(crate) fn revoked(name: &str, holder: &Holder) -> String {
-    match holder.released {
+    match holder.released || holder.handed_over {
         true => format!("freed `{name}`, last held by {holder}"),
         false => format!("revoked `{name}` from {holder}"),
     }

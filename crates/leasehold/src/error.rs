@@ -66,6 +66,20 @@ pub enum Error {
         loss: Loss,
     },
 
+    /// The ticket of a hand-over no longer holds the lock: a process adopted
+    /// it, it expired, or the lock was revoked.
+    ///
+    /// Nothing changed. Another client may hold the lock. Acquire it as any
+    /// client does, or ask for a new ticket.
+    #[error(
+        "the ticket for `{}` was adopted, has expired or was revoked",
+        plain(name)
+    )]
+    TicketSpent {
+        /// The name of the lock.
+        name: String,
+    },
+
     /// The server is unreachable, or rejects requests at the moment because it
     /// is loading, read-only or busy.
     ///
@@ -78,7 +92,8 @@ pub enum Error {
     /// The server may have executed it. After an acquire, nothing is held: the
     /// client cancels the request in the background until it can no longer
     /// take effect. After a release, the client keeps releasing, and the lock
-    /// is free when the lease expires at the latest. Trying again is safe.
+    /// is free when the lease expires at the latest. After a hand-over, there
+    /// is no ticket, and the client releases the lock. Trying again is safe.
     #[error("no reply from the server; the request may have been executed")]
     OutcomeUnknown(#[source] BoxError),
 
@@ -195,6 +210,7 @@ impl Error {
             | Self::NoQuorum(_)
             | Self::OutOfMemory(_) => true,
             Self::Lost { .. }
+            | Self::TicketSpent { .. }
             | Self::WrongType { .. }
             | Self::Denied(_)
             | Self::Unexpected(_)
@@ -230,6 +246,7 @@ mod tests {
         for error in [
             Error::Lost { name: name(), loss },
             Error::WrongType { name: name() },
+            Error::TicketSpent { name: name() },
             Error::invalid("name", name()),
             Error::Timeout {
                 name: name(),

@@ -169,6 +169,7 @@ fn kinds() -> Vec<Box<dyn Kind>> {
         weight: 1,
         shared: true,
         local_handoff: true,
+        hand_over: true,
     };
     let electorate = Arc::new(Electorate::new(&space.voter()));
     vec![
@@ -220,6 +221,12 @@ fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
     if let Some(handoff) = kind.local_handoff() {
         read(handoff.reserve_tokens(&value, 4, Token::new(3)), replies);
     }
+    if let Some(lock) = kind.hand_over() {
+        let (owner, token) = (Owner::random(), Token::new(3));
+        let pending = lock.pending_value(&value, &owner, token);
+        read(lock.hand_over(&value, &pending, token, LEASE), replies);
+        read(lock.adopt(&owner, &value, LEASE), replies);
+    }
     match kind.wait_strategy() {
         WaitStrategy::Notified(wakeups) => read(wakeups.poll(), replies),
         WaitStrategy::Queued(queue) => {
@@ -270,5 +277,6 @@ fn messages_are_parsed_or_rejected() {
     check_property(5_000, &message, |message| {
         let _ = crate::protocol::Grant::read(&message);
         let _ = String::from_utf8_lossy(&message).parse::<Owner>();
+        let _ = String::from_utf8_lossy(&message).parse::<crate::ticket::Ticket>();
     });
 }

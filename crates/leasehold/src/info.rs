@@ -132,7 +132,7 @@ pub struct Holder {
     /// is not connected does not renew.
     ///
     /// `None` if it is unknown, and for a lock that is
-    /// [`released`](Self::released). Only [`Client::inspect`] and
+    /// [`released`](Self::released) or [`handed_over`](Self::handed_over). Only [`Client::inspect`] and
     /// [`Client::scan`] query it. A process that connected within the last few
     /// milliseconds may not be visible yet.
     ///
@@ -152,6 +152,18 @@ pub struct Holder {
     /// [`lease_remaining`](Self::lease_remaining) has passed. Locks of other
     /// libraries never set it.
     pub released: bool,
+    /// Whether this holder [handed the lock over](crate::Guard::hand_over), and
+    /// no process has adopted it. The other fields describe the process that
+    /// handed it over, which no longer holds it. Such a lock is not renewed. It
+    /// is free once [`lease_remaining`](Self::lease_remaining) has passed.
+    pub handed_over: bool,
+}
+
+impl Holder {
+    /// Returns whether a process works under the lock and renews it.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.released && !self.handed_over
+    }
 }
 
 /// The kind of a lock.
@@ -248,6 +260,10 @@ impl fmt::Display for Holder {
             Some(remaining) if self.released => {
                 write!(f, ", released, held for {} more", seconds(remaining))
             }
+            Some(remaining) if self.handed_over => {
+                let remaining = seconds(remaining);
+                write!(f, ", handed over, not adopted, held for {remaining} more")
+            }
             Some(remaining) => {
                 write!(f, ", lease ends in {} unless renewed", seconds(remaining))
             }
@@ -305,6 +321,7 @@ mod tests {
             connected: None,
             lease_remaining: Some(Duration::from_millis(12_300)),
             released: false,
+            handed_over: false,
         };
         assert_eq!(
             holder.to_string(),
@@ -323,6 +340,19 @@ mod tests {
             ..Holder::default()
         };
         let expected = "process 4711 on web-3, released, held for 12.3 s more";
+        assert_eq!(holder.to_string(), expected);
+    }
+
+    #[test]
+    fn display_of_handed_over_lock_says_so() {
+        let holder = Holder {
+            host: Some("web-3".to_owned()),
+            pid: Some(4711),
+            lease_remaining: Some(Duration::from_millis(12_300)),
+            handed_over: true,
+            ..Holder::default()
+        };
+        let expected = "process 4711 on web-3, handed over, not adopted, held for 12.3 s more";
         assert_eq!(holder.to_string(), expected);
     }
 

@@ -76,6 +76,7 @@
 //! | a job that runs at most once per tick, on hosts whose clocks differ | [`Client::once`] |
 //! | to keep other clients out for a while after the work | [`at_least`](TryAcquire::at_least) |
 //! | to limit how long a holder that hangs can block other clients | [`at_most`](Acquire::at_most) |
+//! | to pass a held lock to another process | [`Guard::hand_over`], [`Client::adopt`] |
 //! | locks for threads, without async code | [`blocking`] |
 //! | to see who holds a lock and who waits for it | [`Client::inspect`], [`Client::scan`] |
 //!
@@ -129,6 +130,7 @@ mod plain;
 mod protocol;
 mod rng;
 mod sync;
+mod ticket;
 mod time;
 mod trace_parent;
 
@@ -146,6 +148,7 @@ pub use locks::{
 };
 pub use options::Replicas;
 pub use owner::Token;
+pub use ticket::Ticket;
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

@@ -159,6 +159,11 @@ pub(crate) fn validate_lease(lease: Duration, max_lease: Duration) -> Result<(),
     check_range("lease", lease, MIN_LEASE, max_lease)
 }
 
+/// Checks how long a lock waits for its adoption.
+pub(crate) fn validate_within(within: Duration) -> Result<(), Error> {
+    check_range("within", within, MIN_LEASE, MAX_LEASE)
+}
+
 /// Checks the lifetime of a latch.
 pub(crate) fn validate_life(life: Duration) -> Result<(), Error> {
     check_range("life", life, ONE_MILLISECOND, MAX_LEASE)

@@ -49,6 +49,11 @@ pub(crate) enum EventKind {
     /// The holder wrote to the store. `accepted` is `None` if the outcome is
     /// unknown.
     Wrote { token: u64, accepted: Option<bool> },
+    /// The holder handed the lock over, and passes a ticket on.
+    HandedOver { ticket: u64 },
+    /// The holder acquired the lock with a ticket. The token of the holder that
+    /// handed it over is `given`.
+    Adopted { ticket: u64, token: u64, given: u64 },
     /// The process exits with `tasks` live tasks, its memory `grown` bytes
     /// above the start.
     Exited { tasks: u64, grown: u64 },
@@ -96,6 +101,18 @@ impl fmt::Display for Event {
                 head(f, "wrote")?;
                 write!(f, " {token} {}", accepted.map_or(2, u8::from))
             }
+            EventKind::HandedOver { ticket } => {
+                head(f, "handed-over")?;
+                write!(f, " {ticket}")
+            }
+            EventKind::Adopted {
+                ticket,
+                token,
+                given,
+            } => {
+                head(f, "adopted")?;
+                write!(f, " {ticket} {token} {given}")
+            }
             EventKind::Exited { tasks, grown } => {
                 head(f, "exited")?;
                 write!(f, " {tasks} {grown}")
@@ -142,6 +159,12 @@ impl FromStr for Event {
                     1 => Some(true),
                     _ => None,
                 },
+            },
+            "handed-over" => EventKind::HandedOver { ticket: number()? },
+            "adopted" => EventKind::Adopted {
+                ticket: number()?,
+                token: number()?,
+                given: number()?,
             },
             "exited" => EventKind::Exited {
                 tasks: number()?,
@@ -207,6 +230,12 @@ mod tests {
             EventKind::Lost,
             EventKind::Releasing,
             EventKind::Released,
+            EventKind::HandedOver { ticket: 4 },
+            EventKind::Adopted {
+                ticket: 4,
+                token,
+                given: 6,
+            },
             EventKind::Exited { tasks: 3, grown: 9 },
         ];
         for failure in [

@@ -29,7 +29,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use check::{
-    connections, exclusion, leaks, linearizability, order, service, store, tokens, waiting,
+    connections, exclusion, hand_over, leaks, linearizability, order, service, store, tokens,
+    waiting,
 };
 use connection_counter::ConnectionCounter;
 use environment::Environment;
@@ -111,6 +112,7 @@ fn run(path: &Path, folder: &Path) -> Result<bool, String> {
             exclusion::check(&plan, &attempts),
             tokens::check(&plan, &attempts),
             linearizability::check(&plan, &attempts),
+            hand_over::check(&artifacts.histories),
             store::check(&artifacts.histories, &artifacts.store),
             waiting::check(&plan, &attempts, &log.faults),
             service::check(&plan, &attempts, &log.faults),

@@ -43,6 +43,10 @@ pub(crate) struct Plan {
     /// Whether every replica must acknowledge each acquisition.
     #[serde(default)]
     pub(crate) replica_acks: bool,
+    /// One hold in `n` of a mutex or fair mutex is handed over to a task of any
+    /// process. 0 disables it.
+    #[serde(default)]
+    pub(crate) hand_over_every: u64,
     /// One waiter in `n` is not polled for twice `max_wait_ms`. 0 disables it.
     #[serde(default)]
     pub(crate) unpolled_every: u64,
@@ -131,6 +135,11 @@ impl Kind {
             self,
             Self::RedissonLock | Self::RedissonFair | Self::RedissonReadWrite
         )
+    }
+
+    /// Returns whether the lock can be handed over to another process.
+    pub(crate) fn can_be_handed_over(self) -> bool {
+        matches!(self, Self::Mutex | Self::Fair)
     }
 
     /// Returns whether waiters are served in FIFO order.
@@ -286,6 +295,7 @@ pub(crate) mod tests {
             long_hold_every: 1,
             persistence: Persistence::None,
             replica_acks: false,
+            hand_over_every: 0,
             unpolled_every: 0,
             short_runtimes: false,
             forks: 0,

@@ -74,7 +74,7 @@ impl Servers {
         };
         for holder in client.force_release(name).await? {
             message(revoked(name, &holder));
-            if !holder.released {
+            if !holder.released && !holder.handed_over {
                 hint("the holder was notified and may continue to work until it has stopped");
             }
         }

@@ -1,6 +1,6 @@
 //! The drawing of `top`.
 
-use leasehold::{Holder, LockInfo};
+use leasehold::Holder;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -27,8 +27,9 @@ const COLUMNS: [(&str, Constraint); 8] = [
 /// The title of the column that also shows `held until …`.
 const CONNECTED: &str = "CONNECTED";
 
-/// The width of `held until 14:03:20Z`.
+/// The widths of `held until 14:03:20Z` and `handed over until 14:03:20Z`.
 const HELD_UNTIL: Constraint = Constraint::Length(20);
+const HANDED_OVER_UNTIL: Constraint = Constraint::Length(27);
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
     let detail_height = match state.mode {
@@ -84,9 +85,11 @@ fn summary(state: &State) -> Line<'static> {
 
 fn draw_list(frame: &mut Frame<'_>, state: &State, area: Rect) {
     let locks = &state.snapshot.locks;
-    let released = |lock: &LockInfo| lock.holders.iter().any(|holder| holder.released);
-    let any_released = locks.iter().any(released);
+    let any = |is: fn(&Holder) -> bool| locks.iter().any(|lock| lock.holders.iter().any(is));
+    let any_released = any(|holder| holder.released);
+    let any_handed_over = any(|holder| holder.handed_over);
     let widths = COLUMNS.map(|(title, width)| match title {
+        CONNECTED if any_handed_over => HANDED_OVER_UNTIL,
         CONNECTED if any_released => HELD_UNTIL,
         _ => width,
     });

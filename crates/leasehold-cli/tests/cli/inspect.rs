@@ -91,6 +91,36 @@ fn released_lock_shows_held_until_and_can_be_freed() {
 }
 
 #[test]
+fn handed_over_lock_shows_until_when() {
+    let harness = Harness::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let ticket = runtime.block_on(async {
+        let client = leasehold::Client::connect(&harness.url()).await.unwrap();
+        let guard = client.mutex("job").lock().note("import").await.unwrap();
+        let ticket = guard.hand_over(Duration::from_secs(3600)).await;
+        ticket.unwrap().to_string()
+    });
+    for args in ["ls", "show job"] {
+        let shown = harness.leasehold(args).run().expect_code(0).stdout;
+        assert!(shown.contains("handed over until "), "{shown}");
+        assert!(shown.contains("import"), "{shown}");
+    }
+    let json = harness.leasehold("show --json job").run().stdout;
+    assert!(json.contains(r#""handed_over":true"#), "{json}");
+    let secret = ticket.split('.').nth(2).unwrap();
+    assert!(!json.contains(secret), "{json}");
+    harness
+        .leasehold("release --force job")
+        .run()
+        .expect_code(0)
+        .expect_stderr("freed `job`, last held by process");
+    assert!(harness.is_free("job"));
+}
+
+#[test]
 fn top_revokes_only_if_allowed_and_confirmed() {
     let harness = Harness::new();
     let holder = harness

@@ -152,8 +152,9 @@ impl Client {
     /// it has stopped, and the next one. Only a resource that rejects old
     /// [tokens](crate::Token) is safe from that.
     ///
-    /// A lock that is only [`released`](Holder::released) becomes free
-    /// immediately. No process works under it, and none is notified.
+    /// A lock that is only [`released`](Holder::released) or
+    /// [`handed_over`](Holder::handed_over) becomes free immediately. No process
+    /// works under it, and none is notified. A ticket for it is spent.
     ///
     /// # Cancel safety
     ///
@@ -285,12 +286,12 @@ impl Client {
 
     /// Sets `connected` for all holders and waiters of `snapshots`.
     async fn mark_connected(&self, snapshots: &mut [&mut LockSnapshot]) -> Result<(), Error> {
-        // The process of a released lock does not renew it. Whether it is
-        // connected makes no difference.
+        // The process of a lock that was released or handed over does not renew
+        // it. Whether it is connected makes no difference.
         let participants: Vec<_> = snapshots
             .iter_mut()
             .flat_map(|snapshot| snapshot.holders.iter_mut().chain(&mut snapshot.waiters))
-            .filter(|participant| !participant.holder.released)
+            .filter(|participant| participant.holder.is_active())
             .collect();
         let processes: BTreeSet<String> = participants
             .iter()

@@ -1,5 +1,6 @@
 //! The client: assembles the layers, and creates the handles of locks.
 
+mod adopt;
 mod builder;
 mod inspect;
 mod quorum;

@@ -222,11 +222,11 @@ impl<'a> CancelOnDrop<'a> {
         &self.acquire().kind
     }
 
-    fn value(&self) -> &LockValue {
+    pub(super) fn value(&self) -> &LockValue {
         &self.acquire().value
     }
 
-    fn connection(&self) -> &dyn Connection {
+    pub(super) fn connection(&self) -> &dyn Connection {
         &*self.acquire().connection
     }
 

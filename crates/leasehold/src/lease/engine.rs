@@ -15,6 +15,7 @@ use crate::backend::{Backend, ServerFacts, Slot};
 use crate::error::Error;
 use crate::observe::Observers;
 use crate::options::AcquireOptions;
+use crate::owner::Owner;
 use crate::protocol::{Call, Kind, Notified, Participant};
 
 /// The outcome of [`Client::shutdown`](crate::Client::shutdown).
@@ -69,6 +70,16 @@ impl Engine {
         options: &AcquireOptions,
     ) -> impl Future<Output = Result<Option<OwnedLease>, Error>> + Send {
         self.acquirer.try_acquire(kind, options)
+    }
+
+    /// Adopts a lock that was handed over to the owner `pending`.
+    pub(crate) fn adopt(
+        &self,
+        kind: &Arc<dyn Kind>,
+        pending: &Owner,
+        options: &AcquireOptions,
+    ) -> impl Future<Output = Result<OwnedLease, Error>> + Send {
+        self.acquirer.adopt(kind, pending, options)
     }
 
     /// Enters the current acquisition of `reentry`, or acquires the lock.

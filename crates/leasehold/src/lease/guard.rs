@@ -82,6 +82,11 @@ impl Guard {
         self.marked()
     }
 
+    /// Returns the lease if this is its only guard.
+    pub(super) fn into_owned(self) -> Option<OwnedLease> {
+        Arc::into_inner(self.owned)
+    }
+
     /// Converts into the guard of a lock with this kind of fencing.
     pub(crate) fn marked<F>(self) -> Guard<F> {
         Guard {

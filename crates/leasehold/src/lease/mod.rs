@@ -33,11 +33,15 @@
 //!     renewal, and only acknowledged renewals extend it.
 //! 11. A local hand-off keeps the owner and the lease. One guard is valid at a
 //!     time, each with a larger token than the one before.
+//! 12. A hand-over ends the holder's lease before its request is sent. Both
+//!     hand-over and adoption replace the owner, so a ticket gives one holder,
+//!     with a larger token than the one before.
 
 mod attempt;
 mod context;
 mod engine;
 mod guard;
+mod hand_over;
 mod keeper;
 #[expect(clippy::module_inception, reason = "the layer is named after it")]
 mod lease;

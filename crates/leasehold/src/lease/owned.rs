@@ -120,6 +120,11 @@ impl OwnedLease {
         Lease::new(self.state.clone(), self.generation, self.tokens.own)
     }
 
+    /// Returns the holder's token, which is zero for a kind without tokens.
+    pub(super) fn own_token(&self) -> Token {
+        self.tokens.own
+    }
+
     /// Returns the token; `None` for a kind without tokens.
     pub(super) fn token(&self) -> Option<Token> {
         Some(self.tokens.own).filter(|token| token.as_u64() > 0)
@@ -297,15 +302,12 @@ impl OwnedLease {
         if self.hand_off() {
             return Ok(ReleaseOutcome::Released);
         }
-        if !self.state.end(EndReason::Released) {
-            self.stage = ReleaseStage::Done;
-            return Ok(match self.state.validity() {
-                Validity::Ended(EndReason::Lost(loss)) => ReleaseOutcome::AlreadyLost { loss },
-                _ => ReleaseOutcome::Released,
+        if let Err(ended) = self.begin_release() {
+            return Ok(match ended {
+                Some(loss) => ReleaseOutcome::AlreadyLost { loss },
+                None => ReleaseOutcome::Released,
             });
         }
-        self.context.keeper.forget(self.slot);
-        self.stage = ReleaseStage::Releasing;
         let (reply, repeated) = match self.send_release().await {
             // A release is idempotent, so an unnoticed disconnect costs one
             // more request.
@@ -313,20 +315,57 @@ impl OwnedLease {
             reply => (reply, false),
         };
         let reply = reply.map_err(|error| error_of(error, self.state.kind.name()))?;
-        self.stage = ReleaseStage::Done;
-        let (outcome, notified) = match reply {
-            ReleaseReply::Released { notified } => (ReleaseOutcome::Released, notified),
-            // The first request released it, unless the key was tampered with.
-            ReleaseReply::NotOwner if repeated => (ReleaseOutcome::Released, 0),
-            ReleaseReply::NotOwner => {
-                let loss = Loss::Revoked;
-                report_loss(&self.state, loss, &self.context.observers);
-                (ReleaseOutcome::AlreadyLost { loss }, 0)
+        Ok(match reply {
+            ReleaseReply::Released { notified } => {
+                self.released(notified);
+                ReleaseOutcome::Released
             }
-        };
+            // The first request released it, unless the key was tampered with.
+            ReleaseReply::NotOwner if repeated => {
+                self.released(0);
+                ReleaseOutcome::Released
+            }
+            ReleaseReply::NotOwner => ReleaseOutcome::AlreadyLost {
+                loss: self.revoked(),
+            },
+        })
+    }
+
+    /// Ends the lease in this process. From now on, dropping it releases the
+    /// lock in the background.
+    ///
+    /// # Errors
+    ///
+    /// The loss, if the lease was lost before; `None` if it was released.
+    pub(super) fn begin_release(&mut self) -> Result<(), Option<Loss>> {
+        if self.state.end(EndReason::Released) {
+            self.context.keeper.forget(self.slot);
+            self.stage = ReleaseStage::Releasing;
+            return Ok(());
+        }
+        self.stage = ReleaseStage::Done;
+        match self.state.validity() {
+            Validity::Ended(EndReason::Lost(loss)) => Err(Some(loss)),
+            _ => Err(None),
+        }
+    }
+
+    /// Completes a release or a hand-over that the server has executed. It
+    /// notified `notified` subscribers.
+    pub(super) fn released(mut self, notified: u64) {
+        self.stage = ReleaseStage::Done;
         report_release(&self.state, &self.context.observers);
         self.state.notify_released(notified);
-        Ok(outcome)
+    }
+
+    /// Completes a release or a hand-over that found another owner, and returns
+    /// the loss.
+    pub(super) fn revoked(mut self) -> Loss {
+        let loss = Loss::Revoked;
+        self.stage = ReleaseStage::Done;
+        report_loss(&self.state, loss, &self.context.observers);
+        self.state.notify_released(0);
+        loss
     }
 
     async fn send_release(&self) -> Result<ReleaseReply, RequestError> {

@@ -21,8 +21,8 @@ pub(super) async fn revoke(
     let connection = context.connection(kind.slot()).await?;
     let release = kind.release(&holder.value, None, connection.facts().capabilities);
     match release.send(&*connection, context.limits.request).await? {
-        // Its process has already released it.
-        ReleaseReply::Released { .. } if holder.holder.released => Ok(true),
+        // Its process has already released it or handed it over.
+        ReleaseReply::Released { .. } if !holder.holder.is_active() => Ok(true),
         ReleaseReply::Released { .. } => {
             // The lock is free. A holder that cannot be notified learns it at
             // its next renewal.

@@ -310,6 +310,12 @@ impl LeaseState {
         self.kind.release(&self.value, hold_for, server)
     }
 
+    /// Returns whether `at_least` or `at_most` applies. Both belong to one
+    /// holder.
+    pub(super) fn has_hold_limits(&self) -> bool {
+        self.keep_until.is_some() || self.max_hold_until.is_some()
+    }
+
     /// Sets the hook. It fires at once if the lease is already lost.
     pub(super) fn set_end_hook(&self, hook: Arc<dyn EndHook>) {
         *self.end_hook.lock() = Some(hook);

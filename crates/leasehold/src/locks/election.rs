@@ -85,6 +85,7 @@ impl Election {
             shared: false,
             // A hand-off would change the leader without a trace on the server.
             local_handoff: false,
+            hand_over: false,
         };
         let kind = keys.map(|keys| Queued::new(keys, params));
         Self {

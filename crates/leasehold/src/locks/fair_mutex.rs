@@ -43,14 +43,8 @@ impl FairMutex {
         name: &str,
         options: &AcquireOptions,
     ) -> Self {
-        let params = QueueParams {
-            kind: "fair",
-            capacity: 1,
-            weight: 1,
-            shared: false,
-            local_handoff: true,
-        };
-        let kind = keyspace.queue(name).map(|keys| Queued::new(keys, params));
+        let keys = keyspace.queue(name);
+        let kind = keys.map(|keys| Queued::new(keys, QueueParams::FAIR));
         Self {
             handle: Handle::new(engine, name, kind, options),
         }

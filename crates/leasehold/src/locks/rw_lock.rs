@@ -78,6 +78,7 @@ impl RwLock {
                 weight,
                 shared,
                 local_handoff: false,
+                hand_over: false,
             };
             let kind = keys.clone().map(|keys| Queued::new(keys, params));
             Handle::new(engine, name, kind, options)

@@ -62,6 +62,7 @@ impl Semaphore {
             weight: 1,
             shared: false,
             local_handoff: false,
+            hand_over: false,
         };
         let kind = keyspace.queue(name).map(|keys| Queued::new(keys, params));
         Self {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::call::{Call, first};
 use super::keys::{Keyspace, QueueKeys, process_channel};
 use super::pttl::remaining;
-use super::queued;
+use super::queue_reply;
 use super::record::{self, Form};
 use super::redisson::{Mode, owner_in, prefixed};
 use super::script::{digits, script};
@@ -317,7 +317,7 @@ fn read_queue(reply: &Reply) -> Option<LockSnapshot> {
         for owner in owners.chunks_exact(3) {
             if owner[0].int() == Some(role) {
                 let end = u64::try_from(owner[2].int()?).ok()?;
-                let (value, holder) = queued::participant(&owner[1], end, now)?;
+                let (value, holder) = queue_reply::participant(&owner[1], end, now)?;
                 found.push(Participant { value, holder });
             }
         }

@@ -4,11 +4,15 @@
 use std::time::Duration;
 
 use super::call::Call;
-use super::outcome::{AcquireReply, LockStatus, LockValue, QueueStatus, ReleaseReply, RenewReply};
+use super::outcome::{
+    AcquireReply, AdoptReply, HandOverReply, LockStatus, LockValue, QueueStatus, ReleaseReply,
+    RenewReply,
+};
 use super::token::TokenBlock;
 use crate::backend::{Capabilities, Channel, Slot};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
+use crate::ticket::TicketKind;
 
 /// The name and the key of a lock.
 pub(crate) trait Keys: Send + Sync {
@@ -80,6 +84,10 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
         None
     }
+    /// Returns the calls of a lock that a process can hand over to another.
+    fn hand_over(&self) -> Option<&dyn HandOver> {
+        None
+    }
 }
 
 /// A lock whose hold count the server stores.
@@ -113,6 +121,27 @@ pub(crate) trait LocalHandoff: Send + Sync {
     fn reserve_tokens(&self, value: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>>;
     /// Returns the holder as other clients see it.
     fn holder_info(&self, value: &[u8]) -> Holder;
+}
+
+/// A lock that a process can hand over to another.
+pub(crate) trait HandOver: Send + Sync {
+    /// Returns the kind that a ticket names.
+    fn ticket_kind(&self) -> TicketKind;
+    /// Returns the value that the server stores until `owner`, which the ticket
+    /// names, is replaced. `value` and `token` are the holder's.
+    fn pending_value(&self, value: &[u8], owner: &Owner, token: Token) -> LockValue;
+    /// Replaces the holder's value by the pending one, which expires after
+    /// `within`. The caller can repeat it.
+    fn hand_over(
+        &self,
+        value: &[u8],
+        pending: &[u8],
+        token: Token,
+        within: Duration,
+    ) -> Call<HandOverReply>;
+    /// Replaces the pending owner by that of `value`, with a larger token than
+    /// the one that was handed over.
+    fn adopt(&self, pending: &Owner, value: &LockValue, lease: Duration) -> Call<AdoptReply>;
 }
 
 /// The two ways to wait for a lock.

@@ -23,6 +23,7 @@ mod latch;
 mod once;
 mod outcome;
 mod pttl;
+mod queue_reply;
 mod queued;
 mod quorum;
 mod record;
@@ -39,11 +40,12 @@ pub(crate) use election::ElectionCalls;
 pub(crate) use inspect::FollowUp;
 pub(crate) use inspect::{LockSnapshot, Participant, Probe, is_connected, page};
 pub(crate) use keys::{Counters, Keyspace, QueueKeys, process_channel};
-pub(crate) use kind::{GrantDelivery, Keys, Kind, Notified, ServerQueue, WaitStrategy};
+pub(crate) use kind::{GrantDelivery, HandOver, Keys, Kind, Notified, ServerQueue, WaitStrategy};
 pub(crate) use latch::LatchCalls;
 pub(crate) use once::OnceCalls;
 pub(crate) use outcome::{
-    AcquireReply, Grant, LockStatus, LockValue, QueueStatus, ReleaseReply, RenewReply,
+    AcquireReply, AdoptReply, Grant, HandOverReply, LockStatus, LockValue, QueueStatus,
+    ReleaseReply, RenewReply,
 };
 pub(crate) use queued::{QueueParams, Queued};
 pub(crate) use quorum::{Electorate, NodeStatus, QuorumLock, too_few};

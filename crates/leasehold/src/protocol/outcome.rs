@@ -46,6 +46,24 @@ pub(crate) enum ReleaseReply {
     NotOwner,
 }
 
+/// The reply to a hand-over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandOverReply {
+    /// The owner of the ticket has replaced the caller's.
+    HandedOver,
+    /// The caller did not hold the lock; nothing was changed.
+    NotOwner,
+}
+
+/// The reply to an adoption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AdoptReply {
+    /// The caller's owner has replaced that of the ticket, with this token.
+    Adopted { token: Token },
+    /// The owner of the ticket does not hold the lock; nothing was changed.
+    Spent,
+}
+
 /// The status of an owner of a lock with a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueueStatus {

@@ -17,16 +17,21 @@ use std::time::Duration;
 use super::call::{Call, CallStep, first};
 use super::keys::QueueKeys;
 use super::kind::{
-    Downgrade, GrantDelivery, Keys, Kind, LocalHandoff, RaiseToken, ServerQueue, WaitStrategy,
+    Downgrade, GrantDelivery, HandOver, Keys, Kind, LocalHandoff, RaiseToken, ServerQueue,
+    WaitStrategy,
 };
-use super::outcome::{AcquireReply, LockValue, QueueStatus, ReleaseReply, RenewReply};
+use super::outcome::{
+    AcquireReply, AdoptReply, HandOverReply, LockValue, QueueStatus, ReleaseReply, RenewReply,
+};
+use super::queue_reply::{QueueStats, read_stats, read_status};
 use super::record::{self, Form, Part};
 use super::script::{digits, script};
 use super::single_key::{self, Comparison, SetReply};
 use super::token::{self, TokenBlock};
-use crate::backend::{Capabilities, Reply, RequestError, ServerError, ServerErrorKind};
+use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
+use crate::ticket::TicketKind;
 
 script!(
     ENQUEUE,
@@ -57,6 +62,18 @@ script!(
     "queue/prelude_state.lua",
     "queue/prelude_steps.lua",
     "queue/capacity.lua"
+);
+script!(
+    HAND_OVER,
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
+    "queue/hand_over.lua"
+);
+script!(
+    ADOPT,
+    "queue/prelude_state.lua",
+    "queue/prelude_steps.lua",
+    "queue/adopt.lua"
 );
 script!(STATS, "queue/prelude_state.lua", "queue/stats.lua");
 script!(
@@ -95,6 +112,9 @@ pub(crate) struct QueueParams {
     pub(crate) shared: bool,
     /// Whether tasks of one client may hand the lock off locally.
     pub(crate) local_handoff: bool,
+    /// Whether a process may hand the lock over to another. The lock must have
+    /// one holder at most.
+    pub(crate) hand_over: bool,
 }
 
 impl QueueParams {
@@ -105,19 +125,17 @@ impl QueueParams {
         weight: 0,
         shared: false,
         local_handoff: false,
+        hand_over: false,
     };
-}
-
-/// The usage of a lock with a queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct QueueStats {
-    /// How much of the capacity is in use.
-    pub(crate) used: u64,
-    /// The capacity, if the server knows it.
-    pub(crate) capacity: Option<u64>,
-    /// The number of waiters.
-    pub(crate) waiters: u64,
-    pub(crate) holder: Option<Holder>,
+    /// The parameters of a fair mutex.
+    pub(crate) const FAIR: Self = Self {
+        kind: "fair",
+        capacity: 1,
+        weight: 1,
+        shared: false,
+        local_handoff: true,
+        hand_over: true,
+    };
 }
 
 impl Queued {
@@ -355,6 +373,10 @@ impl Kind for Queued {
     fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
         self.params.local_handoff.then_some(self)
     }
+
+    fn hand_over(&self) -> Option<&dyn HandOver> {
+        self.params.hand_over.then_some(self)
+    }
 }
 
 impl RaiseToken for Queued {
@@ -379,6 +401,47 @@ impl LocalHandoff for Queued {
 
     fn holder_info(&self, value: &[u8]) -> Holder {
         record::read(value)
+    }
+}
+
+impl HandOver for Queued {
+    fn ticket_kind(&self) -> TicketKind {
+        TicketKind::FairMutex
+    }
+
+    fn pending_value(&self, value: &[u8], owner: &Owner, _token: Token) -> LockValue {
+        record::replace_owner(value, owner).into()
+    }
+
+    fn hand_over(
+        &self,
+        value: &[u8],
+        pending: &[u8],
+        token: Token,
+        within: Duration,
+    ) -> Call<HandOverReply> {
+        let (token, within) = (digits(token.as_u64()), micros(within));
+        let args = [record::owner(value), pending, &token, &within];
+        Call::script(&HAND_OVER, &self.keys.all(), &args, |replies| match first(
+            "a hand-over",
+            replies,
+        )? {
+            Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
+                Ok(HandOverReply::HandedOver)
+            }
+            Reply::List(_) => Ok(HandOverReply::NotOwner),
+            reply => Err(RequestError::malformed("a hand-over", &[reply])),
+        })
+    }
+
+    fn adopt(&self, pending: &Owner, value: &LockValue, lease: Duration) -> Call<AdoptReply> {
+        let (pending, lease) = (pending.to_string(), micros(lease));
+        let args = [pending.as_bytes(), value, self.grants(), &lease];
+        let adopt = Call::script(&ADOPT, &self.keys.all(), &args, self.status_reader());
+        adopt.map(|status| match status {
+            QueueStatus::Holds { token, .. } => AdoptReply::Adopted { token },
+            QueueStatus::Waits { .. } | QueueStatus::Gone { .. } => AdoptReply::Spent,
+        })
     }
 }
 
@@ -420,81 +483,4 @@ fn renewed(status: &QueueStatus) -> RenewReply {
 /// duration.
 fn micros(duration: Duration) -> Vec<u8> {
     duration.as_nanos().div_ceil(1000).to_string().into_bytes()
-}
-
-/// Reads a status as listed in `queue/prelude_steps.lua`; `None` if malformed.
-fn read_status(reply: &Reply) -> Option<Result<QueueStatus, RequestError>> {
-    let Reply::List(parts) = reply else {
-        return None;
-    };
-    let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
-    let now = number(2)?;
-    Some(Ok(match number(0)? {
-        0 => QueueStatus::Gone {
-            holder: holder(parts.get(4)?, number(5)?, now)?,
-        },
-        1 => QueueStatus::Holds {
-            token: Token::new(number(1)?),
-            remaining: Duration::from_micros(number(3)?.saturating_sub(now)),
-        },
-        2 => QueueStatus::Waits {
-            ahead: number(1)?,
-            server_now: now,
-            ticket: number(3).filter(|ticket| *ticket > 0),
-            holder: holder(parts.get(4)?, number(5)?, now)?,
-        },
-        3 => {
-            return Some(Err(RequestError::Refused(ServerError {
-                kind: ServerErrorKind::TooMuch,
-                message: format!("above the capacity of {}", number(1)?),
-            })));
-        }
-        _ => return None,
-    }))
-}
-
-fn read_stats(reply: &Reply) -> Option<QueueStats> {
-    let Reply::List(parts) = reply else {
-        return None;
-    };
-    let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
-    let used = number(0)?;
-    let holder = holder(parts.get(4)?, number(5)?, number(2)?)?;
-    Some(QueueStats {
-        used,
-        capacity: number(1).filter(|capacity| *capacity > 0),
-        waiters: number(3)?,
-        holder: (used > 0).then_some(holder),
-    })
-}
-
-/// Reads the holder in an entry; all fields are empty if the entry is.
-fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
-    participant(entry, end, now).map(|(_, holder)| holder)
-}
-
-/// Reads the value in an entry, and its owner as a holder. The entry is
-/// `WEIGHT FIRST_LEASE TOKEN SINCE CHANNEL VALUE`.
-pub(super) fn participant(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holder)> {
-    let Reply::Bytes(entry) = entry else {
-        return None;
-    };
-    let mut parts = entry.splitn(6, |byte| *byte == b' ');
-    let held_since = parts.nth(3).and_then(|since| {
-        let since: u64 = std::str::from_utf8(since).ok()?.parse().ok()?;
-        let since = Duration::from_micros((since > 0).then_some(since)?);
-        std::time::UNIX_EPOCH.checked_add(since)
-    });
-    // A release with `hold_for` replaces the channel by `-`.
-    let released = parts.next() == Some(b"-");
-    let value = parts.next().unwrap_or_default();
-    let written = record::read(value);
-    let holder = Holder {
-        // The value of a waiter says since when it waits.
-        since: held_since.or(written.since),
-        lease_remaining: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
-        released,
-        ..written
-    };
-    Some((value.to_vec(), holder))
 }

@@ -3,7 +3,8 @@
 //! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces. `lh1` is the
 //! version of this layout, OWNER has 32 hex digits, SINCE is the server's clock
 //! in milliseconds, and NOTE is free text to the end. A released lock that
-//! `at_least` still holds begins with `lh1:released`. A lock that can have a
+//! `at_least` still holds begins with `lh1:released`, and one that was handed
+//! over with `lh1:handover:TOKEN` until it is adopted. A lock that can have a
 //! queue begins with `lh1:KIND:CAPACITY:WEIGHT`.
 
 use std::fmt::{Display, Write};
@@ -11,7 +12,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::info::{Holder, Run};
-use crate::owner::Owner;
+use crate::owner::{Owner, Token};
 use crate::trace_parent;
 
 const VERSION: &str = "lh1";
@@ -19,6 +20,10 @@ const VERSION: &str = "lh1";
 /// Replaces the version once the owner has released the lock and `at_least`
 /// keeps other clients out.
 const RELEASED: &str = "lh1:released";
+
+/// Precedes the holder's token once it has handed the lock over, until a
+/// process adopts it.
+const HANDED_OVER: &str = "lh1:handover:";
 
 /// The prefix of a queue's summary.
 const QUEUE: &str = "lh1:queue:";
@@ -59,7 +64,7 @@ impl<'a> Form<'a> {
     pub(super) fn of(value: &'a [u8]) -> Self {
         let end = value.iter().position(|byte| *byte == b' ');
         let first = std::str::from_utf8(&value[..end.unwrap_or(0)]).unwrap_or_default();
-        if first == VERSION || first == RELEASED {
+        if first == VERSION || first == RELEASED || first.starts_with(HANDED_OVER) {
             return Self::Mutex;
         }
         if let Some(kind) = first.strip_prefix(QUEUE) {
@@ -135,6 +140,24 @@ pub(super) fn released(value: &[u8]) -> Vec<u8> {
     [RELEASED.as_bytes(), rest].concat()
 }
 
+/// Returns the value that replaces `value` after a hand-over to `owner`. It
+/// names the same process, and its token for the adopter to exceed.
+pub(super) fn handed_over(value: &[u8], owner: &Owner, token: Token) -> Vec<u8> {
+    with_owner(format!("{HANDED_OVER}{token}").as_bytes(), value, owner)
+}
+
+/// Returns the value with another owner.
+pub(super) fn replace_owner(value: &[u8], owner: &Owner) -> Vec<u8> {
+    let form = value.split(|byte| *byte == b' ').next();
+    with_owner(form.unwrap_or_default(), value, owner)
+}
+
+fn with_owner(form: &[u8], value: &[u8], owner: &Owner) -> Vec<u8> {
+    let rest = value.splitn(3, |byte| *byte == b' ').nth(2);
+    let owner = owner.to_string();
+    [form, owner.as_bytes(), rest.unwrap_or_default()].join(&b' ')
+}
+
 /// Returns the owner in a value of this layout.
 pub(super) fn owner(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
@@ -161,7 +184,7 @@ pub(super) fn read(value: &[u8]) -> Holder {
 
 fn read_fields(value: &str) -> Option<Holder> {
     let mut parts = value.splitn(6, ' ');
-    let released = parts.next()? == RELEASED;
+    let form = parts.next()?;
     let _owner = parts.next()?;
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     let pid = parts.next()?.parse().ok()?;
@@ -175,7 +198,8 @@ fn read_fields(value: &str) -> Option<Holder> {
             .or(Some(SystemTime::UNIX_EPOCH)),
         note: (!note.is_empty()).then(|| note.to_owned()),
         trace_parent: trace_parent.map(str::to_owned),
-        released,
+        released: form == RELEASED,
+        handed_over: form.starts_with(HANDED_OVER),
         ..Holder::default()
     })
 }
@@ -222,6 +246,24 @@ mod tests {
         };
         assert_eq!(read(&released), holder);
         assert_eq!(process(&released), process(&value));
+    }
+
+    #[test]
+    fn handed_over_value_has_another_owner() {
+        let (giver, next) = (Owner::random(), Owner::random());
+        let value = write(&giver, 1_763_000_000_123_456, "a note");
+        let pending = handed_over(&value, &next, Token::new(42));
+        assert_eq!(owner(&pending), next.to_string().as_bytes());
+        assert!(pending.starts_with(b"lh1:handover:42 "));
+        assert_eq!(Form::of(&pending), Form::Mutex);
+        let holder = Holder {
+            handed_over: true,
+            ..read(&value)
+        };
+        assert_eq!(read(&pending), holder);
+        let replaced = replace_owner(&value, &next);
+        assert_eq!(owner(&replaced), next.to_string().as_bytes());
+        assert_eq!(read(&replaced), read(&value));
     }
 
     #[test]

@@ -9,8 +9,12 @@ use std::time::Duration;
 
 use super::call::{Call, first};
 use super::keys::LockKeys;
-use super::kind::{ChannelName, Keys, Kind, LocalHandoff, Notified, RaiseToken, WaitStrategy};
-use super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use super::kind::{
+    ChannelName, HandOver, Keys, Kind, LocalHandoff, Notified, RaiseToken, WaitStrategy,
+};
+use super::outcome::{
+    AcquireReply, AdoptReply, HandOverReply, LockStatus, LockValue, ReleaseReply, RenewReply,
+};
 use super::pttl::{poll_key, remaining};
 use super::record::{self, Form};
 use super::script::{digits, script};
@@ -19,11 +23,13 @@ use crate::backend::{Capabilities, Command, Reply, RequestError, ServerError};
 use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
+use crate::ticket::TicketKind;
 
 script!(RENEW, "single_key/renew.lua");
 script!(RELEASE, "single_key/release.lua");
-script!(RELEASE_AFTER, "single_key/release_after.lua");
+script!(REPLACE, "single_key/replace.lua");
 script!(RESERVE_TOKENS, "single_key/reserve_tokens.lua");
+script!(ADOPT, "single_key/adopt.lua");
 
 /// The calls of a lock that is one string key.
 #[derive(Debug)]
@@ -124,6 +130,10 @@ impl Kind for SingleKey {
     fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
         Some(self)
     }
+
+    fn hand_over(&self) -> Option<&dyn HandOver> {
+        Some(self)
+    }
 }
 
 impl RaiseToken for SingleKey {
@@ -141,6 +151,45 @@ impl LocalHandoff for SingleKey {
 
     fn holder_info(&self, value: &[u8]) -> Holder {
         record::read(value)
+    }
+}
+
+impl HandOver for SingleKey {
+    fn ticket_kind(&self) -> TicketKind {
+        TicketKind::Mutex
+    }
+
+    fn pending_value(&self, value: &[u8], owner: &Owner, token: Token) -> LockValue {
+        record::handed_over(value, owner, token).into()
+    }
+
+    fn hand_over(
+        &self,
+        value: &[u8],
+        pending: &[u8],
+        _token: Token,
+        within: Duration,
+    ) -> Call<HandOverReply> {
+        let command = replace(self.key(), value, within, pending);
+        Call::new(vec![command], |replies| {
+            match first("a hand-over", replies)?.int() {
+                Some(1) => Ok(HandOverReply::HandedOver),
+                Some(0) => Ok(HandOverReply::NotOwner),
+                _ => Err(RequestError::malformed("a hand-over", &[])),
+            }
+        })
+    }
+
+    fn adopt(&self, pending: &Owner, value: &LockValue, lease: Duration) -> Call<AdoptReply> {
+        let keys = [self.key(), self.keys.counter.as_bytes()];
+        let (pending, lease) = (pending.to_string(), digits(millis_up(lease)));
+        let args = [pending.as_bytes(), value, &lease];
+        Call::script(&ADOPT, &keys, &args, |replies| {
+            match first("an adoption", replies)? {
+                Reply::Int(0) => Ok(AdoptReply::Spent),
+                number => token::read(&number).map(|token| AdoptReply::Adopted { token }),
+            }
+        })
     }
 }
 
@@ -201,12 +250,13 @@ pub(super) fn renew(lock: &str, value: &[u8], lease: Duration) -> Command {
 
 /// Returns the command that releases a lock once `hold_for` is over.
 pub(super) fn release_after(lock: &[u8], value: &[u8], hold_for: Duration) -> Command {
-    let args = [
-        value,
-        &digits(millis_up(hold_for)),
-        &record::released(value),
-    ];
-    RELEASE_AFTER.call(&[lock], &args)
+    replace(lock, value, hold_for, &record::released(value))
+}
+
+/// Returns the command that replaces the value of a lock, and frees the lock
+/// once `hold_for` is over.
+fn replace(lock: &[u8], value: &[u8], hold_for: Duration, by: &[u8]) -> Command {
+    REPLACE.call(&[lock], &[value, &digits(millis_up(hold_for)), by])
 }
 
 /// Returns the server's command that deletes a lock that is a plain string;

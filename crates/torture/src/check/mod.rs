@@ -3,6 +3,7 @@
 
 pub(crate) mod connections;
 pub(crate) mod exclusion;
+pub(crate) mod hand_over;
 pub(crate) mod leaks;
 pub(crate) mod linearizability;
 pub(crate) mod order;

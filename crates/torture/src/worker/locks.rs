@@ -86,11 +86,13 @@ impl Locks {
         match kind {
             Kind::Mutex => {
                 let mutex = client.mutex(name);
-                fenced(mutex.lock(), mutex.try_lock(), request).await
+                let held = run(mutex.lock(), mutex.try_lock(), request).await;
+                held.map(Held::Exclusive)
             }
             Kind::Fair => {
                 let mutex = client.fair_mutex(name);
-                fenced(mutex.lock(), mutex.try_lock(), request).await
+                let held = run(mutex.lock(), mutex.try_lock(), request).await;
+                held.map(Held::Exclusive)
             }
             Kind::Semaphore => {
                 let semaphore = client.semaphore(name, PERMITS);
@@ -128,6 +130,18 @@ impl Locks {
                 }
             }
         }
+    }
+}
+
+impl Locks {
+    /// Adopts a lock that was handed over.
+    pub(super) async fn adopt(&self, ticket: &str) -> Result<Held, Failure> {
+        let Backend::Server(client) = &self.backend else {
+            return Err(Failure::Error);
+        };
+        let ticket = ticket.parse().expect("a ticket");
+        let adopted = client.adopt(&ticket).await;
+        adopted.map(Held::Exclusive).map_err(|_| Failure::Error)
     }
 }
 
@@ -175,6 +189,8 @@ async fn run<G: Send + 'static>(
 
 /// A guard of any kind.
 pub(super) enum Held {
+    /// Can be handed over.
+    Exclusive(Guard),
     Fenced(Guard<Shared>),
     Unfenced(Guard<Unfenced>),
 }
@@ -183,6 +199,7 @@ impl Held {
     /// Returns the fencing token, or 0 for an unfenced lock.
     pub(super) fn token(&self) -> u64 {
         match self {
+            Self::Exclusive(guard) => guard.token().as_u64(),
             Self::Fenced(guard) => guard.token().as_u64(),
             Self::Unfenced(_) => 0,
         }
@@ -190,6 +207,7 @@ impl Held {
 
     pub(super) fn is_valid(&self) -> bool {
         match self {
+            Self::Exclusive(guard) => guard.check().is_ok(),
             Self::Fenced(guard) => guard.check().is_ok(),
             Self::Unfenced(guard) => guard.check().is_ok(),
         }
@@ -199,10 +217,23 @@ impl Held {
     pub(super) fn deadline(&self) -> Timestamp {
         let before = now();
         let remaining = match self {
+            Self::Exclusive(guard) => guard.remaining(),
             Self::Fenced(guard) => guard.remaining(),
             Self::Unfenced(guard) => guard.remaining(),
         };
         before + u64::try_from(remaining.as_nanos()).unwrap_or_default()
+    }
+
+    /// Hands the lock over. Returns the text of the ticket, or `None` if the
+    /// lock is released instead.
+    pub(super) async fn hand_over(self, within: Duration) -> Option<String> {
+        match self {
+            Self::Exclusive(guard) => {
+                let ticket = guard.hand_over(within).await.ok()?;
+                Some(ticket.to_string())
+            }
+            Self::Fenced(_) | Self::Unfenced(_) => None,
+        }
     }
 
     /// Releases the lock, in the background if `dropped`. Returns whether the
@@ -210,6 +241,7 @@ impl Held {
     pub(super) async fn release(self, dropped: bool) -> bool {
         match self {
             _ if dropped => false,
+            Self::Exclusive(guard) => guard.release().await.is_ok(),
             Self::Fenced(guard) => guard.release().await.is_ok(),
             Self::Unfenced(guard) => guard.release().await.is_ok(),
         }

@@ -3,6 +3,7 @@
 
 mod cli;
 mod forking;
+mod hand_over;
 mod job;
 mod locks;
 mod process;

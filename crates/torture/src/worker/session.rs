@@ -36,6 +36,11 @@ impl Session {
         })
     }
 
+    /// Returns the number of a new hold.
+    pub(super) fn next_hold(&self) -> u64 {
+        self.next_hold.fetch_add(1, Ordering::Relaxed)
+    }
+
     pub(super) fn rng(&self, task: u64) -> SeededRng {
         let seed = self.job.plan.seed.wrapping_mul(1_000_003);
         SeededRng::new(seed.wrapping_add(self.job.number as u64 * 1009 + task))
@@ -45,8 +50,12 @@ impl Session {
     pub(super) async fn acquire_loop(self: Arc<Self>, task: u64) {
         let mut rng = self.rng(task);
         while !self.stop.load(Ordering::SeqCst) {
+            // Boxed: an adopted lock can be handed over again.
+            if Box::pin(self.adopt(&mut rng)).await {
+                continue;
+            }
             let (lock, request) = self.choose(&mut rng);
-            let hold = self.next_hold.fetch_add(1, Ordering::Relaxed);
+            let hold = self.next_hold();
             let unpolled = self.job.plan.unpolled_every;
             if unpolled > 0 && rng.below(unpolled) == 0 {
                 self.acquire_unpolled(lock, hold, &mut rng).await;
@@ -131,7 +140,7 @@ impl Session {
         (lock, Request { weight, timeout })
     }
 
-    async fn hold(&self, lock: u32, hold: u64, held: Held, rng: &mut SeededRng) {
+    pub(super) async fn hold(&self, lock: u32, hold: u64, held: Held, rng: &mut SeededRng) {
         let token = held.token();
         let (at, deadline) = (now(), held.deadline());
         self.record_at(lock, hold, at, EventKind::Acquired { token, deadline });
@@ -165,6 +174,9 @@ impl Session {
             self.record(lock, hold, EventKind::Wrote { token, accepted });
         }
         end.record();
+        if self.hands_over(lock, rng) {
+            return self.hand_over(lock, hold, held, rng).await;
+        }
         if held.release(rng.below(4) == 0).await {
             self.record(lock, hold, EventKind::Released);
         }
@@ -172,7 +184,7 @@ impl Session {
 
     /// Calls `work` with a connection to the store that no other task uses. The
     /// number of connections is that of the threads.
-    fn with_store<T>(&self, work: impl FnOnce(&mut Connection) -> T) -> T {
+    pub(super) fn with_store<T>(&self, work: impl FnOnce(&mut Connection) -> T) -> T {
         let idle = self.stores.lock().expect("no panic").pop();
         let open = || Connection::open(self.job.store).expect("the store is up");
         let mut store = idle.unwrap_or_else(open);

@@ -3,6 +3,7 @@
 
 mod blocked_runtime;
 mod clock_steps;
+mod hand_over;
 mod lease_loss;
 mod limits;
 pub(crate) mod lost_replies;

@@ -3,6 +3,7 @@
 mod blocking;
 pub(crate) mod conformance;
 mod election;
+mod hand_over;
 mod inspect;
 mod latch;
 mod multi_lock;

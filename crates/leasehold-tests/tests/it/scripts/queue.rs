@@ -13,6 +13,8 @@ const RELEASE: &str = lua!("queue/release");
 const SHRINK: &str = lua!("queue/downgrade");
 const CAPACITY: &str = lua!("queue/capacity");
 const TOKENS: &str = lua!("queue/reserve_tokens");
+const HAND_OVER: &str = lua!("queue/hand_over");
+const ADOPT: &str = lua!("queue/adopt");
 
 const KEYS: [&str; 6] = [
     "lock",
@@ -473,6 +475,9 @@ fn invalid_arguments_and_kinds_change_nothing() {
         (RELEASE, &["a", "-1"]),
         (SHRINK, &["a", "0"]),
         (CAPACITY, &["fair", "0", "1"]),
+        (HAND_OVER, &["a", "lh1:fair:1:1 b 1", "1", "0"]),
+        (HAND_OVER, &["a", "b", "1", "1"]),
+        (ADOPT, &["a", "lh1:fair:1:1 b 1", "c", "0"]),
     ] {
         let answer = eval(&server, script, args);
         assert!(is_error(&answer, "LEASEHOLD"), "{args:?}: {answer:?}");

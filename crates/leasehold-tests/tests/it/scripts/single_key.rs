@@ -7,8 +7,9 @@ use crate::support::lua;
 
 const RENEW: &str = lua!("single_key/renew");
 const RELEASE: &str = lua!("single_key/release");
-const KEEP: &str = lua!("single_key/release_after");
+const KEEP: &str = lua!("single_key/replace");
 const TOKENS: &str = lua!("single_key/reserve_tokens");
+const ADOPT: &str = lua!("single_key/adopt");
 const RAISE: &str = lua!("token/raise");
 
 fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Reply {
@@ -153,7 +154,7 @@ fn release_deletes_own_lock_and_publishes() {
 }
 
 #[test]
-fn release_after_sets_exact_expiry() {
+fn replaced_lock_expires_exactly() {
     let server = server_with_holder();
     let keep = |mark: &str, ttl: &str| eval(&server, KEEP, "k", &[mark, ttl, "kept"]);
     assert_eq!(keep("you", "30000"), Reply::Int(0));
@@ -176,6 +177,37 @@ fn released_lock_is_not_renewed() {
     assert_eq!(keep(), Reply::Int(1), "repeated");
     assert_eq!(server.ask(&["PEXPIRETIME", "k"]), end);
     assert_eq!(server.ask(&["GET", "k"]).text(), "kept");
+}
+
+#[test]
+fn adoption_replaces_the_pending_owner() {
+    let server = server_with_holder();
+    let adopt = |owner: &str, value: &str, lease: &str| {
+        server.ask(&["EVAL", ADOPT, "2", "k", "counter", owner, value, lease])
+    };
+    let pending = "lh1:handover:41 abc 1 77 host note";
+    // Neither a holder nor a free lock can be adopted.
+    assert_eq!(adopt("me", "you", "9000"), Reply::Int(0));
+    let handed = eval(&server, KEEP, "k", &["me", "30000", pending]);
+    assert_eq!(handed, Reply::Int(1));
+    assert_eq!(eval(&server, RENEW, "k", &["me", "200000"]), Reply::Int(-1));
+    assert_eq!(eval(&server, RELEASE, "k", &["me", "c"]), Reply::Int(0));
+    assert_eq!(adopt("abd", "you", "9000"), Reply::Int(0));
+    for lease in ["0", "-1", "1.5", "x", ""] {
+        assert!(is_error(&adopt("abc", "you", lease), "LEASEHOLD"));
+    }
+    assert_eq!(server.ask(&["GET", "k"]).text(), pending);
+    assert_eq!(server.ask(&["GET", "counter"]), Reply::Nil);
+    // Above the token of the giver, although the counter is below.
+    assert_eq!(adopt("abc", "you", "90000"), Reply::Int(42));
+    assert_eq!(server.ask(&["GET", "k"]).text(), "you");
+    assert!((60_000..=90_000).contains(&ttl(&server)));
+    assert_eq!(adopt("abc", "third", "9000"), Reply::Int(0), "spent");
+    assert_eq!(adopt("abc", "you", "90000"), Reply::Int(43), "repeated");
+    assert_eq!(server.ask(&["GET", "counter"]).text(), "43");
+    server.tell(&["DEL", "k"]);
+    assert_eq!(adopt("abc", "you", "9000"), Reply::Int(0));
+    assert_eq!(server.ask(&["EXISTS", "k"]).int(), 0);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod contract;
 pub(crate) mod deployment;
+pub(crate) mod hand_over;
 pub(crate) mod inspection;
 pub(crate) mod log;
 pub(crate) mod redisson;

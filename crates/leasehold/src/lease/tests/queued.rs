@@ -27,14 +27,7 @@ const EPOCH: u64 = 1_763_000_000_000_000;
 
 fn kind() -> Arc<dyn Kind> {
     let keys = Keyspace::new("lock:", Counters::one()).unwrap();
-    let params = QueueParams {
-        kind: "fair",
-        capacity: 1,
-        weight: 1,
-        shared: false,
-        local_handoff: true,
-    };
-    Arc::new(Queued::new(keys.queue("job").unwrap(), params))
+    Arc::new(Queued::new(keys.queue("job").unwrap(), QueueParams::FAIR))
 }
 
 fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {

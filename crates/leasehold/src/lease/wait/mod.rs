@@ -21,6 +21,7 @@ use self::registry::{Observed, Registration, WaiterRegistry};
 use self::report::AcquireReport;
 use super::attempt::{Attempt, attempt, attempt_through_splits};
 use super::context::{Context, error_of};
+use super::hand_over::{Adoption, adopt};
 use super::owned::OwnedLease;
 use super::retry::RetryState;
 use tracing::Instrument;
@@ -29,6 +30,7 @@ use crate::backend::{RequestError, Slot};
 use crate::error::Error;
 use crate::observe::Refusal;
 use crate::options::AcquireOptions;
+use crate::owner::Owner;
 use crate::protocol::{Kind, Notified, WaitStrategy};
 use crate::time::BootInstant;
 
@@ -72,6 +74,30 @@ impl Acquirer {
                 Err(error)
             }
         }
+    }
+
+    /// Adopts a lock that was handed over to the owner `pending`.
+    pub(super) async fn adopt(
+        &self,
+        kind: &Arc<dyn Kind>,
+        pending: &Owner,
+        options: &AcquireOptions,
+    ) -> Result<OwnedLease, Error> {
+        options.validate()?;
+        let report = AcquireReport::new(&self.context.observers, &**kind);
+        let name = kind.name();
+        let outcome = match adopt(&self.context, kind, pending, options).await {
+            Ok(Adoption::Adopted(lease)) => Ok(lease),
+            Ok(Adoption::Spent) => Err(Error::TicketSpent {
+                name: name.to_owned(),
+            }),
+            Err(error) => Err(error_of(error, name)),
+        };
+        report.finish(&outcome);
+        if let Ok(lease) = &outcome {
+            lease.begin_hold(options.caller);
+        }
+        outcome
     }
 
     /// Acquires the lock, or fails when the timeout of `options` elapses.

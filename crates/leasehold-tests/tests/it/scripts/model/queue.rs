@@ -18,11 +18,13 @@ pub(super) enum Form {
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) form: Form,
-    holders: Vec<Hold>,
-    queue: Vec<Waiter>,
+    pub(super) holders: Vec<Hold>,
+    pub(super) queue: Vec<Waiter>,
     capacity: i64,
     kept: bool,
-    counter: i64,
+    pub(super) counter: i64,
+    /// Whether the lock has had one holder since it was last free.
+    pub(super) is_alone: bool,
     /// The last ticket of each owner.
     tickets: [i64; OWNERS],
     /// A hold that the server may still have for two milliseconds after its
@@ -31,36 +33,36 @@ pub(super) struct Model {
 }
 
 #[derive(Clone)]
-struct Request {
-    owner: usize,
+pub(super) struct Request {
+    pub(super) owner: usize,
     weight: i64,
     first: i64,
-    lock_value: String,
+    pub(super) lock_value: String,
 }
 
-struct Hold {
-    request: Request,
+pub(super) struct Hold {
+    pub(super) request: Request,
     /// Zero if the owner drew its token from the counter.
-    token: i64,
-    since: i64,
-    end: i64,
+    pub(super) token: i64,
+    pub(super) since: i64,
+    pub(super) end: i64,
     /// Where the owner receives grants. `-` after its release, when the hold
-    /// only excludes others.
-    channel: char,
+    /// only excludes others, and `>` before its adoption.
+    pub(super) channel: char,
 }
 
-struct Waiter {
-    request: Request,
+pub(super) struct Waiter {
+    pub(super) request: Request,
     ticket: i64,
     end: i64,
 }
 
-fn name(owner: usize) -> String {
+pub(super) fn name(owner: usize) -> String {
     format!("{owner:032x}")
 }
 
 /// Acquired one millisecond after the epoch.
-fn lock_value(owner: usize, weight: i64, limit: i64) -> String {
+pub(super) fn lock_value(owner: usize, weight: i64, limit: i64) -> String {
     format!("lh1:fair:{limit}:{weight} {} 1 77 host note", name(owner))
 }
 
@@ -108,6 +110,12 @@ impl Model {
             Step::Renew { owner, length } => ("renew", words(&[&name(*owner), length])),
             Step::Release { owner, keep } => ("release", words(&[&name(*owner), keep])),
             Step::Downgrade { owner, weight } => ("shrink", words(&[&name(*owner), weight])),
+            Step::HandOver {
+                owner,
+                token,
+                within,
+            } => ("hand-over", self.hand_over_args(*owner, *token, *within)),
+            Step::Adopt { owner, lease } => ("adopt", Self::adopt_args(*owner, *lease)),
             Step::Capacity { limit } => ("capacity", words(&[&"fair", limit, &60_000_000])),
             Step::Stats => ("stats", Vec::new()),
             _ => unreachable!("not a script of the queue"),
@@ -152,7 +160,7 @@ impl Model {
             first: 0,
             lock_value: lock_value(owner, weight, limit),
         };
-        (self.form, self.capacity) = (Form::Sole, limit);
+        (self.form, self.capacity, self.is_alone) = (Form::Sole, limit, true);
         self.queue.clear();
         self.holders = vec![Hold {
             request,
@@ -167,7 +175,7 @@ impl Model {
     /// scripts already consider expired.
     pub(super) fn extend(&mut self, end: i64) {
         if let (Form::Free, Some((held, capacity))) = (self.form, self.expired.take()) {
-            (self.form, self.capacity) = (Form::Sole, capacity);
+            (self.form, self.capacity, self.is_alone) = (Form::Sole, capacity, true);
             self.holders = vec![held];
         }
         self.holders[0].end = end;
@@ -199,7 +207,10 @@ impl Model {
         {
             return (self.status(*owner, now), grants);
         }
-        if let (Form::Free, Step::Release { .. }) = (self.form, step) {
+        if let (Form::Free | Form::Sole, Step::Adopt { owner, .. }) = (self.form, step) {
+            return (self.status(*owner, now), grants);
+        }
+        if let (Form::Free, Step::Release { .. } | Step::HandOver { .. }) = (self.form, step) {
             return (format!("0|{now}"), grants);
         }
         if self.form == Form::Queue {
@@ -225,6 +236,12 @@ impl Model {
                 }
                 self.status(*owner, now)
             }
+            Step::HandOver {
+                owner,
+                token,
+                within,
+            } => self.hand_over(*owner, *token, *within, now),
+            Step::Adopt { owner, lease } => self.adopt(*owner, *lease, now),
             Step::Capacity { limit } => {
                 (self.form, self.capacity, self.kept) = (Form::Queue, *limit, true);
                 self.queue.retain(|waiter| waiter.request.weight <= *limit);
@@ -376,13 +393,14 @@ impl Model {
         format!("{outcome}|{now}")
     }
 
-    fn next_token(&mut self, now: i64) -> i64 {
+    pub(super) fn next_token(&mut self, now: i64) -> i64 {
         self.counter = now.max(self.counter + 1);
         self.counter
     }
 
     fn grant(&mut self, request: Request, lease: i64, now: i64) -> i64 {
         let token = self.next_token(now);
+        self.is_alone = self.holders.is_empty();
         let (since, end) = (now, now + lease);
         self.holders.push(Hold {
             request,
@@ -405,7 +423,7 @@ impl Model {
         }
     }
 
-    fn status(&mut self, owner: usize, now: i64) -> String {
+    pub(super) fn status(&mut self, owner: usize, now: i64) -> String {
         let sole = self.form == Form::Sole;
         if let Some(at) = self
             .holders

@@ -42,6 +42,17 @@ pub(super) enum Step {
         owner: usize,
         weight: i64,
     },
+    /// Hands the lock over to a ticket of this owner.
+    HandOver {
+        owner: usize,
+        token: i64,
+        within: i64,
+    },
+    /// Adopts the lock by the ticket of this owner, under its own name.
+    Adopt {
+        owner: usize,
+        lease: i64,
+    },
     Capacity {
         limit: i64,
     },
@@ -85,6 +96,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     let owner = 0..OWNERS;
     let wait = prop_oneof![1 => Just(0), 4 => length()];
     let keep = prop_oneof![4 => Just(0), 1 => length()];
+    // Behind the counter, or ahead of the clock.
+    let token = prop_oneof![4 => Just(1), 1 => Just(4_000_000_000_000_000)];
     prop_oneof![
         4 => (owner.clone(), 1..4i64, 2..4i64, length()).prop_map(
             |(owner, weight, limit, lease)| Step::Acquire { owner, weight: weight.min(limit), limit, lease }
@@ -98,7 +111,11 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         ),
         3 => (owner.clone(), length()).prop_map(|(owner, length)| Step::Renew { owner, length }),
         5 => (owner.clone(), keep).prop_map(|(owner, keep)| Step::Release { owner, keep }),
-        1 => (owner, 1..4i64).prop_map(|(owner, weight)| Step::Downgrade { owner, weight }),
+        1 => (owner.clone(), 1..4i64).prop_map(|(owner, weight)| Step::Downgrade { owner, weight }),
+        2 => (owner.clone(), token, length()).prop_map(
+            |(owner, token, within)| Step::HandOver { owner, token, within }
+        ),
+        2 => (owner, length()).prop_map(|(owner, lease)| Step::Adopt { owner, lease }),
         1 => (1..5i64).prop_map(|limit| Step::Capacity { limit }),
         1 => Just(Step::Stats),
         2 => (0..900u64).prop_map(|micros| Step::Sleep { micros }),

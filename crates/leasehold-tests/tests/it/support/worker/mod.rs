@@ -170,6 +170,25 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                 say(format_args!("{} {}", clock(), held.token()));
                 guard = Some(held);
             }
+            ["lock-fair", name] => {
+                let held = client.fair_mutex(name).lock().await.expect("the lock");
+                say(format_args!("{} {}", clock(), held.token()));
+                guard = Some(held);
+            }
+            ["hand-over", within] => {
+                let within = Duration::from_millis(within.parse().expect("a time"));
+                match guard.take().expect("held").hand_over(within).await {
+                    Ok(ticket) => say(ticket),
+                    Err(error) => say(error),
+                }
+            }
+            ["adopt", ticket] => match client.adopt(&ticket.parse().expect("a ticket")).await {
+                Ok(held) => {
+                    say(format_args!("{} {}", clock(), held.token()));
+                    guard = Some(held);
+                }
+                Err(error) => say(error),
+            },
             ["release"] => {
                 let before = clock();
                 let release = guard.take().expect("held").release().await;

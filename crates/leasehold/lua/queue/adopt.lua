@@ -1,0 +1,43 @@
+-- queue/adopt
+--
+-- Adopts a lock that was handed over: replaces the owner in the ticket by the
+-- caller, with a token above that of the process that handed it over. A ticket
+-- therefore gives one holder. Repeated by the same caller, returns its status.
+--
+-- Preceded by queue/prelude_state and queue/prelude_steps.
+--
+-- ARGV[1]  pending  string; 32 hex digits: the owner in the ticket
+-- ARGV[2]  value    string; the caller's value
+-- ARGV[3]  channel  string; where the caller's client receives its grants
+-- ARGV[4]  lease    integer from 1
+--
+-- Returns
+--   status  of the caller's owner; see queue/prelude_steps
+--   error WRONGTYPE  the lock is of another kind; nothing was changed
+--   error LEASEHOLD  an argument is out of range; nothing was changed
+
+local pending, value, channel = ARGV[1], ARGV[2], ARGV[3]
+local lease = tonumber(ARGV[4])
+
+local owner = match(value, '^lh1%S+ (%x+) ')
+if not owner or not in_range(lease or 0) then
+  return redis.error_reply('LEASEHOLD an argument is out of range')
+end
+if expiry > 0 then
+  -- A full server allows what follows only after a write that needs no memory.
+  call('HDEL', entries, '')
+  evict_expired()
+  local weight, first_lease, given, _, mark = entry(pending)
+  if mark == '>' and sole and sole.owner == pending then
+    local token = next_token()
+    if token <= tonumber(given) then
+      -- The counter was lost, and the clock stepped back.
+      token = given + 1
+      call('SET', counter, digits(token))
+    end
+    sole = {owner = owner}
+    write_entry(owner, weight, first_lease, digits(token), digits(now), channel, value)
+    set_end(owner, now + lease)
+  end
+end
+return store_and(status(owner))

@@ -1,0 +1,43 @@
+-- queue/hand_over
+--
+-- Replaces the only holder by the owner in a ticket, until that owner is
+-- adopted or `within` is over. Its entry is marked, and waiters stay in the
+-- queue. Repeated, changes nothing.
+--
+-- Preceded by queue/prelude_state and queue/prelude_steps.
+--
+-- ARGV[1]  owner    string; 32 hex digits: the holder
+-- ARGV[2]  pending  string; the holder's value with the owner in the ticket
+-- ARGV[3]  token    integer from 1; the holder's token
+-- ARGV[4]  within   integer from 1; how long the lock waits for its adoption
+--
+-- Returns
+--   list  state, now: 1 handed over, 0 not the only holder
+--   error LEASEHOLD  an argument is out of range; nothing was changed
+
+local owner, pending = ARGV[1], ARGV[2]
+local token, within = tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local next_owner = match(pending, '^lh1%S+ (%x+) ')
+if not next_owner or not in_range(token or 0, within or 0) then
+  return redis.error_reply('LEASEHOLD an argument is out of range')
+end
+if not kind or plain and sole.owner ~= owner then
+  return {0, now}
+end
+open_queue()
+-- A full server allows what follows only after a write that needs no memory.
+call('HDEL', entries, '')
+evict_expired()
+local state = 0
+if sole and sole.owner == next_owner then
+  state = 1
+elseif sole and sole.owner == owner then
+  local weight, first_lease, _, since = entry(owner)
+  sole = {owner = next_owner}
+  write_entry(next_owner, weight, first_lease, digits(token), since, '>', pending)
+  set_end(next_owner, now + within)
+  state = 1
+end
+store()
+return {state, now}
