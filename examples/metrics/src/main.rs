@@ -1,7 +1,7 @@
 //! A service that exports the metrics of its locks to Prometheus.
 //!
 //! Tasks contend for a mutex, a fair mutex and a semaphore. Some of them give
-//! up, and some hold for longer than they may. One task keeps its lock for ever.
+//! up, and some hold for longer than they may. One task keeps its lock.
 //! `/metrics` serves the result:
 //!
 //! ```text
