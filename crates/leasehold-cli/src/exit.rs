@@ -7,7 +7,7 @@ use leasehold::Error;
 
 /// Success, including a held lock with `--skip-ok`.
 pub(crate) const OK: u8 = 0;
-/// `doctor` found a problem, or the named lock or latch does not exist.
+/// `doctor` found a problem, or the named lock, latch or leader does not exist.
 pub(crate) const NO: u8 = 1;
 /// Invalid command line or configuration.
 pub(crate) const USAGE: u8 = 64;
@@ -15,7 +15,8 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNREACHABLE: u8 = 69;
 /// Writing to standard output failed.
 pub(crate) const NOT_PRINTED: u8 = 74;
-/// Another client holds the lock, and the wait timed out.
+/// Another client holds the lock, and the wait timed out; or another client has
+/// run the period.
 pub(crate) const BUSY: u8 = 75;
 /// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 76;
@@ -51,7 +52,8 @@ Exit status:
     0  success; or busy, with --skip-ok
    64  invalid command line or configuration
    69  the server is unreachable
-   75  busy: another client holds the lock (-E sets another status)
+   75  busy: another client holds the lock, or has run the period of --once-per
+       (-E sets another status)
    76  the lock was lost while the command ran, and the command was stopped
    77  the server denied permission
   124  the command ran longer than --at-most and was stopped

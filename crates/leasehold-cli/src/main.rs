@@ -18,6 +18,7 @@ mod fuzz_inputs;
 mod identity;
 mod inspect;
 mod json;
+mod leader;
 mod manual;
 mod output;
 mod run;
@@ -59,6 +60,8 @@ async fn execute(cli: Cli) -> Result<u8, CliError> {
     match cli.command {
         Command::Run(args) => run::run(server, args, false).await,
         Command::Steal(args) => run::run(server, args, true).await,
+        Command::Lead(args) => run::lead(server, args).await,
+        Command::Leader(args) => leader::leader(server, &args).await,
         Command::Ls(args) => inspect::ls(server, &args).await,
         Command::Show(args) => inspect::show(server, &args).await,
         Command::Queue(args) => inspect::queue(server, &args).await,

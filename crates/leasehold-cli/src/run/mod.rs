@@ -1,5 +1,5 @@
-//! `leasehold run`: acquires a lock, runs a command, and releases the lock when
-//! all processes of the command have exited.
+//! `leasehold run` and `leasehold lead`: acquire a lock, run a command, and
+//! release the lock when all processes of the command have exited.
 //!
 //! # Invariants
 //!
@@ -10,180 +10,124 @@
 //! 3. The command does not outlive this process: the system kills it when its
 //!    parent exits.
 
+mod lead;
+mod once;
 mod process_group;
 mod progress;
 mod servers;
+mod session;
 mod shim;
 mod sleep;
 mod supervisor;
 mod terminal;
 
+use std::fmt::Display;
 use std::ops::ControlFlow;
-use std::time::{Duration, SystemTime};
 
 use leasehold::{Error, Guard, Shared};
 use nix::sys::signal::Signal;
-use tokio::time::Instant;
 
 use crate::args::{RunArgs, ServerArgs};
-use crate::identity::host_and_pid;
+use crate::exit;
 use crate::output::{CliError, message};
-use crate::settings::Settings;
-use crate::signals::Signals;
-use crate::{duration, exit};
-use process_group::ProcessGroup;
-use servers::Servers;
+pub(crate) use lead::lead;
+use once::Period;
+use session::{Plan, Session};
 pub(crate) use shim::exec_command;
-use supervisor::{OnLost, Supervisor};
-
-/// The default lease of the library.
-const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-
-/// The default time between SIGTERM and SIGKILL.
-const DEFAULT_GRACE: Duration = Duration::from_secs(5);
-
-/// The time for background work of the client after the release.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// The signals that are only forwarded to the command.
-const FORWARDED: [Signal; 3] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
+use supervisor::OnLost;
 
 /// Runs a command under a lock, and returns the exit code.
 pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Result<u8, CliError> {
-    let on_lost = OnLost::parse(&args.on_lost)?;
-    let settings = Settings::load(server)?;
-    let lease = args.lease.or(settings.lease).unwrap_or(DEFAULT_LEASE);
-    let grace = grace(&args, lease)?;
-    terminal::block_stops();
-    let mut signals = Signals::new()?;
-    signals.catch(&FORWARDED)?;
-    let servers = tokio::select! {
-        biased;
-        signal = signals.termination() => return Ok(exit::by_signal(signal as i32)),
-        servers = Servers::connect(&settings, &args) => servers?,
+    let plan = Plan {
+        command: &args.work.command,
+        mode: match args.shared || args.permits.is_some() {
+            true => "shared",
+            false => "exclusive",
+        },
+        on_lost: OnLost::parse(&args.on_lost)?,
+        at_most: args.at_most,
     };
-    let guard = match acquire(&servers, &args, &mut signals, steal).await {
+    if steal && args.once_per.is_some() {
+        return Err(CliError::usage("`steal` cannot be used with --once-per"));
+    }
+    let mut session = match Session::start(server, &args.work, &args.quorum_urls()).await? {
+        ControlFlow::Continue(session) => session,
+        ControlFlow::Break(code) => return Ok(code),
+    };
+    if let Some(period) = args.once_per {
+        session.signals.catch(&[Signal::SIGTSTP])?;
+        let outcome = once::run_once(&mut session, &args, period, &plan).await;
+        session.close().await;
+        return Ok(match outcome? {
+            Period::Exit(code) => code,
+            Period::Skip(text) => skip(text, &args),
+        });
+    }
+    let guard = match acquire(&mut session, &args, steal).await {
         Ok(ControlFlow::Continue(guard)) => guard,
-        // The shutdown leaves the queue, and releases an unwanted grant.
         Ok(ControlFlow::Break(code)) => {
-            servers.shutdown(servers.release_timeout()).await;
+            session.abandon().await;
             return Ok(code);
         }
         Err(error) => {
-            servers.shutdown(servers.release_timeout()).await;
+            session.abandon().await;
             return Err(error);
         }
     };
-    // A granted queue entry starts with a short lease. Without a renewal it
-    // would leave no time for the grace.
-    if guard.remaining() < lease / 2
-        && let Err(error) = guard.extend(lease).await
-    {
-        release(&servers, guard).await;
-        return Err(error.into());
-    }
-    let started = Instant::now();
+    let code = hold(&mut session, guard, &plan).await;
+    session.close().await;
+    code
+}
+
+/// Runs the command under an acquired lock, and releases the lock.
+async fn hold(
+    session: &mut Session,
+    guard: Guard<Shared>,
+    plan: &Plan<'_>,
+) -> Result<u8, CliError> {
     // Ctrl-Z may suspend a wait, but not a holder, which could not renew.
-    let caught = signals.catch(&[Signal::SIGTSTP]);
-    let environment = environment(&guard, &args);
-    let mut group = match caught.and_then(|()| ProcessGroup::start(&args.command, &environment)) {
-        Ok(group) => group,
-        Err(error) => {
-            release(&servers, guard).await;
-            return Err(error);
-        }
+    let ready = match session.extend(&guard).await {
+        Ok(()) => session.signals.catch(&[Signal::SIGTSTP]),
+        Err(error) => Err(error.into()),
     };
-    let limit = args
-        .at_most
-        .and_then(|at_most| started.checked_add(at_most));
-    let mut supervisor = Supervisor::new(&guard, on_lost, grace, limit);
-    supervisor.wait_for_exit(&mut group, &mut signals).await;
-    let code = supervisor.code(&group);
-    release(&servers, guard).await;
-    Ok(code)
+    let ended = match ready {
+        Ok(()) => session.execute(guard.lease().clone(), plan).await,
+        Err(error) => Err(error),
+    };
+    let name = guard.name().to_owned();
+    session.release(&name, guard.release()).await;
+    ended.map(|ended| ended.code)
 }
 
 /// Acquires the lock, or returns the code to exit with.
 async fn acquire(
-    servers: &Servers,
+    session: &mut Session,
     args: &RunArgs,
-    signals: &mut Signals,
     steal: bool,
 ) -> Result<ControlFlow<u8, Guard<Shared>>, CliError> {
     if steal {
-        servers.revoke(&args.name).await?;
+        session.servers.revoke(&args.name).await?;
     }
-    let acquire = servers.acquire(args)?;
-    let outcome = tokio::select! {
-        biased;
-        signal = signals.termination() => Err(signal),
-        acquired = acquire.into_future() => Ok(acquired),
-        () = progress::show(servers, args) => unreachable!("BUG: the status ended"),
-    };
-    progress::clear();
-    match outcome {
-        Ok(Ok(guard)) => Ok(ControlFlow::Continue(guard)),
-        Ok(Err(error @ Error::Timeout { .. })) => Ok(ControlFlow::Break(busy(&error, args))),
-        Ok(Err(error)) => Err(error.into()),
-        Err(signal) => Ok(ControlFlow::Break(exit::by_signal(signal as i32))),
+    let acquire = session.servers.acquire(args)?.into_future();
+    match session.wait(&args.name, args.verbose, acquire).await {
+        ControlFlow::Continue(Ok(guard)) => Ok(ControlFlow::Continue(guard)),
+        ControlFlow::Continue(Err(error @ Error::Timeout { .. })) => {
+            let busy = CliError::busy(&error, !args.nonblock);
+            Ok(ControlFlow::Break(skip(busy, args)))
+        }
+        ControlFlow::Continue(Err(error)) => Err(error.into()),
+        ControlFlow::Break(code) => Ok(ControlFlow::Break(code)),
     }
 }
 
-/// Reports a held lock, and returns the exit code. With `--skip-ok` it is
-/// silent by default, because cron mails all output.
-fn busy(error: &Error, args: &RunArgs) -> u8 {
+/// Reports why the command is not run, and returns the exit code. With
+/// `--skip-ok` it is silent by default, because cron mails all output.
+fn skip(why: impl Display, args: &RunArgs) -> u8 {
     if !args.skip_ok || args.verbose {
-        message(CliError::busy(error, !args.nonblock));
+        message(why);
     }
     match args.skip_ok {
         true => exit::OK,
         false => args.conflict_exit_code.unwrap_or(exit::BUSY),
     }
-}
-
-fn grace(args: &RunArgs, lease: Duration) -> Result<Duration, CliError> {
-    let max = lease / 2;
-    match args.grace {
-        Some(grace) if grace > max => Err(CliError::usage(format!(
-            "invalid --grace: {} is above the maximum of {}, half of the lease",
-            duration::format(grace),
-            duration::format(max)
-        ))
-        .with_hint("use a longer --lease; after a crash the lock stays held that long")),
-        Some(grace) => Ok(grace),
-        None => Ok(DEFAULT_GRACE.min(lease / 3)),
-    }
-}
-
-fn environment(guard: &Guard<Shared>, args: &RunArgs) -> [(&'static str, String); 5] {
-    let deadline = SystemTime::now() + guard.remaining();
-    let since_epoch = deadline.duration_since(SystemTime::UNIX_EPOCH);
-    let deadline_millis = since_epoch.unwrap_or_default().as_millis();
-    let mode = match args.shared || args.permits.is_some() {
-        true => "shared",
-        false => "exclusive",
-    };
-    [
-        ("LEASEHOLD_NAME", guard.name().to_owned()),
-        ("LEASEHOLD_TOKEN", guard.token().to_string()),
-        ("LEASEHOLD_MODE", mode.to_owned()),
-        ("LEASEHOLD_OWNER", host_and_pid()),
-        ("LEASEHOLD_DEADLINE", deadline_millis.to_string()),
-    ]
-}
-
-async fn release(servers: &Servers, guard: Guard<Shared>) {
-    let name = guard.name().to_owned();
-    let timeout = servers.release_timeout();
-    let failure = match tokio::time::timeout(timeout, guard.release()).await {
-        Ok(Ok(_)) => None,
-        Ok(Err(error)) => Some(error.to_string()),
-        Err(_) => Some(format!("no reply within {}", duration::format(timeout))),
-    };
-    if let Some(failure) = failure {
-        message(format!(
-            "cannot release `{name}`: {failure}; it is free when its lease ends"
-        ));
-    }
-    servers.shutdown(SHUTDOWN_TIMEOUT).await;
 }

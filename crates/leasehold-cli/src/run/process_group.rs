@@ -242,6 +242,11 @@ impl ProcessGroup {
         self.code.unwrap_or(exit::NOT_RUNNABLE)
     }
 
+    /// Returns whether a termination signal was forwarded.
+    pub(super) fn was_terminated(&self) -> bool {
+        self.terminations.get() > 0
+    }
+
     pub(super) fn describe_remaining(&self) -> String {
         let remaining = descendants().into_iter();
         let pids: Vec<_> = remaining.map(|process| process.pid.to_string()).collect();

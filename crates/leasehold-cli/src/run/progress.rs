@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use leasehold::{Holder, LockInfo, Waiter};
 
 use super::servers::Servers;
-use crate::args::RunArgs;
 use crate::duration;
 use crate::identity::host_and_pid;
 use crate::inspect::{held_until, holder_name};
@@ -21,19 +20,19 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Shows the status until dropped: live on a terminal, otherwise once and only
 /// with `--verbose`.
-pub(super) async fn show(servers: &Servers, args: &RunArgs) {
+pub(super) async fn show(servers: &Servers, name: &str, verbose: bool) {
     let start = Instant::now();
     tokio::time::sleep(DELAY).await;
     if !stderr().is_terminal() {
-        if args.verbose {
-            let lock = servers.inspect(&args.name).await;
-            message(status(args, start.elapsed(), lock.as_ref()));
+        if verbose {
+            let lock = servers.inspect(name).await;
+            message(status(name, start.elapsed(), lock.as_ref()));
         }
         return std::future::pending().await;
     }
     loop {
-        let lock = servers.inspect(&args.name).await;
-        let text = printable(&status(args, start.elapsed(), lock.as_ref()));
+        let lock = servers.inspect(name).await;
+        let text = printable(&status(name, start.elapsed(), lock.as_ref()));
         // Disables wrapping: a line that wraps cannot be redrawn.
         let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
         let _ = stderr().flush();
@@ -48,9 +47,9 @@ pub(super) fn clear() {
     }
 }
 
-fn status(args: &RunArgs, waited: Duration, lock: Option<&LockInfo>) -> String {
+fn status(name: &str, waited: Duration, lock: Option<&LockInfo>) -> String {
     let waited = duration::format(waited);
-    let mut text = format!("waiting for `{}` for {waited}", args.name);
+    let mut text = format!("waiting for `{name}` for {waited}");
     let Some(lock) = lock else {
         return text;
     };

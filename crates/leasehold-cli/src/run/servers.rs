@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Acquire, Client, Guard, LockInfo, Quorum, Replicas, Shared};
+use leasehold::{Acquire, Client, Election, Guard, LockInfo, Once, Quorum, Replicas, Shared, Tick};
 
-use crate::args::RunArgs;
+use crate::args::{LeadArgs, RunArgs, WorkArgs};
 use crate::output::{CliError, hint, message, revoked};
 use crate::settings::Settings;
 
@@ -26,11 +26,17 @@ enum Connection {
 }
 
 impl Servers {
-    pub(super) async fn connect(settings: &Settings, args: &RunArgs) -> Result<Self, CliError> {
-        let connection = match args.quorum_urls().as_slice() {
-            [] => settings.connect(args.lease).await.map(Connection::Single)?,
+    /// Connects to a quorum of `urls`, or to the configured server if there are
+    /// none.
+    pub(super) async fn connect(
+        settings: &Settings,
+        lease: Option<Duration>,
+        urls: &[String],
+    ) -> Result<Self, CliError> {
+        let connection = match urls {
+            [] => settings.connect(lease).await.map(Connection::Single)?,
             urls => {
-                let builder = settings.quorum_builder(urls, args.lease);
+                let builder = settings.quorum_builder(urls, lease);
                 Connection::Quorum(builder.connect().await?)
             }
         };
@@ -63,22 +69,41 @@ impl Servers {
         if let Some(replicas) = &args.replicas {
             acquire = acquire.replicas(parse_replicas(replicas)?, self.request_timeout);
         }
-        Ok(acquire.note(note(args)))
+        Ok(acquire.note(note(&args.work)))
+    }
+
+    /// Returns the election that the arguments describe.
+    pub(super) fn election(&self, args: &LeadArgs) -> Result<Election, CliError> {
+        let election = self.client("an election")?.election(&args.name);
+        Ok(election.note(note(&args.work)))
+    }
+
+    /// Returns the current tick of the job that the arguments describe.
+    pub(super) fn once(&self, args: &RunArgs, period: Duration) -> Result<Once, CliError> {
+        let client = self.client("--once-per")?;
+        let once = client.once(&args.name, Tick::now(period));
+        Ok(once.note(note(&args.work)))
     }
 
     /// Revokes the lock from its holders.
     pub(super) async fn revoke(&self, name: &str) -> Result<(), CliError> {
-        let Connection::Single(client) = &self.connection else {
-            return Err(CliError::usage("a quorum lock cannot be revoked")
-                .with_hint("it is free when its lease ends"));
-        };
-        for holder in client.force_release(name).await? {
+        for holder in self.client("a revocation")?.force_release(name).await? {
             message(revoked(name, &holder));
             if !holder.released && !holder.handed_over {
                 hint("the holder was notified and may continue to work until it has stopped");
             }
         }
         Ok(())
+    }
+
+    fn client(&self, purpose: &str) -> Result<&Client, CliError> {
+        match &self.connection {
+            Connection::Single(client) => Ok(client),
+            Connection::Quorum(_) => Err(CliError::usage(format!(
+                "{purpose} needs one server or cluster, not a quorum"
+            ))
+            .with_hint("a quorum lock is free when its lease ends")),
+        }
     }
 
     /// Returns the state of the lock, or `None` for a quorum: its servers may
@@ -118,7 +143,7 @@ fn parse_replicas(text: &str) -> Result<Replicas, CliError> {
 
 /// Returns the note. The default omits the arguments of the command, which may
 /// contain secrets.
-fn note(args: &RunArgs) -> String {
+fn note(args: &WorkArgs) -> String {
     let command = args.command.first().map(Path::new);
     let name = command.and_then(Path::file_name);
     let name = name.map(|name| name.to_string_lossy().into_owned());

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Guard, Lease, Loss, Shared};
+use leasehold::{Lease, Loss, Shared};
 use nix::sys::signal::Signal;
 use tokio::time::Instant;
 
@@ -71,17 +71,17 @@ struct Stopping {
 
 impl Supervisor {
     pub(super) fn new(
-        guard: &Guard<Shared>,
+        lease: Lease<Shared>,
         on_lost: OnLost,
         grace: Duration,
         limit: Option<Instant>,
     ) -> Self {
         Self {
-            lease: guard.lease().clone(),
+            deadline: lease.deadline().into(),
+            lease,
             on_lost,
             grace,
             limit,
-            deadline: guard.deadline().into(),
             stopping: None,
             lost: false,
         }
@@ -192,6 +192,11 @@ impl Supervisor {
             }
             stopping.kill_at = Instant::now() + KILL_INTERVAL;
         }
+    }
+
+    /// Returns whether the lock was lost.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
     }
 
     pub(super) fn code(&self, group: &ProcessGroup) -> u8 {

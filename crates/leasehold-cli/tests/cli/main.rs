@@ -14,8 +14,12 @@ mod export;
 mod inspect;
 /// Ctrl-C and other signals.
 mod interrupts;
+/// One instance of a command across hosts.
+mod lead;
 /// The lock is lost while the command runs.
 mod loss;
+/// A command that runs once per period.
+mod once_per;
 /// Hostile text, closed pipes and full disks.
 mod output;
 /// Exit codes, background processes and output of commands.

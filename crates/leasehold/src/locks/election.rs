@@ -147,21 +147,65 @@ impl Election {
         async move {
             let mut delay = RetryDelay::new();
             loop {
-                match election.campaign(caller).acquire().await {
-                    Ok(guard) => {
-                        delay.reset();
-                        match election.serve(guard, &mut work).await {
-                            Err(error @ Error::Lost { .. }) => {
-                                tracing::info!(%error, "no longer the leader, campaigning again");
-                            }
-                            outcome => return outcome,
-                        }
+                let guard = election.win(caller, &mut delay).await?;
+                match election.serve(guard, &mut work).await {
+                    Err(error @ Error::Lost { .. }) => {
+                        tracing::info!(%error, "no longer the leader, campaigning again");
                     }
+                    outcome => return outcome,
+                }
+                delay.wait().await;
+            }
+        }
+    }
+
+    /// Campaigns until this process is elected and its term is announced, for
+    /// work that is not a future, such as a child process.
+    ///
+    /// The caller stops the work when the guard [is lost](Lease::lost), and
+    /// then calls this method again. [`Guard::release`] resigns: the next
+    /// candidate leads at once, and followers find a vacancy by a poll.
+    /// [`lead`](Self::lead) does all of this for futures.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the campaign, and resigns in the background.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lead`](Self::lead).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # let stop = |_: &mut std::process::Child| ();
+    /// let election = client.election("scheduler");
+    /// loop {
+    ///     let guard = election.campaign().await?;
+    ///     let mut scheduler = std::process::Command::new("scheduler");
+    ///     let mut child = scheduler.spawn().unwrap();
+    ///     guard.lost().await;
+    ///     stop(&mut child);
+    /// }
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn campaign(&self) -> impl Future<Output = Result<Guard, Error>> + use<> {
+        let (election, caller) = (self.clone(), Location::caller());
+        async move {
+            let mut delay = RetryDelay::new();
+            loop {
+                let guard = election.win(caller, &mut delay).await?;
+                match election.try_announce(guard.token()).await {
+                    Ok(()) => return Ok(guard),
                     Err(error) if error.is_transient() => {
-                        tracing::warn!(%error, election = election.name(), "the campaign failed");
+                        tracing::warn!(%error, election = election.name(), "cannot announce, resigning");
                     }
                     Err(error) => return Err(error),
                 }
+                drop(guard);
                 delay.wait().await;
             }
         }
@@ -197,7 +241,28 @@ impl Election {
         }
     }
 
-    fn campaign(&self, caller: &'static Location<'static>) -> AcquireRequest {
+    /// Waits to be elected, through outages of the server.
+    async fn win(
+        &self,
+        caller: &'static Location<'static>,
+        delay: &mut RetryDelay,
+    ) -> Result<Guard, Error> {
+        loop {
+            match self.request(caller).acquire().await {
+                Ok(guard) => {
+                    delay.reset();
+                    return Ok(guard);
+                }
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(%error, election = self.name(), "the campaign failed");
+                    delay.wait().await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn request(&self, caller: &'static Location<'static>) -> AcquireRequest {
         let mut request = self.handle.request();
         let options = &mut request.options;
         options.caller = caller;

@@ -89,6 +89,23 @@ fn next_candidate_leads_after_a_resignation() {
 }
 
 #[test]
+fn campaign_returns_an_announced_guard() {
+    run(async {
+        let (server, name) = (server(), name());
+        let client = client(&server).await;
+        let election = client.election(&name).note("here");
+        let guard = election.campaign().await.unwrap();
+        let leader = election.leader().await.unwrap().unwrap();
+        assert_eq!(leader.epoch, Some(guard.token()));
+        assert_eq!(leader.note.as_deref(), Some("here"));
+        let epoch = guard.token();
+        let _ = guard.release().await.unwrap();
+        assert_eq!(election.leader().await.unwrap(), None);
+        assert!(election.campaign().await.unwrap().token() > epoch);
+    });
+}
+
+#[test]
 fn followers_see_every_term_in_order() {
     on_every_server(|server| async move {
         let name = name();

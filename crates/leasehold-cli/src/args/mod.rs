@@ -1,6 +1,7 @@
 //! The command line.
 
-use std::ffi::OsString;
+mod run;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +10,8 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{duration, exit};
+use run::{LEAD_HELP, RUN_HELP};
+pub(crate) use run::{LeadArgs, RunArgs, WorkArgs};
 
 /// Run commands under distributed locks on Redis or Valkey, and inspect locks
 #[derive(Parser, Debug)]
@@ -24,7 +27,9 @@ pub(crate) struct Cli {
 const OVERVIEW: &str = "\
 Examples:
   Run a cron job that is installed on many hosts on one of them:
-    leasehold run -n --skip-ok --at-least 1m nightly -- ./import.sh
+    leasehold run --once-per 1d --skip-ok nightly -- ./import.sh
+  Keep one instance of a daemon running on one of many hosts:
+    leasehold lead scheduler -- ./scheduler
   Show who holds a lock and who waits:
     leasehold show nightly
   Check whether a server is suitable for locks:
@@ -71,6 +76,11 @@ pub(crate) enum Command {
     /// Revoke a lock from its holder, then run a command while holding it
     #[command(after_help = exit::TABLE)]
     Steal(RunArgs),
+    /// Keep one instance of a command running across hosts
+    #[command(after_long_help = format!("{LEAD_HELP}\n\n{}", exit::TABLE))]
+    Lead(LeadArgs),
+    /// Print the leader of an election
+    Leader(LeaderArgs),
     /// List locks
     Ls(LsArgs),
     /// Show who holds a lock and who waits
@@ -120,26 +130,6 @@ pub(crate) enum Command {
     },
 }
 
-const RUN_HELP: &str = "\
-The command runs in its own process group. It gets the terminal, if any; in a
-pipeline it gets the terminal when it first reads from it. It cannot be
-suspended. Signals are forwarded to the process group. Signals that were ignored
-at start, as under nohup, stay ignored. The lock is released when the command
-and all processes that it started have exited, including background processes.
-
-If the lease cannot be renewed because the server is unreachable, the command
-receives SIGTERM and, after --grace, SIGKILL: early enough to exit before the
-server can grant the lock to another client. If the lock is already lost
-(revoked, or missing on the server), the signals are sent at once. The exit
-status is then 76, regardless of the status of the command.
-
-Environment of the command:
-  LEASEHOLD_NAME      name of the lock
-  LEASEHOLD_TOKEN     fencing token, larger than that of every earlier holder
-  LEASEHOLD_MODE      `shared` for a reader or a permit, otherwise `exclusive`
-  LEASEHOLD_OWNER     holder of the lock: HOST:PID
-  LEASEHOLD_DEADLINE  end of the lease unless it is renewed, in ms since 1970";
-
 const EXPORT_HELP: &str = "\
 Metrics of each lock NAME, with the label `lock`:
   leasehold_lock_holders               number of holders; 0 if it is free
@@ -162,114 +152,6 @@ Examples:
     leasehold export --lock nightly --listen 127.0.0.1:18379";
 
 #[derive(Args, Debug)]
-pub(crate) struct RunArgs {
-    /// Name of the lock
-    pub(crate) name: String,
-
-    /// Fail immediately if the lock is held
-    #[arg(short = 'n', long, conflicts_with = "wait")]
-    pub(crate) nonblock: bool,
-
-    /// Wait at most DUR, as in 10, 1.5s or 5m [default: no limit]
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
-    pub(crate) wait: Option<Duration>,
-
-    /// Exit with CODE if the lock is held [default: 75]
-    #[arg(short = 'E', long, value_name = "CODE")]
-    pub(crate) conflict_exit_code: Option<u8>,
-
-    /// Exit with success if the lock is held
-    #[arg(long, conflicts_with = "conflict_exit_code")]
-    pub(crate) skip_ok: bool,
-
-    /// Acquire a shared (read) lock
-    #[arg(short = 's', long, conflicts_with_all = ["exclusive", "fair", "permits", "quorum"])]
-    pub(crate) shared: bool,
-
-    /// Acquire an exclusive (write) lock, which excludes -s
-    #[arg(short = 'x', long, conflicts_with_all = ["fair", "permits", "quorum"])]
-    pub(crate) exclusive: bool,
-
-    /// Acquire in FIFO order
-    #[arg(long, conflicts_with_all = ["permits", "quorum"])]
-    pub(crate) fair: bool,
-
-    /// Acquire one of N permits of a semaphore
-    #[arg(long, value_name = "N", conflicts_with = "quorum")]
-    pub(crate) permits: Option<u32>,
-
-    /// Hold the lock for at least DUR, even if the command exits earlier
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
-    pub(crate) at_least: Option<Duration>,
-
-    /// Stop the command after DUR
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
-    pub(crate) at_most: Option<Duration>,
-
-    /// Show TEXT to other clients [default: the name of the command]
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) note: Option<String>,
-
-    /// Set the lease to DUR; after a crash the lock stays held that long
-    /// [default: 30s]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
-    pub(crate) lease: Option<Duration>,
-
-    /// Wait DUR between SIGTERM and SIGKILL [default: 5s, at most a third of
-    /// the lease]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
-    pub(crate) grace: Option<Duration>,
-
-    /// Choose what to do if the lock is lost: term, kill, ignore, or a signal
-    /// to send instead of SIGTERM
-    #[arg(long, value_name = "ACTION", default_value = "term")]
-    pub(crate) on_lost: String,
-
-    /// Require N replicas, or `all`, to acknowledge the lock
-    #[arg(long, value_name = "N|all", conflicts_with = "quorum")]
-    pub(crate) replicas: Option<String>,
-
-    /// Acquire on a majority of independent servers: repeat the option, or use
-    /// URL,URL,URL
-    #[arg(long, value_name = "URL")]
-    pub(crate) quorum: Vec<String>,
-
-    /// Report waiting and skipped runs on standard error
-    #[arg(short = 'v', long)]
-    pub(crate) verbose: bool,
-
-    /// Command to run, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
-}
-
-impl RunArgs {
-    /// Returns the URLs of the quorum.
-    pub(crate) fn quorum_urls(&self) -> Vec<String> {
-        self.quorum
-            .iter()
-            .flat_map(|list| split_urls(list))
-            .collect()
-    }
-}
-
-/// Splits a list at the commas before a scheme. Other commas belong to a URL,
-/// as between sentinels.
-fn split_urls(list: &str) -> Vec<String> {
-    let mut urls: Vec<String> = Vec::new();
-    for part in list.split(',') {
-        let scheme = part.split_once("://").map_or("", |(scheme, _)| scheme);
-        let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-        let starts_url = !scheme.is_empty() && scheme.chars().all(is_scheme);
-        match urls.last_mut() {
-            Some(url) if !starts_url => *url += &format!(",{part}"),
-            _ => urls.push(part.to_owned()),
-        }
-    }
-    urls
-}
-
-#[derive(Args, Debug)]
 pub(crate) struct OutputArgs {
     /// Print JSON
     #[arg(long)]
@@ -280,6 +162,17 @@ pub(crate) struct OutputArgs {
 pub(crate) struct NameArgs {
     /// Name of the lock
     pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LeaderArgs {
+    /// Name of the election
+    pub(crate) name: String,
+    /// Print every change of the leader until interrupted
+    #[arg(long)]
+    pub(crate) follow: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -421,30 +314,6 @@ pub(crate) enum LatchCommand {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-
-    #[test]
-    fn urls_are_split_at_commas_before_a_scheme() {
-        for (list, expected) in [
-            ("redis://a", &["redis://a"][..]),
-            ("redis://a,rediss://b", &["redis://a", "rediss://b"]),
-            (
-                "redis+sentinel://a:1,b:2/g,redis://c,redis+sentinel://d,e/g/0",
-                &[
-                    "redis+sentinel://a:1,b:2/g",
-                    "redis://c",
-                    "redis+sentinel://d,e/g/0",
-                ],
-            ),
-            (
-                "redis://u:p,w@a,redis://b",
-                &["redis://u:p,w@a", "redis://b"],
-            ),
-            ("a,b", &["a,b"]),
-            ("", &[""]),
-        ] {
-            assert_eq!(split_urls(list), expected, "{list}");
-        }
-    }
 
     #[test]
     fn command_line_definition_is_valid() {

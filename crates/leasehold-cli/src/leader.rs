@@ -1,0 +1,52 @@
+//! `leasehold leader`: the leader of an election, and its changes.
+
+use leasehold::{ElectionEvent, Term};
+
+use crate::args::{LeaderArgs, ServerArgs};
+use crate::output::{CliError, print, printable};
+use crate::settings::Settings;
+use crate::{duration, exit, json};
+
+/// Prints the leader, or every change of it with `--follow`.
+pub(crate) async fn leader(server: &ServerArgs, args: &LeaderArgs) -> Result<u8, CliError> {
+    let client = Settings::load(server)?.connect(None).await?;
+    let election = client.election(&args.name);
+    if !args.follow {
+        let term = election.leader().await?;
+        print(&line(term.as_ref(), args.output.json))?;
+        return Ok(if term.is_some() { exit::OK } else { exit::NO });
+    }
+    let mut changes = election.changes();
+    loop {
+        let term = match changes.next().await? {
+            ElectionEvent::Elected(term) => Some(term),
+            _ => None,
+        };
+        print(&line(term.as_ref(), args.output.json))?;
+    }
+}
+
+fn line(term: Option<&Term>, as_json: bool) -> String {
+    match term {
+        _ if as_json => json::line(&term),
+        Some(term) => describe(term) + "\n",
+        None => "no leader\n".to_owned(),
+    }
+}
+
+fn describe(term: &Term) -> String {
+    let mut text = match (&term.host, term.pid) {
+        (Some(host), Some(pid)) => format!("{}:{pid}", printable(host)),
+        _ => "another library".to_owned(),
+    };
+    if let Some(epoch) = term.epoch {
+        text += &format!(" epoch {epoch}");
+    }
+    if let Some(since) = term.since {
+        text += &format!(" since {}", duration::time_of_day(since));
+    }
+    if let Some(note) = &term.note {
+        text += &format!(" ({})", printable(note));
+    }
+    text
+}

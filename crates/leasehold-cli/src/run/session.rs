@@ -1,0 +1,211 @@
+//! The steps that `run` and `lead` share: connecting, waiting, supervising a
+//! command, and releasing.
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::ops::ControlFlow;
+use std::time::{Duration, SystemTime};
+
+use leasehold::{Error, Guard, Lease, Shared};
+use nix::sys::signal::Signal;
+use tokio::time::Instant;
+
+use super::process_group::ProcessGroup;
+use super::servers::Servers;
+use super::supervisor::{OnLost, Supervisor};
+use super::{progress, terminal};
+use crate::args::{ServerArgs, WorkArgs};
+use crate::identity::host_and_pid;
+use crate::output::{CliError, message};
+use crate::settings::Settings;
+use crate::signals::Signals;
+use crate::{duration, exit};
+
+/// The default lease of the library.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+/// The default time between SIGTERM and SIGKILL.
+const DEFAULT_GRACE: Duration = Duration::from_secs(5);
+
+/// The time for background work of the client after the release.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The signals that are only forwarded to the command.
+const FORWARDED: [Signal; 3] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
+
+/// A connection, the signals of this process, and the times of a lease.
+pub(super) struct Session {
+    pub(super) servers: Servers,
+    pub(super) signals: Signals,
+    lease: Duration,
+    grace: Duration,
+}
+
+/// A command, and when it is stopped.
+pub(super) struct Plan<'a> {
+    pub(super) command: &'a [OsString],
+    /// The value of `LEASEHOLD_MODE`.
+    pub(super) mode: &'static str,
+    pub(super) on_lost: OnLost,
+    pub(super) at_most: Option<Duration>,
+}
+
+/// How a command ended.
+pub(super) struct Ended {
+    /// The code to exit with.
+    pub(super) code: u8,
+    /// Whether its lease was lost.
+    pub(super) lost: bool,
+    /// Whether a signal that ends this process was forwarded to it.
+    pub(super) terminated: bool,
+}
+
+impl Ended {
+    /// A lease that was lost before the command was started.
+    pub(super) fn before_start() -> Self {
+        Self {
+            code: exit::LOST,
+            lost: true,
+            terminated: false,
+        }
+    }
+}
+
+impl Session {
+    /// Connects, or returns the code to exit with.
+    pub(super) async fn start(
+        server: &ServerArgs,
+        work: &WorkArgs,
+        quorum_urls: &[String],
+    ) -> Result<ControlFlow<u8, Self>, CliError> {
+        let settings = Settings::load(server)?;
+        let lease = work.lease.or(settings.lease).unwrap_or(DEFAULT_LEASE);
+        let grace = grace(work.grace, lease)?;
+        terminal::block_stops();
+        let mut signals = Signals::new()?;
+        signals.catch(&FORWARDED)?;
+        let servers = tokio::select! {
+            biased;
+            signal = signals.termination() => {
+                return Ok(ControlFlow::Break(exit::by_signal(signal as i32)));
+            }
+            servers = Servers::connect(&settings, work.lease, quorum_urls) => servers?,
+        };
+        Ok(ControlFlow::Continue(Self {
+            servers,
+            signals,
+            lease,
+            grace,
+        }))
+    }
+
+    /// Waits for `acquired` with a status line. Returns the code to exit with
+    /// if a signal ends the wait.
+    pub(super) async fn wait<T>(
+        &mut self,
+        name: &str,
+        verbose: bool,
+        acquired: impl Future<Output = T>,
+    ) -> ControlFlow<u8, T> {
+        let outcome = tokio::select! {
+            biased;
+            signal = self.signals.termination() => {
+                ControlFlow::Break(exit::by_signal(signal as i32))
+            }
+            acquired = acquired => ControlFlow::Continue(acquired),
+            () = progress::show(&self.servers, name, verbose) => {
+                unreachable!("BUG: the status ended")
+            }
+        };
+        progress::clear();
+        outcome
+    }
+
+    /// Extends the short lease with which a granted queue entry starts. It
+    /// would leave no time for the grace.
+    pub(super) async fn extend(&self, guard: &Guard<Shared>) -> Result<(), Error> {
+        match guard.remaining() < self.lease / 2 {
+            true => guard.extend(self.lease).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Runs a command under a lease until all its processes have exited.
+    pub(super) async fn execute(
+        &mut self,
+        lease: Lease<Shared>,
+        plan: &Plan<'_>,
+    ) -> Result<Ended, CliError> {
+        let limit = plan
+            .at_most
+            .and_then(|at_most| Instant::now().checked_add(at_most));
+        let environment = environment(&lease, plan.mode);
+        let mut group = ProcessGroup::start(plan.command, &environment)?;
+        let mut supervisor = Supervisor::new(lease, plan.on_lost, self.grace, limit);
+        supervisor
+            .wait_for_exit(&mut group, &mut self.signals)
+            .await;
+        Ok(Ended {
+            code: supervisor.code(&group),
+            lost: supervisor.is_lost(),
+            terminated: group.was_terminated(),
+        })
+    }
+
+    /// Awaits the release of a lock, and reports a failure.
+    pub(super) async fn release<T>(
+        &self,
+        name: &str,
+        release: impl Future<Output = Result<T, Error>>,
+    ) {
+        let timeout = self.servers.release_timeout();
+        let failure = match tokio::time::timeout(timeout, release).await {
+            // The loss was reported when the command was stopped.
+            Ok(Ok(_) | Err(Error::Lost { .. })) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no reply within {}", duration::format(timeout)),
+        };
+        message(format!(
+            "cannot release `{name}`: {failure}; it is free when its lease ends"
+        ));
+    }
+
+    /// Ends the client after a release.
+    pub(super) async fn close(self) {
+        self.servers.shutdown(SHUTDOWN_TIMEOUT).await;
+    }
+
+    /// Ends the client after a wait: leaves the queue, and releases an unwanted
+    /// grant.
+    pub(super) async fn abandon(self) {
+        self.servers.shutdown(self.servers.release_timeout()).await;
+    }
+}
+
+fn grace(chosen: Option<Duration>, lease: Duration) -> Result<Duration, CliError> {
+    let max = lease / 2;
+    match chosen {
+        Some(grace) if grace > max => Err(CliError::usage(format!(
+            "invalid --grace: {} is above the maximum of {}, half of the lease",
+            duration::format(grace),
+            duration::format(max)
+        ))
+        .with_hint("use a longer --lease; after a crash the lock stays held that long")),
+        Some(grace) => Ok(grace),
+        None => Ok(DEFAULT_GRACE.min(lease / 3)),
+    }
+}
+
+fn environment(lease: &Lease<Shared>, mode: &str) -> [(&'static str, String); 5] {
+    let deadline = SystemTime::now() + lease.remaining();
+    let since_epoch = deadline.duration_since(SystemTime::UNIX_EPOCH);
+    let deadline_millis = since_epoch.unwrap_or_default().as_millis();
+    let text = |value: &dyn Display| value.to_string();
+    [
+        ("LEASEHOLD_NAME", text(&lease.name())),
+        ("LEASEHOLD_TOKEN", text(&lease.token())),
+        ("LEASEHOLD_MODE", text(&mode)),
+        ("LEASEHOLD_OWNER", host_and_pid()),
+        ("LEASEHOLD_DEADLINE", text(&deadline_millis)),
+    ]
+}
