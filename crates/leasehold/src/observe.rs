@@ -11,8 +11,8 @@
 //!    [`HandedOff`] or [`Lost`] of the same holder, unless its guard is leaked.
 //! 2. Every [`WaitStarted`] is followed by exactly one [`WaitEnded`], and then
 //!    by an [`Acquired`] or a [`Refused`].
-//! 3. Observers are called while no internal mutex is locked. A panic in an
-//!    observer is caught and logged.
+//! 3. Observers are called while no thread can block on an internal mutex. A
+//!    panic in an observer is caught and logged.
 //! 4. A client without observers allocates nothing for events. Acquiring a free
 //!    lock and releasing it then reads no clock for them.
 //!

@@ -50,7 +50,10 @@ impl Parker {
         let start = Instant::now();
         while !self.is_woken.swap(false, Ordering::Acquire) {
             if start.elapsed() >= spin {
-                return thread::park_timeout(limit);
+                thread::park_timeout(limit);
+                // The wake-up that ended the wait is used up.
+                self.is_woken.store(false, Ordering::Release);
+                return;
             }
             thread::yield_now();
         }

@@ -28,9 +28,10 @@
 //! fails with [`Error::Invalid`]. Callbacks run on other threads and can call
 //! every method.
 //!
-//! Every type has the name and the methods of its async counterpart. A method
-//! that is `async` there blocks here, and an acquire starts with
-//! [`acquire`](Acquire::acquire) instead of `.await`.
+//! Every type has the name and the methods of its async counterpart, except for
+//! hand-over. A method that is `async` there blocks here, and an acquire starts
+//! with [`acquire`](Acquire::acquire) instead of `.await`. Elections and jobs
+//! per tick are async only.
 //!
 //! # Examples
 //!

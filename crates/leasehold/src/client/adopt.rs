@@ -46,6 +46,9 @@ impl Client {
     ///   adoption that was executed is cancelled, and the lock is then free.
     ///   Trying again with the same ticket is safe. It fails with
     ///   [`Error::TicketSpent`] if the first request was executed.
+    /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::OutOfMemory`] or
+    ///   [`Error::ShutDown`] if the request was not executed. The ticket is
+    ///   still valid.
     #[track_caller]
     pub fn adopt(
         &self,

@@ -78,6 +78,9 @@ impl Guard {
     /// - [`Error::Lost`] if the lease was lost before.
     /// - [`Error::OutcomeUnknown`] if no reply arrived. There is no ticket, and
     ///   the lock is released even if the hand-over still takes effect.
+    /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::OutOfMemory`] or
+    ///   [`Error::ShutDown`] if the request was not executed. The lock is
+    ///   released.
     pub async fn hand_over(self, within: Duration) -> Result<Ticket, Error> {
         validate_within(within)?;
         let refuse = |why| Err(Error::invalid("hand_over", why));

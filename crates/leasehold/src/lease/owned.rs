@@ -279,6 +279,8 @@ impl OwnedLease {
             }
             Err(mut unneeded) => {
                 self.state.set_hold(hold);
+                // The keeper may have found no hold meanwhile.
+                report_if_lost(&self.state, &self.context.observers);
                 self.state.set_unclaimed(false);
                 unneeded.stage = ReleaseStage::Done;
                 false

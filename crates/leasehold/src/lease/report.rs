@@ -111,6 +111,10 @@ fn observed_margin(state: &LeaseState, observers: &Observers) -> Option<Duration
     }
 }
 
+/// A hold that has not started is checked again after this time at the
+/// earliest.
+const RECHECK: Duration = Duration::from_millis(250);
+
 /// Warns that the holder has held the lock for longer than `limit`. Returns
 /// when to check again; `None` after the warning.
 pub(super) fn check_slow_hold(state: &LeaseState, limit: Duration) -> Option<BootInstant> {
@@ -128,6 +132,6 @@ pub(super) fn check_slow_hold(state: &LeaseState, limit: Duration) -> Option<Boo
             None
         }
         // A task that received the lock has not claimed it yet.
-        None => Some(BootInstant::now() + limit),
+        None => Some(BootInstant::now() + limit.max(RECHECK)),
     }
 }

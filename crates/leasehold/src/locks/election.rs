@@ -1,7 +1,6 @@
 //! Leader election: one process of many leads, and the others follow.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,9 @@ use crate::lease::{Engine, Guard, Lease, RetryDelay};
 use crate::options::AcquireOptions;
 use crate::owner::Token;
 use crate::protocol::{ElectionCalls, Keyspace, Kind, QueueParams, Queued};
+
+/// A follower asks the server at least this often.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An election: at most one process leads at a time.
 ///
@@ -79,13 +81,10 @@ impl Election {
         let keys = keyspace.queue(name);
         let calls = keys.as_ref().ok().cloned();
         let params = QueueParams {
-            kind: "fair",
-            capacity: 1,
-            weight: 1,
-            shared: false,
             // A hand-off would change the leader without a trace on the server.
             local_handoff: false,
             hand_over: false,
+            ..QueueParams::FAIR
         };
         let kind = keys.map(|keys| Queued::new(keys, params));
         Self {
@@ -121,10 +120,12 @@ impl Election {
     /// Campaigns until this process is elected, runs `work` while it leads, and
     /// resigns when the work completes.
     ///
-    /// If the lease is lost, the work is dropped at its next await point, and
-    /// this process campaigns again after a short random delay. `work` is thus
-    /// called once for each term. The campaign also continues through an outage
-    /// of the server.
+    /// The work starts once the server has recorded the term. If the lease is
+    /// lost, the work is dropped at its next await point, and this process
+    /// campaigns again after a short random delay. `work` is thus called once
+    /// for each term. This includes work that completes just after the lease
+    /// was lost: its output is dropped. The campaign continues through an
+    /// outage of the server.
     ///
     /// # Cancel safety
     ///
@@ -147,12 +148,15 @@ impl Election {
         async move {
             let mut delay = RetryDelay::new();
             loop {
-                let guard = election.win(caller, &mut delay).await?;
-                match election.serve(guard, &mut work).await {
+                let guard = election.announced(caller, &mut delay).await?;
+                match guard.run(&mut work).await {
                     Err(error @ Error::Lost { .. }) => {
                         tracing::info!(%error, "no longer the leader, campaigning again");
                     }
-                    outcome => return outcome,
+                    outcome => {
+                        election.notify_followers().await;
+                        return outcome;
+                    }
                 }
                 delay.wait().await;
             }
@@ -196,18 +200,7 @@ impl Election {
         let (election, caller) = (self.clone(), Location::caller());
         async move {
             let mut delay = RetryDelay::new();
-            loop {
-                let guard = election.win(caller, &mut delay).await?;
-                match election.try_announce(guard.token()).await {
-                    Ok(()) => return Ok(guard),
-                    Err(error) if error.is_transient() => {
-                        tracing::warn!(%error, election = election.name(), "cannot announce, resigning");
-                    }
-                    Err(error) => return Err(error),
-                }
-                drop(guard);
-                delay.wait().await;
-            }
+            election.announced(caller, &mut delay).await
         }
     }
 
@@ -227,8 +220,7 @@ impl Election {
             return Ok(None);
         };
         let last = self.handle.send(|_| calls.last_term()).await?;
-        let announced = last.filter(|term| (&term.host, term.pid) == (&holder.host, holder.pid));
-        Ok(Some(announced.unwrap_or_else(|| unannounced(holder))))
+        Ok(Some(term_of(holder, last)))
     }
 
     /// Returns the changes of the leader, from the current one on.
@@ -238,6 +230,27 @@ impl Election {
             last: None,
             is_vacant: false,
             pending: VecDeque::new(),
+        }
+    }
+
+    /// Waits to be elected, and announces the term. Resigns if the server does
+    /// not record it: followers must see every term.
+    async fn announced(
+        &self,
+        caller: &'static Location<'static>,
+        delay: &mut RetryDelay,
+    ) -> Result<Guard, Error> {
+        loop {
+            let guard = self.win(caller, delay).await?;
+            match self.announce(guard.token()).await {
+                Ok(()) => return Ok(guard),
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(%error, election = self.name(), "cannot announce, resigning");
+                }
+                Err(error) => return Err(error),
+            }
+            drop(guard);
+            delay.wait().await;
         }
     }
 
@@ -272,45 +285,15 @@ impl Election {
         request
     }
 
-    /// Leads for one term.
-    async fn serve<R, W>(&self, guard: Guard, work: &mut R) -> Result<W::Output, Error>
-    where
-        R: FnMut(Lease) -> W,
-        W: Future,
-    {
-        let epoch = guard.token();
-        let outcome = guard
-            .run(|lease| {
-                let work = work(lease);
-                async move {
-                    tokio::select! {
-                        biased;
-                        never = self.announce(epoch) => match never {},
-                        output = work => output,
-                    }
-                }
-            })
-            .await;
-        // Followers that miss this find the vacancy by a poll.
-        if outcome.is_ok()
-            && let Ok(calls) = self.calls()
-        {
+    /// Notifies followers of a resignation. A follower that misses it finds the
+    /// vacancy by a poll.
+    async fn notify_followers(&self) {
+        if let Ok(calls) = self.calls() {
             let _ = self.handle.send(|_| calls.notify()).await;
         }
-        outcome
     }
 
-    /// Announces a term until the server has recorded it. Never completes.
-    async fn announce(&self, epoch: Token) -> Infallible {
-        let mut delay = RetryDelay::new();
-        while let Err(error) = self.try_announce(epoch).await {
-            tracing::warn!(%error, election = self.name(), "cannot announce the leader");
-            delay.wait().await;
-        }
-        std::future::pending().await
-    }
-
-    async fn try_announce(&self, epoch: Token) -> Result<(), Error> {
+    async fn announce(&self, epoch: Token) -> Result<(), Error> {
         let (calls, slot) = (self.calls()?, self.handle.kind()?.slot());
         let now = self.handle.engine.facts(slot).await?.server_now();
         let announce = calls.announce(epoch, now, &self.note);
@@ -326,15 +309,20 @@ impl Election {
     }
 }
 
-/// Returns the term of a leader that was elected just now.
-fn unannounced(holder: Holder) -> Term {
-    Term {
+/// Returns the term of the current holder: the last one that was announced, if
+/// this holder announced it.
+fn term_of(holder: Holder, last: Option<Term>) -> Term {
+    let is_own = |term: &Term| {
+        (&term.host, term.pid, &term.note) == (&holder.host, holder.pid, &holder.note)
+            && term.since >= holder.since
+    };
+    last.filter(is_own).unwrap_or(Term {
         epoch: None,
         host: holder.host,
         pid: holder.pid,
         since: holder.since,
         note: holder.note,
-    }
+    })
 }
 
 impl std::fmt::Debug for Election {
@@ -376,7 +364,8 @@ impl Changes {
     /// The first event is the current state. After that, every term follows in
     /// the order of epochs, also terms that ended before they were read; the
     /// server keeps the last 64 terms. A vacancy is an event only if there is
-    /// no leader when the server is asked.
+    /// no leader when the server is asked. If the first event has no epoch, the
+    /// leader was elected just now, and its announcement is the next event.
     ///
     /// The server notifies followers. A lost message delays an event by at most
     /// one second.
@@ -388,42 +377,54 @@ impl Changes {
     /// # Errors
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
-    /// not reply for longer than
-    /// [`max_outage`](crate::ClientBuilder::max_outage). The call can be
-    /// repeated.
+    /// not reply. The call can be repeated, and loses no event.
     pub async fn next(&mut self) -> Result<ElectionEvent, Error> {
         let calls = self.election.calls()?;
         let handle = &self.election.handle;
         let (slot, name) = (handle.kind()?.slot(), handle.name());
+        let Some(mut last) = self.last else {
+            return self.first(&calls).await;
+        };
         loop {
             if let Some(term) = self.pending.pop_front() {
                 self.is_vacant = false;
                 return Ok(ElectionEvent::Elected(term));
             }
-            let held = handle.holder().await?.is_some();
-            let terms = match self.last {
-                Some(last) => handle.send(|_| calls.terms_after(last)).await?,
-                None => Vec::from_iter(handle.send(|_| calls.last_term()).await?),
-            };
-            let is_first = self.last.is_none();
-            self.last = terms
-                .iter()
-                .filter_map(epoch)
-                .max()
-                .or(self.last)
-                .or(Some(0));
-            // A term that is over is history at the start.
-            if !terms.is_empty() && (held || !is_first) {
+            let holder = handle.holder().await?;
+            let terms = handle.send(|_| calls.terms_after(last)).await?;
+            if !terms.is_empty() {
+                last = terms.iter().filter_map(epoch).max().unwrap_or(last);
+                self.last = Some(last);
                 self.pending.extend(terms);
-            } else if !held && (is_first || !self.is_vacant) {
+            } else if holder.is_none() && !self.is_vacant {
                 self.is_vacant = true;
                 return Ok(ElectionEvent::Vacant);
             } else {
-                let news = calls.news(self.last.unwrap_or(0), self.is_vacant);
-                let waiting = handle.engine.wait_until_free(&news, slot, name, None);
-                waiting.await?;
+                // Limited, because other followers of this client wait for
+                // different news, and only one of them polls.
+                let news = calls.news(last, self.is_vacant);
+                let waiting = handle
+                    .engine
+                    .wait_until_free(&news, slot, name, Some(POLL_INTERVAL));
+                match waiting.await {
+                    Ok(()) | Err(Error::Timeout { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
+    }
+
+    /// Returns the current state. An earlier term is not an event.
+    async fn first(&mut self, calls: &ElectionCalls) -> Result<ElectionEvent, Error> {
+        let handle = &self.election.handle;
+        let holder = handle.holder().await?;
+        let last = handle.send(|_| calls.last_term()).await?;
+        self.last = Some(last.as_ref().and_then(epoch).unwrap_or(0));
+        self.is_vacant = holder.is_none();
+        Ok(match holder {
+            Some(holder) => ElectionEvent::Elected(term_of(holder, last)),
+            None => ElectionEvent::Vacant,
+        })
     }
 }
 

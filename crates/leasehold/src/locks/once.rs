@@ -16,6 +16,10 @@ use crate::protocol::{Keyspace, Kind, OnceCalls, SingleKey};
 /// behind asks for a tick up to one period late.
 const RECORDED_TICKS: u32 = 3;
 
+/// The shortest time for which a run is recorded. A process can be paused for
+/// long between reading its clock and claiming the tick.
+const MIN_LIFE: Duration = Duration::from_secs(86_400);
+
 /// The shortest period.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
 
@@ -57,6 +61,22 @@ impl Tick {
         }
     }
 
+    /// Rejects a tick that is more than one period ahead of the server's
+    /// clock: it would keep all other hosts from running the job.
+    fn check_against(&self, server_micros: u64) -> Result<(), Error> {
+        let start = u128::from(self.number) * self.period.as_millis();
+        let latest = u128::from(server_micros / 1000) + self.period.as_millis();
+        if start > latest {
+            let why = format!(
+                "it starts {} ms after the server's clock, more than the period of {:?}",
+                start - u128::from(server_micros / 1000),
+                self.period
+            );
+            return Err(Error::invalid("tick", why));
+        }
+        Ok(())
+    }
+
     /// Returns the number of periods between 1970 and this tick.
     #[must_use]
     pub fn number(&self) -> u64 {
@@ -77,10 +97,12 @@ impl Tick {
 ///   run without a report.
 /// - **The record is as durable as the server.** A server that loses its data
 ///   forgets which tick ran.
+/// - **A tick is recorded for three periods, and at least for a day.** A handle
+///   is for one tick: create a new one for the next.
 /// - The clocks of the hosts must differ by less than one period. A host that
-///   is further behind asks for a tick that is over, and does not run it.
-/// - A run that is longer than the period delays nothing, but the next tick
-///   does not start while it runs.
+///   is further behind asks for a tick that is over, and does not run it. A
+///   tick that is more than one period ahead of the server's clock is refused.
+/// - The next tick does not start while a run is longer than its period.
 ///
 /// # Examples
 ///
@@ -166,8 +188,10 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
-    /// before the work completes.
+    /// Any error of the acquire, [`Error::Invalid`] if the tick is too far
+    /// ahead, and [`Error::Lost`] if the lease is lost before the work
+    /// completes. After an error, the tick may be claimed, and is then not
+    /// repeated.
     #[track_caller]
     pub fn run<R, W>(
         &self,
@@ -204,7 +228,8 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// Any error of the acquire.
+    /// Any error of the acquire, and [`Error::Invalid`] if the tick is too far
+    /// ahead. After an error, the tick may be claimed, and is then not repeated.
     #[track_caller]
     pub fn start(&self) -> impl Future<Output = Result<OnceOutcome<OnceGuard>, Error>> + use<> {
         let (once, request) = (self.clone(), self.request());
@@ -220,6 +245,7 @@ impl Once {
             });
         };
         if self.claim(&guard).await? {
+            guard.check()?;
             let once = self.clone();
             return Ok(OnceOutcome::Ran(OnceGuard { guard, once }));
         }
@@ -235,7 +261,7 @@ impl Once {
 
     /// Returns the last run of any tick, or `None` if none is recorded.
     ///
-    /// A run is recorded for three periods.
+    /// A run is recorded for three periods, and at least for a day.
     ///
     /// # Cancel safety
     ///
@@ -276,6 +302,7 @@ impl Once {
             let now = self.server_now().await;
             let claimed = match now {
                 Ok(now) => {
+                    self.tick.check_against(now)?;
                     let (tick, life) = (self.tick.number, self.life());
                     let calls = self.calls()?;
                     let claim = calls.claim(tick, guard.token(), now, &self.note, life);
@@ -296,8 +323,14 @@ impl Once {
             return;
         };
         let finish = calls.finish(token, report, self.life());
-        if let Err(error) = self.handle.send(|_| finish).await {
-            tracing::warn!(job = self.name(), %error, "the end of the run is not recorded");
+        match self.handle.send(|_| finish).await {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(job = self.name(), "the record of the run is gone");
+            }
+            Err(error) => {
+                tracing::warn!(job = self.name(), %error, "the end of the run is not recorded");
+            }
         }
     }
 
@@ -312,7 +345,7 @@ impl Once {
     }
 
     fn life(&self) -> Duration {
-        self.tick.period * RECORDED_TICKS
+        MIN_LIFE.max(self.tick.period * RECORDED_TICKS)
     }
 
     fn calls(&self) -> Result<Arc<OnceCalls>, Error> {
@@ -352,8 +385,9 @@ impl OnceGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the report is too long, and [`Error::Lost`] if the
-    /// lease was lost before.
+    /// [`Error::Invalid`] if the report is too long, [`Error::Lost`] if the
+    /// lease was lost before, and any error of [`Guard::release`]. The lock is
+    /// released in each case.
     pub async fn finish(self, report: &str) -> Result<(), Error> {
         check_len("report", report, MAX_NOTE_LEN)?;
         let in_time = self.guard.check();

@@ -22,8 +22,8 @@ script!(ANNOUNCE, "election/announce.lua");
 /// them skips the oldest.
 const KEPT_TERMS: u64 = 64;
 
-/// How long terms are kept after the last election.
-const TERMS_LIFE: Duration = Duration::from_secs(7 * 86_400);
+/// How long terms are kept after the last election: longer than a leader leads.
+const TERMS_LIFE: Duration = Duration::from_secs(366 * 86_400);
 
 /// The calls of one election, besides those of its lock.
 #[derive(Debug)]

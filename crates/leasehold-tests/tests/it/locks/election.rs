@@ -156,6 +156,52 @@ fn change_reaches_a_waiting_follower() {
     });
 }
 
+/// A follower waited for the next election if the record of the terms was gone.
+#[test]
+fn follower_without_terms_sees_the_leader() {
+    run(async {
+        let server = Server::start(&Flavor::one());
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = with_long_timeouts(Client::builder(&url));
+        let client = builder.connect().await.unwrap();
+        let election = client.election("scheduler").note("one");
+        let mut candidate = campaign(election.clone());
+        let epoch = candidate.elected().await;
+        let keys = server.ask(&["KEYS", "leasehold:terms:*"]);
+        server.tell(&["DEL", keys.list()[0].text()]);
+        let first = tokio::time::timeout(AMPLE, election.changes().next()).await;
+        let ElectionEvent::Elected(term) = first.expect("an event").unwrap() else {
+            panic!("it leads");
+        };
+        assert_eq!((term.epoch, term.note.as_deref()), (None, Some("one")));
+        candidate.resign().await;
+        let mut next = campaign(election.clone());
+        assert!(next.elected().await > epoch);
+        next.resign().await;
+    });
+}
+
+/// A new leader that has not announced its term was shown as the previous one.
+#[test]
+fn follower_is_not_shown_the_previous_leader() {
+    run(async {
+        let server = server();
+        let name = name();
+        let client = client(&server).await;
+        let mut former = campaign(client.election(&name).note("former"));
+        former.elected().await;
+        former.resign().await;
+        // The holder of the lock is the leader, whether announced or not.
+        let unannounced = client.fair_mutex(&name).lock().note("new").await.unwrap();
+        let election = client.election(&name);
+        let leader = election.leader().await.unwrap().unwrap();
+        assert_eq!((leader.epoch, leader.note.as_deref()), (None, Some("new")));
+        let mut changes = election.changes();
+        assert_eq!(next_epoch(&mut changes).await, None);
+        drop(unannounced);
+    });
+}
+
 #[test]
 fn deposed_leader_stops_and_campaigns_again() {
     run(async {

@@ -92,6 +92,9 @@ fn lost_run_reports_the_loss() {
         assert!(job.last().await.unwrap().unwrap().report.is_some());
         let long = job.clone().note("x".repeat(257)).start().await;
         assert!(matches!(long, Err(Error::Invalid { .. })), "{long:?}");
+        let ahead = Tick::at(SystemTime::now() + 3 * PERIOD, PERIOD);
+        let ahead = client.once(&name, ahead).start().await;
+        assert!(matches!(ahead, Err(Error::Invalid { .. })), "{ahead:?}");
         let tiny = client.once(&name, Tick::now(Duration::ZERO)).start().await;
         assert!(matches!(tiny, Err(Error::Invalid { .. })), "{tiny:?}");
     });

@@ -60,8 +60,7 @@ impl Timers {
             self.push(state.first_renewal, state.clone(), first);
         }
         if let Some(limit) = state.slow_hold {
-            let due = BootInstant::now() + limit;
-            self.push(due, state.clone(), TimerKind::SlowHold);
+            self.push(state.start + limit, state.clone(), TimerKind::SlowHold);
         }
         self.schedule_expiry(deadline, state);
     }
