@@ -165,10 +165,14 @@ pub(crate) fn sentinel_builder(group: &SentinelGroup, name: &str) -> ClientBuild
 
 /// Returns a builder whose URL lists these sentinels in this order.
 pub(crate) fn builder_for_sentinels(sentinels: &str, name: &str) -> ClientBuilder {
-    let url = format!(
+    Client::builder(&sentinel_url(sentinels, name)).lease(LEASE)
+}
+
+/// Returns a URL that lists these sentinels in this order.
+pub(crate) fn sentinel_url(sentinels: &str, name: &str) -> String {
+    format!(
         "redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{name}?sentinel_password={SENTINEL_PASSWORD}"
-    );
-    Client::builder(&url).lease(LEASE)
+    )
 }
 
 /// Starts three masters with a replica each.
