@@ -40,7 +40,7 @@ impl Record {
         match self {
             Self { found: true, .. } => "runner killed after its claim",
             Self { busy: true, .. } if was_killed => "busy: an earlier runner was killed",
-            Self { busy: true, .. } => "busy: a host was killed before its claim",
+            Self { busy: true, .. } => "busy: a host held the lock without a run",
             Self { later: true, .. } => "a later tick was first",
             Self { failed: true, .. } => "error",
             Self { asked: 1.., .. } => "every asking host was killed",
@@ -85,6 +85,22 @@ fn start_host(journal: &Journal, server: &Server, number: usize, seed: usize) ->
 #[test]
 #[ignore = "deep: runs for minutes"]
 fn crashing_hosts_run_each_tick_at_most_once() {
+    let (ran, reasons) = run_hosts(true);
+    let skipped: usize = reasons.values().sum();
+    assert!(!reasons.contains_key("error"));
+    assert!(ran > skipped, "most ticks did not run");
+}
+
+#[test]
+#[ignore = "deep: needs hosts that ask in time"]
+fn hosts_that_stay_up_run_every_tick() {
+    let (_, reasons) = run_hosts(false);
+    assert!(reasons.is_empty(), "{reasons:?}");
+}
+
+/// Lets ten hosts run the jobs, and kills some of them if `kills` is set.
+/// Returns how many ticks ran, and why others did not.
+fn run_hosts(kills: bool) -> (usize, BTreeMap<&'static str, usize>) {
     let (server, journal) = (server(), Journal::default());
     let start_host = |number, seed| start_host(&journal, &server, number, seed);
     let mut hosts: Vec<_> = (0..HOSTS)
@@ -95,29 +111,33 @@ fn crashing_hosts_run_each_tick_at_most_once() {
     let ticks = u32::try_from(scaled(1000) / JOBS).unwrap();
     while start.elapsed() < PERIOD * ticks {
         std::thread::sleep(Duration::from_millis(rng.below(1000)));
-        let host = usize::try_from(rng.below(HOSTS as u64)).unwrap();
-        hosts[host].take().into_iter().for_each(Process::kill);
-        killed += 1;
-        hosts[host] = Some(start_host(host, HOSTS + killed));
+        if kills {
+            let host = usize::try_from(rng.below(HOSTS as u64)).unwrap();
+            hosts[host].take().into_iter().for_each(Process::kill);
+            killed += 1;
+            hosts[host] = Some(start_host(host, HOSTS + killed));
+        }
     }
     hosts.into_iter().flatten().for_each(Process::kill);
 
     let mut records = records(&journal);
     let all = records.keys().map(|(_, tick)| *tick);
     let (first, last) = (all.clone().min().unwrap(), all.max().unwrap());
+    // The end of the test cuts the last tick short.
+    records.retain(|(_, tick), _| *tick < last);
     for job in 0..JOBS {
-        for tick in first..=last {
+        for tick in first..last {
             records.entry((job, tick)).or_default();
         }
     }
-    let (mut ran, mut reasons) = (0, BTreeMap::<_, u32>::new());
+    let (mut ran, mut reasons) = (0, BTreeMap::new());
     for (tick, record) in &records {
         assert!(record.ran <= 1, "{tick:?} ran twice: {record:?}");
         if record.ran == 0 {
             let before = records.range((tick.0, 0)..*tick);
             let last_run = before.rev().find(|(_, record)| record.ran > 0);
             let reason = record.reason(last_run.map(|(_, record)| record));
-            *reasons.entry(reason).or_default() += 1;
+            *reasons.entry(reason).or_insert(0) += 1;
         } else {
             ran += 1;
         }
@@ -126,6 +146,5 @@ fn crashing_hosts_run_each_tick_at_most_once() {
         "{} ticks of {JOBS} jobs on {HOSTS} hosts, {killed} killed: {ran} ran, others {reasons:?}",
         records.len()
     );
-    assert!(!reasons.contains_key("error"));
-    assert!(ran * 2 > records.len(), "most ticks did not run");
+    (ran, reasons)
 }
