@@ -208,9 +208,11 @@ impl LockKind {
     ///
     /// These words are stable, and suit the label of a metric: `mutex`,
     /// `fair_mutex`, `semaphore`, `rw_lock`, `latch`, `redisson_lock`,
-    /// `redisson_fair_lock`, `redisson_read_write_lock` and `foreign`. Events of
-    /// [`observe`](crate::observe) also have `redisson_semaphore` and
-    /// `redisson_permit_expirable_semaphore`, which inspection cannot recognise.
+    /// `redisson_fair_lock`, `redisson_read_write_lock` and `foreign`.
+    ///
+    /// Events of [`observe`](crate::observe) also have `redisson_semaphore` and
+    /// `redisson_permit_expirable_semaphore`, which inspection does not
+    /// recognise.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {

@@ -229,7 +229,8 @@ impl Once {
     /// # Errors
     ///
     /// Any error of the acquire, and [`Error::Invalid`] if the tick is too far
-    /// ahead. After an error, the tick may be claimed, and is then not repeated.
+    /// ahead. After an error, the tick may be claimed, and is then not
+    /// repeated.
     #[track_caller]
     pub fn start(&self) -> impl Future<Output = Result<OnceOutcome<OnceGuard>, Error>> + use<> {
         let (once, request) = (self.clone(), self.request());

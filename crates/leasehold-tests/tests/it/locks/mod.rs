@@ -15,4 +15,5 @@ mod readme;
 mod redisson;
 mod rw_lock;
 mod semaphore;
+mod stress;
 mod tokens;

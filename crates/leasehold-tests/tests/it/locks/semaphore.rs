@@ -58,7 +58,7 @@ async fn conserve(processes: u64, victims: u64, count: u64, pause: Duration) {
         let count = if dies { 1_000_000 } else { count };
         worker.tell(&format!("permits {name} {PERMITS} {count} {process}"));
         if dies {
-            killers.push(worker.killer());
+            killers.push(worker.remote());
         }
         readers.push(std::thread::spawn(move || read_all(worker)));
     }

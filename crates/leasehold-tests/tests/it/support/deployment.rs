@@ -228,7 +228,8 @@ pub(crate) fn builder_for_sentinels(sentinels: &str, name: &str) -> ClientBuilde
     Client::builder(&sentinel_url(sentinels, name)).lease(LEASE)
 }
 
-fn sentinel_url(sentinels: &str, name: &str) -> String {
+/// Returns a URL that lists these sentinels in this order.
+pub(crate) fn sentinel_url(sentinels: &str, name: &str) -> String {
     format!(
         "redis+sentinel://leasehold:{PASSWORD}@{sentinels}/{name}?sentinel_password={SENTINEL_PASSWORD}"
     )

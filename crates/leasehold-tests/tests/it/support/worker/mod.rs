@@ -1,5 +1,7 @@
 //! Worker processes: this test binary, started again and driven line by line.
 
+mod election;
+mod once;
 mod queued;
 mod redisson;
 
@@ -7,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold::Client;
+use leasehold::{Client, Replicas};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::SeededRng;
 
@@ -32,6 +34,15 @@ impl Worker {
 
     /// Starts a worker that connects to `url`.
     pub(crate) fn start_at(url: &str, lease: Duration) -> Self {
+        Self::start_with(url, lease, false)
+    }
+
+    /// Starts a worker whose locks all replicas acknowledge.
+    pub(crate) fn start_with_acks(url: &str, lease: Duration) -> Self {
+        Self::start_with(url, lease, true)
+    }
+
+    fn start_with(url: &str, lease: Duration, acks: bool) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args([
                 "--exact",
@@ -39,7 +50,10 @@ impl Worker {
                 "--ignored",
                 "--nocapture",
             ])
-            .env("LEASEHOLD_WORKER", format!("{url} {}", lease.as_millis()))
+            .env(
+                "LEASEHOLD_WORKER",
+                format!("{url} {} {acks}", lease.as_millis()),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -84,10 +98,10 @@ impl Worker {
         }
     }
 
-    /// Returns a handle that kills this worker while another thread reads its
+    /// Returns a handle that signals this worker while another thread reads its
     /// replies.
-    pub(crate) fn killer(&self) -> Killer {
-        Killer(self.pid())
+    pub(crate) fn remote(&self) -> Remote {
+        Remote(self.pid())
     }
 
     pub(crate) fn ask(&mut self, command: &str) -> String {
@@ -101,15 +115,11 @@ impl Worker {
     }
 
     pub(crate) fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.remote().pause();
     }
 
     pub(crate) fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("the signal is delivered");
+        self.remote().resume();
     }
 
     fn pid(&self) -> Pid {
@@ -118,13 +128,25 @@ impl Worker {
     }
 }
 
-/// See [`Worker::killer`].
-pub(crate) struct Killer(Pid);
+/// See [`Worker::remote`]. The worker must not have been waited for.
+#[derive(Clone, Copy)]
+pub(crate) struct Remote(Pid);
 
-impl Killer {
-    /// Kills the worker, which must not have been waited for.
+impl Remote {
     pub(crate) fn kill(self) {
-        kill_process(self.0, Signal::KILL).expect("the signal is delivered");
+        self.signal(Signal::KILL);
+    }
+
+    pub(crate) fn pause(self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(self, signal: Signal) {
+        kill_process(self.0, signal).expect("the signal is delivered");
     }
 }
 
@@ -141,15 +163,20 @@ fn process() {
     let Ok(task) = std::env::var("LEASEHOLD_WORKER") else {
         return;
     };
-    let (url, lease) = task.split_once(' ').expect("a URL and a lease");
+    let words: Vec<_> = task.split(' ').collect();
+    let &[url, lease, acks] = words.as_slice() else {
+        panic!("a URL, a lease, and whether replicas acknowledge");
+    };
     let lease = Duration::from_millis(lease.parse().expect("a lease"));
     run(async {
-        let client = Client::builder(url)
+        let mut builder = Client::builder(url)
             .lease(lease)
             .request_timeout(LEASE / 2)
-            .connect_timeout(LEASE)
-            .connect()
-            .await;
+            .connect_timeout(LEASE);
+        if acks == "true" {
+            builder = builder.replicas(Replicas::All, lease / 2);
+        }
+        let client = builder.connect().await;
         say("ready");
         serve(client.expect("the server is up"), url, lease).await;
     });
@@ -233,6 +260,20 @@ async fn serve(client: Client, url: &str, lease: Duration) {
             ["hold-shared", kind, name] => redisson::hold(&client, lease, kind, name).await,
             ["storm", digest, length, seed, kinds] => {
                 redisson::storm(&client, url, lease, [digest, length, seed, kinds]).await;
+            }
+            ["lead", name, long, seed] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                election::lead(&client, name, number(long), number(seed)).await;
+            }
+            ["follow", name] => election::follow(&client, name).await,
+            ["tick", jobs, period, offset, seed] => {
+                let number = |word: &str| word.parse::<u64>().expect("a number");
+                let host = once::Host {
+                    period: Duration::from_millis(number(period)),
+                    offset: Duration::from_millis(number(offset)),
+                    seed: number(seed),
+                };
+                host.run(&client, number(jobs)).await;
             }
             ["self"] => say(this_process()),
             other => panic!("unknown command {other:?}"),
