@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::acquire::AcquireRequest;
 use super::handle::Handle;
@@ -13,6 +13,10 @@ use crate::lease::{Engine, Guard, Lease, RetryDelay};
 use crate::options::AcquireOptions;
 use crate::owner::Token;
 use crate::protocol::{ElectionCalls, Keyspace, Kind, QueueParams, Queued};
+
+/// The time of a term is an estimate of the server's clock. It is less wrong
+/// than this.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
 
 /// A follower asks the server at least this often.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -312,9 +316,10 @@ impl Election {
 /// Returns the term of the current holder: the last one that was announced, if
 /// this holder announced it.
 fn term_of(holder: Holder, last: Option<Term>) -> Term {
+    let later = |since: Option<SystemTime>| since?.checked_add(CLOCK_TOLERANCE);
     let is_own = |term: &Term| {
         (&term.host, term.pid, &term.note) == (&holder.host, holder.pid, &holder.note)
-            && term.since >= holder.since
+            && later(term.since) >= holder.since
     };
     last.filter(is_own).unwrap_or(Term {
         epoch: None,

@@ -90,12 +90,13 @@ const FAULTS: [Fault; 6] = [
     Fault::DropReplies,
     Fault::DuplicateRequest,
     Fault::Hold,
-    Fault::Delay(Duration::from_millis(400)),
+    Fault::Delay(Duration::from_millis(1000)),
 ];
 
 async fn client_behind(proxy: &Proxy) -> Client {
     let builder = builder_at(proxy.port()).lease(LONG);
-    let builder = builder.request_timeout(Duration::from_millis(250));
+    // Shorter than the delay. A stall of the machine can also exceed it.
+    let builder = builder.request_timeout(Duration::from_millis(600));
     builder.connect().await.unwrap()
 }
 
@@ -121,7 +122,7 @@ fn lost_reply_to_hand_over_leaves_nothing_behind() {
                         let adopted = adopter.adopt(&ticket).await.unwrap();
                         // Outlasts requests that arrive late.
                         tokio::time::sleep(Duration::from_millis(100)).await;
-                        assert!(kind.try_lock(&giver, &name).await.is_none());
+                        assert!(kind.try_lock(&adopter, &name).await.is_none());
                         let released = adopted.release().await.unwrap();
                         assert_eq!(released, ReleaseOutcome::Released, "{fault:?} {hit:?}");
                     }
@@ -157,7 +158,11 @@ fn lost_reply_to_adoption_leaves_nothing_behind() {
                     // Fails if the first request was executed.
                     match adopter.adopt(&ticket).await {
                         Ok(guard) => Some(guard),
-                        Err(Error::TicketSpent { .. }) => None,
+                        Err(
+                            Error::TicketSpent { .. }
+                            | Error::OutcomeUnknown(_)
+                            | Error::Unavailable(_),
+                        ) => None,
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -165,8 +170,10 @@ fn lost_reply_to_adoption_leaves_nothing_behind() {
             };
             if let Some(held) = held {
                 held.check().unwrap();
-                let released = held.release().await.unwrap();
-                assert_eq!(released, ReleaseOutcome::Released, "{fault:?} {kind:?}");
+                // After an error the release continues in the background.
+                if let Ok(released) = held.release().await {
+                    assert_eq!(released, ReleaseOutcome::Released, "{fault:?} {kind:?}");
+                }
             }
             let gone = || !exists(&server, &name);
             eventually(&format!("{kind:?} {fault:?}"), gone).await;

@@ -25,12 +25,15 @@ impl Model {
         }
     }
 
-    /// Returns the arguments of a hand-over.
+    /// Returns the arguments of a hand-over. The step itself can grant the lock
+    /// to a waiter, so waiters have their own values too.
     pub(super) fn hand_over_args(&self, owner: usize, token: i64, within: i64) -> Vec<String> {
-        let held = self.holders.iter().find(|held| held.request.owner == owner);
-        let value = held.map_or_else(
+        let holders = self.holders.iter().map(|held| &held.request);
+        let waiters = self.queue.iter().map(|waiter| &waiter.request);
+        let mut requests = holders.chain(waiters);
+        let value = requests.find(|request| request.owner == owner).map_or_else(
             || lock_value(owner, 1, 2),
-            |held| held.request.lock_value.clone(),
+            |request| request.lock_value.clone(),
         );
         let value = value.replace(&name(owner), &name(pending(owner)));
         vec![name(owner), value, token.to_string(), within.to_string()]
