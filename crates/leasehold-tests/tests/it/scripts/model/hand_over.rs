@@ -9,9 +9,9 @@ fn pending(owner: usize) -> usize {
 }
 
 impl Model {
-    /// Returns whether a step would use the id of an owner that is already
-    /// known. No client does: each hand-over and each adoption has a new one.
-    pub(super) fn reuses_owner(&self, step: &Step) -> bool {
+    /// Returns whether no client sends a step. Each hand-over and each adoption
+    /// has a new owner, and a waiter hands over only after it knows its grant.
+    pub(super) fn is_impossible(&self, step: &Step) -> bool {
         let is_known = |owner| {
             let mut holders = self.holders.iter().map(|held| &held.request);
             let mut waiters = self.queue.iter().map(|waiter| &waiter.request);
@@ -20,20 +20,23 @@ impl Model {
         };
         match step {
             Step::Adopt { owner, .. } => is_known(*owner),
-            Step::HandOver { owner, .. } => is_known(pending(*owner)),
+            Step::HandOver { owner, .. } => {
+                let waits = self
+                    .queue
+                    .iter()
+                    .any(|waiter| waiter.request.owner == *owner);
+                waits || is_known(pending(*owner))
+            }
             _ => false,
         }
     }
 
-    /// Returns the arguments of a hand-over. The step itself can grant the lock
-    /// to a waiter, so waiters have their own values too.
+    /// Returns the arguments of a hand-over.
     pub(super) fn hand_over_args(&self, owner: usize, token: i64, within: i64) -> Vec<String> {
-        let holders = self.holders.iter().map(|held| &held.request);
-        let waiters = self.queue.iter().map(|waiter| &waiter.request);
-        let mut requests = holders.chain(waiters);
-        let value = requests.find(|request| request.owner == owner).map_or_else(
+        let held = self.holders.iter().find(|held| held.request.owner == owner);
+        let value = held.map_or_else(
             || lock_value(owner, 1, 2),
-            |request| request.lock_value.clone(),
+            |held| held.request.lock_value.clone(),
         );
         let value = value.replace(&name(owner), &name(pending(owner)));
         vec![name(owner), value, token.to_string(), within.to_string()]
