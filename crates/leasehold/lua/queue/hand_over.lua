@@ -34,6 +34,8 @@ if sole and sole.owner == next_owner then
   state = 1
 elseif sole and sole.owner == owner then
   local weight, first_lease, _, since = entry(owner)
+  -- The entry that it had while it waited.
+  call('HDEL', entries, owner)
   sole = {owner = next_owner}
   write_entry(next_owner, weight, first_lease, digits(token), since, '>', pending)
   set_end(next_owner, now + within)
