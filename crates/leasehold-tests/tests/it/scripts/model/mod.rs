@@ -116,9 +116,9 @@ const MUTANTS: [(&str, &str, &str); 17] = [
         "a ticket does not expire",
     ),
     (
-        "if mark == '>' and sole and sole.owner == pending then",
-        "if sole and sole.owner == pending then",
-        "a lock that was not handed over is adopted",
+        "  call('HDEL', entries, owner)\n  sole =",
+        "  sole =",
+        "a hand-over leaves the entry of a waiter",
     ),
     (
         "    if token <= tonumber(given) then",
