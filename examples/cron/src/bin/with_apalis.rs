@@ -8,19 +8,19 @@
 //! ```
 
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use apalis::prelude::{BoxDynError, Data, WorkerBuilder};
 use apalis_cron::CronScheduler;
-use chrono::Utc;
 use cron_expression::Schedule;
 use leasehold::{Client, OnceOutcome, Tick};
 
 /// The time between two ticks of the schedule.
 const PERIOD: Duration = Duration::from_secs(5);
 
-async fn report(tick: apalis_cron::Tick<Utc>, client: Data<Client>) -> Result<(), BoxDynError> {
-    let tick = Tick::at((*tick.get_timestamp()).into(), PERIOD);
+async fn report(tick: apalis_cron::Tick, client: Data<Client>) -> Result<(), BoxDynError> {
+    let scheduled = SystemTime::UNIX_EPOCH + Duration::from_secs(tick.get_timestamp());
+    let tick = Tick::at(scheduled, PERIOD);
     let job = client.once("report", tick);
     match job.run(|lease| async move { lease.token() }).await? {
         OnceOutcome::Ran(token) => println!("reported with token {token}"),
