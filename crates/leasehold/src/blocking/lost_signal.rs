@@ -37,8 +37,8 @@ pub struct LostSignal {
 }
 
 impl LostSignal {
-    /// Creates the signal of several leases. It reports the first one that
-    /// ends.
+    /// Creates the signal of several leases. It reports the lease that ends
+    /// first.
     pub(super) fn new(leases: impl IntoIterator<Item = Lease<Unfenced>>) -> Self {
         Self {
             leases: leases.into_iter().collect(),

@@ -305,15 +305,11 @@ impl Election {
     }
 
     fn calls(&self) -> Result<Arc<ElectionCalls>, Error> {
-        match (&self.calls, self.handle.kind()) {
-            (Some(calls), _) => Ok(calls.clone()),
-            (None, Err(error)) => Err(error),
-            (None, Ok(_)) => unreachable!("BUG: a valid name has calls"),
-        }
+        self.handle.beside(&self.calls)
     }
 }
 
-/// Returns the term of the current holder: the last one that was announced, if
+/// Returns the term of the current holder. This is the last recorded term, if
 /// this holder announced it.
 fn term_of(holder: Holder, last: Option<Term>) -> Term {
     let later = |since: Option<SystemTime>| since?.checked_add(CLOCK_TOLERANCE);

@@ -86,6 +86,16 @@ impl<K: Kind + ?Sized> Handle<K> {
         self.kind.clone().map_err(|invalid| invalid.error())
     }
 
+    /// Returns the further calls of a lock, or why its name is invalid. They
+    /// are present if the name is valid.
+    pub(super) fn beside<C>(&self, calls: &Option<Arc<C>>) -> Result<Arc<C>, Error> {
+        match (calls, self.kind()) {
+            (Some(calls), _) => Ok(calls.clone()),
+            (None, Err(error)) => Err(error),
+            (None, Ok(_)) => unreachable!("BUG: a valid name has calls"),
+        }
+    }
+
     /// Returns a request to acquire this lock.
     #[track_caller]
     pub(super) fn request(&self) -> AcquireRequest {

@@ -350,11 +350,7 @@ impl Once {
     }
 
     fn calls(&self) -> Result<Arc<OnceCalls>, Error> {
-        match (&self.calls, self.handle.kind()) {
-            (Some(calls), _) => Ok(calls.clone()),
-            (None, Err(error)) => Err(error),
-            (None, Ok(_)) => unreachable!("BUG: a valid name has calls"),
-        }
+        self.handle.beside(&self.calls)
     }
 }
 

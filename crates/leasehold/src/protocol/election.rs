@@ -4,7 +4,7 @@
 //! epoch is the fencing token of the leader, so terms are ordered by it.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::call::{Call, first};
 use super::keys::QueueKeys;
@@ -46,11 +46,11 @@ impl ElectionCalls {
     /// a later term is recorded.
     pub(crate) fn announce(&self, epoch: Token, server_micros: u64, note: &str) -> Call<bool> {
         let epoch = epoch.as_u64();
-        let term = record::write_term(epoch, server_micros, note);
+        let term = write_term(epoch, server_micros, note);
         let life = u64::try_from(TERMS_LIFE.as_millis()).unwrap_or(u64::MAX);
         let args = [
             &digits(epoch)[..],
-            &term,
+            term.as_bytes(),
             &digits(KEPT_TERMS),
             &digits(life),
             self.channel.as_bytes(),
@@ -142,30 +142,32 @@ fn read_terms(replies: Vec<Reply>) -> Result<Vec<Term>, RequestError> {
     }
 }
 
+fn write_term(epoch: u64, server_micros: u64, note: &str) -> String {
+    format!("{epoch} {}", record::write_process(server_micros, note))
+}
+
 fn read_term(text: &str) -> Option<Term> {
-    let mut parts = text.splitn(5, ' ');
-    let epoch = parts.next()?.parse().ok()?;
-    let since = Duration::from_millis(parts.next()?.parse().ok()?);
-    let pid = parts.next()?.parse().ok()?;
-    let host = parts.next()?.to_owned();
-    let note = parts.next().filter(|note| !note.is_empty());
+    let (epoch, leader) = text.split_once(' ')?;
+    let leader = record::read_process(leader)?;
     Some(Term {
-        epoch: Some(Token::new(epoch)),
-        host: Some(host),
-        pid: Some(pid),
-        since: SystemTime::UNIX_EPOCH.checked_add(since),
-        note: note.map(str::to_owned),
+        epoch: Some(Token::new(epoch.parse().ok()?)),
+        host: Some(leader.host),
+        pid: Some(leader.pid),
+        since: leader.since,
+        note: record::non_empty(&leader.note),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
     fn term_is_read_as_it_was_written() {
-        let written = record::write_term(42, 1_763_000_000_123_456, "10.0.0.7:8080 eu");
-        let term = read_term(std::str::from_utf8(&written).unwrap()).unwrap();
+        let written = write_term(42, 1_763_000_000_123_456, "10.0.0.7:8080 eu");
+        let term = read_term(&written).unwrap();
         assert_eq!(term.epoch, Some(Token::new(42)));
         assert_eq!(term.pid, Some(std::process::id()));
         assert_eq!(term.note.as_deref(), Some("10.0.0.7:8080 eu"));

@@ -140,7 +140,7 @@ pub(crate) trait HandOver: Send + Sync {
         within: Duration,
     ) -> Call<HandOverReply>;
     /// Replaces the pending owner by that of `value`, with a larger token than
-    /// the one that was handed over.
+    /// that of the giver.
     fn adopt(&self, pending: &Owner, value: &LockValue, lease: Duration) -> Call<AdoptReply>;
 }
 

@@ -37,10 +37,11 @@ impl OnceCalls {
         note: &str,
         life: Duration,
     ) -> Call<bool> {
+        let runner = record::write_process(server_micros, note);
         let args = [
             &digits(tick)[..],
             &digits(token.as_u64()),
-            &record::write_runner(server_micros, note),
+            runner.as_bytes(),
             &millis(life),
         ];
         Call::script(&CLAIM, &[self.job.as_bytes()], &args, read_done)
@@ -74,11 +75,14 @@ impl OnceCalls {
 }
 
 fn read_run(tick: &Reply, runner: &Reply, report: &Reply) -> Option<Run> {
-    let runner = record::read_runner(runner.text()?)?;
+    let runner = record::read_process(runner.text()?)?;
     Some(Run {
         tick: tick.text()?.parse().ok()?,
+        host: Some(runner.host),
+        pid: Some(runner.pid),
+        since: runner.since,
+        note: record::non_empty(&runner.note),
         report: report.text().map(str::to_owned),
-        ..runner
     })
 }
 

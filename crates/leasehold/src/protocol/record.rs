@@ -3,15 +3,15 @@
 //! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces. `lh1` is the
 //! version of this layout, OWNER has 32 hex digits, SINCE is the server's clock
 //! in milliseconds, and NOTE is free text to the end. A released lock that
-//! `at_least` still holds begins with `lh1:released`, and one that was handed
-//! over with `lh1:handover:TOKEN` until it is adopted. A lock that can have a
-//! queue begins with `lh1:KIND:CAPACITY:WEIGHT`.
+//! `at_least` still holds begins with `lh1:released`. A lock that was handed
+//! over begins with `lh1:handover:TOKEN` until it is adopted. A lock that can
+//! have a queue begins with `lh1:KIND:CAPACITY:WEIGHT`.
 
 use std::fmt::{Display, Write};
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::info::{Holder, Run};
+use crate::info::Holder;
 use crate::owner::{Owner, Token};
 use crate::trace_parent;
 
@@ -104,33 +104,36 @@ fn write_as(form: impl Display, owner: &Owner, since_micros: u64, note: &str) ->
     value.into_bytes()
 }
 
-/// Returns the term of an election that this process won.
-pub(super) fn write_term(epoch: u64, since_micros: u64, note: &str) -> Vec<u8> {
-    let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
-    format!("{epoch} {since} {pid} {host} {note}").into_bytes()
+/// The process that holds a lock, leads or runs a job, and since when. Its text
+/// is `SINCE PID HOST NOTE`.
+pub(super) struct Process {
+    pub(super) since: Option<SystemTime>,
+    pub(super) pid: u32,
+    pub(super) host: String,
+    pub(super) note: String,
 }
 
-/// Returns the runner of a job, which is this process.
-pub(super) fn write_runner(since_micros: u64, note: &str) -> Vec<u8> {
+/// Returns the text of this process.
+pub(super) fn write_process(since_micros: u64, note: &str) -> String {
     let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
-    format!("{since} {pid} {host} {note}").into_bytes()
+    format!("{since} {pid} {host} {note}")
 }
 
-/// Reads the runner of a job.
-pub(super) fn read_runner(text: &str) -> Option<Run> {
+/// Reads the text of a process.
+pub(super) fn read_process(text: &str) -> Option<Process> {
     let mut parts = text.splitn(4, ' ');
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
-    let pid = parts.next()?.parse().ok()?;
-    let host = parts.next()?.to_owned();
-    let note = parts.next().filter(|note| !note.is_empty());
-    Some(Run {
-        tick: 0,
-        host: Some(host),
-        pid: Some(pid),
+    Some(Process {
         since: UNIX_EPOCH.checked_add(since),
-        note: note.map(str::to_owned),
-        report: None,
+        pid: parts.next()?.parse().ok()?,
+        host: parts.next()?.to_owned(),
+        note: parts.next().unwrap_or_default().to_owned(),
     })
+}
+
+/// Returns a note, or `None` if it is empty.
+pub(super) fn non_empty(note: &str) -> Option<String> {
+    (!note.is_empty()).then(|| note.to_owned())
 }
 
 /// Returns the value that replaces `value` after a release with `hold_for`. It
@@ -183,20 +186,16 @@ pub(super) fn read(value: &[u8]) -> Holder {
 }
 
 fn read_fields(value: &str) -> Option<Holder> {
-    let mut parts = value.splitn(6, ' ');
+    let mut parts = value.splitn(3, ' ');
     let form = parts.next()?;
     let _owner = parts.next()?;
-    let since = Duration::from_millis(parts.next()?.parse().ok()?);
-    let pid = parts.next()?.parse().ok()?;
-    let host = parts.next()?.to_owned();
-    let (trace_parent, note) = trace_parent::split(parts.next().unwrap_or_default());
+    let process = read_process(parts.next()?)?;
+    let (trace_parent, note) = trace_parent::split(&process.note);
     Some(Holder {
-        host: Some(host),
-        pid: Some(pid),
-        since: UNIX_EPOCH
-            .checked_add(since)
-            .or(Some(SystemTime::UNIX_EPOCH)),
-        note: (!note.is_empty()).then(|| note.to_owned()),
+        host: Some(process.host),
+        pid: Some(process.pid),
+        since: process.since.or(Some(SystemTime::UNIX_EPOCH)),
+        note: non_empty(note),
         trace_parent: trace_parent.map(str::to_owned),
         released: form == RELEASED,
         handed_over: form.starts_with(HANDED_OVER),

@@ -14,10 +14,7 @@ pub(super) struct Cleanups {
 }
 
 /// Counts as one of them until dropped.
-pub(super) struct Cleanup {
-    pending: Arc<AtomicUsize>,
-    observers: Observers,
-}
+pub(super) struct Cleanup(Cleanups);
 
 impl Cleanups {
     pub(super) fn new(observers: Observers) -> Self {
@@ -29,22 +26,20 @@ impl Cleanups {
 
     pub(super) fn start(&self) -> Cleanup {
         let pending = self.pending.fetch_add(1, Ordering::AcqRel) + 1;
-        report(&self.observers, pending);
-        Cleanup {
-            pending: self.pending.clone(),
-            observers: self.observers.clone(),
-        }
+        self.report(pending);
+        Cleanup(self.clone())
+    }
+
+    fn report(&self, pending: usize) {
+        let event = CancelPending { pending };
+        self.observers
+            .notify(|observer| observer.cancel_pending(&event));
     }
 }
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        let pending = self.pending.fetch_sub(1, Ordering::AcqRel) - 1;
-        report(&self.observers, pending);
+        let pending = self.0.pending.fetch_sub(1, Ordering::AcqRel) - 1;
+        self.0.report(pending);
     }
-}
-
-fn report(observers: &Observers, pending: usize) {
-    let event = CancelPending { pending };
-    observers.notify(|observer| observer.cancel_pending(&event));
 }
