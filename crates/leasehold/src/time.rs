@@ -1,9 +1,10 @@
 //! A monotonic clock that includes the time a machine is suspended.
 //!
-//! `std::time::Instant` stops while Linux is suspended. A laptop or virtual
-//! machine that was suspended beyond its lease would resume and still believe
-//! that it holds the lock. `CLOCK_BOOTTIME` does not stop. Unit tests use
-//! tokio's clock, so that they can pause it.
+//! `std::time::Instant` stops while Linux or macOS is suspended. A laptop or
+//! virtual machine that was suspended beyond its lease would resume and still
+//! believe that it holds the lock. `CLOCK_BOOTTIME` does not stop, nor does
+//! Apple's `CLOCK_MONOTONIC`. On Windows `Instant` does not stop either. Unit
+//! tests use tokio's clock, so that they can pause it.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -59,9 +60,14 @@ fn whole_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-#[cfg(all(target_os = "linux", not(test)))]
+#[cfg(all(unix, not(test)))]
 fn nanos() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    use rustix::time::ClockId;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: ClockId = ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: ClockId = ClockId::Monotonic;
+    let now = rustix::time::clock_gettime(CLOCK);
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
@@ -78,7 +84,7 @@ pub(crate) fn begin() {
     TEST_START.set(Some(tokio::time::Instant::now().into_std()));
 }
 
-#[cfg(any(test, not(target_os = "linux")))]
+#[cfg(any(test, not(unix)))]
 fn nanos() -> u64 {
     use std::sync::LazyLock;
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);

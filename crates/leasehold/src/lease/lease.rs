@@ -114,8 +114,8 @@ impl<F> Lease<F> {
     /// is confirmed.
     ///
     /// Every confirmed renewal moves it. It is in the past once the lease has
-    /// ended. `Instant` does not advance while the machine is suspended;
-    /// [`check`](Self::check) uses a clock that does.
+    /// ended. On Linux and macOS, `Instant` does not advance while the machine
+    /// is suspended; [`check`](Self::check) uses a clock that does.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()

@@ -206,14 +206,25 @@ fn read_fields(value: &str) -> Option<Holder> {
 /// Returns this machine's name, without whitespace.
 fn host() -> &'static str {
     static HOST: LazyLock<String> = LazyLock::new(|| {
-        let system = rustix::system::uname();
-        let name = system.nodename().to_string_lossy();
+        let name = host_name();
         match name.is_empty() {
             true => "-".to_owned(),
             false => name.replace(char::is_whitespace, "_"),
         }
     });
     &HOST
+}
+
+#[cfg(unix)]
+fn host_name() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
+}
+
+/// Returns the name that Windows sets for every process.
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_default()
 }
 
 #[cfg(test)]

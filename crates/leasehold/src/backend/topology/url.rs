@@ -77,6 +77,9 @@ impl ServerUrl {
         if path.is_empty() {
             return Err("expected `unix:///run/redis.sock`".into());
         }
+        if cfg!(not(unix)) {
+            return Err("Unix sockets are not supported on this platform".into());
+        }
         let (mut user, mut password, mut number) = (String::new(), None, 0);
         for setting in query.split('&').filter(|setting| !setting.is_empty()) {
             match setting.split_once('=').unwrap_or((setting, "")) {
