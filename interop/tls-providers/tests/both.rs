@@ -8,18 +8,24 @@ use testkit::{Flavor, Setup};
 async fn library_and_reqwest_use_both_providers() {
     let server = Setup::default().tls().start(&Flavor::one());
     let authority = server.ca_certificate().as_bytes();
-    let url = format!("rediss://127.0.0.1:{}", server.tls_port());
-    let client = Client::builder(&url).root_certificate(authority);
-    let client = client.connect().await.unwrap();
-    let guard = client.mutex("job").lock().await.unwrap();
+    let with_tls = format!("rediss://127.0.0.1:{}", server.tls_port());
+    let plain = format!("redis://127.0.0.1:{}", server.port());
+    for url in [&plain, &with_tls] {
+        let client = Client::builder(url).root_certificate(authority);
+        let client = client.connect().await.unwrap();
+        let guard = client.mutex("job").lock().await.unwrap();
 
-    // The server does not speak HTTP and closes the connection. The handshake
-    // must succeed.
-    let root = reqwest::Certificate::from_pem(authority).unwrap();
-    let web = reqwest::Client::builder().tls_certs_only([root]).build().unwrap();
-    let page = web.get(url.replace("rediss", "https")).send().await;
-    let error = page.expect_err("the server does not speak HTTP");
-    assert!(!error.is_connect(), "{error:?}");
+        // The server does not speak HTTP and closes the connection. The
+        // handshake must succeed.
+        let root = reqwest::Certificate::from_pem(authority).unwrap();
+        let web = reqwest::Client::builder()
+            .tls_certs_only([root])
+            .build()
+            .unwrap();
+        let page = web.get(with_tls.replace("rediss", "https")).send().await;
+        let error = page.expect_err("the server does not speak HTTP");
+        assert!(!error.is_connect(), "{error:?}");
 
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    }
 }
