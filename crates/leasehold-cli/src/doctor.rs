@@ -227,7 +227,7 @@ async fn permissions(client: &Client) -> Finding {
             "all kinds of locks can be acquired, renewed and released",
         ),
         Err(error) => Finding::new(CHECK, Verdict::Bad, chain(&error))
-            .advice("the README lists the required ACL rules"),
+            .advice("docs/servers.md lists the required ACL rules"),
     }
 }
 

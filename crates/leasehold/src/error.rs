@@ -142,7 +142,10 @@ pub enum Error {
     /// The server rejected the credentials, or its ACL forbids a command, key
     /// or channel.
     ///
-    /// Nothing changed. The README lists the permissions that a client needs.
+    /// Nothing changed. The [guide][servers] lists the permissions that a
+    /// client needs.
+    ///
+    /// [servers]: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions
     #[error("the server denied permission")]
     Denied(#[source] BoxError),
 

@@ -149,13 +149,3 @@ pub use locks::{
 pub use options::Replicas;
 pub use owner::Token;
 pub use ticket::Ticket;
-
-/// Compiles the examples of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-/// Compiles the examples of the interoperability guide.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/interop.md")]
-struct Interop;

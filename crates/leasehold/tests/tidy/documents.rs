@@ -1,4 +1,4 @@
-//! Paths and links in documents.
+//! Paths in documents. `scripts/check_links.py` checks their links.
 
 use crate::{crate_root, files, project_root, read};
 
@@ -22,22 +22,8 @@ fn paths_in_documents_exist() {
             ];
             let exists = homes.iter().any(|home| home.join(path).exists());
             // Created by a command of the same document.
-            let created = ["servers", "target/deep"].contains(&path);
+            let created = ["servers", "target/book", "target/deep"].contains(&path);
             assert!(exists || created, "{} names {path}", document.display());
-        }
-    }
-}
-
-#[test]
-fn links_in_documents_resolve() {
-    for document in files(&project_root(), ".md") {
-        for link in read(&document).split("](").skip(1) {
-            let target = link.split(')').next().unwrap();
-            // rustdoc checks the links that it resolves.
-            if !target.contains("://") && !target.starts_with("crate::") {
-                let path = document.parent().unwrap().join(target);
-                assert!(path.exists(), "{} links to {target}", document.display());
-            }
         }
     }
 }

@@ -7,9 +7,9 @@ use leasehold::{Client, Error};
 use testkit::{Fault, Flavor, Proxy, Setup};
 
 use crate::support::log::{log, log_line, start_log};
-use crate::support::{
-    PASSWORD, README, SHORT, builder_at, eventually, key, name, run, server, url_at,
-};
+use crate::support::{PASSWORD, SHORT, builder_at, eventually, key, name, run, server, url_at};
+
+const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
 
 const EXAMPLE: &str = include_str!(concat!(
     env!("CARGO_MANIFEST_DIR"),

@@ -8,7 +8,7 @@ use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
 use testkit::{Cluster, Flavor, Server, Setup};
 
 use super::{
-    AMPLE, LEASE, PASSWORD, README, builder_at, channels, eventually, key, least_privilege_rule,
+    AMPLE, LEASE, PASSWORD, SERVERS, builder_at, channels, eventually, key, least_privilege_rule,
     run, url_at, with_long_timeouts,
 };
 use crate::support::contract::{KINDS, ShutDown};
@@ -201,13 +201,13 @@ async fn connected(builder: ClientBuilder, lease: Duration) -> Client {
     builder.connect().await.expect("the deployment is up")
 }
 
-/// Returns the ACL rule of the README with the commands that it adds for a
+/// Returns the ACL rule of the guide with the commands that it adds for a
 /// topology.
 pub(crate) fn rule_with_grants(flavor: &Flavor, grants: &[&str]) -> String {
     for grant in grants {
         assert!(
-            README.contains(&format!("`{grant}`")),
-            "the README names {grant}"
+            SERVERS.contains(&format!("`{grant}`")),
+            "the guide names {grant}"
         );
     }
     format!("{} {}", least_privilege_rule(flavor), grants.join(" "))

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use testkit::Server;
 
-use super::{AMPLE, README, eventually};
+use super::{AMPLE, SERVERS, eventually};
 
 /// Longer than any test. A loss within this time is not due to a renewal or an
 /// expiry.
 pub(crate) const LONG: Duration = AMPLE.saturating_mul(10);
 
-/// Grants the user of the tests the permissions that the README lists for
+/// Grants the user of the tests the permissions that the guide lists for
 /// inspection.
 pub(crate) fn allow_inspection(server: &Server) {
-    let mut rules = README
+    let mut rules = SERVERS
         .lines()
         .filter(|line| line.starts_with("ACL SETUSER "));
     let rule = rules
         .nth(1)
-        .expect("the README contains the rule for inspection");
+        .expect("the guide contains the rule for inspection");
     server.tell(&rule.split(' ').collect::<Vec<_>>());
 }
 

@@ -22,8 +22,11 @@ use testkit::{Flavor, Reply, Server, Setup};
 /// `Debug` output may contain it.
 pub(crate) const PASSWORD: &str = "open-sesame-1763";
 
-pub(crate) const README: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
+/// The page of the guide that lists the permissions of a user.
+pub(crate) const SERVERS: &str = include_str!(concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/servers.md"
+));
 
 /// The lease of a holder that must keep its lock. It survives a two-second
 /// stall of the machine at any moment.
@@ -37,7 +40,7 @@ pub(crate) const SHORT: Duration = Duration::from_millis(500);
 pub(crate) const AMPLE: Duration = Duration::from_secs(60);
 
 /// Starts a server whose user `leasehold` has exactly the permissions that the
-/// README lists.
+/// guide lists.
 pub(crate) fn server() -> Server {
     with_least_privilege(Setup::default(), &Flavor::one())
 }
@@ -51,19 +54,19 @@ pub(crate) fn least_privilege_rule(flavor: &Flavor) -> String {
     least_privilege(&Server::start(flavor))
 }
 
-/// Returns the arguments of `ACL SETUSER` that the README lists for this
+/// Returns the arguments of `ACL SETUSER` that the guide lists for this
 /// server.
 fn least_privilege(server: &Server) -> String {
-    let rule = README
+    let rule = SERVERS
         .lines()
         .find_map(|line| line.strip_prefix("ACL SETUSER "))
-        .expect("the README contains the rule");
+        .expect("the guide contains the rule");
     let mut rule = rule.replace("PASSWORD", PASSWORD);
     for extra in ["delex", "delifeq"] {
         let grant = format!("+{extra}");
         assert!(
-            README.contains(&format!("`{grant}`")),
-            "the README names {grant}"
+            SERVERS.contains(&format!("`{grant}`")),
+            "the guide names {grant}"
         );
         if server.ask(&["COMMAND", "INFO", extra]).list()[0] != Reply::Nil {
             rule = format!("{rule} {grant}");
