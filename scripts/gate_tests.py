@@ -22,7 +22,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 # Programs whose tests mostly wait for servers, with the number of concurrent
 # tests. These programs run in parallel; the rest run one after the other.
-PARALLEL = {"it": 12, "cli": 6, "databases": 4, "metrics": 4}
+PARALLEL = {"it": 12, "cli": 6, "databases": 4, "metrics": 4, "stories": 6}
 
 # The database drivers of the fence, which other builds do not need.
 DRIVERS = ("sqlx-postgres", "sqlx-mysql", "sqlx-sqlite", "tokio-postgres")

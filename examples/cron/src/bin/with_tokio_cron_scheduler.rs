@@ -19,11 +19,14 @@ use tokio_cron_scheduler::{Job, JobScheduler};
 const PERIOD: Duration = Duration::from_secs(5);
 
 async fn report(client: Client) -> Result<(), leasehold::Error> {
-    let job = client.once("report", Tick::now(PERIOD));
+    let tick = Tick::now(PERIOD);
+    let (job, number) = (client.once("report", tick), tick.number());
     match job.run(|lease| async move { lease.token() }).await? {
-        OnceOutcome::Ran(token) => println!("reported with token {token}"),
-        OnceOutcome::AlreadyRan(run) => println!("process {:?} has reported", run.pid),
-        _ => println!("the job is busy"),
+        OnceOutcome::Ran(token) => println!("tick {number}: reported with token {token}"),
+        OnceOutcome::AlreadyRan(run) => {
+            println!("tick {number}: process {:?} has reported", run.pid)
+        }
+        _ => println!("tick {number}: busy"),
     }
     Ok(())
 }

@@ -1,4 +1,8 @@
 //! Sells a coupon under a lock; the first example of the README.
+//!
+//! ```sh
+//! cargo run -p examples --bin quick-start
+//! ```
 
 use leasehold::{Client, Error};
 

@@ -1,80 +1,12 @@
-//! The README's first example runs as printed, and no output contains secrets.
+//! No output contains secrets.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use leasehold::{Client, Error};
-use testkit::{Fault, Flavor, Proxy, Setup};
+use testkit::{Fault, Proxy};
 
 use crate::support::log::{log, log_line, start_log};
 use crate::support::{PASSWORD, SHORT, builder_at, eventually, key, name, run, server, url_at};
-
-const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
-
-const EXAMPLE: &str = include_str!(concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../leasehold/examples/coupon.rs"
-));
-
-#[test]
-fn readme_example_is_the_short_coupon_program() {
-    let block = README.split("```rust").nth(1).expect("a Rust example");
-    let block = block
-        .split_once('\n')
-        .expect("lines")
-        .1
-        .split("```")
-        .next()
-        .expect("an end");
-    let program: Vec<_> = EXAMPLE
-        .lines()
-        .filter(|line| !line.starts_with("//!"))
-        .collect();
-    assert_eq!(block.trim(), program.join("\n").trim());
-    assert!(
-        block.trim().lines().count() < 15,
-        "{} lines",
-        block.trim().lines().count()
-    );
-}
-
-#[test]
-fn readme_example_runs_against_local_server() {
-    run(async {
-        // A server that already listens on the default port will do.
-        let ours = TcpListener::bind("127.0.0.1:6379").is_ok();
-        let _server = ours.then(|| Setup::default().port(6379).start(&Flavor::one()));
-        let output = example("coupon").output().expect("the example runs");
-        assert!(output.status.success(), "{output:?}");
-        assert!(
-            String::from_utf8_lossy(&output.stdout).contains("token"),
-            "{output:?}"
-        );
-    });
-}
-
-/// Returns the command of an example, which may already be built.
-fn example(name: &str) -> std::process::Command {
-    let program = std::env::current_exe().expect("this program");
-    let built = program
-        .ancestors()
-        .nth(2)
-        .expect("a folder")
-        .join("examples");
-    if built.join(name).exists() {
-        return std::process::Command::new(built.join(name));
-    }
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo.args([
-        "run",
-        "--quiet",
-        "--package",
-        "leasehold",
-        "--example",
-        name,
-    ]);
-    cargo
-}
 
 #[test]
 fn passwords_and_owners_are_never_shown() {

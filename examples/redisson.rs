@@ -1,0 +1,43 @@
+//! A lock that Java services acquire with Redisson, as
+//! `redisson.getLock("invoice:42")`.
+//!
+//! The Java side is `interop/redisson/src/main/java/leasehold/Invoice.java`.
+//! Run both, in two terminals, and press Enter to release the lock:
+//!
+//! ```sh
+//! interop/redisson/build
+//! cargo run -p examples --bin redisson
+//! java=interop/redisson/target/4
+//! java -cp "$java/classes:$java/lib/*" leasehold.Invoice
+//! ```
+
+use std::error::Error;
+use std::time::Duration;
+
+use leasehold::ReleaseOutcome;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let client = examples::connect().await?;
+    let invoice = client.redisson().lock("invoice:42");
+
+    if let Some(holder) = invoice.holder().await? {
+        println!("waiting for {holder}");
+    }
+    let guard = invoice.lock().await?;
+    println!("acquired");
+    BufReader::new(tokio::io::stdin())
+        .lines()
+        .next_line()
+        .await?;
+    match guard.release().await? {
+        ReleaseOutcome::Released => println!("released"),
+        outcome => println!("not held until the release: {outcome:?}"),
+    }
+
+    client.shutdown(Duration::from_secs(5)).await;
+    Ok(())
+}
