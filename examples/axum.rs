@@ -84,7 +84,8 @@ async fn charge_card(id: u64, token: Token) -> String {
 async fn report(State(client): State<Client>) -> Response {
     let report = client.mutex("report").try_lock();
     let Some(guard) = report.await.map_err(|error| failure(&error))? else {
-        return Err((StatusCode::CONFLICT, "the report is in work\n".to_owned()));
+        let reason = "another request writes the report\n";
+        return Err((StatusCode::CONFLICT, reason.to_owned()));
     };
     println!("the report is written");
     match guard.release().await {

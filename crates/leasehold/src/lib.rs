@@ -57,6 +57,9 @@
 //! # drop(sold); Ok(()) }
 //! ```
 //!
+//! The folder `examples` of the repository has complete programs, such as a web
+//! service that releases its locks on SIGTERM.
+//!
 //! # Which lock
 //!
 //! | You need | Use |
