@@ -42,7 +42,7 @@ fn quorum_lock_survives_the_loss_of_a_server() {
 
 #[test]
 fn java_and_rust_exclude_each_other() {
-    for language in ["java", "rust"] {
+    for language in ["java", "rust,ignore"] {
         let path = match language {
             "java" => "interop/redisson/src/main/java/leasehold/Invoice.java",
             _ => "examples/redisson.rs",
