@@ -111,6 +111,8 @@
 //!   the keys and replies.
 //! - `backend`: connections, subscriptions, topology and reconnection.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 pub mod blocking;
 mod client;
@@ -149,13 +151,3 @@ pub use locks::{
 pub use options::Replicas;
 pub use owner::Token;
 pub use ticket::Ticket;
-
-/// Compiles the examples of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
-
-/// Compiles the examples of the interoperability guide.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/interop.md")]
-struct Interop;
