@@ -1,5 +1,6 @@
 //! Fencing tokens that the resource enforces.
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
 mod fence;

@@ -114,6 +114,8 @@
 //!   the keys and replies.
 //! - `backend`: connections, subscriptions, topology and reconnection.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 pub mod blocking;
 mod client;

@@ -1,8 +1,11 @@
 //! A wall clock of a running server that a test can set.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+use leasehold_testkit::ServerBuilder;
 
 /// Returns the library that is preloaded into the server, compiled once per
 /// test program.
@@ -22,22 +25,24 @@ fn shim() -> &'static Path {
     })
 }
 
-/// Makes `server` add the offset in the file at `offset` to its clock.
-pub(crate) fn attach(server: &mut Command, offset: &Path) {
-    if !offset.exists() {
-        set(offset, 0);
-    }
-    server.env("LD_PRELOAD", shim()).env("CLOCK_OFFSET", offset);
+/// The file with the offset, in the folder of the server.
+const OFFSET: &str = "clock";
+
+/// Makes a server add the offset in a file to its clock.
+pub(crate) fn attach(server: ServerBuilder) -> ServerBuilder {
+    server
+        .file(OFFSET, 0_i64.to_ne_bytes())
+        .env("LD_PRELOAD", shim())
+        .env("CLOCK_OFFSET", OFFSET)
 }
 
-/// Sets the offset of the clock in microseconds.
-pub(crate) fn set(offset: &Path, micros: i64) {
+/// Sets the offset of the clock of the server in `folder`, in microseconds.
+pub(crate) fn set(folder: &Path, micros: i64) {
     // Overwrites in place: the server has the file mapped.
-    let file = std::fs::OpenOptions::new()
-        .create(true)
-        .truncate(false)
+    let mut file = std::fs::OpenOptions::new()
         .write(true)
-        .open(offset);
-    let mut file = file.expect("a file for the clock");
-    std::io::Write::write_all(&mut file, &micros.to_ne_bytes()).expect("a file for the clock");
+        .open(folder.join(OFFSET))
+        .expect("a server with a movable clock");
+    file.write_all(&micros.to_ne_bytes())
+        .expect("a file for the clock");
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::flavor::Flavor;
 use crate::resp::Reply;
-use crate::server::{Port, Server, Setup};
+use leasehold_testkit::Port;
+
+use crate::server::{Server, Setup};
 
 /// The node timeout: long enough that a stalled machine does not cause a
 /// failover.
@@ -36,13 +38,15 @@ impl Cluster {
     pub fn start(setup: &Setup, flavor: &Flavor, masters: usize, replicated: bool) -> Self {
         let timeout = SHORT_TIMEOUT_MS.to_string();
         let count = if replicated { masters * 2 } else { masters };
-        let buses: Vec<_> = (0..count).map(|_| Port::free()).collect();
+        let buses: Vec<_> = (0..count)
+            .map(|_| Port::reserve().expect("a free port"))
+            .collect();
         let servers: Vec<_> = buses
             .iter()
             .map(|bus| {
                 let setup = setup.clone().option("cluster-enabled", "yes");
                 let setup = setup.option("cluster-node-timeout", &timeout);
-                let setup = setup.option("cluster-port", &bus.number.to_string());
+                let setup = setup.option("cluster-port", &bus.number().to_string());
                 let setup = setup.option("cluster-replica-validity-factor", "0");
                 // Otherwise the death of one master stops all of them until it
                 // is replaced.

@@ -9,9 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold_testkit::Port;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::server::{Port, forget_pid, record_pid};
+use crate::server::{forget_pid, record_pid};
 
 /// The user and group that root runs a database as, without any permission.
 const NOBODY: u32 = 65534;
@@ -59,10 +60,10 @@ impl Database {
         let name = format!("leasehold-db-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         create_folder(&folder);
-        let port = Port::free();
+        let port = Port::reserve().expect("a free port");
         kind.initialize(&programs, &folder);
         let log = std::fs::File::create(folder.join("log")).expect("a log");
-        let mut command = kind.command(&programs, &folder, port.number);
+        let mut command = kind.command(&programs, &folder, port.number());
         let child = unprivileged(command.args(options))
             .current_dir(&folder)
             .stdin(Stdio::null())
@@ -88,7 +89,7 @@ impl Database {
     /// Returns the URL of an empty database.
     #[must_use]
     pub fn url(&self) -> String {
-        let port = self.port.number;
+        let port = self.port.number();
         match self.kind {
             DatabaseKind::Postgres => format!("postgres://leasehold@127.0.0.1:{port}/postgres"),
             DatabaseKind::MariaDb => format!("mysql://leasehold@127.0.0.1:{port}/{SCHEMA}"),

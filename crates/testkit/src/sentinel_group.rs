@@ -5,11 +5,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use leasehold_testkit::Port;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavor::Flavor;
 use crate::resp::{Connection, Reply};
-use crate::server::{Port, Server, Setup, forget_pid, record_pid};
+use crate::server::{Server, Setup, forget_pid, record_pid};
 
 /// The name of the group.
 pub const GROUP: &str = "group";
@@ -100,7 +101,7 @@ impl SentinelGroup {
     pub fn sentinels(&self) -> String {
         let hosts = self.sentinels.iter();
         let hosts: Vec<_> = hosts
-            .map(|one| format!("127.0.0.1:{}", one.port.number))
+            .map(|one| format!("127.0.0.1:{}", one.port.number()))
             .collect();
         hosts.join(",")
     }
@@ -108,7 +109,7 @@ impl SentinelGroup {
     /// Returns `host:port` of the sentinel at `index`.
     #[must_use]
     pub fn sentinel(&self, index: usize) -> String {
-        format!("127.0.0.1:{}", self.sentinels[index].port.number)
+        format!("127.0.0.1:{}", self.sentinels[index].port.number())
     }
 
     /// Removes the group from a sentinel, as a restart without its
@@ -327,14 +328,14 @@ impl Sentinel {
         let name = format!("leasehold-sentinel-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a folder for the sentinel");
-        let port = Port::free();
+        let port = Port::reserve().expect("a free port");
         let settings = format!(
             "port {}\nbind 127.0.0.1\nrequirepass {SENTINEL_PASSWORD}\n\
              sentinel sentinel-pass {SENTINEL_PASSWORD}\n\
              sentinel monitor {GROUP} 127.0.0.1 {master} 2\n\
              sentinel down-after-milliseconds {GROUP} {DOWN_AFTER_MS}\n\
              sentinel failover-timeout {GROUP} 5000\n",
-            port.number
+            port.number()
         );
         std::fs::write(folder.join("sentinel.conf"), settings).expect("a file");
         let child = Command::new(&flavor.program)
@@ -359,7 +360,7 @@ impl Sentinel {
         if self.is_paused.load(Ordering::SeqCst) {
             return Reply::Error("the sentinel is paused".to_owned());
         }
-        let reply = Connection::open(self.port.number).and_then(|mut connection| {
+        let reply = Connection::open(self.port.number()).and_then(|mut connection| {
             connection.ask(&["AUTH", SENTINEL_PASSWORD])?;
             connection.ask(args)
         });

@@ -1,12 +1,8 @@
 //! A server process on a free local port, killed when the value is dropped.
 
-use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use leasehold_testkit::{Port, ServerBuilder};
 
 use crate::clock;
 use crate::flavor::Flavor;
@@ -16,10 +12,13 @@ use crate::tls::Tls;
 /// The names in the certificates of a local server.
 const LOCAL_NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
+/// The Unix socket of a server, in its folder.
+const SOCKET: &str = "server.sock";
+
 /// The configuration of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    options: Vec<String>,
+    options: Vec<(String, String)>,
     users: Vec<String>,
     tls: Option<Tls>,
     port: Option<u16>,
@@ -30,8 +29,7 @@ impl Setup {
     /// Sets an option of the configuration file.
     #[must_use]
     pub fn option(mut self, name: &str, value: &str) -> Self {
-        self.options.push(format!("--{name}"));
-        self.options.push(value.to_owned());
+        self.options.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -96,22 +94,43 @@ impl Setup {
     /// If the server is not up within a minute.
     #[must_use]
     pub fn start(self, flavor: &Flavor) -> Server {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let folder =
-            std::env::temp_dir().join(format!("leasehold-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder for the server");
-        let port = self.port.map_or_else(Port::free, Port::fixed);
-        let mut server = Server {
+        let tls_port = Port::reserve().expect("a free port");
+        let builder = self.builder(flavor, tls_port.number());
+        let server = builder.start().unwrap_or_else(|error| panic!("{error}"));
+        record_pid(server.pid().expect("just started"));
+        Server {
             flavor: flavor.clone(),
             setup: self,
-            folder,
-            port,
-            tls_port: Port::free(),
-            child: None,
-        };
-        server.launch();
-        server
+            server,
+            tls_port,
+        }
+    }
+
+    fn builder(&self, flavor: &Flavor, tls_port: u16) -> ServerBuilder {
+        let mut builder = leasehold_testkit::Server::builder()
+            .program(&flavor.program)
+            .option("unixsocket", SOCKET)
+            .option("enable-debug-command", "yes");
+        for (name, value) in &self.options {
+            builder = builder.option(name, value);
+        }
+        if let Some(port) = self.port {
+            builder = builder.port(port);
+        }
+        if !self.users.is_empty() {
+            // A file makes them available from the start.
+            let users = self.users.iter().map(|user| format!("user {user}\n"));
+            builder = builder
+                .file("users.acl", users.collect::<String>())
+                .option("aclfile", "users.acl");
+        }
+        if self.movable_clock {
+            builder = clock::attach(builder);
+        }
+        match &self.tls {
+            Some(tls) => tls.attach(builder, tls_port),
+            None => builder,
+        }
     }
 }
 
@@ -120,10 +139,8 @@ impl Setup {
 pub struct Server {
     flavor: Flavor,
     setup: Setup,
-    folder: PathBuf,
-    port: Port,
+    server: leasehold_testkit::Server,
     tls_port: Port,
-    child: Option<Child>,
 }
 
 impl Server {
@@ -142,13 +159,13 @@ impl Server {
     /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.port.number
+        self.server.port()
     }
 
     /// Returns the TLS port.
     #[must_use]
     pub fn tls_port(&self) -> u16 {
-        self.tls_port.number
+        self.tls_port.number()
     }
 
     /// Returns the certificate of the server's CA.
@@ -180,7 +197,7 @@ impl Server {
     /// Returns the path of the Unix socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.join("server.sock")
+        self.server.folder().join(SOCKET)
     }
 
     /// Returns the process ID.
@@ -190,13 +207,13 @@ impl Server {
     /// If the server is down.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("the server is down").id()
+        self.server.pid().expect("the server is down")
     }
 
     /// Returns whether the server is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        self.child.is_some()
+        self.server.pid().is_some()
     }
 
     /// Opens a connection with all permissions.
@@ -256,157 +273,45 @@ impl Server {
 
     /// Pauses the process with `SIGSTOP`.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        self.server.pause();
     }
 
     /// Resumes the process.
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
+        self.server.resume();
     }
 
     /// Sets the offset of the server's wall clock in seconds. A negative offset
     /// moves it back.
     pub fn set_clock(&self, seconds: i64) {
-        clock::set(&self.folder.join("clock"), seconds * 1_000_000);
+        clock::set(self.server.folder(), seconds * 1_000_000);
     }
 
     /// Kills the server.
     pub fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-            forget_pid(child.id());
+        let pid = self.server.pid();
+        self.server.kill();
+        if let Some(pid) = pid {
+            forget_pid(pid);
         }
     }
 
     /// Restarts the server on the same port, with the data it has on disk.
+    ///
+    /// # Panics
+    ///
+    /// If the server is not up within a minute.
     pub fn restart(&mut self) {
         self.kill();
-        self.launch();
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a process"), signal).expect("a signal");
-    }
-
-    fn launch(&mut self) {
-        let child = self.command().spawn().expect("the server's program");
-        record_pid(child.id());
-        self.child = Some(child);
-        if !self.is_up() {
-            let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-            panic!("{} does not start: {log}", self.flavor.name);
-        }
-    }
-
-    fn command(&self) -> Command {
-        let log = std::fs::File::create(self.folder.join("log")).expect("a log");
-        let mut command = Command::new(&self.flavor.program);
-        command
-            .current_dir(&self.folder)
-            .args(["--port", &self.port().to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--unixsocket", "server.sock"])
-            .args(["--enable-debug-command", "yes"])
-            .args(&self.setup.options)
-            .stdin(Stdio::null())
-            .stderr(log.try_clone().expect("a log"))
-            .stdout(log);
-        if !self.setup.users.is_empty() {
-            // A file makes them available from the start.
-            let users: String = self
-                .setup
-                .users
-                .iter()
-                .map(|user| format!("user {user}\n"))
-                .collect();
-            std::fs::write(self.folder.join("users.acl"), users).expect("a file");
-            command.args(["--aclfile", "users.acl"]);
-        }
-        if self.setup.movable_clock {
-            clock::attach(&mut command, &self.folder.join("clock"));
-        }
-        if let Some(tls) = &self.setup.tls {
-            for (file, content) in [
-                ("ca.pem", &tls.ca_certificate),
-                ("cert.pem", &tls.certificate),
-                ("key.pem", &tls.key),
-            ] {
-                std::fs::write(self.folder.join(file), content).expect("a file");
-            }
-            let required = if tls.client.is_some() { "yes" } else { "no" };
-            command
-                .args(["--tls-port", &self.tls_port().to_string()])
-                .args([
-                    "--tls-ca-cert-file",
-                    "ca.pem",
-                    "--tls-auth-clients",
-                    required,
-                ])
-                .args(["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem"]);
-        }
-        command
-    }
-
-    /// Waits until the server replies. Returns false if the process has exited.
-    fn is_up(&mut self) -> bool {
-        let port = self.port();
-        let end = Instant::now() + Duration::from_secs(60);
-        while Instant::now() < end {
-            let child = self.child.as_mut().expect("just started");
-            if child.try_wait().is_ok_and(|status| status.is_some()) {
-                return false;
-            }
-            let own = format!("process_id:{}\r\n", child.id());
-            let reply = Connection::open(port).and_then(|mut it| it.ask(&["INFO"]));
-            // Another process may use the same port, and a server that is
-            // loading its data rejects other commands.
-            let is_ready = |info: &str| info.contains(&own) && info.contains("\nloading:0");
-            if matches!(reply, Ok(Reply::Text(info)) if is_ready(&info)) {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        false
+        let restarted = self.server.restart();
+        restarted.unwrap_or_else(|error| panic!("{error}"));
+        record_pid(self.pid());
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// A TCP port that is reserved for one server until the value is dropped.
-///
-/// The UDP port with the same number is bound as a marker, so no other test
-/// program uses the port even while the server is down.
-#[derive(Debug)]
-pub(crate) struct Port {
-    pub(crate) number: u16,
-    _marker: Option<UdpSocket>,
-}
-
-impl Port {
-    /// Reserves a free port below the range for outgoing connections.
-    pub(crate) fn free() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let start = std::process::id() * 61;
-        loop {
-            let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-            let number = u16::try_from(20_000 + number % 12_000).expect("below 32,000");
-            let marker = UdpSocket::bind(("127.0.0.1", number)).ok();
-            if marker.is_some() && TcpListener::bind(("127.0.0.1", number)).is_ok() {
-                let _marker = marker;
-                return Self { number, _marker };
-            }
-        }
-    }
-
-    fn fixed(number: u16) -> Self {
-        let _marker = None;
-        Self { number, _marker }
     }
 }
 

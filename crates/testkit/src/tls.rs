@@ -1,5 +1,7 @@
 //! Certificates for one server and its clients, issued by a new CA.
 
+use leasehold_testkit::ServerBuilder;
+
 /// The TLS material of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
@@ -38,5 +40,19 @@ impl Tls {
             key,
             client: mutual.then(signed),
         }
+    }
+
+    /// Enables TLS of a server on `port`.
+    pub(crate) fn attach(&self, server: ServerBuilder, port: u16) -> ServerBuilder {
+        let required = if self.client.is_some() { "yes" } else { "no" };
+        server
+            .file("ca.pem", self.ca_certificate.as_str())
+            .file("cert.pem", self.certificate.as_str())
+            .file("key.pem", self.key.as_str())
+            .option("tls-port", port.to_string())
+            .option("tls-ca-cert-file", "ca.pem")
+            .option("tls-cert-file", "cert.pem")
+            .option("tls-key-file", "key.pem")
+            .option("tls-auth-clients", required)
     }
 }
