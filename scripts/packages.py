@@ -2,8 +2,7 @@
 """Checks the crates as users download them.
 
 Every published crate has complete metadata, contains only what its users need,
-and compiles from its package. Uploads nothing. Words are passed on to
-`cargo publish --dry-run`, such as --allow-dirty. Without a network, it only
+and compiles from its package. Uploads nothing. Without a network, it only
 builds the packages.
 """
 

@@ -85,9 +85,10 @@ async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<LockInfo>, 
 }
 
 fn report_free(args: &NameArgs) -> Result<u8, CliError> {
-    match args.output.json {
-        true => print("null\n")?,
-        false => message(format!("`{}` is not held", args.name)),
+    if args.output.json {
+        print("null\n")?;
+    } else {
+        message(format!("`{}` is not held", args.name));
     }
     Ok(exit::NO)
 }

@@ -1,9 +1,9 @@
 //! `leasehold leader`: the leader of an election, and its changes.
 
-use leasehold::{ElectionEvent, Term};
+use leasehold::{Election, ElectionEvent, Term};
 
 use crate::args::{LeaderArgs, ServerArgs};
-use crate::output::{CliError, print, printable};
+use crate::output::{CliError, print, printable, reader_closed};
 use crate::settings::Settings;
 use crate::{duration, exit, json};
 
@@ -16,13 +16,24 @@ pub(crate) async fn leader(server: &ServerArgs, args: &LeaderArgs) -> Result<u8,
         print(&line(term.as_ref(), args.output.json))?;
         return Ok(if term.is_some() { exit::OK } else { exit::NO });
     }
+    tokio::select! {
+        outcome = follow(&election, args.output.json) => outcome,
+        // The next change may be hours away.
+        () = reader_closed() => Ok(exit::OK),
+    }
+}
+
+/// Prints every change of the leader while the output has a reader.
+async fn follow(election: &Election, as_json: bool) -> Result<u8, CliError> {
     let mut changes = election.changes();
     loop {
         let term = match changes.next().await? {
             ElectionEvent::Elected(term) => Some(term),
             _ => None,
         };
-        print(&line(term.as_ref(), args.output.json))?;
+        if !print(&line(term.as_ref(), as_json))? {
+            return Ok(exit::OK);
+        }
     }
 }
 

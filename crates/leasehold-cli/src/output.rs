@@ -7,8 +7,12 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use leasehold::{Error, Holder};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::oneshot;
 
 use crate::{duration, exit};
 
@@ -40,11 +44,26 @@ pub(crate) fn revoked(name: &str, holder: &Holder) -> String {
     }
 }
 
-/// Writes to standard output.
-pub(crate) fn print(text: &str) -> Result<(), CliError> {
+/// Writes to standard output, and returns whether more can be written.
+pub(crate) fn print(text: &str) -> Result<bool, CliError> {
     let mut out = io::stdout().lock();
     let outcome = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    reader_remains(outcome).map(drop)
+    reader_remains(outcome)
+}
+
+/// Waits until the reader of standard output closes the pipe. Never resolves
+/// if standard output is a file.
+pub(crate) async fn reader_closed() {
+    let (sender, closed) = oneshot::channel();
+    // The thread ends with the process.
+    std::thread::spawn(move || {
+        let stdout = io::stdout();
+        // Errors of a descriptor are reported without being requested.
+        let mut descriptors = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        while poll(&mut descriptors, PollTimeout::NONE) == Err(Errno::EINTR) {}
+        let _ = sender.send(());
+    });
+    let _ = closed.await;
 }
 
 /// Returns whether more output can be written after `outcome`.

@@ -1,11 +1,12 @@
 //! Output with hostile text, to a closed pipe, and to a full disk.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use testkit::{Flavor, Server};
 
-use crate::harness::{Cmd, Harness};
+use crate::harness::{Cmd, Harness, eventually};
 
 /// A forged message, a sequence that clears the screen, and a character that
 /// reverses text.
@@ -126,6 +127,20 @@ fn closed_stdout_is_not_an_error() {
     }
     harness.stop_scripts();
     holder.wait().expect_code(0);
+}
+
+#[test]
+fn follower_ends_when_its_reader_closes() {
+    let harness = Harness::new();
+    let mut follower = harness.leasehold("leader --follow job").start();
+    let mut reader = BufReader::new(follower.take_stdout());
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(line, "no leader\n");
+    // No change follows, so nothing is written to the closed pipe.
+    drop(reader);
+    eventually("the follower exits", || follower.has_exited());
+    follower.wait().expect_code(0).expect_no_stderr();
 }
 
 #[test]

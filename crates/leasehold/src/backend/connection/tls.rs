@@ -128,7 +128,11 @@ mod with_rustls {
                 let found = rustls_native_certs::load_native_certs();
                 let (added, _) = roots.add_parsable_certificates(found.certs);
                 if added == 0 {
-                    return Err("no root certificates found on this system".into());
+                    return Err(
+                        "no root certificates found on this system: install ca-certificates, \
+                         set SSL_CERT_FILE, or configure a root certificate"
+                            .into(),
+                    );
                 }
             }
         }
