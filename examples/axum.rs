@@ -22,7 +22,7 @@ use leasehold::{Client, ReleaseOutcome, ShutdownOutcome, Token};
 use tokio::net::TcpListener;
 
 /// How long a request waits for a lock.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the exit waits for releases. Together with the longest request, it
 /// must be shorter than the time after which the platform kills the process.
@@ -68,13 +68,17 @@ async fn main() -> Result<(), BoxError> {
 async fn pay(State(client): State<Client>, Path(id): Path<u64>) -> Response {
     let order = client.mutex(&format!("order:{id}"));
     // If the caller disconnects, axum drops the handler and with it the work.
-    // The lock is then released in the background.
+    // The lock is then released in the background, and the next request
+    // charges again: see `charge_card`.
     let paying = order.lock().timeout(TIMEOUT);
     let paid = paying.run(|lease| charge_card(id, lease.token()));
     paid.await.map_err(|error| failure(&error))
 }
 
-/// Stands for a call to a payment service.
+/// Stands for a call to a payment service, which may end half-way.
+///
+/// The lock does not make it happen once. The payment service does, if the
+/// number of the order is the idempotency key of the call.
 async fn charge_card(id: u64, token: Token) -> String {
     println!("order {id} is paid with token {token}");
     format!("order {id} is paid\n")

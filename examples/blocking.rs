@@ -4,6 +4,8 @@
 //! cargo run -p examples --bin blocking
 //! ```
 
+use std::panic::resume_unwind;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use leasehold::blocking::{Client, LostSignal};
@@ -28,7 +30,8 @@ fn main() -> Result<(), Error> {
             scope.spawn(move || import_part(&lost))
         };
         let parts: Vec<_> = (0..PARTS).map(start).collect();
-        let join = |part: std::thread::ScopedJoinHandle<_>| part.join().unwrap_or(0);
+        let join =
+            |part: ScopedJoinHandle<_>| part.join().unwrap_or_else(|panic| resume_unwind(panic));
         parts.into_iter().map(join).sum::<usize>()
     });
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Mutex, RwLock, Shared};
+use leasehold::{Client, Guard, Lease, Mutex, RwLock, Shared};
 use tokio::fs;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -61,7 +61,7 @@ impl Cache {
             // writer, because two of them would deadlock.
             let _ = guard.release().await?;
             let writer = self.files.write().await?;
-            self.write(wanted).await?;
+            self.write(&writer, wanted).await?;
             let guard = writer.downgrade().await?;
             let _ = refresh.release().await?;
             return Ok(Snapshot {
@@ -91,8 +91,11 @@ impl Cache {
         Ok(oldest)
     }
 
-    async fn write(&self, version: u64) -> Result<(), BoxError> {
+    /// Writes both files. Stops if the lease is lost, since another instance
+    /// may write them then. [`version`](Self::version) notices the difference.
+    async fn write(&self, lease: &Lease, version: u64) -> Result<(), BoxError> {
         for name in ["prices", "stock"] {
+            lease.check()?;
             fs::write(self.folder.join(name), version.to_string()).await?;
         }
         Ok(())

@@ -5,8 +5,8 @@ Reports relative links, anchors, pictures and link names that do not resolve,
 absolute links into this repository that name no file, links to hosts that are
 not listed here, pages that are not in SUMMARY.md, and pages with examples that
 are not compiled. Also checks links of source code into this repository. Run
-`mdbook build` first. Needs no network. Exits with 1 if a
-link is broken.
+`mdbook build` and `cargo doc` first. Needs no network. Exits with 1 if a link is
+broken.
 """
 
 import html.parser
@@ -15,10 +15,11 @@ import re
 import sys
 import urllib.parse
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from gate_tests import ROOT, TARGET
+
 DOCS = ROOT / "docs"
 BOOK = ROOT / "target" / "book"
-RUSTDOC = ROOT / "target" / "doc"
+RUSTDOC = TARGET / "doc"
 COMPILED = ROOT / "crates" / "leasehold-tests" / "src" / "lib.rs"
 
 # Folders that hold no document of this project.

@@ -17,7 +17,7 @@ from gate_tests import ROOT, TARGET
 # The published crates, and the files that they contain besides COMMON.
 PUBLISHED = {
     "leasehold": r"src/guarantees\.md|lua/.*\.(lua|md)",
-    "leasehold-cli": "",
+    "leasehold-cli": r"build\.rs",
     "leasehold-fence": r"src/fenced\.lua",
     "leasehold-metrics": "",
     "leasehold-testkit": "",

@@ -226,8 +226,10 @@ async fn permissions(client: &Client) -> Finding {
             CHECK,
             "all kinds of locks can be acquired, renewed and released",
         ),
-        Err(error) => Finding::new(CHECK, Verdict::Bad, chain(&error))
-            .advice("docs/servers.md lists the required ACL rules"),
+        Err(error) => Finding::new(CHECK, Verdict::Bad, chain(&error)).advice(
+            "required ACL rules: \
+             https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions",
+        ),
     }
 }
 

@@ -23,7 +23,7 @@ const MAX_STARTS: usize = 5;
 /// let server = Server::builder()
 ///     .option("maxmemory", "10mb")
 ///     .option("aclfile", "users.acl")
-///     .file("users.acl", "user default on nopass ~lock:* +@all\n")
+///     .file("users.acl", "user default on nopass ~* &* +@all -wait\n")
 ///     .start()?;
 /// # drop(server); Ok::<(), leasehold_testkit::StartError>(())
 /// ```

@@ -13,12 +13,14 @@ pub enum StartError {
     NotInstalled,
     /// The program that the test or `LEASEHOLD_TESTKIT_SERVER` names does not
     /// exist.
+    #[non_exhaustive]
     NoProgram {
         /// The path of the program.
         program: PathBuf,
     },
     /// The server exited before it was ready, for example because of an
     /// unknown option.
+    #[non_exhaustive]
     Exited {
         /// The path of the program.
         program: PathBuf,
@@ -26,15 +28,17 @@ pub enum StartError {
         log: String,
     },
     /// The server was not ready in time.
+    #[non_exhaustive]
     Timeout {
         /// The path of the program.
         program: PathBuf,
-        /// The time that it had.
+        /// The limit of the wait.
         limit: Duration,
         /// The log of the server.
         log: String,
     },
     /// A call of the operating system failed.
+    #[non_exhaustive]
     Io {
         /// The step that failed.
         step: &'static str,

@@ -63,6 +63,7 @@ impl Drop for Process {
 /// Signals to the process.
 #[cfg(unix)]
 mod signals {
+    use std::io::{Error, ErrorKind, Result};
     use std::time::{Duration, Instant};
 
     use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -70,25 +71,27 @@ mod signals {
     use super::Process;
 
     /// How long `pause` waits until the process has stopped.
-    const STOP_LIMIT: Duration = Duration::from_secs(1);
+    const STOP_LIMIT: Duration = Duration::from_secs(60);
 
     impl Process {
         /// Stops the process, and returns when it no longer runs.
-        pub(crate) fn pause(&self) -> std::io::Result<()> {
+        pub(crate) fn pause(&self) -> Result<()> {
             kill_process(self.pid(), Signal::STOP)?;
             // The state is left for the next call, which may find the process
             // stopped already.
             let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let end = Instant::now() + STOP_LIMIT;
-            while matches!(waitid(WaitId::Pid(self.pid()), options), Ok(None))
-                && Instant::now() < end
-            {
+            while waitid(WaitId::Pid(self.pid()), options)?.is_none() {
+                if Instant::now() > end {
+                    let text = format!("the server did not stop within {STOP_LIMIT:?}");
+                    return Err(Error::new(ErrorKind::TimedOut, text));
+                }
                 std::thread::sleep(Duration::from_millis(1));
             }
             Ok(())
         }
 
-        pub(crate) fn resume(&self) -> std::io::Result<()> {
+        pub(crate) fn resume(&self) -> Result<()> {
             Ok(kill_process(self.pid(), Signal::CONT)?)
         }
 

@@ -76,6 +76,8 @@ impl Server {
     }
 
     /// Returns the URL of the server, such as `redis://127.0.0.1:20417`.
+    ///
+    /// It has no credentials, also if an option sets a password.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
@@ -137,7 +139,7 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// If the server was killed.
+    /// If the server was killed, or does not stop within a minute.
     #[cfg(unix)]
     pub fn pause(&self) {
         self.running().pause().expect("a signal to the server");

@@ -61,10 +61,17 @@ fn paused_server_can_be_killed() {
     assert_eq!(ask(&server, "PING", AMPLE).unwrap(), "+PONG");
 }
 
+/// Connects with limits that a stall of the machine does not reach.
+async fn connect(server: &Server) -> Client {
+    let builder = Client::builder(&server.url()).connect_timeout(AMPLE);
+    let limit = Duration::from_secs(10);
+    builder.request_timeout(limit).connect().await.unwrap()
+}
+
 #[tokio::test]
 async fn paused_server_loses_the_lock() {
     let server = Server::start().unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = connect(&server).await;
     let lock = client.mutex("job");
     let guard = lock.lock().lease(Duration::from_secs(2)).await.unwrap();
     server.pause();
@@ -77,10 +84,10 @@ async fn paused_server_loses_the_lock() {
 #[tokio::test]
 async fn restarted_server_has_lost_the_lock() {
     let mut server = Server::start().unwrap();
-    let client = Client::connect(&server.url()).await.unwrap();
+    let client = connect(&server).await;
     let guard = client.mutex("job").lock().await.unwrap();
     server.restart().unwrap();
-    let other = Client::connect(&server.url()).await.unwrap();
+    let other = connect(&server).await;
     let second = other.mutex("job").try_lock().await.unwrap();
     assert!(second.is_some(), "the lock survived");
     drop(guard);
