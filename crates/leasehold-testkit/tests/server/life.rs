@@ -87,7 +87,7 @@ fn killed_test_process_leaves_no_paused_server() {
 fn missing_program_is_named() {
     let program = PathBuf::from("/no/such/redis-server");
     let error = Server::builder().program(&program).start().unwrap_err();
-    assert!(matches!(&error, StartError::NoProgram { program: it } if *it == program));
+    assert!(matches!(&error, StartError::NoProgram { program: it, .. } if *it == program));
     assert!(
         error.to_string().contains("/no/such/redis-server"),
         "{error}"
