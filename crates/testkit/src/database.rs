@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::Port;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::server::{forget_pid, record_pid};
+use crate::pid_file::{forget_pid, record_pid};
 
 /// The user and group that root runs a database as, without any permission.
 const NOBODY: u32 = 65534;

@@ -10,6 +10,7 @@ pub mod cluster;
 mod database;
 mod flavor;
 mod peers;
+mod pid_file;
 pub mod proxy;
 mod random;
 pub mod redisson;

@@ -9,8 +9,9 @@ use leasehold_testkit::Port;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavor::Flavor;
+use crate::pid_file::{forget_pid, record_pid};
 use crate::resp::{Connection, Reply};
-use crate::server::{Server, Setup, forget_pid, record_pid};
+use crate::server::{Server, Setup};
 
 /// The name of the group.
 pub const GROUP: &str = "group";

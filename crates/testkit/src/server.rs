@@ -1,6 +1,6 @@
 //! A server process on a free local port, killed when the value is dropped.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use leasehold_testkit::{Port, ServerBuilder};
 
@@ -97,7 +97,6 @@ impl Setup {
         let tls_port = Port::reserve().expect("a free port");
         let builder = self.builder(flavor, tls_port.number());
         let server = builder.start().unwrap_or_else(|error| panic!("{error}"));
-        record_pid(server.pid().expect("just started"));
         Server {
             flavor: flavor.clone(),
             setup: self,
@@ -289,11 +288,7 @@ impl Server {
 
     /// Kills the server.
     pub fn kill(&mut self) {
-        let pid = self.server.pid();
         self.server.kill();
-        if let Some(pid) = pid {
-            forget_pid(pid);
-        }
     }
 
     /// Restarts the server on the same port, with the data it has on disk.
@@ -302,29 +297,7 @@ impl Server {
     ///
     /// If the server is not up within a minute.
     pub fn restart(&mut self) {
-        self.kill();
         let restarted = self.server.restart();
         restarted.unwrap_or_else(|error| panic!("{error}"));
-        record_pid(self.pid());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Creates a file named after the PID in the folder `LEASEHOLD_PIDS`. It allows
-/// cleaning up after a killed test run.
-pub(crate) fn record_pid(pid: u32) {
-    if let Some(folder) = std::env::var_os("LEASEHOLD_PIDS") {
-        let _ = std::fs::write(Path::new(&folder).join(pid.to_string()), "");
-    }
-}
-
-pub(crate) fn forget_pid(pid: u32) {
-    if let Some(folder) = std::env::var_os("LEASEHOLD_PIDS") {
-        let _ = std::fs::remove_file(Path::new(&folder).join(pid.to_string()));
     }
 }
