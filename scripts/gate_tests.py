@@ -2,16 +2,20 @@
 """Runs the gate's tests and a minute of fault injection.
 
 Runs several programs at a time, and prints the slowest tests. Builds what is
-missing. Exits with 1 if a test fails or a program does not exit.
+missing. Exits with 1 if a test fails, a program does not exit, or a process is
+left behind.
 LEASEHOLD_SERVERS names the servers, LEASEHOLD_SCALE multiplies repetitions.
 `scripts/deep` runs the tests that measure time. `--features` prints the features
 that the gate builds the workspace with.
 """
 
+import contextlib
+import ctypes
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +34,12 @@ FEATURES = ",".join(f"leasehold-fence/{driver}" for driver in DRIVERS)
 
 # Longer than a program takes on a slow machine with stalls.
 LIMIT = 1800
+
+# The most characters of a panic or of a test's end to show.
+EXCERPT = 4000
+
+# How long processes may take to exit after the tests; only a defect reaches it.
+EXIT_LIMIT = 60
 
 TEST = re.compile(r"^test (\S+) \.\.\. (ok|FAILED)(?: <([\d.]+)s>)?", re.M)
 
@@ -67,8 +77,26 @@ class Program:
             self.failed.append(f"exited with {status}")
 
     def failures(self):
-        """Returns the part of the output that explains the failures."""
-        return self.output[max(self.output.find("\nfailures:\n"), 0) :][-20000:]
+        """Returns the output that explains the failures.
+
+        A test may print megabytes, and a panic's message may be as long. We show
+        the beginning of each panic and the end of each failed test.
+        """
+        heading = re.compile(r"^---- (\S+) stdout ----$", re.M)
+        before, *sections = heading.split(self.output)
+        if not sections:
+            return self.output[-EXCERPT:]
+        # The panics of threads that a test starts are not in its section.
+        shown = panics(before)
+        for name, text in zip(sections[::2], sections[1::2]):
+            text = text.split("\nfailures:\n")[0]
+            shown += f"---- {name}\n{panics(text)}\n[...]{text[-EXCERPT:]}\n"
+        return shown
+
+
+def panics(text):
+    """Returns the beginning of each panic in `text`."""
+    return "\n".join(text[at.start() :][:EXCERPT] for at in re.finditer(r"^thread .* panicked at ", text, re.M))
 
 
 class FaultInjection(Program):
@@ -133,6 +161,43 @@ def main():
     if sys.argv[1:] == ["--features"]:
         print(FEATURES)
         return
+    # Orphans of the tests become our children, and we reap them as `init` does.
+    subreaper = 36
+    ctypes.CDLL(None).prctl(subreaper, 1)
+    tests = os.fork()
+    if tests == 0:
+        run_tests()
+    try:
+        while (ended := os.wait())[0] != tests:
+            pass
+        status = os.waitstatus_to_exitcode(ended[1])
+        deadline = time.monotonic() + EXIT_LIMIT
+        while (left := children()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for process, command in left.items():
+            print(f"left behind: {process} {command}", flush=True)
+        sys.exit(1 if status or left else 0)
+    finally:
+        while left := children():
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.1)
+
+
+def children():
+    """Reaps the children that have exited, and returns the others with their commands."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    listed = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    ).stdout.splitlines()
+    processes = (line.split(maxsplit=1) for line in listed)
+    return {int(process): command for process, command in processes if not command.startswith("ps -o ")}
+
+
+def run_tests():
     programs = list(gate_programs())
     run_all(programs)
     print("\nThe slowest tests:")

@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::Port;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::pid_file::{forget_pid, record_pid};
-
 /// The user and group that root runs a database as, without any permission.
 const NOBODY: u32 = 65534;
 
@@ -71,7 +69,6 @@ impl Database {
             .stderr(log)
             .spawn()
             .expect("the database's program");
-        record_pid(child.id());
         let mut database = Self {
             kind,
             folder,
@@ -135,7 +132,6 @@ impl Drop for Database {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
-        forget_pid(self.child.id());
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

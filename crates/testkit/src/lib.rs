@@ -10,7 +10,6 @@ pub mod cluster;
 mod database;
 mod flavor;
 mod peers;
-mod pid_file;
 pub mod proxy;
 mod random;
 pub mod redisson;

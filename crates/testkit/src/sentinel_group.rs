@@ -9,7 +9,6 @@ use leasehold_testkit::Port;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavor::Flavor;
-use crate::pid_file::{forget_pid, record_pid};
 use crate::resp::{Connection, Reply};
 use crate::server::{Server, Setup};
 
@@ -347,7 +346,6 @@ impl Sentinel {
             .stderr(Stdio::null())
             .spawn()
             .expect("the sentinel's program");
-        record_pid(child.id());
         Self {
             child,
             port,
@@ -395,7 +393,6 @@ impl Sentinel {
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        forget_pid(self.child.id());
     }
 }
 

@@ -16,8 +16,10 @@ pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 /// The limit for an event that must happen. Only a defect reaches it.
 pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A script that runs until [`Harness::stop_scripts`].
-pub(crate) const UNTIL_STOPPED: &str = "until [ -e stop ]; do sleep 0.05; done";
+/// A script that runs until [`Harness::stop_scripts`], or until its folder is
+/// deleted: a test that kills the CLI leaves the script to itself.
+pub(crate) const UNTIL_STOPPED: &str =
+    r#"until [ -e stop ] || ! [ -e "$PWD" ]; do sleep 0.05; done"#;
 
 pub(crate) struct Harness {
     pub(crate) server: Server,
