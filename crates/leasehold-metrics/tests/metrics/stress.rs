@@ -46,7 +46,7 @@ async fn acquire_and_cancel(client: &Client) {
     let guard = mutex.lock().await.unwrap();
     let waiting = tokio::time::timeout(Duration::from_millis(1), mutex.lock().into_future());
     assert!(waiting.await.is_err(), "a held lock was acquired");
-    guard.release().await.unwrap();
+    let _ = guard.release().await.unwrap();
 }
 
 /// Revokes locks until dropped.
