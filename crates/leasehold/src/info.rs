@@ -86,6 +86,12 @@ pub struct Term {
 pub struct Run {
     /// The [number](crate::Tick::number) of the tick.
     pub tick: u64,
+    /// The period of which the tick is one.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "period_ms", serialize_with = "period")
+    )]
+    pub period: Duration,
     /// The host name of the runner's machine.
     pub host: Option<String>,
     /// The process id on that machine.
@@ -96,6 +102,12 @@ pub struct Run {
         serde(rename = "since_ms", serialize_with = "unix_millis")
     )]
     pub since: Option<SystemTime>,
+    /// When the next tick begins. From then on the job may run again.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "next_ms", serialize_with = "unix_millis")
+    )]
+    pub next: Option<SystemTime>,
     /// The runner's [`note`](crate::Once::note).
     pub note: Option<String>,
     /// How the run ended. `None` while it runs, and if the runner crashed.
@@ -286,6 +298,14 @@ where
 }
 
 /// Serializes a time as milliseconds since 1970.
+#[cfg(feature = "serde")]
+fn period<S>(period: &Duration, serializer: S) -> Result<S::Ok, S::Error>
+where
+    S: serde::Serializer,
+{
+    millis(&Some(*period), serializer)
+}
+
 #[cfg(feature = "serde")]
 fn unix_millis<S>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error>
 where

@@ -1,29 +1,60 @@
 -- once/claim
 --
 -- Claims a tick for a run of a job, unless a run of this tick or of a later one
--- is recorded. A run can repeat its claim.
+-- is recorded. A run can repeat its claim. Ticks are compared by their start,
+-- because the job's period can change between two runs.
 --
--- KEYS[1]  job     hash; see lua/README.md
--- ARGV[1]  tick    number; the tick
--- ARGV[2]  token   string; the fencing token of the run, which identifies it
--- ARGV[3]  runner  string; the runner
--- ARGV[4]  life    number; how long the run is recorded, in milliseconds
+-- KEYS[1]  job      hash; see lua/README.md
+-- ARGV[1]  tick     integer from 0; the number of periods from 1970 to the tick
+-- ARGV[2]  period   integer from 1; the period, in milliseconds
+-- ARGV[3]  token    string; the fencing token of the run, which identifies it
+-- ARGV[4]  process  string; the runner: PID HOST NOTE
+-- ARGV[5]  life     integer from 1; how long to record the run, in milliseconds
 --
 -- Returns
 --   1  claimed, now or by an earlier call
 --   0  a run of this tick or of a later one is recorded
+--   n  below 0: the tick starts -n milliseconds from now, more than a period
+--   error LEASEHOLD  an argument is out of range; nothing was changed
 
 local job = KEYS[1]
-local tick, token, runner, life = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local tick, period, token = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local process, life = ARGV[4], tonumber(ARGV[5])
+local FIELDS = {'tick', 'period', 'token', 'runner', 'report'}
 
-local last = redis.call('HMGET', job, 'tick', 'token')
-if last[2] == token then
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+local function is_integer(number, least)
+  return number and number >= least and number % 1 == 0 and number <= 2 ^ 53
+end
+
+if not is_integer(tick, 0) or not is_integer(period, 1) or not is_integer(life, 1)
+  or not is_integer(tick * period, 0) or token == '' or not process then
+  return redis.error_reply('LEASEHOLD an argument is out of range')
+end
+local last = redis.call('HMGET', job, unpack(FIELDS))
+if last[3] == token then
   return 1
 end
-if last[1] and tonumber(last[1]) >= tonumber(tick) then
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- A tick further ahead would keep all other hosts from running the job.
+if tick * period > now + period then
+  return now - tick * period
+end
+if last[1] and last[1] * last[2] >= tick * period then
   return 0
 end
 redis.call('DEL', job)
-redis.call('HSET', job, 'tick', tick, 'token', token, 'runner', runner)
+redis.call('HSET', job, 'tick', digits(tick), 'period', digits(period), 'token', token,
+  'runner', digits(now) .. ' ' .. process)
+-- once/forget restores the run before, whose tick must not run again.
+for i, field in ipairs(FIELDS) do
+  if last[i] then
+    redis.call('HSET', job, 'before:' .. field, last[i])
+  end
+end
 redis.call('PEXPIRE', job, life)
 return 1

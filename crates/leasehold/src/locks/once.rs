@@ -1,16 +1,17 @@
 //! Jobs that run at most once per tick, on hosts whose clocks differ.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::acquire::AcquireRequest;
 use super::handle::Handle;
+use super::tick::Tick;
 use crate::error::Error;
 use crate::info::Run;
 use crate::lease::{Engine, Guard, Lease, RetryDelay};
 use crate::options::{AcquireOptions, MAX_NOTE_LEN, check_len};
 use crate::owner::Token;
-use crate::protocol::{Keyspace, Kind, OnceCalls, SingleKey};
+use crate::protocol::{Call, Claim, Keyspace, OnceCalls, SingleKey};
 
 /// How many ticks the last run of a job is recorded. A host whose clock is
 /// behind asks for a tick up to one period late.
@@ -26,63 +27,9 @@ const MIN_PERIOD: Duration = Duration::from_millis(100);
 /// The longest period.
 const MAX_PERIOD: Duration = Duration::from_secs(100 * 86_400);
 
-/// A tick of a schedule: one of the periods since 1970, by the clock of this
-/// host or by a scheduler.
-///
-/// Each host that runs the schedule computes the same tick, although their
-/// clocks differ: a host starts the job when *its* clock reaches the tick.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tick {
-    number: u64,
-    period: Duration,
-}
-
-impl Tick {
-    /// Returns the current tick of a schedule with this period, by the clock
-    /// of this host.
-    ///
-    /// A job that starts at noon every day has a period of one day. A job that
-    /// starts exactly at the end of a period, such as at midnight UTC, belongs
-    /// to the period that begins.
-    #[must_use]
-    pub fn now(period: Duration) -> Self {
-        Self::at(SystemTime::now(), period)
-    }
-
-    /// Returns the tick that contains `time`, for example the time for which a
-    /// scheduler started the job.
-    #[must_use]
-    pub fn at(time: SystemTime, period: Duration) -> Self {
-        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let number = since.as_millis() / period.as_millis().max(1);
-        Self {
-            number: u64::try_from(number).unwrap_or(u64::MAX),
-            period,
-        }
-    }
-
-    /// Rejects a tick that is more than one period ahead of the server's
-    /// clock: it would keep all other hosts from running the job.
-    fn check_against(&self, server_micros: u64) -> Result<(), Error> {
-        let start = u128::from(self.number) * self.period.as_millis();
-        let latest = u128::from(server_micros / 1000) + self.period.as_millis();
-        if start > latest {
-            let why = format!(
-                "it starts {} ms after the server's clock, more than the period of {:?}",
-                start - u128::from(server_micros / 1000),
-                self.period
-            );
-            return Err(Error::invalid("tick", why));
-        }
-        Ok(())
-    }
-
-    /// Returns the number of periods between 1970 and this tick.
-    #[must_use]
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-}
+/// The latest start of a tick, in milliseconds since 1970. Lua's numbers are
+/// exact up to here.
+const MAX_START_MILLIS: u128 = 1 << 53;
 
 /// A job that runs at most once per tick; see
 /// [`Client::once`](crate::Client::once).
@@ -92,9 +39,10 @@ impl Tick {
 ///
 /// # Limitations
 ///
-/// - **At most once is not exactly once.** A runner that crashes has run its
-///   tick, and no other host repeats it. [`last`](Self::last) then returns a
-///   run without a report.
+/// - **At most once is not exactly once.** Work that has started counts as a
+///   run, also if it fails or its runner crashes: no host repeats it.
+///   [`last`](Self::last) returns how it ended, and no report after a crash.
+///   [`reset`](Self::reset) lets the tick run again.
 /// - **The record is as durable as the server.** A server that loses its data
 ///   forgets which tick ran.
 /// - **A tick is recorded for three periods, and at least for a day.** A handle
@@ -240,20 +188,37 @@ impl Once {
     async fn start_with(&self, request: AcquireRequest) -> Result<OnceOutcome<OnceGuard>, Error> {
         self.validate()?;
         let Some(guard) = request.try_acquire().await? else {
-            return Ok(match self.recorded().await? {
-                Some(run) if run.tick >= self.tick.number => OnceOutcome::AlreadyRan(run),
+            return Ok(match self.last().await? {
+                Some(run) if self.is_run_by(&run) => OnceOutcome::AlreadyRan(run),
                 _ => OnceOutcome::Busy,
             });
         };
-        if self.claim(&guard).await? {
-            guard.check()?;
-            let once = self.clone();
-            return Ok(OnceOutcome::Ran(OnceGuard { guard, once }));
+        let claim = match self.claim(&guard).await {
+            Ok(claim) => claim,
+            Err(error) => {
+                // The claim may have arrived. Nothing started, so the tick is
+                // not used up if we can reach the server now.
+                let _ = self.forget(&guard).await;
+                return Err(error);
+            }
+        };
+        match claim {
+            Claim::Claimed => {
+                let once = self.clone();
+                let started = OnceGuard { guard, once };
+                let Err(lost) = started.check() else {
+                    return Ok(OnceOutcome::Ran(started));
+                };
+                let _ = started.cancel().await;
+                return Err(lost);
+            }
+            Claim::TooEarly(ahead) => return Err(self.too_early(ahead)),
+            Claim::AlreadyRan => {}
         }
         // Awaited, so that the next tick does not find the lock busy. After a
         // failure the release continues in the background.
         let _ = guard.release().await;
-        match self.recorded().await? {
+        match self.last().await? {
             Some(run) => Ok(OnceOutcome::AlreadyRan(run)),
             // Its record expired just now.
             None => Ok(OnceOutcome::Busy),
@@ -273,7 +238,62 @@ impl Once {
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
     pub async fn last(&self) -> Result<Option<Run>, Error> {
-        self.recorded().await
+        Ok(self.recorded().await?.map(|(run, _)| run))
+    }
+
+    /// Forgets the last run, of any tick, and returns it. Its tick may then run
+    /// again, for example after the work has failed.
+    ///
+    /// A run that has not ended continues, and holds its lock. Its tick can run
+    /// again once it has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future can leave the run recorded or forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
+    /// not reply.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Tick};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let day = Duration::from_secs(86_400);
+    /// let report = client.once("noon-report", Tick::now(day));
+    /// if let Some(run) = report.reset().await? {
+    ///     println!("it may run again after {:?}", run.report);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn reset(&self) -> Result<Option<Run>, Error> {
+        // Only the run that we return is forgotten, not one that started since
+        // we read.
+        while let Some((run, token)) = self.recorded().await? {
+            let calls = self.calls()?;
+            let forget = calls.forget(token, life(run.period));
+            if self.handle.send(|_| forget).await? {
+                return Ok(Some(run));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns whether a run is of this tick or of a later one.
+    fn is_run_by(&self, run: &Run) -> bool {
+        let start = u128::from(run.tick) * run.period.as_millis();
+        start >= self.tick.start_millis()
+    }
+
+    fn too_early(&self, ahead: Duration) -> Error {
+        let period = self.tick.period;
+        let why = format!(
+            "it starts {ahead:?} after the server's clock, more than the period of {period:?}"
+        );
+        Error::invalid("tick", why)
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -281,6 +301,11 @@ impl Once {
         if period < MIN_PERIOD || period > MAX_PERIOD {
             let why =
                 format!("a period of {period:?} is not within {MIN_PERIOD:?} to {MAX_PERIOD:?}");
+            return Err(Error::invalid("tick", why));
+        }
+        let start = self.tick.start_millis();
+        if start > MAX_START_MILLIS {
+            let why = format!("it starts {start} ms after 1970, above {MAX_START_MILLIS} ms");
             return Err(Error::invalid("tick", why));
         }
         check_len("note", &self.note, MAX_NOTE_LEN)
@@ -295,25 +320,30 @@ impl Once {
         request
     }
 
-    /// Claims the tick, repeatedly while the server does not reply: a run can
-    /// repeat its claim.
-    async fn claim(&self, guard: &Guard) -> Result<bool, Error> {
+    async fn claim(&self, guard: &Guard) -> Result<Claim, Error> {
+        let calls = self.calls()?;
+        self.repeat(guard, || {
+            let Tick { number, period } = self.tick;
+            calls.claim(number, period, guard.token(), &self.note, self.life())
+        })
+        .await
+    }
+
+    /// Gives the tick back that `guard` claimed.
+    async fn forget(&self, guard: &Guard) -> Result<bool, Error> {
+        let calls = self.calls()?;
+        self.repeat(guard, || calls.forget(guard.token(), self.life()))
+            .await
+    }
+
+    /// Sends a call until the server replies or the lease ends. A run can
+    /// repeat each call: its token identifies it.
+    async fn repeat<R>(&self, guard: &Guard, call: impl Fn() -> Call<R>) -> Result<R, Error> {
         let mut delay = RetryDelay::new();
         loop {
-            let now = self.server_now().await;
-            let claimed = match now {
-                Ok(now) => {
-                    self.tick.check_against(now)?;
-                    let (tick, life) = (self.tick.number, self.life());
-                    let calls = self.calls()?;
-                    let claim = calls.claim(tick, guard.token(), now, &self.note, life);
-                    self.handle.send(|_| claim).await
-                }
-                Err(error) => Err(error),
-            };
-            match claimed {
+            match self.handle.send(|_| call()).await {
                 Err(error) if error.is_transient() && guard.check().is_ok() => delay.wait().await,
-                claimed => return claimed,
+                outcome => return outcome,
             }
         }
     }
@@ -335,18 +365,13 @@ impl Once {
         }
     }
 
-    async fn recorded(&self) -> Result<Option<Run>, Error> {
+    async fn recorded(&self) -> Result<Option<(Run, Token)>, Error> {
         let calls = self.calls()?;
         self.handle.send(|_| calls.last()).await
     }
 
-    async fn server_now(&self) -> Result<u64, Error> {
-        let slot = self.handle.kind()?.slot();
-        Ok(self.handle.engine.facts(slot).await?.server_now())
-    }
-
     fn life(&self) -> Duration {
-        MIN_LIFE.max(self.tick.period * RECORDED_TICKS)
+        life(self.tick.period)
     }
 
     fn calls(&self) -> Result<Arc<OnceCalls>, Error> {
@@ -361,6 +386,11 @@ impl std::fmt::Debug for Once {
             .field("tick", &self.tick)
             .finish_non_exhaustive()
     }
+}
+
+/// Returns how long a run of a job with this period is recorded.
+fn life(period: Duration) -> Duration {
+    MIN_LIFE.max(period.saturating_mul(RECORDED_TICKS))
 }
 
 /// A run that was started by [`Once::start`]. Dropping it ends the run without
@@ -391,6 +421,48 @@ impl OnceGuard {
         self.once.report(self.guard.token(), report).await;
         let _ = self.guard.release().await?;
         in_time
+    }
+}
+
+impl OnceGuard {
+    /// Gives the tick back, for work that has not started, and releases the
+    /// lock. The next call runs the tick, on any host.
+    ///
+    /// Do not cancel work that has started: it would run twice.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lock in the background. The tick may
+    /// stay claimed, and is then not repeated.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server did
+    /// not reply before the lease ended: the tick may stay claimed. Any error
+    /// of [`Guard::release`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, OnceOutcome, Tick};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let day = Duration::from_secs(86_400);
+    /// let import = client.once("import", Tick::now(day));
+    /// if let OnceOutcome::Ran(run) = import.start().await? {
+    ///     match std::process::Command::new("./import").status() {
+    ///         Ok(status) => run.finish(&status.to_string()).await?,
+    ///         // It has not started.
+    ///         Err(_) => run.cancel().await?,
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn cancel(self) -> Result<(), Error> {
+        let forgotten = self.once.forget(&self.guard).await;
+        let released = self.guard.release().await;
+        let _: bool = forgotten?;
+        released.map(drop)
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) use inspect::{LockSnapshot, Participant, Probe, is_connected, page};
 pub(crate) use keys::{Counters, Keyspace, QueueKeys, process_channel};
 pub(crate) use kind::{GrantDelivery, HandOver, Keys, Kind, Notified, ServerQueue, WaitStrategy};
 pub(crate) use latch::LatchCalls;
-pub(crate) use once::OnceCalls;
+pub(crate) use once::{Claim, OnceCalls};
 pub(crate) use outcome::{
     AcquireReply, AdoptReply, Grant, HandOverReply, LockStatus, LockValue, QueueStatus,
     ReleaseReply, RenewReply,

@@ -1,7 +1,7 @@
 //! The record of a job that runs once per tick: its last tick, its runner and
-//! how the run ended.
+//! how the run ended. The server's clock decides, as read by the scripts.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::call::{Call, first};
 use super::keys::LockKeys;
@@ -13,6 +13,7 @@ use crate::owner::Token;
 
 script!(CLAIM, "once/claim.lua");
 script!(FINISH, "once/finish.lua");
+script!(FORGET, "once/forget.lua");
 
 /// The calls of one job, besides those of its lock.
 #[derive(Debug)]
@@ -27,24 +28,24 @@ impl OnceCalls {
         }
     }
 
-    /// Claims a tick for the run with this token. Returns false if a run of
-    /// this tick or of a later one is recorded.
+    /// Claims a tick for the run with this token, for `life`.
     pub(crate) fn claim(
         &self,
         tick: u64,
+        period: Duration,
         token: Token,
-        server_micros: u64,
         note: &str,
         life: Duration,
-    ) -> Call<bool> {
-        let runner = record::write_process(server_micros, note);
+    ) -> Call<Claim> {
+        let process = record::write_process_now(note);
         let args = [
             &digits(tick)[..],
+            &millis(period),
             &digits(token.as_u64()),
-            runner.as_bytes(),
+            process.as_bytes(),
             &millis(life),
         ];
-        Call::script(&CLAIM, &[self.job.as_bytes()], &args, read_done)
+        Call::script(&CLAIM, &[self.job.as_bytes()], &args, read_claim)
     }
 
     /// Records how the run with this token ended. Returns false if another run
@@ -55,35 +56,75 @@ impl OnceCalls {
         Call::script(&FINISH, &[self.job.as_bytes()], &args, read_done)
     }
 
-    /// Reads the last run.
-    pub(crate) fn last(&self) -> Call<Option<Run>> {
-        let fields = ["tick", "runner", "report"];
+    /// Removes the record of the run with this token, and records the run
+    /// before for `life`. Returns false if another run is recorded.
+    pub(crate) fn forget(&self, token: Token, life: Duration) -> Call<bool> {
+        let token = digits(token.as_u64());
+        let args = [&token[..], &millis(life)];
+        Call::script(&FORGET, &[self.job.as_bytes()], &args, read_done)
+    }
+
+    /// Reads the last run and its token.
+    pub(crate) fn last(&self) -> Call<Option<(Run, Token)>> {
+        let fields = ["tick", "period", "token", "runner", "report"];
         let command = Command::new("HMGET").arg(&self.job);
         let command = fields.into_iter().fold(command, Command::arg);
         Call::new(vec![command], |replies| {
             let reply = first("a job", replies)?;
             match reply.list() {
                 Some([Reply::Nil, ..]) => Ok(None),
-                Some([tick, runner, report]) => match read_run(tick, runner, report) {
+                Some(fields) => match read_run(fields) {
                     Some(run) => Ok(Some(run)),
                     None => Err(RequestError::malformed("a job", &[reply])),
                 },
-                _ => Err(RequestError::malformed("a job", &[reply])),
+                None => Err(RequestError::malformed("a job", &[reply])),
             }
         })
     }
 }
 
-fn read_run(tick: &Reply, runner: &Reply, report: &Reply) -> Option<Run> {
+/// The outcome of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Claimed,
+    /// A run of this tick or of a later one is recorded.
+    AlreadyRan,
+    /// The tick starts this long after the server's clock, more than a period.
+    TooEarly(Duration),
+}
+
+fn read_run(fields: &[Reply]) -> Option<(Run, Token)> {
+    let [tick, period, token, runner, report] = fields else {
+        return None;
+    };
+    let tick: u64 = tick.text()?.parse().ok()?;
+    let period_millis: u64 = period.text()?.parse().ok()?;
+    let next_millis = tick.checked_add(1)?.checked_mul(period_millis)?;
+    let token = token.text()?.parse().ok()?;
     let runner = record::read_process(runner.text()?)?;
-    Some(Run {
-        tick: tick.text()?.parse().ok()?,
+    let run = Run {
+        tick,
+        period: Duration::from_millis(period_millis),
         host: Some(runner.host),
         pid: Some(runner.pid),
         since: runner.since,
+        next: UNIX_EPOCH.checked_add(Duration::from_millis(next_millis)),
         note: record::non_empty(&runner.note),
         report: report.text().map(str::to_owned),
-    })
+    };
+    Some((run, Token::new(token)))
+}
+
+fn read_claim(replies: Vec<Reply>) -> Result<Claim, RequestError> {
+    match first("a claim", replies)?.int() {
+        Some(1) => Ok(Claim::Claimed),
+        Some(0) => Ok(Claim::AlreadyRan),
+        Some(ahead) if ahead < 0 => {
+            let ahead = Duration::from_millis(ahead.unsigned_abs());
+            Ok(Claim::TooEarly(ahead))
+        }
+        _ => Err(RequestError::malformed("a claim", &[])),
+    }
 }
 
 fn read_done(replies: Vec<Reply>) -> Result<bool, RequestError> {

@@ -115,8 +115,14 @@ pub(super) struct Process {
 
 /// Returns the text of this process.
 pub(super) fn write_process(since_micros: u64, note: &str) -> String {
-    let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
-    format!("{since} {pid} {host} {note}")
+    let since = since_micros / 1000;
+    format!("{since} {}", write_process_now(note))
+}
+
+/// Returns the text of this process without SINCE, which a script adds.
+pub(super) fn write_process_now(note: &str) -> String {
+    let pid = std::process::id();
+    format!("{pid} {} {note}", host())
 }
 
 /// Reads the text of a process.

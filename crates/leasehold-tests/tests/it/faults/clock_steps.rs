@@ -1,7 +1,9 @@
 //! Steps of the server's clock: a lock may be granted twice, but the resource
 //! rejects the stale writer.
 
-use leasehold::{Error, Guard, Loss, Quorum, ReleaseOutcome, Token};
+use std::time::Duration;
+
+use leasehold::{Error, Guard, Loss, OnceOutcome, Quorum, ReleaseOutcome, Tick, Token};
 use testkit::{Flavor, Server, Setup};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
@@ -99,6 +101,30 @@ fn backward_step_delays_waiters_only() {
             let next = any_lock(&other, &name, kind).timeout(AMPLE).await.unwrap();
             assert!(next.token() > token, "the token did not increase");
         }
+    });
+}
+
+/// The client compared ticks with the server's clock as it was at the
+/// connection.
+#[test]
+fn job_follows_the_clock_that_the_server_has_now() {
+    run(async {
+        let server = with_least_privilege(Setup::default().movable_clock(), &flavor());
+        server.set_clock(-HOUR);
+        let client = client(&server).await;
+        let name = name();
+        let run_tick = async || {
+            let tick = Tick::now(Duration::from_secs(60));
+            client.once(&name, tick).run(|_| async {}).await
+        };
+        let early = run_tick().await;
+        assert!(matches!(early, Err(Error::Invalid { .. })), "{early:?}");
+        server.set_clock(0);
+        let corrected = run_tick().await;
+        assert!(
+            matches!(corrected, Ok(OnceOutcome::Ran(()))),
+            "{corrected:?}"
+        );
     });
 }
 

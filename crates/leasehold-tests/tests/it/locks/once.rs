@@ -95,8 +95,49 @@ fn lost_run_reports_the_loss() {
         let ahead = Tick::at(SystemTime::now() + 3 * PERIOD, PERIOD);
         let ahead = client.once(&name, ahead).start().await;
         assert!(matches!(ahead, Err(Error::Invalid { .. })), "{ahead:?}");
+        let late = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 52);
+        let late = client.once(&name, Tick::at(late, PERIOD)).start().await;
+        assert!(matches!(late, Err(Error::Invalid { .. })), "{late:?}");
         let tiny = client.once(&name, Tick::now(Duration::ZERO)).start().await;
         assert!(matches!(tiny, Err(Error::Invalid { .. })), "{tiny:?}");
+    });
+}
+
+#[test]
+fn cancelled_run_leaves_its_tick_to_others() {
+    run(async {
+        let server = server();
+        let name = name();
+        let (one, two) = (client(&server).await, client(&server).await);
+        assert!(runs(&one, &name, 1).await);
+        let OnceOutcome::Ran(started) = one.once(&name, tick(2)).start().await.unwrap() else {
+            panic!("the second tick");
+        };
+        started.cancel().await.unwrap();
+        assert!(!exists(&server, &name), "the lock is released");
+        let last = two.once(&name, tick(2)).last().await.unwrap().unwrap();
+        assert_eq!((last.tick, last.report.as_deref()), (1, Some("completed")));
+        assert!(!runs(&two, &name, 1).await, "the tick before has run");
+        assert!(runs(&two, &name, 2).await);
+        assert!(!runs(&one, &name, 2).await);
+    });
+}
+
+#[test]
+fn reset_lets_the_last_tick_run_again() {
+    run(async {
+        let server = server();
+        let name = name();
+        let client = client(&server).await;
+        let job = client.once(&name, tick(5));
+        assert_eq!(job.reset().await.unwrap(), None);
+        assert!(runs(&client, &name, 5).await);
+        let forgotten = job.reset().await.unwrap().unwrap();
+        assert_eq!((forgotten.tick, forgotten.period), (5, PERIOD));
+        assert_eq!(forgotten.next, Some(SystemTime::UNIX_EPOCH + PERIOD * 6));
+        assert_eq!(forgotten.report.as_deref(), Some("completed"));
+        assert!(runs(&client, &name, 5).await);
+        assert!(!runs(&client, &name, 5).await);
     });
 }
 

@@ -2,6 +2,7 @@
 
 mod latch;
 mod model;
+mod once;
 mod queue;
 mod quorum;
 mod single_key;
