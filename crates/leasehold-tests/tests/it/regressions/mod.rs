@@ -7,5 +7,6 @@ mod lease;
 mod network;
 mod publish;
 mod redisson;
+mod runtimes;
 mod tokens;
 mod waiting;

@@ -5,10 +5,11 @@
 //! decodes, and `endpoint`, `handshake` and `tls` connect and log in.
 //!
 //! [`NodeConnections`] is everything that a client opens to one node: the
-//! callers' connection (`shared`), the keeper's connection with its
-//! subscriptions (`pubsub`), and the pool that waits for replicas
+//! keeper's connection with its subscriptions (`pubsub`), and for the callers
+//! on each runtime (`callers`) a connection (`shared`). Pools wait for replicas
 //! (`replicated`).
 
+mod callers;
 mod endpoint;
 mod handshake;
 mod matching;

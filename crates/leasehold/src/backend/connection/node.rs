@@ -4,26 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::RedisConnection;
+use super::callers::CallerConnections;
 use super::pubsub::{OnStateChange, SupervisedConnection};
 use super::replicated::ReplicatedPool;
-use super::shared::SharedConnection;
 use crate::backend::topology::Master;
 use crate::backend::{Channel, Connection, Listener, Purpose, RequestError, Subscription};
 use crate::options::ReplicaAck;
 
-/// The connection for callers, the connection of the keeper, and the
+/// The connections for callers, the connection of the keeper, and the
 /// connections that wait for replicas.
 pub(crate) struct NodeConnections {
-    requests: SharedConnection,
+    callers: CallerConnections,
     keeper: SupervisedConnection,
-    /// One pool per purpose, because a connection belongs to the runtime that
-    /// made it.
-    replicated: [Arc<ReplicatedPool>; 2],
+    /// Apart from the callers' pools, so that renewals do not wait for them.
+    keeper_replicated: Arc<ReplicatedPool>,
 }
 
 impl NodeConnections {
     /// Connects for the keeper in the background, on `keeper`. The callers'
-    /// connection is made on demand.
+    /// connections are made on demand.
     pub(crate) fn start(
         master: Master,
         keeper: &tokio::runtime::Handle,
@@ -31,17 +30,14 @@ impl NodeConnections {
     ) -> Self {
         Self {
             keeper: SupervisedConnection::start(master.clone(), keeper, on_state_change),
-            requests: SharedConnection::new(master.clone()),
-            replicated: [
-                ReplicatedPool::new(master.clone()),
-                ReplicatedPool::new(master),
-            ],
+            keeper_replicated: ReplicatedPool::new(master.clone(), keeper.clone()),
+            callers: CallerConnections::new(master, keeper.clone()),
         }
     }
 
     pub(crate) fn open_connection(&self, purpose: Purpose) -> Option<Arc<RedisConnection>> {
         match purpose {
-            Purpose::Requests => self.requests.open_connection(),
+            Purpose::Requests => self.callers.open_connection(),
             Purpose::Keeper => self.keeper.open_connection(),
         }
     }
@@ -51,9 +47,29 @@ impl NodeConnections {
         purpose: Purpose,
     ) -> Result<Arc<RedisConnection>, RequestError> {
         match purpose {
-            Purpose::Requests => self.requests.connection().await,
+            Purpose::Requests => {
+                let own = self.callers.of_current_runtime();
+                own.requests.connection().await
+            }
             Purpose::Keeper => self.keeper.connection().await,
         }
+    }
+
+    /// Connects in the background for callers on this runtime.
+    pub(crate) fn connect_in_background(&self) {
+        let own = self.callers.of_current_runtime();
+        own.requests.connect_in_background();
+    }
+
+    /// Returns whether a connection for callers on this runtime is being made.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.callers.of_current_runtime().requests.is_connecting()
+    }
+
+    /// Returns why the last attempt to connect for callers on this runtime
+    /// failed.
+    pub(crate) fn last_error(&self) -> Option<Arc<RequestError>> {
+        self.callers.of_current_runtime().requests.last_error()
     }
 
     /// Returns an exclusive connection that waits for replica acknowledgements.
@@ -63,10 +79,12 @@ impl NodeConnections {
         wanted: ReplicaAck,
         timeout: Duration,
     ) -> Result<Arc<dyn Connection>, RequestError> {
-        let [requests, keeper] = &self.replicated;
         match purpose {
-            Purpose::Requests => requests.connection(wanted, timeout).await,
-            Purpose::Keeper => keeper.connection(wanted, timeout).await,
+            Purpose::Requests => {
+                let own = self.callers.of_current_runtime();
+                own.replicated.connection(wanted, timeout).await
+            }
+            Purpose::Keeper => self.keeper_replicated.connection(wanted, timeout).await,
         }
     }
 
@@ -78,16 +96,18 @@ impl NodeConnections {
         self.keeper.subscribe(channel, listener).await
     }
 
-    /// Returns all open connections. The callers' connection is last, so that a
-    /// caller whose connection to a former master is closed finds no other
-    /// connection to it.
-    pub(crate) fn open_connections(&self) -> impl Iterator<Item = Arc<RedisConnection>> {
-        let pools = self.replicated.iter().flat_map(|pool| pool.connections());
-        let purposes = [Purpose::Keeper, Purpose::Requests];
-        pools.chain(
-            purposes
-                .into_iter()
-                .filter_map(|purpose| self.open_connection(purpose)),
-        )
+    /// Returns all open connections. The callers' connections for requests are
+    /// last, so that a caller whose connection to a former master is closed
+    /// finds no other connection to it.
+    pub(crate) fn open_connections(&self) -> Vec<Arc<RedisConnection>> {
+        let callers = self.callers.all();
+        let mut open = self.keeper_replicated.connections();
+        open.extend(callers.iter().flat_map(|own| own.replicated.connections()));
+        open.extend(self.keeper.open_connection());
+        let requests = callers
+            .iter()
+            .filter_map(|own| own.requests.open_connection());
+        open.extend(requests);
+        open
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::sync::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::RedisConnection;
@@ -63,11 +64,7 @@ impl SubscriptionCmd {
 }
 
 impl SupervisedConnection {
-    pub(crate) fn start(
-        master: Master,
-        runtime: &tokio::runtime::Handle,
-        on_state_change: OnStateChange,
-    ) -> Self {
+    pub(crate) fn start(master: Master, runtime: &Handle, on_state_change: OnStateChange) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (sender, connection) =
             watch::channel(ConnectionState::Down("not yet connected".into()));
@@ -80,6 +77,7 @@ impl SupervisedConnection {
         let demand = Arc::new(Demand::default());
         runtime.spawn(supervise(
             master,
+            runtime.clone(),
             channels.clone(),
             inbox,
             state,
@@ -235,6 +233,7 @@ impl StateReporter {
 /// Keeps the connection up until all senders of commands are dropped.
 async fn supervise(
     master: Master,
+    keeper: Handle,
     channels: Arc<Channels>,
     mut commands: mpsc::UnboundedReceiver<SubscriptionCmd>,
     state: StateReporter,
@@ -244,7 +243,7 @@ async fn supervise(
     let mut pending = Vec::new();
     loop {
         let mut refused = RefusedChannels::default();
-        match connect(&master, &channels).await {
+        match connect(&master, &keeper, &channels).await {
             Ok(connection) => {
                 tracing::debug!(
                     server = connection.server(),
@@ -307,11 +306,12 @@ async fn collect_commands(
 
 async fn connect(
     master: &Master,
+    keeper: &Handle,
     channels: &Arc<Channels>,
 ) -> Result<Arc<RedisConnection>, RequestError> {
     let channels = channels.clone();
     let on_event = move |event, connection| deliver(&channels, &event, connection);
-    master.connect("leasehold-keeper", on_event).await
+    master.connect(keeper, "leasehold-keeper", on_event).await
 }
 
 /// Subscribes to all channels on a new connection, which carries requests

@@ -9,10 +9,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::sync::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{RedisConnection, Role};
-use crate::backend::topology::Master;
+use crate::backend::topology::{Master, run_on};
 use crate::backend::{Batch, BoxFuture, Command, Connection, Reply, RequestError, ServerFacts};
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
@@ -26,6 +27,7 @@ const REPLICA_COUNT_TTL: Duration = Duration::from_secs(1);
 /// The exclusive connections to one node, and its number of replicas.
 pub(crate) struct ReplicatedPool {
     master: Master,
+    keeper: Handle,
     idle: Mutex<Vec<Arc<RedisConnection>>>,
     permits: Arc<Semaphore>,
     /// All connections, idle or in use.
@@ -35,9 +37,10 @@ pub(crate) struct ReplicatedPool {
 }
 
 impl ReplicatedPool {
-    pub(crate) fn new(master: Master) -> Arc<Self> {
+    pub(crate) fn new(master: Master, keeper: Handle) -> Arc<Self> {
         Arc::new(Self {
             master,
+            keeper,
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             all: Mutex::default(),
@@ -89,7 +92,10 @@ impl ReplicatedPool {
     ) -> Result<(Arc<RedisConnection>, OwnedSemaphorePermit), RequestError> {
         let (pool, (sender, connected)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let connected = pool.master.connect("leasehold-replicas", |_, _| ()).await;
+            let connecting = pool
+                .master
+                .connect(&pool.keeper, "leasehold-replicas", |_, _| ());
+            let connected = connecting.await;
             if let Ok(connection) = &connected {
                 let mut all = pool.all.lock();
                 all.retain(|connection| connection.strong_count() > 0);
@@ -108,6 +114,12 @@ impl ReplicatedPool {
         if connection.is_open() {
             self.idle.lock().push(connection);
         }
+    }
+
+    /// Returns whether the pool has no open connection, and no caller wants
+    /// one.
+    pub(super) fn is_unused(&self) -> bool {
+        self.permits.available_permits() == MAX_CONNECTIONS && self.connections().is_empty()
     }
 
     /// Returns all open connections, idle or in use.
@@ -143,7 +155,10 @@ impl ReplicatedPool {
         }
         let timeout = self.master.connect_timeout();
         let count = match &self.master {
-            Master::Sentinel(sentinels, _) => sentinels.replicas().await?,
+            Master::Sentinel(sentinels, _) => {
+                let sentinels = sentinels.clone();
+                run_on(&self.keeper, async move { sentinels.replicas().await }).await?
+            }
             Master::Fixed(_, Role::Member) => {
                 parse_cluster_nodes(&connection.query(&["CLUSTER", "NODES"], timeout).await?)?
             }

@@ -1,14 +1,14 @@
-//! The connection that all callers share, made on demand.
+//! The connection that all callers on one runtime share, made on demand.
 //!
-//! A separate task connects, on the runtime of the first caller, which then
-//! owns the connection. All callers wait for that task, and a caller that gives
-//! up does not cancel it. When the runtime shuts down, the connection closes,
-//! and the next caller connects on its own runtime.
+//! A separate task connects, on the callers' runtime, which then owns the
+//! connection. All callers wait for that task, and a caller that gives up does
+//! not cancel it. When the runtime shuts down, the connection closes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sync::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::RedisConnection;
@@ -23,6 +23,7 @@ pub(crate) struct SharedConnection {
 
 struct SharedInner {
     master: Master,
+    keeper: Handle,
     state: Mutex<SharedState>,
 }
 
@@ -40,7 +41,7 @@ struct SharedState {
 type ConnectOutcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
 
 impl SharedConnection {
-    pub(crate) fn new(master: Master) -> Self {
+    pub(crate) fn new(master: Master, keeper: Handle) -> Self {
         let state = SharedState {
             current: None,
             connecting: None,
@@ -51,6 +52,7 @@ impl SharedConnection {
         Self {
             inner: Arc::new(SharedInner {
                 master,
+                keeper,
                 state: Mutex::new(state),
             }),
         }
@@ -61,34 +63,51 @@ impl SharedConnection {
     }
 
     pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
-        loop {
-            let (mut connecting, is_own) = match self.inner.open_or_connect() {
-                ConnectStep::Open(connection) => return Ok(connection),
-                ConnectStep::Backoff(error) => return Err(clone_error(&error)),
-                ConnectStep::Connecting(connecting) => (connecting, false),
-                ConnectStep::Started(connecting) => (connecting, true),
-            };
-            if let Ok(outcome) = connecting.wait_for(Option::is_some).await
-                && let Some(outcome) = outcome.clone()
-            {
-                return outcome.map_err(|error| clone_error(&error));
-            }
-            // The runtime of the task was shut down: this caller connects
-            // itself, unless it was its own runtime.
-            if is_own {
-                return Err(RequestError::ShutDown);
-            }
+        let mut connecting = match self.inner.open_or_connect() {
+            ConnectStep::Open(connection) => return Ok(connection),
+            ConnectStep::Backoff(error) => return Err(clone_error(&error)),
+            ConnectStep::Connecting(connecting) => connecting,
+        };
+        let outcome = match connecting.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome.clone(),
+            Err(_) => None,
+        };
+        match outcome {
+            Some(outcome) => outcome.map_err(|error| clone_error(&error)),
+            // The runtime, which is also the caller's, was shut down.
+            None => Err(RequestError::ShutDown),
         }
+    }
+
+    /// Connects in the background, unless the connection is open or the last
+    /// attempt has just failed.
+    pub(crate) fn connect_in_background(&self) {
+        self.inner.open_or_connect();
+    }
+
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.inner.state.lock().attempt().is_some()
+    }
+
+    /// Returns why the last attempt failed; `None` after a success.
+    pub(crate) fn last_error(&self) -> Option<Arc<RequestError>> {
+        self.inner.state.lock().last_error.clone()
+    }
+
+    /// Returns whether there is neither a connection nor an attempt, nor a
+    /// pause before the next one.
+    pub(super) fn is_unused(&self) -> bool {
+        let state = self.inner.state.lock();
+        let is_idle = state.open().is_none() && state.attempt().is_none();
+        is_idle && BootInstant::now() >= state.not_before
     }
 }
 
 /// What a caller does next.
 enum ConnectStep {
     Open(Arc<RedisConnection>),
-    /// Another caller connects.
+    /// A task connects.
     Connecting(watch::Receiver<Option<ConnectOutcome>>),
-    /// A task of this caller's runtime connects.
-    Started(watch::Receiver<Option<ConnectOutcome>>),
     Backoff(Arc<RequestError>),
 }
 
@@ -96,6 +115,13 @@ impl SharedState {
     fn open(&self) -> Option<Arc<RedisConnection>> {
         let current = self.current.as_ref();
         current.filter(|connection| connection.is_open()).cloned()
+    }
+
+    /// Returns the attempt in progress. One that ended with its runtime does
+    /// not count.
+    fn attempt(&self) -> Option<&watch::Receiver<Option<ConnectOutcome>>> {
+        let connecting = self.connecting.as_ref();
+        connecting.filter(|connecting| connecting.has_changed().is_ok())
     }
 }
 
@@ -105,11 +131,7 @@ impl SharedInner {
         if let Some(connection) = state.open() {
             return ConnectStep::Open(connection);
         }
-        if let Some(connecting) = state
-            .connecting
-            .as_ref()
-            .filter(|connecting| connecting.has_changed().is_ok())
-        {
+        if let Some(connecting) = state.attempt() {
             return ConnectStep::Connecting(connecting.clone());
         }
         if let Some(error) = &state.last_error
@@ -120,11 +142,13 @@ impl SharedInner {
         let (sender, connecting) = watch::channel(None);
         state.connecting = Some(connecting.clone());
         tokio::spawn(self.clone().connect(sender));
-        ConnectStep::Started(connecting)
+        ConnectStep::Connecting(connecting)
     }
 
     async fn connect(self: Arc<Self>, sender: watch::Sender<Option<ConnectOutcome>>) {
-        let connecting = self.master.connect("leasehold-requests", |_, _| ());
+        let connecting = self
+            .master
+            .connect(&self.keeper, "leasehold-requests", |_, _| ());
         let outcome = connecting.await.map_err(Arc::new);
         let mut state = self.state.lock();
         match &outcome {
@@ -250,7 +274,7 @@ mod tests {
         let _entered = ended.enter();
         let endpoint = Endpoint::new("redis://127.0.0.1:1", &ConnectOptions::default());
         let master = Master::Fixed(Arc::new(endpoint.unwrap()), Role::Master);
-        let requests = SharedConnection::new(master);
+        let requests = SharedConnection::new(master, ended.clone());
         let mut connecting = std::pin::pin!(requests.connection());
         let mut context = Context::from_waker(Waker::noop());
         let polled = connecting.as_mut().poll(&mut context);
@@ -282,7 +306,7 @@ mod tests {
         };
         let endpoint = Endpoint::new(&url, &options).unwrap();
         let master = Master::Fixed(Arc::new(endpoint), Role::Master);
-        let requests = Arc::new(SharedConnection::new(master));
+        let requests = Arc::new(SharedConnection::new(master, Handle::current()));
         let total = i64::try_from(scaled(10_000)).unwrap();
         let left = Arc::new(AtomicI64::new(total));
         let tasks: Vec<_> = (0..32)

@@ -50,8 +50,9 @@ pub(super) type OnEvent = Box<dyn Fn(PushEvent) + Send + Sync>;
 pub(super) struct Wire {
     state: Mutex<WireState>,
     /// Locked only by the thread that set `WireState::is_writing`, so the lock
-    /// is never contended.
-    writer: Mutex<SocketWriter>,
+    /// is never contended while the connection is open. `None` once it is
+    /// closed.
+    writer: Mutex<Option<SocketWriter>>,
     /// Wakes the reading task when the socket accepts more bytes.
     ready: Arc<SocketReady>,
     closed: AtomicBool,
@@ -123,7 +124,7 @@ impl Wire {
     ) -> Arc<Self> {
         let wire = Arc::new(Self {
             state: Mutex::default(),
-            writer: Mutex::new(writer),
+            writer: Mutex::new(Some(writer)),
             ready: Arc::default(),
             closed: AtomicBool::new(false),
             on_close: Notify::new(),
@@ -229,6 +230,9 @@ impl Wire {
         let waker = Waker::from(self.ready.clone());
         let mut context = Context::from_waker(&waker);
         let mut writer = self.writer.lock();
+        let Some(writer) = &mut *writer else {
+            return (0, Poll::Ready(Err(io::ErrorKind::NotConnected.into())));
+        };
         let mut written = 0;
         while written < bytes.len() {
             match writer.as_mut().poll_write(&mut context, &bytes[written..]) {
@@ -258,8 +262,8 @@ impl Wire {
         self.reply_count.load(Ordering::Relaxed)
     }
 
-    /// Fails every incomplete request and ends the reading task. Only the first
-    /// call has an effect.
+    /// Fails every incomplete request, ends the reading task and closes the
+    /// socket. Only the first call has an effect.
     pub(super) fn close(&self, reason: &str) {
         let mut state = self.state.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -270,6 +274,10 @@ impl Wire {
         let wakers = state.matcher.close();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
+        // The reading task drops the other half. The socket must not stay open
+        // for as long as a caller keeps the closed connection.
+        let writer = self.writer.lock().take();
+        drop(writer);
         self.on_close.notify_waiters();
         self.ready.0.notify_one();
     }

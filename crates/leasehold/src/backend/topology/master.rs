@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
 use super::sentinel::Sentinels;
 use crate::backend::RequestError;
 use crate::backend::connection::{ConnectOptions, Endpoint, PushEvent, RedisConnection, Role};
@@ -43,9 +46,10 @@ impl Master {
         }
     }
 
-    /// Connects to the current master.
+    /// Connects to the current master. `keeper` queries the sentinels.
     pub(crate) async fn connect(
         &self,
+        keeper: &Handle,
         name: &'static str,
         on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
     ) -> Result<Arc<RedisConnection>, RequestError> {
@@ -54,7 +58,7 @@ impl Master {
                 RedisConnection::connect(endpoint, name, *role, on_event).await
             }
             Self::Sentinel(sentinels, role) => {
-                connect_to_master(sentinels, *role, name, on_event).await
+                connect_to_master(sentinels, *role, keeper, name, on_event).await
             }
         }
     }
@@ -62,9 +66,13 @@ impl Master {
 
 /// Connects to the server that one sentinel names. If it does not accept, tries
 /// the servers that other sentinels name, because the first may be outdated.
+///
+/// The sentinels are queried on the keeper's runtime. All runtimes share the
+/// connections to them, and no other runtime is sure to be driven.
 async fn connect_to_master(
-    sentinels: &Sentinels,
+    sentinels: &Arc<Sentinels>,
     role: Role,
+    keeper: &Handle,
     name: &'static str,
     on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
 ) -> Result<Arc<RedisConnection>, RequestError> {
@@ -74,12 +82,14 @@ async fn connect_to_master(
         let on_event = move |event, connection| on_event(event, connection);
         RedisConnection::connect(server, name, role, on_event).await
     };
-    let first = sentinels.master().await?;
+    let shared = sentinels.clone();
+    let first = run_on(keeper, async move { shared.master().await }).await?;
     let error = match connect(&first).await {
         Ok(connection) => return Ok(connection),
         Err(error) => error,
     };
-    let candidates = sentinels.poll_all().await;
+    let shared = sentinels.clone();
+    let candidates = run_on(keeper, async move { Ok(shared.poll_all().await) }).await?;
     for server in candidates.alternatives_to(&format!("{first:?}")) {
         tracing::info!(?first, %error, ?server, "trying another server that sentinels name");
         if let Ok(connection) = connect(server).await {
@@ -87,4 +97,18 @@ async fn connect_to_master(
         }
     }
     Err(error)
+}
+
+/// Runs `work` on `runtime`, and stops it if the caller gives up.
+pub(crate) async fn run_on<T: Send + 'static>(
+    runtime: &Handle,
+    work: impl Future<Output = Result<T, RequestError>> + Send + 'static,
+) -> Result<T, RequestError> {
+    // Dropping the set aborts the task.
+    let mut task = JoinSet::new();
+    task.spawn_on(work, runtime);
+    match task.join_next().await {
+        Some(Ok(outcome)) => outcome,
+        Some(Err(_)) | None => Err(RequestError::ShutDown),
+    }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use fan_out::majority;
-pub(crate) use master::Master;
+pub(crate) use master::{Master, run_on};
 pub(crate) use url::{Credentials, ServerAddress, ServerUrl};
 
 use super::Backend;

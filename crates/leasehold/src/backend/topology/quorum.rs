@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -32,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// See the module's documentation.
 pub(crate) struct QuorumBackend {
-    nodes: Vec<Arc<QuorumNode>>,
+    nodes: Vec<Arc<NodeConnections>>,
     /// How long to wait for the first majority.
     first_timeout: Duration,
     /// How long to wait for a majority later.
@@ -43,42 +42,6 @@ pub(crate) struct QuorumBackend {
     keeper: Handle,
     /// Notified when a node is connected. The node may have restarted.
     changes: Arc<Notify>,
-}
-
-struct QuorumNode {
-    connections: Arc<NodeConnections>,
-    /// Whether a task is connecting for callers.
-    is_connecting: AtomicBool,
-    /// Why the last attempt failed.
-    last_error: Mutex<Option<ServerError>>,
-}
-
-/// Connects to one node for callers. Dropping it allows the next attempt.
-struct ConnectAttempt(Arc<QuorumNode>);
-
-impl ConnectAttempt {
-    async fn connect(self) {
-        let outcome = self.0.connections.connection(Purpose::Requests).await;
-        let mut last_error = self.0.last_error.lock();
-        match outcome {
-            Ok(_) => *last_error = None,
-            Err(RequestError::Refused(error)) => *last_error = Some(error),
-            // During a backoff only the text of a server error is returned, so
-            // the recorded error is more precise.
-            Err(error) => {
-                last_error.get_or_insert_with(|| ServerError {
-                    kind: ServerErrorKind::TooFewVote,
-                    message: error.to_string(),
-                });
-            }
-        }
-    }
-}
-
-impl Drop for ConnectAttempt {
-    fn drop(&mut self) {
-        self.0.is_connecting.store(false, Ordering::Release);
-    }
 }
 
 impl QuorumBackend {
@@ -99,11 +62,7 @@ impl QuorumBackend {
         };
         let node = |master| {
             let connections = NodeConnections::start(master, keeper, on_state_change.clone());
-            Arc::new(QuorumNode {
-                connections: Arc::new(connections),
-                is_connecting: AtomicBool::new(false),
-                last_error: Mutex::default(),
-            })
+            Arc::new(connections)
         };
         Self {
             nodes: masters.into_iter().map(node).collect(),
@@ -118,8 +77,8 @@ impl QuorumBackend {
     /// Returns the open connections, one per server. A second address of the
     /// same server has no vote.
     fn open_connections(&self, purpose: Purpose) -> OpenConnections {
-        let connection = |node: &Arc<QuorumNode>| {
-            Some(node.connections.open_connection(purpose)? as Arc<dyn Connection>)
+        let connection = |node: &Arc<NodeConnections>| {
+            Some(node.open_connection(purpose)? as Arc<dyn Connection>)
         };
         let mut connections: Vec<_> = self.nodes.iter().map(connection).collect();
         let mut distinct: Vec<(usize, Arc<ServerFacts>)> = Vec::new();
@@ -146,24 +105,9 @@ impl QuorumBackend {
 
     /// Returns whether every node is connected, or its attempt has failed.
     fn is_complete(&self, purpose: Purpose) -> bool {
-        self.nodes.iter().all(|node| {
-            let is_open = node.connections.open_connection(purpose).is_some();
-            is_open || !node.is_connecting.load(Ordering::Acquire)
-        })
-    }
-
-    /// Connects to the missing nodes in the background.
-    fn connect_missing(&self) {
-        for node in &self.nodes {
-            let is_missing = node
-                .connections
-                .open_connection(Purpose::Requests)
-                .is_none();
-            if is_missing && !node.is_connecting.swap(true, Ordering::AcqRel) {
-                let attempt = ConnectAttempt(node.clone());
-                Handle::current().spawn(attempt.connect());
-            }
-        }
+        self.nodes
+            .iter()
+            .all(|node| node.open_connection(purpose).is_some() || !node.is_connecting())
     }
 
     /// Returns why there is no majority. An error that the user can fix comes
@@ -172,7 +116,14 @@ impl QuorumBackend {
         let errors = self
             .nodes
             .iter()
-            .filter_map(|node| node.last_error.lock().clone());
+            .filter_map(|node| node.last_error())
+            .map(|error| match &*error {
+                RequestError::Refused(error) => error.clone(),
+                other => ServerError {
+                    kind: ServerErrorKind::TooFewVote,
+                    message: other.to_string(),
+                },
+            });
         let mut errors: Vec<_> = errors.collect();
         errors.sort_by_key(|error| error.kind == ServerErrorKind::TooFewVote);
         let timed_out = || ServerError {
@@ -217,7 +168,9 @@ impl Backend for QuorumBackend {
         let open = self.open_connections(purpose);
         let count = open.connections.iter().flatten().count();
         if count < self.nodes.len() && purpose == Purpose::Requests {
-            self.connect_missing();
+            self.nodes
+                .iter()
+                .for_each(|node| node.connect_in_background());
         }
         let is_enough = count >= majority(self.nodes.len()) && open.check(purpose).is_ok();
         is_enough.then(|| Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>)
@@ -288,8 +241,7 @@ impl Backend for QuorumBackend {
         _slot: Slot,
         listener: Arc<dyn Listener>,
     ) -> BoxFuture<'_, Result<Subscription, RequestError>> {
-        let nodes = self.nodes.iter().map(|node| node.connections.clone());
-        let nodes = nodes.collect();
+        let nodes = self.nodes.clone();
         let keeper = self.keeper.clone();
         Box::pin(fan_out::subscribe(nodes, channel, listener, keeper))
     }

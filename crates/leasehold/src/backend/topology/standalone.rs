@@ -54,6 +54,7 @@ async fn watch_sentinels(sentinels: Arc<Sentinels>, connections: Weak<NodeConnec
         let master = format!("{master:?}");
         if connections
             .open_connections()
+            .iter()
             .all(|connection| connection.server() == master)
         {
             continue;
@@ -62,7 +63,7 @@ async fn watch_sentinels(sentinels: Arc<Sentinels>, connections: Weak<NodeConnec
         let candidates = sentinels.poll_all().await;
         let former =
             |connection: &Arc<RedisConnection>| candidates.is_superseded(connection.server());
-        for connection in connections.open_connections().filter(former) {
+        for connection in connections.open_connections().into_iter().filter(former) {
             tracing::info!(
                 from = connection.server(),
                 "the master changed, leaving the former one"

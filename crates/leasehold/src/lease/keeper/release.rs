@@ -39,18 +39,17 @@ pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, t
     }
 }
 
-/// Returns the keeper's connection. After an odd number of failures, returns
-/// the callers' connection if it is open: a fault of one connection need not
-/// affect the other.
+/// Returns the keeper's connection, or after an odd number of failures the one
+/// that blocking callers use: a fault of one connection need not affect the
+/// other. The keeper's runtime owns both.
 pub(super) async fn connection_after(
     backend: &dyn Backend,
     slot: Slot,
     failures: u32,
 ) -> Result<Arc<dyn Connection>, RequestError> {
-    if failures % 2 == 1
-        && let Some(connection) = backend.open_connection(Purpose::Requests, slot)
-    {
-        return Ok(connection);
-    }
-    backend.connection(Purpose::Keeper, slot).await
+    let purpose = match failures % 2 {
+        0 => Purpose::Keeper,
+        _ => Purpose::Requests,
+    };
+    backend.connection(purpose, slot).await
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::slot_map::{self, NodeAddress, Redirect, SlotMap};
 use super::slot_watch::SlotWatch;
 use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role};
-use crate::backend::topology::Master;
+use crate::backend::topology::{Master, run_on};
 use crate::backend::{Purpose, Reply, RequestError, Slot};
 
 const SLOTS: usize = 16_384;
@@ -67,10 +67,20 @@ impl Nodes {
     }
 
     /// Returns the owner of `slot`, reading the slot map if it is unknown.
-    pub(super) async fn find_owner(&self, slot: Slot) -> Result<Arc<Node>, RequestError> {
+    pub(super) async fn find_owner(
+        self: &Arc<Self>,
+        slot: Slot,
+    ) -> Result<Arc<Node>, RequestError> {
         if let Some(node) = self.owner(slot) {
             return Ok(node);
         }
+        // On the keeper's runtime: everybody waits for `refreshing`, and the
+        // caller's runtime may not be driven any more while we hold it.
+        let nodes = self.clone();
+        run_on(&self.keeper, async move { nodes.read_owner(slot).await }).await
+    }
+
+    async fn read_owner(&self, slot: Slot) -> Result<Arc<Node>, RequestError> {
         let _guard = self.refreshing.lock().await;
         if self.owner(slot).is_none() {
             self.read_slot_map().await?;
@@ -198,6 +208,7 @@ impl Nodes {
         for (_, node) in before.iter().filter(|(address, _)| is_gone(address)) {
             node.connections
                 .open_connections()
+                .iter()
                 .for_each(|connection| connection.close());
         }
         is_changed

@@ -167,7 +167,7 @@ impl ChannelRegistration {
 
     /// Places the subscription again. Notifies the listener, or schedules a
     /// retry.
-    async fn resubscribe(&self, nodes: &Nodes) {
+    async fn resubscribe(&self, nodes: &Arc<Nodes>) {
         let placed = tokio::time::timeout(CONFIRM_TIMEOUT, self.place(nodes)).await;
         match placed {
             Ok(Ok(())) => {
@@ -183,7 +183,7 @@ impl ChannelRegistration {
 
     /// Subscribes at the owner of the slot, following redirections. After a
     /// failure or cancellation, the previous placement still counts as ended.
-    async fn place(&self, nodes: &Nodes) -> Result<(), RequestError> {
+    async fn place(&self, nodes: &Arc<Nodes>) -> Result<(), RequestError> {
         let mut placement = self.placement.lock().await;
         let mut last_error = RequestError::ShutDown;
         for _ in 0..MAX_ATTEMPTS {
