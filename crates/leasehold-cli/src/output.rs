@@ -186,7 +186,7 @@ fn hint_for(error: &Error) -> Option<&'static str> {
         }
         Error::Denied(_) => "run `leasehold doctor` to find the missing permission",
         Error::NoQuorum(_) => {
-            "run `leasehold quorum init` once; restarted nodes rejoin after the longest lease"
+            "new and restarted nodes: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#quorum"
         }
         Error::NotReplicated { .. } => "check the replicas, or require fewer with --replicas",
         Error::OutOfMemory(_) => "free memory on the server; held locks stay held",

@@ -106,7 +106,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: LatchCommand,
     },
-    /// Bootstrap a quorum before the first `run --quorum`
+    /// Bootstrap a quorum: before the first `run --quorum`, and after a majority
+    /// restarted
     Quorum {
         #[command(subcommand)]
         command: QuorumCommand,
@@ -255,7 +256,8 @@ pub(crate) enum SemaphoreCommand {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum QuorumCommand {
-    /// Bootstrap a quorum of servers that never voted; all must be reachable
+    /// Let all servers vote: new ones at once, restarted ones when no lock from
+    /// before can be held
     Init {
         /// Three or five independent servers
         #[arg(required = true, value_name = "URL")]

@@ -15,8 +15,11 @@
 --
 -- Returns
 --   list  1, highest: the node votes, and knows this token as the highest
---         0, milliseconds: in quarantine for at least this long
---         2, 0: the quarantine is over; the node rejoins when sent a floor
+--         0, milliseconds, voted: in quarantine for at least this long
+--         2, 0, voted: the quarantine is over; the node rejoins when sent a
+--         floor
+--         voted is 1 if the node voted before it was restarted, and 0 if it
+--         never did or has forgotten
 --   error LEASEHOLD  an argument is out of range; nothing was changed
 
 local voter = KEYS[1]
@@ -35,12 +38,13 @@ if known[3] ~= run_id then
   redis.call('HSET', voter, 'pending', run_id, 'since', now)
   known[4] = now
 end
+local voted = known[1] and 1 or 0
 local remaining = math.max(0, tonumber(known[4]) + max_lease_ms - now)
 if remaining > 0 then
-  return {0, remaining}
+  return {0, remaining, voted}
 end
 if lowest == 0 then
-  return {2, 0}
+  return {2, 0, voted}
 end
 redis.call('HSET', voter, 'run', run_id, 'floor', floor, 'highest', floor)
 redis.call('HDEL', voter, 'pending', 'since')

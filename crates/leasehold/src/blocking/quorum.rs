@@ -80,8 +80,7 @@ impl QuorumBuilder {
         Ok(Quorum(Bridge { inner, runtime }))
     }
 
-    /// Declares that no lock of this quorum and prefix is held, and allows
-    /// every server to vote. **Do not call it while locks are held**; see the
+    /// Lets every server vote, once no lock from before can be held; see the
     /// async [`bootstrap`](crate::QuorumBuilder::bootstrap).
     ///
     /// # Errors

@@ -146,25 +146,41 @@ impl QuorumBuilder {
         self.open()?.connect().await
     }
 
-    /// Declares that no lock of this quorum and prefix is held, and allows
-    /// every server to vote.
+    /// Lets every server vote.
     ///
-    /// Call it once before the first use. Call it again only if a majority lost
-    /// its data, and only after the longest lease has passed since.
+    /// Call it once before the first use. Call it again after a majority
+    /// restarted, because the servers do not rejoin by themselves then. All
+    /// servers must be reachable.
     ///
-    /// **Do not call it while locks are held.** It does not affect servers that
-    /// vote already. A server that restarted forgets the locks it granted
-    /// before, and can grant them twice.
+    /// Servers that never voted can vote at once. If any server has voted,
+    /// those that restarted may have forgotten locks that are still held. They
+    /// can vote when the [longest lease](Self::max_lease) has passed since
+    /// they were first asked. An earlier call fails, and says how long that
+    /// takes.
+    ///
+    /// **If all servers have lost their data**, nothing distinguishes them from
+    /// new ones. Wait for the longest lease before you call it then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future can leave some servers voting and others not. Call
-    /// it again.
+    /// it again; the others then vote after the longest lease.
     ///
     /// # Errors
     ///
-    /// [`Error::NoQuorum`] if a server is unreachable: all of them must be
-    /// reachable. Otherwise as for [`Quorum::connect`].
+    /// [`Error::NoQuorum`] if a server is unreachable, or restarted less than
+    /// the longest lease ago. Otherwise as for [`Quorum::connect`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::Quorum;
+    ///
+    /// let nodes = ["redis://one", "redis://two", "redis://three"];
+    /// Quorum::builder(nodes).bootstrap().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn bootstrap(self) -> Result<(), Error> {
         self.open()?.bootstrap().await
     }
@@ -242,7 +258,7 @@ impl OpenQuorum {
         Ok(self.quorum)
     }
 
-    /// Makes every server vote.
+    /// Lets every server vote.
     pub(crate) async fn bootstrap(self) -> Result<(), Error> {
         let (engine, limit) = (&self.quorum.engine, self.connect_timeout);
         let result = engine.bootstrap(&self.readmission, limit).await;

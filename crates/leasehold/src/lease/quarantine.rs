@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::context::{Context, error_of};
-use crate::backend::{Backend, Backoff, Purpose, RequestError, majority};
+use crate::backend::{Backend, Backoff, Purpose, RequestError, ServerError, majority};
 use crate::error::Error;
 use crate::protocol::{Electorate, NodeStatus, too_few};
 use crate::rng;
@@ -100,20 +100,38 @@ impl Readmission {
         until_voting(poll, majority, timeout).await
     }
 
-    /// Declares that no earlier lease matters: every node votes from now on,
-    /// above its clock. Nodes have `timeout` to be connected to.
+    /// Makes every node vote, above its clock, if no lease from before can be
+    /// held. Nodes have `timeout` to be connected to.
+    ///
+    /// If no node has ever voted, nothing can be held. Otherwise a node that
+    /// does not vote may have forgotten what it granted, and rejoins only after
+    /// its quarantine, as decided by its own clock. A lease that is still
+    /// valid then was granted by nodes that have voted ever since.
     pub(super) async fn bootstrap(
         &self,
         context: &Context,
         timeout: Duration,
     ) -> Result<(), Error> {
-        let admit = || async {
-            let connection = context.backend.connection(Purpose::Requests, 0).await?;
-            let floor = connection.facts().server_now();
-            let call = self.electorate.rejoin(Duration::ZERO, floor);
-            call.send(&*connection, self.timeout).await
+        until_voting(|| self.admit_all(&*context.backend), |nodes| nodes, timeout).await
+    }
+
+    /// Lets all nodes vote that may, if all have replied.
+    async fn admit_all(&self, backend: &dyn Backend) -> Result<Vec<NodeStatus>, RequestError> {
+        let nodes = self.poll_nodes(backend, Purpose::Requests).await?;
+        // A node that we cannot ask may have voted. And all of them must be
+        // admitted together: a majority that votes makes the rest restarted
+        // nodes.
+        if nodes.contains(&NodeStatus::NoReply) {
+            return Ok(nodes);
+        }
+        let quarantine = match nodes.iter().any(NodeStatus::has_voted) {
+            true => self.max_lease,
+            false => Duration::ZERO,
         };
-        until_voting(admit, |nodes| nodes, timeout).await
+        let connection = backend.connection(Purpose::Requests, 0).await?;
+        let floor = connection.facts().server_now().max(highest(&nodes));
+        let call = self.electorate.rejoin(quarantine, floor);
+        call.send(&*connection, self.timeout).await
     }
 
     /// Polls the nodes, and readmits those whose quarantine is over.
@@ -123,7 +141,7 @@ impl Readmission {
         purpose: Purpose,
     ) -> Result<Vec<NodeStatus>, RequestError> {
         let nodes = self.poll_nodes(backend, purpose).await?;
-        if !nodes.contains(&NodeStatus::Ready) || voting(&nodes) < majority(nodes.len()) {
+        if !nodes.iter().any(NodeStatus::is_ready) || voting(&nodes) < majority(nodes.len()) {
             return Ok(nodes);
         }
         // Polled again: the floor is what a majority knows after the
@@ -132,11 +150,7 @@ impl Readmission {
         if voting(&nodes) < majority(nodes.len()) {
             return Ok(nodes);
         }
-        let highest = nodes.iter().filter_map(|node| match node {
-            NodeStatus::Voting { highest } => Some(*highest),
-            _ => None,
-        });
-        let floor = highest.max().unwrap_or(0).max(1);
+        let floor = highest(&nodes).max(1);
         let connection = backend.connection(purpose, 0).await?;
         let call = self.electorate.rejoin(self.max_lease, floor);
         let nodes = call.send(&*connection, self.timeout).await?;
@@ -168,11 +182,11 @@ where
     loop {
         let error = match poll().await {
             Ok(nodes) => {
-                let (voting, needed) = (voting(&nodes), needed(nodes.len()));
-                if voting >= needed {
+                let needed = needed(nodes.len());
+                if voting(&nodes) >= needed {
                     return Ok(());
                 }
-                RequestError::Refused(too_few(voting, nodes.len(), needed))
+                RequestError::Refused(shortfall(&nodes, needed))
             }
             Err(error) => error,
         };
@@ -189,8 +203,8 @@ fn poll_delay(nodes: &[NodeStatus]) -> Duration {
     let idle = IDLE_INTERVAL + IDLE_INTERVAL.mul_f64(2.0 * rng::next_f64());
     let jitter = JITTER.mul_f64(rng::next_f64());
     let due = nodes.iter().filter_map(|node| match node {
-        NodeStatus::Ready if voting(nodes) >= majority(nodes.len()) => Some(jitter),
-        NodeStatus::Quarantined { remaining } => Some(*remaining + jitter),
+        NodeStatus::Ready { .. } if voting(nodes) >= majority(nodes.len()) => Some(jitter),
+        NodeStatus::Quarantined { remaining, .. } => Some(*remaining + jitter),
         _ => None,
     });
     due.min().map_or(idle, |due| due.min(idle))
@@ -199,6 +213,37 @@ fn poll_delay(nodes: &[NodeStatus]) -> Duration {
 fn voting(nodes: &[NodeStatus]) -> usize {
     let votes = |node: &&NodeStatus| matches!(node, NodeStatus::Voting { .. });
     nodes.iter().filter(votes).count()
+}
+
+/// Returns the highest token that a voting node knows.
+fn highest(nodes: &[NodeStatus]) -> u64 {
+    let known = nodes.iter().filter_map(|node| match node {
+        NodeStatus::Voting { highest } => Some(*highest),
+        _ => None,
+    });
+    known.max().unwrap_or(0)
+}
+
+/// Returns the error for nodes of which fewer than `needed` vote.
+fn shortfall(nodes: &[NodeStatus], needed: usize) -> ServerError {
+    let mut error = too_few(voting(nodes), nodes.len(), needed);
+    let quarantines = nodes.iter().filter_map(|node| match node {
+        NodeStatus::Quarantined { remaining, .. } => Some(*remaining),
+        _ => None,
+    });
+    let has_voted = nodes.iter().any(NodeStatus::has_voted);
+    error.message += &match quarantines.max() {
+        _ if nodes.contains(&NodeStatus::NoReply) => String::new(),
+        _ if !has_voted => {
+            "; none has ever voted, or all have lost their data: bootstrap the quorum".to_owned()
+        }
+        Some(longest) => format!(
+            "; restarted nodes are in quarantine for another {:.0} s",
+            longest.as_secs_f64().ceil()
+        ),
+        None => "; the quarantine of restarted nodes is over: bootstrap the quorum".to_owned(),
+    };
+    error
 }
 
 #[cfg(test)]
@@ -213,13 +258,22 @@ mod tests {
     const MAX_LEASE: Duration = Duration::from_secs(60);
     const TIMEOUT: Duration = Duration::from_secs(1);
     const AT_ONCE: Duration = Duration::from_millis(1);
-    const READY: NodeStatus = NodeStatus::Ready;
+    const READY: NodeStatus = NodeStatus::Ready { voted: true };
+    const NEW: NodeStatus = NodeStatus::Quarantined {
+        remaining: MAX_LEASE,
+        voted: false,
+    };
 
     /// The arguments of each poll: the longest lease, and the floor.
     type Polls = Arc<Mutex<Vec<(u64, u64)>>>;
 
     fn knows(highest: u64) -> NodeStatus {
         NodeStatus::Voting { highest }
+    }
+
+    fn restarted(remaining: Duration) -> NodeStatus {
+        let voted = true;
+        NodeStatus::Quarantined { remaining, voted }
     }
 
     /// Returns nodes that send one of `replies` after the other, and the last
@@ -254,13 +308,14 @@ mod tests {
     fn reply(node: &NodeStatus) -> Option<Reply> {
         let (status, number) = match node {
             NodeStatus::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
-            NodeStatus::Ready => (2, 0),
-            NodeStatus::Quarantined { remaining } => {
+            NodeStatus::Ready { .. } => (2, 0),
+            NodeStatus::Quarantined { remaining, .. } => {
                 (0, i64::try_from(remaining.as_millis()).unwrap())
             }
             NodeStatus::NoReply => return None,
         };
-        Some(Reply::List(vec![Reply::Int(status), Reply::Int(number)]))
+        let numbers = [status, number, i64::from(node.has_voted())];
+        Some(Reply::List(numbers.map(Reply::Int).to_vec()))
     }
 
     fn floors(polls: &Polls) -> Vec<u64> {
@@ -318,7 +373,7 @@ mod tests {
     #[test]
     fn poll_delay_ends_when_a_node_can_be_readmitted() {
         let remaining = Duration::from_secs(5);
-        let quarantined = NodeStatus::Quarantined { remaining };
+        let quarantined = restarted(remaining);
         for _ in 0..100 {
             let calm = [
                 &[knows(1), knows(1)][..],
@@ -355,7 +410,7 @@ mod tests {
     async fn quarantined_node_is_not_readmitted() {
         let remaining = Duration::from_secs(9);
         let (readmission, context, polls) =
-            quorum(&[&[knows(10), knows(20), NodeStatus::Quarantined { remaining }]]);
+            quorum(&[&[knows(10), knows(20), restarted(remaining)]]);
         readmission.check(&context, TIMEOUT).await.unwrap();
         assert_eq!(floors(&polls), [0]);
     }
@@ -372,12 +427,35 @@ mod tests {
         assert_eq!(cause.to_string(), expected);
         let took = BootInstant::now().since(start);
         assert!((TIMEOUT..TIMEOUT * 2).contains(&took), "{took:?}");
-        assert!(polls.lock().iter().all(|(longest, _)| *longest == 0));
+        assert_eq!(floors(&polls), vec![0; polls.lock().len()], "only polls");
 
         let (readmission, context, _) = quorum(&[
             &[knows(1), knows(1), NodeStatus::NoReply],
             &[knows(1), knows(1), knows(1)],
         ]);
         readmission.bootstrap(&context, TIMEOUT).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bootstrap_of_new_nodes_skips_quarantine() {
+        let (readmission, context, polls) = quorum(&[&[NEW, NEW, NEW], &[knows(1); 3]]);
+        readmission.bootstrap(&context, TIMEOUT).await.unwrap();
+        let quarantines: Vec<_> = polls.lock().iter().map(|(longest, _)| *longest).collect();
+        assert_eq!(quarantines, [60_000, 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bootstrap_keeps_quarantine_after_a_vote() {
+        for voted in [knows(10), READY, restarted(Duration::from_secs(9))] {
+            let (readmission, context, polls) = quorum(&[&[voted, NEW, NEW]]);
+            let bootstrapped = readmission.bootstrap(&context, TIMEOUT).await;
+            let Err(Error::NoQuorum(cause)) = bootstrapped else {
+                panic!("{bootstrapped:?}");
+            };
+            let text = cause.to_string();
+            assert!(text.contains("in quarantine for another 60 s"), "{text}");
+            let longest = u64::try_from(MAX_LEASE.as_millis()).unwrap();
+            assert!(polls.lock().iter().all(|(lease, _)| *lease == longest));
+        }
     }
 }

@@ -241,11 +241,30 @@ pub(crate) enum NodeStatus {
     /// The node votes, and knows of tokens up to `highest`.
     Voting { highest: u64 },
     /// The quarantine is over; the node rejoins when it is sent a floor.
-    Ready,
+    Ready {
+        /// Whether the node knows that it voted before.
+        voted: bool,
+    },
     /// The node was restarted, and leases from before may not have ended.
-    Quarantined { remaining: Duration },
+    Quarantined { remaining: Duration, voted: bool },
     /// The node has not replied.
     NoReply,
+}
+
+impl NodeStatus {
+    /// Returns whether the node can rejoin.
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready { .. })
+    }
+
+    /// Returns whether the node votes, or knows that it did.
+    pub(crate) fn has_voted(&self) -> bool {
+        match self {
+            Self::Voting { .. } => true,
+            Self::Ready { voted } | Self::Quarantined { voted, .. } => *voted,
+            Self::NoReply => false,
+        }
+    }
 }
 
 impl Electorate {
@@ -365,11 +384,13 @@ fn read_node(reply: &Option<Reply>) -> NodeStatus {
     let read = || {
         let parts = reply.as_ref()?.list()?;
         let number = u64::try_from(parts.get(1)?.int()?).ok()?;
+        let voted = parts.get(2).and_then(Reply::int) == Some(1);
         Some(match parts.first()?.int()? {
             1 => NodeStatus::Voting { highest: number },
-            2 => NodeStatus::Ready,
+            2 => NodeStatus::Ready { voted },
             _ => NodeStatus::Quarantined {
                 remaining: Duration::from_millis(number),
+                voted,
             },
         })
     };

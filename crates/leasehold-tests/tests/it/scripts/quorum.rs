@@ -41,6 +41,12 @@ fn admit(server: &Server, longest: &str, floor: i64) -> Vec<i64> {
     numbers(&eval(server, ADMIT, &["s"], &args))
 }
 
+/// Returns whether a node that does not vote knows that it did.
+fn has_voted(server: &Server) -> bool {
+    let reply = eval(server, ADMIT, &["s"], &["60000", "0"]);
+    reply.list()[2].int() == 1
+}
+
 fn on_every_server(test: impl Fn(&Server)) {
     for flavor in Flavor::all() {
         test(&Server::start(&flavor));
@@ -56,6 +62,7 @@ fn vote_exceeds_granted_token_and_excludes() {
             [3, 0],
             "voted before it rejoined"
         );
+        assert!(!has_voted(server), "a new node has voted");
         assert_eq!(admit(server, "0", start), [1, start]);
         assert_eq!(
             vote(server, "me", start),
@@ -161,6 +168,7 @@ fn restarted_node_waits_before_voting() {
         );
         let left = admit(&server, "60000", 0);
         assert!(left[0] == 0 && left[1] <= 60_000, "{left:?}");
+        assert!(has_voted(&server), "the node has forgotten its votes");
         assert_eq!(
             admit(&server, "60000", start + 9)[0],
             0,

@@ -217,9 +217,32 @@ fn restarted_majority_requires_bootstrap() {
         tokio::time::sleep(MAX_LEASE + Duration::from_secs(2)).await;
         let error = quorum.mutex(&name).try_lock().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
-        five.builder().bootstrap().await.unwrap();
+        let builder = five.builder().lease(SHORT).max_lease(MAX_LEASE);
+        builder.bootstrap().await.unwrap();
         let again = quorum.mutex(&name).lock().await.unwrap();
         assert!(again.token() > token);
+    });
+}
+
+#[test]
+fn bootstrap_waits_for_forgotten_leases() {
+    run(async {
+        let mut five = FiveServers::start(&Flavor::one());
+        let quorum = five.builder().connect().await.unwrap();
+        let name = name();
+        let held = quorum.mutex(&name).lock().await.unwrap();
+        for index in [0, 1, 2] {
+            five.servers[index].restart();
+        }
+        // Two nodes have the lock. The others do not know about it.
+        let error = five.builder().bootstrap().await.unwrap_err();
+        assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
+        assert!(format!("{error:?}").contains("quarantine"), "{error:?}");
+        let other = five.builder().connect().await.unwrap_err();
+        assert!(matches!(other, Error::NoQuorum(_)), "{other:?}");
+        let again = quorum.mutex(&name).try_lock().await.unwrap_err();
+        assert!(matches!(again, Error::NoQuorum(_)), "{again:?}");
+        drop(held);
     });
 }
 
