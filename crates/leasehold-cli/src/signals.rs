@@ -4,7 +4,8 @@
 //! A signal that was ignored at start stays ignored, here and in the command.
 //! `nohup` ignores signals, and shells do so for background jobs.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -23,13 +24,18 @@ pub(crate) const TERMINATION: [Signal; 4] = [
 pub(crate) struct Signals {
     received: mpsc::UnboundedReceiver<Signal>,
     sender: mpsc::UnboundedSender<Signal>,
+    hup_ends_wait: bool,
 }
 
 impl Signals {
     /// Starts to catch the [`TERMINATION`] signals.
     pub(crate) fn new() -> Result<Self, CliError> {
         let (sender, received) = mpsc::unbounded_channel();
-        let mut signals = Self { received, sender };
+        let mut signals = Self {
+            received,
+            sender,
+            hup_ends_wait: true,
+        };
         signals.catch(&TERMINATION)?;
         Ok(signals)
     }
@@ -59,15 +65,42 @@ impl Signals {
         }
     }
 
+    /// Lets a wait continue after SIGHUP, which asks a daemon to reload.
+    pub(crate) fn take_hup_for_reload(&mut self) {
+        self.hup_ends_wait = false;
+    }
+
     /// Returns the next [`TERMINATION`] signal.
     pub(crate) async fn termination(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if TERMINATION.contains(&signal) {
+            let is_reload = signal == Signal::SIGHUP && !self.hup_ends_wait;
+            if TERMINATION.contains(&signal) && !is_reload {
                 return signal;
             }
         }
     }
+}
+
+/// How Ctrl-C ended a wait or the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interruption {
+    /// This process received SIGINT, as did its whole process group.
+    Received,
+    /// The command had the terminal, and received SIGINT alone.
+    CommandOnly,
+}
+
+/// Ends this process as SIGINT does by default. Returns only on failure.
+///
+/// A shell goes on with its script after any exit status. It stops if it
+/// received SIGINT itself and its command died of it.
+pub(crate) fn die_of_sigint(interruption: Interruption) {
+    if interruption == Interruption::CommandOnly {
+        // What the terminal would have done without us.
+        let _ = kill(Pid::from_raw(0), Signal::SIGINT);
+    }
+    let _ = signal_hook::low_level::emulate_default_handler(Signal::SIGINT as i32);
 }
 
 /// Returns the ignored signals as a bit set, or 0 on a system without `/proc`.

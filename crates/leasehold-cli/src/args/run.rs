@@ -10,8 +10,9 @@ use crate::duration;
 pub(super) const RUN_HELP: &str = "\
 The command runs in its own process group. It gets the terminal, if any; in a
 pipeline it gets the terminal when it first reads from it. It cannot be
-suspended. Signals are forwarded to the process group. Signals that were ignored
-at start, as under nohup, stay ignored. The lock is released when the command
+suspended. Signals are forwarded to the process group; a second SIGINT within
+10 s becomes SIGTERM, and a third SIGINT or SIGTERM becomes SIGKILL. Signals that
+were ignored at start, as under nohup, stay ignored. The lock is released when the command
 and all processes that it started have exited, including background processes.
 
 If the lease cannot be renewed because the server is unreachable, the command
@@ -121,8 +122,8 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
-    /// Wait DUR between SIGTERM and SIGKILL [default: 5s, at most a third of
-    /// the lease]
+    /// Wait DUR between SIGTERM and SIGKILL, also if the SIGTERM is forwarded
+    /// [default: 5s, at most a third of the lease; no limit if forwarded]
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
 

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::session::{Ended, Plan, Session};
 use super::supervisor::OnLost;
+use super::terminal::Terminal;
 use crate::args::{LeadArgs, ServerArgs};
 use crate::output::{CliError, message};
 
@@ -25,6 +26,11 @@ pub(crate) async fn lead(server: &ServerArgs, args: LeadArgs) -> Result<u8, CliE
     };
     // A suspended leader could not renew.
     session.signals.catch(&[Signal::SIGTSTP])?;
+    if Terminal::open().is_none() {
+        // No terminal hung up. `systemctl reload` sends the signal on every
+        // host, and a standby has nothing to reload.
+        session.signals.take_hup_for_reload();
+    }
     let election = session.servers.election(&args)?;
     loop {
         let campaign = election.campaign();

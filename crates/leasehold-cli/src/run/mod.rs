@@ -13,6 +13,7 @@
 mod lead;
 mod once;
 mod process_group;
+mod process_tree;
 mod progress;
 mod servers;
 mod session;

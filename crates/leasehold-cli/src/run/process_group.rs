@@ -15,17 +15,18 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+use rustix::process::{WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
+use super::process_tree::ProcessTree;
 use super::shim::SHIM;
 use super::sleep::sleep_until;
 use super::terminal::Terminal;
 use crate::exit;
 use crate::output::{CliError, hint, message};
-use crate::signals::TERMINATION;
+use crate::signals::Interruption;
 
 /// The poll interval after the leader has exited. Processes that are not
 /// adopted cause no `SIGCHLD`.
@@ -35,12 +36,19 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// cause may stop it again at once.
 const RESUME_INTERVAL: Duration = Duration::from_millis(500);
 
+/// A termination signal escalates if the previous one is at most this long ago.
+/// The second Ctrl-C is impatience; a SIGTERM an hour later is not.
+const ESCALATION_WINDOW: Duration = Duration::from_secs(10);
+
 const NOT_SUSPENDED: &str = "a command that holds a lock cannot be suspended; it continues";
 
 /// A started command.
 pub(super) struct ProcessGroup {
     leader: Pid,
+    tree: ProcessTree,
     code: Option<u8>,
+    /// Set if SIGINT terminated the leader.
+    interruption: Option<Interruption>,
     exited: bool,
     /// Whether this process adopts orphaned descendants.
     adopts: bool,
@@ -49,10 +57,20 @@ pub(super) struct ProcessGroup {
     resumption: Resumption,
     /// Whether it was reported that the command waits for the terminal.
     terminal_wait_reported: bool,
-    /// The number of forwarded termination signals.
-    terminations: Cell<u32>,
+    escalation: Escalation,
+    /// Whether the lock is still held while the command is stopped.
+    lock_held: bool,
     /// Whether a signal without permission was reported.
     refusal_reported: Cell<bool>,
+}
+
+/// The SIGINT and SIGTERM that were forwarded. Other signals do not end a
+/// command: daemons reload their configuration on SIGHUP.
+#[derive(Default)]
+struct Escalation {
+    /// The number of signals that followed one another closely.
+    count: u32,
+    last: Option<Instant>,
 }
 
 /// The schedule for continuing a stopped command.
@@ -85,8 +103,9 @@ impl ProcessGroup {
         let adopts = adopt_orphans();
         let child_signals = signal(SignalKind::child()).map_err(failed)?;
         let mut terminal = Terminal::open();
-        let executable = std::env::current_exe().map_err(failed)?;
-        let child = std::process::Command::new(executable)
+        let tree = ProcessTree::before_command();
+        let child = std::process::Command::new(own_executable().map_err(failed)?)
+            .arg0("leasehold")
             .arg(SHIM)
             .arg(std::process::id().to_string())
             .args(command)
@@ -102,14 +121,17 @@ impl ProcessGroup {
         }
         Ok(Self {
             leader,
+            tree,
             code: None,
+            interruption: None,
             exited: false,
             adopts,
             child_signals,
             terminal,
             resumption: Resumption::default(),
             terminal_wait_reported: false,
-            terminations: Cell::new(0),
+            escalation: Escalation::default(),
+            lock_held: true,
             refusal_reported: Cell::new(false),
         })
     }
@@ -128,31 +150,63 @@ impl ProcessGroup {
 
     /// Reaps exited processes, and returns the current state.
     pub(super) fn state(&mut self) -> GroupState {
-        let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
         while !self.exited {
-            match waitpid(None, Some(flags)) {
-                Ok(WaitStatus::Exited(pid, code)) if pid == self.leader => {
-                    self.on_leader_exit(u8::try_from(code).unwrap_or(255));
-                }
-                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.leader => {
-                    self.on_leader_exit(exit::by_signal(signal as i32));
-                }
-                Ok(WaitStatus::Stopped(pid, by)) if pid == self.leader => self.on_stop(by),
-                Ok(WaitStatus::StillAlive) => break,
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(_) => {
-                    // No children are left. With adoption there are also no
-                    // other descendants.
+            match self.reap() {
+                Ok(Some((pid, status))) if pid == self.leader => self.on_leader(status),
+                Ok(Some(_)) | Err(Errno::EINTR) => {}
+                Err(Errno::ECHILD) => {
+                    // With adoption there are also no other descendants.
                     let is_empty = || killpg(self.leader, None) == Err(Errno::ESRCH);
                     self.exited = self.adopts || is_empty();
                     break;
                 }
+                Ok(None) => {
+                    self.exited = self.code.is_some() && self.tree.has_only_earlier();
+                    break;
+                }
+                // Any other error says nothing about the processes: the lock
+                // stays held, and the next poll asks again.
+                Err(_) => break,
             }
         }
         match (self.exited, self.code) {
             (true, _) => GroupState::Exited,
             (false, Some(_)) => GroupState::Remaining,
             (false, None) => GroupState::Running,
+        }
+    }
+
+    /// Returns the next child that has exited or stopped. The status is raw,
+    /// because `nix` has no name for real-time signals and rejects them.
+    fn reap(&self) -> nix::Result<Option<(Pid, WaitStatus)>> {
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        let waited = match self.adopts {
+            true => rustix::process::wait(options),
+            false => {
+                let leader = rustix::process::Pid::from_raw(self.leader.as_raw());
+                rustix::process::waitpid(leader, options)
+            }
+        };
+        match waited {
+            Ok(None) => Ok(None),
+            Ok(Some((pid, status))) => Ok(Some((Pid::from_raw(pid.as_raw_pid()), status))),
+            Err(error) => Err(Errno::from_raw(error.raw_os_error())),
+        }
+    }
+
+    fn on_leader(&mut self, status: WaitStatus) {
+        if let Some(code) = status.exit_status() {
+            self.on_leader_exit(u8::try_from(code).unwrap_or(255));
+        } else if let Some(number) = status.terminating_signal() {
+            let lent = self.terminal.as_ref().is_some_and(Terminal::is_lent);
+            self.interruption = match lent {
+                _ if number != Signal::SIGINT as i32 => None,
+                true => Some(Interruption::CommandOnly),
+                false => Some(Interruption::Received),
+            };
+            self.on_leader_exit(exit::by_signal(number));
+        } else if let Some(number) = status.stopping_signal() {
+            self.on_stop(number);
         }
     }
 
@@ -163,8 +217,8 @@ impl ProcessGroup {
 
     /// Continues a stopped command: a suspended holder could act after its
     /// lease has ended.
-    fn on_stop(&mut self, by: Signal) {
-        let needs_terminal = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
+    fn on_stop(&mut self, by: i32) {
+        let needs_terminal = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&by);
         match &mut self.terminal {
             Some(terminal) if needs_terminal => {
                 let lent = terminal.lend_on_demand(self.leader);
@@ -181,19 +235,18 @@ impl ProcessGroup {
         self.resumption.request(Instant::now());
     }
 
-    /// Forwards a signal. The second SIGINT becomes SIGTERM, and the third
-    /// termination signal becomes SIGKILL.
-    pub(super) fn forward(&self, signal: Signal) {
-        if signal == Signal::SIGTSTP {
-            return message(NOT_SUSPENDED);
-        }
-        let terminates = TERMINATION.contains(&signal);
-        if terminates {
-            self.terminations.set(self.terminations.get() + 1);
-        }
-        match self.terminations.get() {
-            3.. if terminates => self.stop(Signal::SIGKILL),
-            2 if signal == Signal::SIGINT => self.stop(Signal::SIGTERM),
+    /// Forwards a signal. A second SIGINT within seconds becomes SIGTERM, and a
+    /// third SIGINT or SIGTERM becomes SIGKILL.
+    pub(super) fn forward(&mut self, signal: Signal) {
+        match signal {
+            Signal::SIGTSTP => message(NOT_SUSPENDED),
+            Signal::SIGINT | Signal::SIGTERM => {
+                match (self.escalation.next(Instant::now()), signal) {
+                    (3.., _) => self.stop(Signal::SIGKILL),
+                    (2, Signal::SIGINT) => self.stop(Signal::SIGTERM),
+                    _ => self.signal_group(signal),
+                }
+            }
             _ => self.signal_group(signal),
         }
     }
@@ -201,8 +254,11 @@ impl ProcessGroup {
     /// Sends a signal to the group and to all descendants outside it.
     pub(super) fn stop(&self, signal: Signal) {
         self.signal_group(signal);
-        for process in descendants() {
-            self.signal(process.pid, signal);
+        for process in self.tree.of_command() {
+            // Members have the signal already.
+            if process.group != self.leader {
+                self.signal(process.pid, signal);
+            }
         }
         // A stopped process handles no signal except SIGKILL.
         self.signal_group(Signal::SIGCONT);
@@ -215,7 +271,7 @@ impl ProcessGroup {
             let sent = killpg(self.leader, signal);
             return self.report_refusal(sent, signal, "the command");
         }
-        let members = descendants().into_iter();
+        let members = self.tree.of_command().into_iter();
         for member in members.filter(|process| process.group == self.leader) {
             self.signal(member.pid, signal);
         }
@@ -233,8 +289,20 @@ impl ProcessGroup {
             message(format!(
                 "cannot send {signal} to {target}: it runs as another user"
             ));
-            hint("the lock stays held until the command has exited");
+            hint(match self.lock_held {
+                true => "the lock stays held until the command has exited",
+                false => {
+                    "the command continues without the lock, which another client may acquire: stop it as that user"
+                }
+            });
         }
+    }
+
+    /// Records that the lock is lost. A command that cannot be stopped is
+    /// reported again, because it is not protected any more.
+    pub(super) fn on_loss(&mut self) {
+        self.lock_held = false;
+        self.refusal_reported.set(false);
     }
 
     /// Returns the exit code of the command.
@@ -242,13 +310,18 @@ impl ProcessGroup {
         self.code.unwrap_or(exit::NOT_RUNNABLE)
     }
 
-    /// Returns whether a termination signal was forwarded.
+    /// Returns how SIGINT terminated the command, if it did.
+    pub(super) fn interruption(&self) -> Option<Interruption> {
+        self.interruption
+    }
+
+    /// Returns whether SIGINT or SIGTERM was forwarded.
     pub(super) fn was_terminated(&self) -> bool {
-        self.terminations.get() > 0
+        self.escalation.last.is_some()
     }
 
     pub(super) fn describe_remaining(&self) -> String {
-        let remaining = descendants().into_iter();
+        let remaining = self.tree.of_command().into_iter();
         let pids: Vec<_> = remaining.map(|process| process.pid.to_string()).collect();
         match pids.is_empty() {
             true => "the command has exited, but processes of its group have not".to_owned(),
@@ -257,6 +330,18 @@ impl ProcessGroup {
                 pids.join(", ")
             ),
         }
+    }
+}
+
+impl Escalation {
+    /// Returns which one in a row this signal is.
+    fn next(&mut self, now: Instant) -> u32 {
+        let in_a_row = self
+            .last
+            .is_some_and(|last| now - last <= ESCALATION_WINDOW);
+        self.count = if in_a_row { self.count + 1 } else { 1 };
+        self.last = Some(now);
+        self.count
     }
 }
 
@@ -272,6 +357,19 @@ impl Resumption {
     }
 }
 
+/// Returns the path of the running executable. The link refers to the file
+/// itself: a waiter that was started before an upgrade finds the old one, which
+/// has no name any more.
+#[cfg(target_os = "linux")]
+fn own_executable() -> std::io::Result<std::path::PathBuf> {
+    Ok("/proc/self/exe".into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn own_executable() -> std::io::Result<std::path::PathBuf> {
+    std::env::current_exe()
+}
+
 #[cfg(target_os = "linux")]
 fn adopt_orphans() -> bool {
     // On failure only the process group is tracked.
@@ -283,43 +381,18 @@ fn adopt_orphans() -> bool {
     false
 }
 
-/// A process with its parent and its group.
-struct Process {
-    pid: Pid,
-    parent: Pid,
-    group: Pid,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Process {
-    /// Reads `/proc`. Returns `None` if the process has exited.
-    fn read(pid: i32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may contain any character. The state follows.
-        let mut numbers = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
-        let mut next = || Some(Pid::from_raw(numbers.next()?.parse().ok()?));
-        Some(Self {
-            pid: Pid::from_raw(pid),
-            parent: next()?,
-            group: next()?,
-        })
+    #[test]
+    fn only_signals_in_a_row_escalate() {
+        let start = Instant::now();
+        let mut escalation = Escalation::default();
+        let mut counts = Vec::new();
+        for seconds in [0, 3, 13, 24, 25] {
+            counts.push(escalation.next(start + Duration::from_secs(seconds)));
+        }
+        assert_eq!(counts, [1, 2, 3, 1, 2]);
     }
-}
-
-/// Returns all descendants of this process.
-fn descendants() -> Vec<Process> {
-    let Ok(folder) = std::fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let pids = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut others: Vec<_> = pids.filter_map(Process::read).collect();
-    let mut found: Vec<Process> = Vec::new();
-    let mut parents = vec![Pid::this()];
-    while let Some(parent) = parents.pop() {
-        let processes = others.into_iter();
-        let (children, rest): (Vec<_>, _) = processes.partition(|process| process.parent == parent);
-        parents.extend(children.iter().map(|child| child.pid));
-        found.extend(children);
-        others = rest;
-    }
-    found
 }

@@ -7,7 +7,7 @@ use leasehold::{Acquire, Client, Election, Guard, LockInfo, Once, Quorum, Replic
 
 use crate::args::{LeadArgs, RunArgs, WorkArgs};
 use crate::output::{CliError, hint, message, revoked};
-use crate::settings::Settings;
+use crate::settings::{Settings, rejected_at_login};
 
 /// The default time for a reply, and for acknowledgements of replicas.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,7 +37,8 @@ impl Servers {
             [] => settings.connect(lease).await.map(Connection::Single)?,
             urls => {
                 let builder = settings.quorum_builder(urls, lease);
-                Connection::Quorum(builder.connect().await?)
+                let quorum = builder.connect().await.map_err(rejected_at_login)?;
+                Connection::Quorum(quorum)
             }
         };
         Ok(Self {
@@ -117,7 +118,7 @@ impl Servers {
 
     /// Returns the time limit of the final release.
     pub(super) fn release_timeout(&self) -> Duration {
-        MIN_RELEASE_TIMEOUT.max(self.request_timeout * 2)
+        MIN_RELEASE_TIMEOUT.max(self.request_timeout.saturating_mul(2))
     }
 
     pub(super) async fn shutdown(&self, timeout: Duration) {

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use super::process_group::ProcessGroup;
 use super::servers::Servers;
-use super::supervisor::{OnLost, Supervisor};
+use super::supervisor::{OnLost, Supervisor, Times};
 use super::{progress, terminal};
 use crate::args::{ServerArgs, WorkArgs};
 use crate::identity::host_and_pid;
 use crate::output::{CliError, message};
 use crate::settings::Settings;
-use crate::signals::Signals;
+use crate::signals::{Interruption, Signals, die_of_sigint};
 use crate::{duration, exit};
 
 /// The default lease of the library.
@@ -39,6 +39,10 @@ pub(super) struct Session {
     pub(super) signals: Signals,
     lease: Duration,
     grace: Duration,
+    /// The grace that the user has set.
+    chosen_grace: Option<Duration>,
+    /// Set if SIGINT ended a wait or the command.
+    interruption: Option<Interruption>,
 }
 
 /// A command, and when it is stopped.
@@ -87,6 +91,9 @@ impl Session {
         let servers = tokio::select! {
             biased;
             signal = signals.termination() => {
+                if signal == Signal::SIGINT {
+                    die_of_sigint(Interruption::Received);
+                }
                 return Ok(ControlFlow::Break(exit::by_signal(signal as i32)));
             }
             servers = Servers::connect(&settings, work.lease, quorum_urls) => servers?,
@@ -96,6 +103,8 @@ impl Session {
             signals,
             lease,
             grace,
+            chosen_grace: work.grace,
+            interruption: None,
         }))
     }
 
@@ -110,6 +119,7 @@ impl Session {
         let outcome = tokio::select! {
             biased;
             signal = self.signals.termination() => {
+                self.interruption = (signal == Signal::SIGINT).then_some(Interruption::Received);
                 ControlFlow::Break(exit::by_signal(signal as i32))
             }
             acquired = acquired => ControlFlow::Continue(acquired),
@@ -141,12 +151,20 @@ impl Session {
             .and_then(|at_most| Instant::now().checked_add(at_most));
         let environment = environment(&lease, plan.mode);
         let mut group = ProcessGroup::start(plan.command, &environment)?;
-        let mut supervisor = Supervisor::new(lease, plan.on_lost, self.grace, limit);
+        let times = Times {
+            grace: self.grace,
+            forwarded_grace: self.chosen_grace,
+            limit,
+        };
+        let mut supervisor = Supervisor::new(lease, plan.on_lost, times);
         supervisor
             .wait_for_exit(&mut group, &mut self.signals)
             .await;
+        let code = supervisor.code(&group);
+        // A loss or the limit has a status of its own.
+        self.interruption = group.interruption().filter(|_| code == group.code());
         Ok(Ended {
-            code: supervisor.code(&group),
+            code,
             lost: supervisor.is_lost(),
             terminated: group.was_terminated(),
         })
@@ -172,13 +190,22 @@ impl Session {
 
     /// Ends the client after a release.
     pub(super) async fn close(self) {
-        self.servers.shutdown(SHUTDOWN_TIMEOUT).await;
+        self.end(SHUTDOWN_TIMEOUT).await;
     }
 
     /// Ends the client after a wait: leaves the queue, and releases an unwanted
     /// grant.
     pub(super) async fn abandon(self) {
-        self.servers.shutdown(self.servers.release_timeout()).await;
+        let timeout = self.servers.release_timeout();
+        self.end(timeout).await;
+    }
+
+    /// Ends the client, and the process if SIGINT ended the work.
+    async fn end(self, timeout: Duration) {
+        self.servers.shutdown(timeout).await;
+        if let Some(interruption) = self.interruption {
+            die_of_sigint(interruption);
+        }
     }
 }
 

@@ -49,17 +49,27 @@ impl OnLost {
     }
 }
 
+/// When a command is stopped, and how long it then has to exit.
+pub(super) struct Times {
+    /// The time between SIGTERM and SIGKILL.
+    pub(super) grace: Duration,
+    /// The same after a forwarded SIGTERM. `None` is no limit: whoever sent the
+    /// signal decides.
+    pub(super) forwarded_grace: Option<Duration>,
+    /// The end of `--at-most`.
+    pub(super) limit: Option<Instant>,
+}
+
 /// Supervises a command that runs under a lease.
 pub(super) struct Supervisor {
     lease: Lease<Shared>,
     on_lost: OnLost,
-    grace: Duration,
-    /// The end of `--at-most`.
-    limit: Option<Instant>,
+    times: Times,
     /// The last deadline of the lease that was read before a loss.
     deadline: Instant,
     stopping: Option<Stopping>,
     lost: bool,
+    limit_reached: bool,
 }
 
 /// The progress of stopping a command.
@@ -70,20 +80,15 @@ struct Stopping {
 }
 
 impl Supervisor {
-    pub(super) fn new(
-        lease: Lease<Shared>,
-        on_lost: OnLost,
-        grace: Duration,
-        limit: Option<Instant>,
-    ) -> Self {
+    pub(super) fn new(lease: Lease<Shared>, on_lost: OnLost, times: Times) -> Self {
         Self {
             deadline: lease.deadline().into(),
             lease,
             on_lost,
-            grace,
-            limit,
+            times,
             stopping: None,
             lost: false,
+            limit_reached: false,
         }
     }
 
@@ -103,14 +108,12 @@ impl Supervisor {
             }
             tokio::select! {
                 () = group.changed() => {}
-                signal = signals.next() => group.forward(signal),
+                signal = signals.next() => self.forward(group, signal),
                 loss = &mut lost, if !self.lost => {
                     self.on_loss(group, loss.unwrap_or(Loss::ShutDown));
                 }
                 () = sleep_until(self.stop_at()), if !self.lost => self.check_renewal(group),
-                () = sleep_until(self.limit), if self.stopping.is_none() && self.limit.is_some() => {
-                    self.on_limit(group);
-                }
+                () = sleep_until(self.times.limit), if self.is_limited() => self.on_limit(group),
                 () = sleep_until(self.kill_at()), if self.kill_at().is_some() => self.kill(group),
                 () = sleep_until(report_at), if !reported && report_at.is_some() => {
                     reported = true;
@@ -121,13 +124,32 @@ impl Supervisor {
         }
     }
 
+    /// Forwards a signal. After a SIGTERM, SIGKILL follows like after one of
+    /// our own, if the user has set a grace.
+    fn forward(&mut self, group: &mut ProcessGroup, signal: Signal) {
+        group.forward(signal);
+        if let (Signal::SIGTERM, Some(grace)) = (signal, self.times.forwarded_grace) {
+            self.stopping.get_or_insert(Stopping {
+                kill_at: Instant::now() + grace,
+                killed: false,
+            });
+        }
+    }
+
+    /// Returns whether `--at-most` can still end the command.
+    fn is_limited(&self) -> bool {
+        let stops_for_loss = self.lost && self.stopping.is_some();
+        !self.limit_reached && !stops_for_loss
+    }
+
     /// Returns when the command must be stopped unless the lease is renewed.
     fn stop_at(&self) -> Option<Instant> {
-        self.deadline.checked_sub(self.grace + self.kill_margin())
+        self.deadline
+            .checked_sub(self.times.grace + self.kill_margin())
     }
 
     fn kill_margin(&self) -> Duration {
-        KILL_MARGIN.min(self.grace / 4)
+        KILL_MARGIN.min(self.times.grace / 4)
     }
 
     fn kill_at(&self) -> Option<Instant> {
@@ -140,15 +162,16 @@ impl Supervisor {
     }
 
     /// Stops the command unless the lease was renewed since the last check.
-    fn check_renewal(&mut self, group: &ProcessGroup) {
+    fn check_renewal(&mut self, group: &mut ProcessGroup) {
         self.deadline = self.deadline.max(self.lease.deadline().into());
         if self.stop_at().is_some_and(|at| at <= Instant::now()) {
             self.on_loss(group, Loss::Expired);
         }
     }
 
-    fn on_loss(&mut self, group: &ProcessGroup, loss: Loss) {
+    fn on_loss(&mut self, group: &mut ProcessGroup, loss: Loss) {
         self.lost = true;
+        group.on_loss();
         let name = self.lease.name();
         if loss == Loss::Expired && self.lease.check().is_err() {
             // The lease is already over, as after a suspend of the machine:
@@ -168,13 +191,18 @@ impl Supervisor {
     }
 
     fn on_limit(&mut self, group: &ProcessGroup) {
+        self.limit_reached = true;
         message("the command reached --at-most; stopping it with SIGTERM");
         self.stop(group, Signal::SIGTERM);
     }
 
     fn stop(&mut self, group: &ProcessGroup, signal: Signal) {
         let killed = signal == Signal::SIGKILL;
-        let delay = if killed { KILL_INTERVAL } else { self.grace };
+        let delay = if killed {
+            KILL_INTERVAL
+        } else {
+            self.times.grace
+        };
         group.stop(signal);
         self.stopping.get_or_insert(Stopping {
             kill_at: Instant::now() + delay,
@@ -200,10 +228,10 @@ impl Supervisor {
     }
 
     pub(super) fn code(&self, group: &ProcessGroup) -> u8 {
-        match (self.lost, &self.stopping) {
+        match (self.lost, self.limit_reached) {
             (true, _) => exit::LOST,
-            (false, Some(_)) => exit::TOO_LONG,
-            (false, None) => group.code(),
+            (false, true) => exit::TOO_LONG,
+            (false, false) => group.code(),
         }
     }
 }

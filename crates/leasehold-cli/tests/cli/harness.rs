@@ -1,6 +1,8 @@
 //! The test harness: a server, a folder for the files of scripts, and the CLI.
 
+use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,6 +55,20 @@ impl Harness {
         let mut command = with_default_signals(LEASEHOLD);
         command.args(args.split_whitespace()).stdin(Stdio::null());
         self.cmd(command, url)
+    }
+
+    /// Prepares a copy of the CLI, or another program.
+    pub(crate) fn program(&self, program: &Path, args: &str) -> Cmd {
+        let mut command = with_default_signals(program);
+        command.args(args.split_whitespace()).stdin(Stdio::null());
+        self.cmd(command, &self.url())
+    }
+
+    /// Prepares a shell script.
+    pub(crate) fn shell(&self, script: &str) -> Cmd {
+        let mut command = with_default_signals("sh");
+        command.args(["-c", script]).stdin(Stdio::null());
+        self.cmd(command, &self.url())
     }
 
     /// Prepares the CLI, started by a shell that ignores some signals.
@@ -116,6 +132,15 @@ impl Harness {
     /// Waits until a script has written a pid to a file.
     pub(crate) fn wait_for_pid(&self, name: &str) -> Pid {
         Pid::from_raw(self.wait_for_file(name).parse().unwrap())
+    }
+
+    /// Waits until a script has written `count` lines to a file.
+    #[track_caller]
+    pub(crate) fn wait_for_lines(&self, name: &str, count: usize) {
+        eventually(&format!("{count} lines in {name}"), || {
+            let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+            text.lines().count() >= count
+        });
     }
 
     pub(crate) fn has_file(&self, name: &str) -> bool {
@@ -185,7 +210,7 @@ impl Cmd {
     pub(crate) fn start(mut self) -> Running {
         self.command.stderr(File::create(&self.stderr).unwrap());
         Running {
-            child: self.command.spawn().unwrap(),
+            child: Some(self.command.spawn().unwrap()),
             stderr: self.stderr,
         }
     }
@@ -218,15 +243,21 @@ impl Cmd {
     }
 }
 
-/// A running process.
+/// A running process. Dropping it kills the process, and with it the command
+/// of `run`.
 pub(crate) struct Running {
-    child: Child,
+    /// `None` after [`wait`](Self::wait).
+    child: Option<Child>,
     stderr: PathBuf,
 }
 
 impl Running {
+    fn child(&mut self) -> &mut Child {
+        self.child.as_mut().unwrap()
+    }
+
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
+        Pid::from_raw(self.child.as_ref().unwrap().id().cast_signed())
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -234,16 +265,16 @@ impl Running {
     }
 
     pub(crate) fn has_exited(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
+        self.child().try_wait().unwrap().is_some()
     }
 
     /// Takes the keyboard of a process on a terminal.
     pub(crate) fn take_stdin(&mut self) -> ChildStdin {
-        self.child.stdin.take().unwrap()
+        self.child().stdin.take().unwrap()
     }
 
     pub(crate) fn take_stdout(&mut self) -> ChildStdout {
-        self.child.stdout.take().unwrap()
+        self.child().stdout.take().unwrap()
     }
 
     /// Waits until standard error contains `text`, and returns all of it.
@@ -266,13 +297,22 @@ impl Running {
     }
 
     /// Waits for the exit.
-    pub(crate) fn wait(self) -> Finished {
-        let output = self.child.wait_with_output().unwrap();
+    pub(crate) fn wait(mut self) -> Finished {
+        let output = self.child.take().unwrap().wait_with_output().unwrap();
         let stderr = std::fs::read(&self.stderr).unwrap();
         Finished {
             status: output.status,
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
@@ -289,6 +329,17 @@ impl Finished {
     #[track_caller]
     pub(crate) fn expect_code(self, code: i32) -> Self {
         assert_eq!(self.status.code(), Some(code), "{self:?}");
+        self
+    }
+
+    /// Expects that SIGINT terminated the process.
+    #[track_caller]
+    pub(crate) fn expect_interrupted(self) -> Self {
+        assert_eq!(
+            self.status.signal(),
+            Some(Signal::SIGINT as i32),
+            "{self:?}"
+        );
         self
     }
 
@@ -356,8 +407,8 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Prepares a program that ignores no signal, even if the test runner does.
-fn with_default_signals(program: &str) -> Command {
+fn with_default_signals(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal=HUP,INT,QUIT", program]);
+    command.arg("--default-signal=HUP,INT,QUIT").arg(program);
     command
 }

@@ -41,7 +41,7 @@ fn interrupt_waiter(kind: &str) -> (Duration, bool) {
     let waiter = waiter.start_until("it is queued", || waiting() == before + 1);
     let start = Instant::now();
     waiter.signal(Signal::SIGINT);
-    waiter.wait().expect_code(130);
+    waiter.wait().expect_interrupted();
     let took = start.elapsed();
     let left_at_once = waiting() == before;
     eventually("it has left the queue", || waiting() == before);
@@ -85,9 +85,12 @@ fn refused_signal_is_reported() {
     let run = run.start_until_file(&harness, "pid");
     run.signal(Signal::SIGTERM);
     run.wait_for_stderr("cannot send SIGTERM");
+    run.wait_for_stderr("the lock stays held");
     assert!(!harness.is_free("job"), "released while the command runs");
+    harness.revoke("job");
+    run.wait_for_stderr("continues without the lock");
     kill(harness.wait_for_pid("pid"), Signal::SIGKILL).unwrap();
-    run.wait().expect_code(137).expect_stderr("another user");
+    run.wait().expect_code(76).expect_stderr("another user");
 }
 
 #[test]
@@ -132,6 +135,77 @@ fn repeated_ctrl_c_escalates_to_kill() {
     }
     run.signal(Signal::SIGINT);
     run.wait().expect_code(137).expect_free(&harness, "job");
+}
+
+#[test]
+fn repeated_hup_reloads_without_escalation() {
+    let harness = Harness::new();
+    let script = "trap 'echo hup >> hups' HUP; echo up > up; while :; do sleep 0.1; done";
+    let run = harness.leasehold("run job").script(script);
+    let run = run.start_until_file(&harness, "up");
+    for count in 1..=4 {
+        run.signal(Signal::SIGHUP);
+        harness.wait_for_lines("hups", count);
+    }
+    run.signal(Signal::SIGTERM);
+    run.wait().expect_code(143).expect_free(&harness, "job");
+}
+
+#[test]
+fn stopped_command_receives_one_sigterm() {
+    let harness = Harness::new();
+    // `wait` returns when a signal arrives, and the trap runs at once.
+    let script = "trap 'echo term >> terms' TERM; sleep 1000 & echo $! > sleeper; echo up > up; \
+                  until [ -e stop ]; do wait; done; kill -KILL $(cat sleeper)";
+    let run = harness.leasehold("run job").script(script);
+    let run = run.start_until_file(&harness, "up");
+    harness.revoke("job");
+    harness.wait_for_file("terms");
+    run.wait_for_stderr("stopping the command");
+    // Its second SIGTERM would be here before this second process has run.
+    harness
+        .leasehold("run job")
+        .script("true")
+        .run()
+        .expect_code(0);
+    harness.stop_scripts();
+    let sleeper = harness.wait_for_pid("sleeper");
+    eventually("the sleeper received the signal", || !is_running(sleeper));
+    run.wait().expect_code(76);
+    assert_eq!(harness.wait_for_file("terms"), "term");
+}
+
+#[test]
+fn forwarded_sigterm_is_followed_by_sigkill() {
+    let harness = Harness::new();
+    let script = "trap '' TERM; echo up > up; while :; do sleep 0.1; done";
+    let run = harness.leasehold("run --grace 300ms job").script(script);
+    let mut run = run.start_until_file(&harness, "up");
+    run.signal(Signal::SIGTERM);
+    eventually("the command is killed", || run.has_exited());
+    run.wait()
+        .expect_code(137)
+        .expect_stderr("killing it")
+        .expect_free(&harness, "job");
+}
+
+#[test]
+fn ctrl_c_ends_the_script_that_calls_run() {
+    for shell in ["bash", "sh"] {
+        let harness = Harness::new();
+        let script = format!(
+            "for i in 1 2 3; do {LEASEHOLD} run job -- sh -c 'echo up > up; exec sleep 1000'; \
+             echo after >> after; done; echo end >> after"
+        );
+        std::fs::write(harness.path("loop.sh"), script).unwrap();
+        let terminal = harness.on_terminal(&format!("{shell} loop.sh"));
+        let mut terminal = terminal.start_until_file(&harness, "up");
+        let mut keys = terminal.take_stdin();
+        keys.write_all(b"\x03").unwrap();
+        eventually("the script ends", || terminal.has_exited());
+        assert!(!harness.has_file("after"), "{shell} goes on");
+        eventually("the lock is free", || harness.is_free("job"));
+    }
 }
 
 #[test]

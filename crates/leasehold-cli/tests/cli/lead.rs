@@ -1,10 +1,12 @@
 //! `lead`: one instance of a command across hosts.
 
+use std::path::Path;
+
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use testkit::Proxy;
 
-use crate::harness::{Cmd, Harness, Running, UNTIL_STOPPED, eventually, is_running};
+use crate::harness::{Cmd, Harness, LEASEHOLD, Running, UNTIL_STOPPED, eventually, is_running};
 
 /// Starts a leader whose command writes its pid and its epoch to a file.
 fn start_leader(harness: &Harness, leader: Cmd, file: &str) -> (Running, Pid, u64) {
@@ -81,7 +83,7 @@ fn deposed_leader_stops_command_and_returns() {
     assert!(!is_running(other));
     assert!(last > next, "{last} after {next}");
     one.signal(Signal::SIGINT);
-    one.wait().expect_code(130).expect_free(&harness, "job");
+    one.wait().expect_interrupted().expect_free(&harness, "job");
 }
 
 #[test]
@@ -97,6 +99,20 @@ fn single_host_restarts_command_after_it_stopped() {
     assert_eq!(harness.wait_for_file("log"), "start\nend\nstart");
     lead.signal(Signal::SIGTERM);
     lead.wait().expect_code(0).expect_free(&harness, "job");
+}
+
+#[test]
+fn reloaded_leader_campaigns_after_a_loss() {
+    let harness = Harness::new();
+    let script = "trap 'echo hup >> hups' HUP; echo up >> ups; while :; do sleep 0.1; done";
+    let lead = harness.leasehold("lead job").script(script);
+    let lead = lead.start_until_file(&harness, "ups");
+    lead.signal(Signal::SIGHUP);
+    harness.wait_for_lines("hups", 1);
+    harness.revoke("job");
+    harness.wait_for_lines("ups", 2);
+    lead.signal(Signal::SIGTERM);
+    lead.wait().expect_code(143).expect_free(&harness, "job");
 }
 
 #[test]
@@ -164,6 +180,20 @@ fn candidate_ends_with_a_signal() {
     wait_for_candidate(&harness, 0);
     harness.stop_scripts();
     leader.wait().expect_code(0).expect_free(&harness, "job");
+}
+
+#[test]
+fn reload_does_not_end_a_candidate() {
+    let harness = Harness::new();
+    let leader = harness.leasehold("lead job").start_holding(&harness);
+    // In a session without a terminal, as a service.
+    let candidate = harness.program(Path::new("setsid"), &format!("{LEASEHOLD} lead job"));
+    let candidate = candidate.script("echo ran").start();
+    wait_for_candidate(&harness, 1);
+    candidate.signal(Signal::SIGHUP);
+    harness.stop_scripts();
+    leader.wait().expect_code(0);
+    assert_eq!(candidate.wait().expect_code(0).stdout, "ran\n");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::harness::{Harness, UNTIL_STOPPED, is_running};
+use nix::sys::signal::{Signal, killpg};
+
+use crate::harness::{Harness, LEASEHOLD, UNTIL_STOPPED, eventually, is_running};
 
 #[test]
 fn exit_code_of_the_command_is_passed_on() {
@@ -163,4 +165,77 @@ fn daemon_is_stopped_when_the_lock_is_lost() {
     harness.revoke("job");
     run.wait().expect_code(76);
     assert!(!is_running(daemon));
+}
+
+#[test]
+fn children_from_before_run_are_left_alone() {
+    let harness = Harness::new();
+    for (options, command, code) in [
+        ("", "true", 0),
+        ("--at-most 300ms", "sleep 1000", 124),
+        // A process of the command outlives it.
+        ("", "sh -c '(sleep 0.3; echo late > late) &'", 0),
+    ] {
+        let script = format!(
+            "setsid sh -c 'sleep 1000 & wait' >/dev/null 2>&1 & echo $! > child; \
+             exec {LEASEHOLD} run {options} job -- {command}"
+        );
+        let run = harness.shell(&script).run();
+        run.expect_code(code).expect_free(&harness, "job");
+        let child = harness.wait_for_pid("child");
+        assert!(is_running(child), "{options} {command}");
+        killpg(child, Signal::SIGKILL).unwrap();
+    }
+    assert_eq!(harness.wait_for_file("late"), "late");
+}
+
+#[test]
+fn waiter_runs_after_its_executable_is_replaced() {
+    let harness = Harness::new();
+    let copy = harness.path("copy");
+    std::fs::copy(LEASEHOLD, &copy).unwrap();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let before = harness.waiter_count("job");
+    let waiter = harness.program(&copy, "run job").script("echo ran");
+    let waiter = waiter.start_until("it is queued", || harness.waiter_count("job") > before);
+    std::fs::remove_file(&copy).unwrap();
+    harness.stop_scripts();
+    holder.wait().expect_code(0);
+    assert_eq!(waiter.wait().expect_code(0).stdout, "ran\n");
+}
+
+/// SIGRTMIN as a number, because shells have different names for it.
+const REAL_TIME_SIGNAL: i32 = 34;
+
+#[test]
+fn real_time_signal_of_command_sets_exit_code() {
+    let harness = Harness::new();
+    let script = format!("echo $$ > pid; kill -{REAL_TIME_SIGNAL} $$; sleep 1000");
+    let run = harness.leasehold("run job").script(&script).run();
+    run.expect_code(128 + REAL_TIME_SIGNAL)
+        .expect_free(&harness, "job");
+}
+
+#[test]
+fn real_time_signal_of_one_process_keeps_lock() {
+    let harness = Harness::new();
+    // The leader and an orphan die of the signal, a daemon continues.
+    let script = format!(
+        "setsid sh -c 'echo $$ > daemon; {UNTIL_STOPPED}' >/dev/null 2>&1 </dev/null & \
+         (sh -c 'echo $$ > orphan; kill -{REAL_TIME_SIGNAL} $$; sleep 1000' &); \
+         until [ -e daemon ] && [ -e orphan ]; do sleep 0.05; done; kill -{REAL_TIME_SIGNAL} $$"
+    );
+    let run = harness.leasehold("run job").script(&script);
+    let run = run.start_until_file(&harness, "daemon");
+    let daemon = harness.wait_for_pid("daemon");
+    let orphan = harness.wait_for_pid("orphan");
+    eventually("the orphan has died", || !is_running(orphan));
+    run.wait_for_stderr("processes that it started have not");
+    assert!(!harness.is_free("job"), "released while {daemon} runs");
+    let second = harness.leasehold("run -n job").script("true").run();
+    second.expect_code(75);
+    harness.stop_scripts();
+    let finished = run.wait().expect_code(128 + REAL_TIME_SIGNAL);
+    assert!(!is_running(daemon));
+    finished.expect_free(&harness, "job");
 }
