@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Guard, ServerInfo, Shared};
+use leasehold::{Acquire, Client, Error, Guard, ServerInfo, Shared};
 use serde::Serialize;
 
 use crate::args::{OutputArgs, ServerArgs};
@@ -18,14 +18,18 @@ const MAX_CLOCK_DIFFERENCE: f64 = 1.0;
 /// The maximum round trip. Above it, every lock is slow.
 const MAX_ROUND_TRIP: Duration = Duration::from_millis(20);
 
-/// The maximum wait for the lock of the pub/sub check.
-const PUBSUB_TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum wait for the lock of a check that waits.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time that the pub/sub check holds its lock.
-const PUBSUB_HOLD: Duration = Duration::from_millis(300);
+/// The time that such a check holds the lock, so that another task waits.
+const HOLD: Duration = Duration::from_millis(300);
 
 /// The maximum delay of a pushed wake-up. A longer one was a poll.
 const MAX_WAKE_UP: Duration = Duration::from_millis(200);
+
+/// Expiries are replicated as absolute times. The margin of a holder covers this
+/// much skew; see the library's guarantees.
+const REPLICA_CLOCKS: &str = "with --replicas all, keep the clocks of master and replicas within a hundredth of the lease and 2 ms: a promoted replica whose clock is ahead ends leases early";
 
 /// The width of the column of checks.
 const CHECK_WIDTH: usize = 13;
@@ -170,12 +174,13 @@ fn replicas(server: &ServerInfo) -> Finding {
             .advice("losing the server loses its locks; no failover can grant a held lock twice"),
         (Some(count), Some(1..)) => {
             Finding::good(CHECK, format!("{count} connected, required for writes"))
+                .advice(REPLICA_CLOCKS)
         }
         (Some(count), _) => {
             let message = format!("{count} connected, not required for writes");
-            Finding::new(CHECK, Verdict::Warning, message).advice(
-                "an isolated master continues to grant locks: set min-replicas-to-write 1, and use --replicas all for locks that must survive a failover",
-            )
+            Finding::new(CHECK, Verdict::Warning, message).advice(format!(
+                "an isolated master continues to grant locks: set min-replicas-to-write 1, and use --replicas all for locks that must survive a failover; {REPLICA_CLOCKS}"
+            ))
         }
     }
 }
@@ -209,7 +214,9 @@ fn round_trip(server: &ServerInfo) -> Finding {
     }
 }
 
-/// Acquires and releases a lock of each kind.
+/// Acquires and releases a lock of each kind, without and with a waiter. A lock
+/// with a queue is a string until a second client needs it, so the commands of
+/// the queue are only tried with a waiter.
 async fn permissions(client: &Client) -> Finding {
     const CHECK: &str = "permissions";
     let tried = async {
@@ -219,18 +226,44 @@ async fn permissions(client: &Client) -> Finding {
         release(fair).await?;
         let semaphore = client.semaphore(&probe("semaphore"), 1);
         release(semaphore.acquire().await?).await?;
-        release(client.rw_lock(&probe("rw")).read().await?).await
+        release(client.rw_lock(&probe("rw")).read().await?).await?;
+        let fair = client.fair_mutex(&probe("fair"));
+        let semaphore = client.semaphore(&probe("semaphore"), 1);
+        let rw = client.rw_lock(&probe("rw"));
+        let passed = tokio::join!(
+            pass_on(fair.lock().into(), fair.lock().into()),
+            pass_on(semaphore.acquire(), semaphore.acquire()),
+            pass_on(rw.write().into(), rw.read()),
+        );
+        passed.0.and(passed.1).and(passed.2)
     };
     match tried.await {
         Ok(()) => Finding::good(
             CHECK,
-            "all kinds of locks can be acquired, renewed and released",
+            "all kinds of locks can be acquired, waited for, renewed and released",
         ),
         Err(error) => Finding::new(CHECK, Verdict::Bad, chain(&error)).advice(
             "required ACL rules: \
              https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions",
         ),
     }
+}
+
+/// Acquires a lock, and lets another task wait for it.
+async fn pass_on(
+    first: Acquire<Guard<Shared>>,
+    second: Acquire<Guard<Shared>>,
+) -> Result<(), Error> {
+    let guard = first.local_handoff(false).await?;
+    let waiter = second.local_handoff(false).timeout(WAIT_TIMEOUT);
+    let holder = async {
+        tokio::time::sleep(HOLD).await;
+        guard.extend(Duration::from_secs(60)).await?;
+        release(guard).await
+    };
+    let (acquired, released) = tokio::join!(waiter.into_future(), holder);
+    release(acquired?).await?;
+    released
 }
 
 /// Checks that a release wakes a waiter by pub/sub.
@@ -257,9 +290,9 @@ async fn wake_up_delay(client: &Client) -> Result<Duration, Error> {
     let mutex = client.mutex(&probe("pubsub"));
     // A local hand-off would bypass the server.
     let guard = mutex.lock().local_handoff(false).await?;
-    let waiter = mutex.lock().local_handoff(false).timeout(PUBSUB_TIMEOUT);
+    let waiter = mutex.lock().local_handoff(false).timeout(WAIT_TIMEOUT);
     let holder = async {
-        tokio::time::sleep(PUBSUB_HOLD).await;
+        tokio::time::sleep(HOLD).await;
         let released_at = Instant::now();
         guard.release().await.map(|_| released_at)
     };

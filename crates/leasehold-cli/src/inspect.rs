@@ -187,7 +187,7 @@ pub(crate) fn holder_name(holder: &Holder) -> String {
 
 fn client_name(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
     match (host, pid, redisson) {
-        (Some(host), Some(pid), _) => format!("{}:{pid}", printable(host)),
+        (Some(host), Some(pid), _) => format!("{} pid {pid}", printable(host)),
         (_, _, Some(owner)) => printable(owner),
         _ => "another library".to_owned(),
     }

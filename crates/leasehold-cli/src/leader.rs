@@ -47,7 +47,7 @@ fn line(term: Option<&Term>, as_json: bool) -> String {
 
 fn describe(term: &Term) -> String {
     let mut text = match (&term.host, term.pid) {
-        (Some(host), Some(pid)) => format!("{}:{pid}", printable(host)),
+        (Some(host), Some(pid)) => format!("{} pid {pid}", printable(host)),
         _ => "another library".to_owned(),
     };
     if let Some(epoch) = term.epoch {

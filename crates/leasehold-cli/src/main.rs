@@ -27,6 +27,7 @@ mod signals;
 mod table;
 mod top;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -89,5 +90,16 @@ fn report_usage(error: &clap::Error) -> ExitCode {
     }
     let text = error.render().to_string();
     output::message_lines(text.trim_start_matches("error: ").trim_end());
+    if lacks_separator(std::env::args_os().skip(1)) {
+        output::hint("write `--` before the command, as in `leasehold run nightly -- ./import.sh`");
+    }
     exit::USAGE.into()
+}
+
+/// Returns whether a command line should run a command, but does not say where
+/// the command begins.
+fn lacks_separator(args: impl Iterator<Item = OsString>) -> bool {
+    let mut args = args.peekable();
+    let runs = |arg: &OsString| arg == "run" || arg == "steal" || arg == "lead";
+    args.peek().is_some_and(runs) && args.all(|arg| arg != "--")
 }

@@ -21,5 +21,16 @@ pub(crate) fn write_man_pages(folder: &Path) -> Result<u8, CliError> {
     };
     std::fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
+    for command in ["run", "steal", "lead"] {
+        let page = folder.join(format!("leasehold-{command}.1"));
+        let text = std::fs::read_to_string(&page).map_err(failed)?;
+        std::fs::write(&page, with_separator(&text)).map_err(failed)?;
+    }
     Ok(exit::OK)
+}
+
+/// Adds the `--` before a command to the synopsis, which `clap_mangen` omits.
+fn with_separator(page: &str) -> String {
+    let command = r"<\fICMD\fR>";
+    page.replacen(command, &format!(r"\-\- {command}"), 1)
 }

@@ -1,10 +1,11 @@
 //! Settings from the command line, the environment and a file, in this order of
 //! precedence; and connections with these settings.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::{Client, Quorum, QuorumBuilder};
+use leasehold::{Client, Error, Quorum, QuorumBuilder};
 use serde::Deserialize;
 
 use crate::args::ServerArgs;
@@ -60,7 +61,7 @@ macro_rules! configured {
         if let Some(timeout) = settings.request_timeout {
             builder = builder
                 .request_timeout(timeout)
-                .connect_timeout(timeout * 2);
+                .connect_timeout(timeout.saturating_mul(2));
         }
         if let Some(certificate) = &settings.root_certificate {
             builder = builder.root_certificate(certificate.clone());
@@ -112,7 +113,7 @@ impl Settings {
                 .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or use --url")
         })?;
         let builder = configured!(self, Client::builder(url), lease);
-        Ok(builder.connect().await?)
+        builder.connect().await.map_err(rejected_at_login)
     }
 
     /// Returns whether the prefix is empty, so that a scan finds every key of
@@ -124,6 +125,17 @@ impl Settings {
     /// Returns a builder for a quorum of these servers.
     pub(crate) fn quorum_builder(&self, urls: &[String], lease: Option<Duration>) -> QuorumBuilder {
         configured!(self, Quorum::builder(urls.iter().cloned()), lease)
+    }
+}
+
+/// Converts an error of a connect. `doctor` could not connect either, so a
+/// refusal does not suggest it.
+pub(crate) fn rejected_at_login(error: Error) -> CliError {
+    match error {
+        Error::Denied(_) => CliError::from(error).with_hint(
+            "check the user and the password in the URL; required ACL rules: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions",
+        ),
+        error => error.into(),
     }
 }
 
@@ -148,7 +160,17 @@ fn config_path(args: &ServerArgs) -> Option<PathBuf> {
     let mut candidates = user_file
         .into_iter()
         .chain([PathBuf::from("/etc/leasehold.toml")]);
-    candidates.find(|path| path.exists())
+    candidates.find(|path| may_exist(path))
+}
+
+/// Returns whether a file exists, or may exist where this user cannot see it.
+/// We must not fall through to another file then: it may name another server.
+fn may_exist(path: &Path) -> bool {
+    match path.try_exists() {
+        Ok(exists) => exists,
+        // A `HOME` such as /dev/null.
+        Err(error) => error.kind() != ErrorKind::NotADirectory,
+    }
 }
 
 fn load_file(path: &Path) -> Result<ConfigFile, CliError> {

@@ -1,5 +1,8 @@
 //! Settings, exit codes, help and `doctor`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use testkit::{Flavor, Proxy, Setup};
@@ -53,8 +56,11 @@ fn wrong_password_exits_with_denied() {
         .leasehold_with_url(&url, "run job")
         .script("true")
         .run();
-    let denied = denied.expect_code(77);
+    let denied = denied
+        .expect_code(77)
+        .expect_stderr("hint: check the user and the password");
     assert!(!denied.stderr.contains("secret"), "{denied:?}");
+    assert!(!denied.stderr.contains("doctor"), "{denied:?}");
 }
 
 #[test]
@@ -101,6 +107,50 @@ fn tls_name_is_checked_in_the_certificate() {
     .unwrap();
     ls("ls").expect_code(69).expect_stderr("certificate");
     ls("ls --tls-name redis.internal").expect_code(0);
+}
+
+#[test]
+fn invisible_configuration_file_is_an_error() {
+    let harness = Harness::new();
+    let folder = harness.path("private");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o000)).unwrap();
+    // Root can read everything.
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let ls = harness.leasehold("ls").configure(|command| {
+        let command = command.env("XDG_CONFIG_HOME", &folder);
+        if is_root {
+            command.uid(65_534)
+        } else {
+            command
+        }
+    });
+    ls.run()
+        .expect_code(64)
+        .expect_stderr("cannot read")
+        .expect_stderr("private/leasehold.toml");
+    let nowhere = harness.leasehold("ls");
+    let nowhere = nowhere.configure(|command| command.env("XDG_CONFIG_HOME", "/dev/null"));
+    nowhere.run().expect_code(0);
+}
+
+#[test]
+fn huge_request_timeout_is_not_a_panic() {
+    let harness = Harness::new();
+    let args = "ls --request-timeout 10000000000000000000";
+    let huge = harness.leasehold(args).run();
+    assert!(!huge.stderr.contains("panicked"), "{huge:?}");
+}
+
+#[test]
+fn command_without_separator_gets_a_hint() {
+    let harness = Harness::new();
+    for args in ["run nightly true", "lead nightly true", "run nightly"] {
+        let run = harness.leasehold(args).run();
+        run.expect_code(64).expect_stderr("hint: write `--` before");
+    }
+    let other = harness.leasehold("run --nonsense nightly -- true").run();
+    assert!(!other.stderr.contains("hint:"), "{other:?}");
 }
 
 #[test]
@@ -166,6 +216,11 @@ fn help_completions_and_man_pages_are_complete() {
     harness.leasehold("man pages").run().expect_code(0);
     for page in ["", "-run", "-lead", "-leader"] {
         assert!(harness.has_file(&format!("pages/leasehold{page}.1")));
+    }
+    for page in ["run", "steal", "lead"] {
+        let page = harness.path(&format!("pages/leasehold-{page}.1"));
+        let page = std::fs::read_to_string(page).unwrap();
+        assert!(page.contains(r"\-\- <\fICMD\fR>"), "{page}");
     }
 }
 
@@ -235,6 +290,23 @@ fn doctor_reports_problems_with_advice() {
 }
 
 #[test]
+fn doctor_tries_the_commands_of_a_queue() {
+    // All that an uncontended lock needs.
+    let rules = "on nopass ~* &* +@all -zadd -zrange -zrank -zcard -zpopmin -hmget";
+    let setup = Setup::default().user(&format!("uncontended {rules}"));
+    let harness = Harness::with_server(setup.start(&Flavor::one()));
+    let url = format!("redis://uncontended:x@127.0.0.1:{}", harness.server.port());
+    let alone = harness.leasehold_with_url(&url, "run --fair job");
+    alone.script("true").run().expect_code(0);
+    let report = harness.leasehold_with_url(&url, "doctor --json").run();
+    let report = report.expect_code(1).stdout;
+    assert!(
+        report.contains(r#""check":"permissions","verdict":"bad""#),
+        "{report}"
+    );
+}
+
+#[test]
 fn quorum_survives_the_loss_of_one_of_three() {
     let mut harnesses = [(); 3].map(|()| Harness::new());
     let urls = harnesses.each_ref().map(Harness::url);
@@ -243,9 +315,7 @@ fn quorum_survives_the_loss_of_one_of_three() {
         .leasehold_with_url("", &format!("run -n {quorum}"))
         .script("true")
         .run();
-    early
-        .expect_code(69)
-        .expect_stderr("hint: run `leasehold quorum init`");
+    early.expect_code(69).expect_stderr("none has ever voted");
     let init = format!("quorum init {}", urls.join(" "));
     harnesses[0]
         .leasehold_with_url("", &init)
@@ -262,6 +332,36 @@ fn quorum_survives_the_loss_of_one_of_three() {
         .expect_code(75);
     harnesses[0].stop_scripts();
     held.wait().expect_code(0);
+}
+
+#[test]
+fn quorum_init_keeps_a_held_lock_exclusive() {
+    let mut harnesses = [(); 3].map(|()| Harness::new());
+    let urls = harnesses.each_ref().map(Harness::url);
+    let quorum = format!("--quorum {} job", urls.join(","));
+    let init = format!("quorum init {}", urls.join(" "));
+    let init = |harness: &Harness| harness.leasehold_with_url("", &init).run();
+    init(&harnesses[0]).expect_code(0);
+    let held = harnesses[0]
+        .leasehold_with_url("", &format!("run --lease 60s {quorum}"))
+        .start_holding(&harnesses[0]);
+    // They have no data on disk.
+    harnesses[1].server.restart();
+    harnesses[2].server.restart();
+    let second = |harness: &Harness| {
+        let run = format!("run -n --request-timeout 1s {quorum}");
+        let run = harness.leasehold_with_url("", &run).script("echo ran");
+        let run = run.run().expect_code(69);
+        assert_eq!(run.stdout, "", "a second holder ran");
+    };
+    second(&harnesses[1]);
+    init(&harnesses[1])
+        .expect_code(69)
+        .expect_stderr("restarted nodes are in quarantine for another");
+    second(&harnesses[1]);
+    assert!(!harnesses[0].is_free("job"), "the first holder has lost it");
+    harnesses[0].stop_scripts();
+    held.wait();
 }
 
 #[test]
