@@ -27,8 +27,8 @@ const HOLD: Duration = Duration::from_millis(300);
 /// The maximum delay of a pushed wake-up. A longer one was a poll.
 const MAX_WAKE_UP: Duration = Duration::from_millis(200);
 
-/// Expiries are replicated as absolute times. The margin of a holder covers this
-/// much skew; see the library's guarantees.
+/// Expiries are replicated as absolute times, and a holder's margin covers only
+/// this much skew.
 const REPLICA_CLOCKS: &str = "with --replicas all, keep the clocks of master and replicas within a hundredth of the lease and 2 ms: a promoted replica whose clock is ahead ends leases early";
 
 /// The width of the column of checks.
@@ -242,8 +242,10 @@ async fn permissions(client: &Client) -> Finding {
             CHECK,
             "all kinds of locks can be acquired, waited for, renewed and released",
         ),
+        // Before version 7.2, the server does not name the command of a script.
         Err(error) => Finding::new(CHECK, Verdict::Bad, chain(&error)).advice(
-            "required ACL rules: \
+            "locks with a queue need +hget +hmget +hexists +hset +hdel +zadd +zpopmin +zrem \
+             +zrange +zrangebyscore +zrank +zscore +zcard +zcount inside scripts; all ACL rules: \
              https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions",
         ),
     }

@@ -93,7 +93,7 @@ pub(crate) enum Interruption {
 
 /// Ends this process as SIGINT does by default. Returns only on failure.
 ///
-/// A shell goes on with its script after any exit status. It stops if it
+/// A shell continues its script after any exit status. It stops if it
 /// received SIGINT itself and its command died of it.
 pub(crate) fn die_of_sigint(interruption: Interruption) {
     if interruption == Interruption::CommandOnly {

@@ -106,8 +106,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: LatchCommand,
     },
-    /// Bootstrap a quorum: before the first `run --quorum`, and after a majority
-    /// restarted
+    /// Bootstrap a quorum: before the first `run --quorum`, and after a
+    /// majority restarted
     Quorum {
         #[command(subcommand)]
         command: QuorumCommand,

@@ -53,8 +53,8 @@ impl OnLost {
 pub(super) struct Times {
     /// The time between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
-    /// The same after a forwarded SIGTERM. `None` is no limit: whoever sent the
-    /// signal decides.
+    /// The same after a forwarded SIGTERM. `None` is no limit: the sender of
+    /// the signal decides.
     pub(super) forwarded_grace: Option<Duration>,
     /// The end of `--at-most`.
     pub(super) limit: Option<Instant>,
