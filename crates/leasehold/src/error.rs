@@ -99,8 +99,9 @@ pub enum Error {
 
     /// Too few replicas acknowledged the lock in time.
     ///
-    /// The lock was granted and is released in the background; nothing is held.
-    /// Check whether a replica is down or lags behind. Then try again, with a
+    /// The lock was granted and is released again; nothing is held. Waiters
+    /// retry, as through an [outage](crate::ClientBuilder::max_outage). Check
+    /// whether a replica is down or lags behind. Then try again, with a
     /// longer timeout or fewer replicas if that is acceptable.
     #[error("{acknowledged} of {wanted} replicas acknowledged the lock in time")]
     NotReplicated {
@@ -155,10 +156,15 @@ pub enum Error {
     #[error("the server sent an unexpected reply")]
     Unexpected(#[source] BoxError),
 
-    /// An argument is invalid. Nothing changed.
+    /// An argument is invalid, or the call is not possible here: on the thread
+    /// of a client, in a forked process with its parent's client, or on a
+    /// server that lacks something. Nothing changed.
+    ///
+    /// Correct what the message names.
     #[error("invalid `{what}`: {}", plain(why))]
     Invalid {
-        /// The name of the argument.
+        /// The name of the argument; `thread`, `process` or `replicas` in those
+        /// cases.
         what: &'static str,
         /// The value and the limit that it violates.
         why: String,

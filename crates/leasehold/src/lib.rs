@@ -97,6 +97,15 @@
 //! flight still acquires it. Dropping a release lets it complete in the
 //! background.
 //!
+//! # Forked processes
+//!
+//! A client belongs to the process that connected it. In a forked child, every
+//! operation on the parent's client fails at once with [`Error::Invalid`], and
+//! dropping a guard or the client does nothing. The parent still holds the lock
+//! and renews it; the child's copy of the guard shows the state at the time of
+//! the fork. The child can connect a client of its own. It must not use a tokio
+//! runtime of the parent either.
+//!
 //! # Crate features
 //!
 //! - `tls` (default): TLS by rustls, for `rediss://` and `valkeys://`.
@@ -132,6 +141,7 @@ mod options;
 mod owner;
 mod park;
 mod plain;
+mod process;
 mod protocol;
 mod rng;
 mod sync;

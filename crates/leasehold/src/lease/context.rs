@@ -88,6 +88,11 @@ impl Context {
         }
     }
 
+    /// Fails in a forked child, where nothing of this client may be used.
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        self.keeper.process().check()
+    }
+
     /// Refuses new acquires from now on.
     pub(super) fn shut_down(&self) {
         self.closed.send_replace(true);

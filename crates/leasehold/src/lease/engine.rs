@@ -119,6 +119,7 @@ impl Engine {
     /// Revokes a lock from its holder. Returns `false` if it no longer held
     /// the lock.
     pub(crate) async fn revoke(&self, kind: &dyn Kind, from: &Participant) -> Result<bool, Error> {
+        self.context.check_process()?;
         let revoked = revoke(&self.context, kind, from).await;
         revoked.map_err(|error| error_of(error, kind.name()))
     }
@@ -126,11 +127,13 @@ impl Engine {
     /// Returns the number of waiters that are served before the task of this
     /// client that waits for a lock, as of its last heartbeat.
     pub(crate) fn ahead(&self, kind: &dyn Kind) -> Option<u64> {
+        self.context.check_process().ok()?;
         self.acquirer.last_observed(kind)?.ahead
     }
 
     /// Sends one call that concerns the lock `name` from the caller's task.
     pub(crate) async fn send<R>(&self, slot: Slot, name: &str, call: Call<R>) -> Result<R, Error> {
+        self.context.check_process()?;
         let sending = async {
             self.context.check_open()?;
             self.context.send(slot, call).await
@@ -144,6 +147,7 @@ impl Engine {
         &self,
         calls: Vec<(Slot, Call<R>)>,
     ) -> Result<Vec<Result<R, Error>>, Error> {
+        self.context.check_process()?;
         let mut nodes: BTreeMap<usize, (Slot, Vec<_>)> = BTreeMap::new();
         let count = calls.len();
         for (at, (slot, call)) in calls.into_iter().enumerate() {
@@ -168,12 +172,14 @@ impl Engine {
 
     /// Returns a slot of each node that has any.
     pub(crate) async fn shards(&self) -> Result<Vec<Slot>, Error> {
+        self.context.check_process()?;
         let shards = self.context.backend.shards().await;
         shards.map_err(|error| error_of(error, ""))
     }
 
     /// Returns what the server of `slot` reported when the client connected.
     pub(crate) async fn facts(&self, slot: Slot) -> Result<Arc<ServerFacts>, Error> {
+        self.context.check_process()?;
         let connection = self.context.connection(slot).await;
         connection
             .map(|connection| connection.facts())
@@ -216,6 +222,10 @@ impl Engine {
 
     /// Refuses new work, releases every lock, and waits at most `timeout`.
     pub(crate) async fn shutdown(&self, timeout: Duration) -> ShutdownOutcome {
+        // The locks are those of the parent: a forked child holds none.
+        if self.context.check_process().is_err() {
+            return ShutdownOutcome::Released;
+        }
         self.context.shut_down();
         match tokio::time::timeout(timeout, self.context.keeper.shut_down()).await {
             Ok(()) => ShutdownOutcome::Released,

@@ -104,6 +104,11 @@ impl<F> Guard<F> {
         &self.lease
     }
 
+    /// Fails in a forked child.
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        self.owned.context.check_process()
+    }
+
     /// Extends the lease to at least `lease` from now, whether it is renewed
     /// or fixed, but never beyond [`at_most`](crate::Acquire::at_most).
     ///
@@ -118,6 +123,7 @@ impl<F> Guard<F> {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let state = self.lease.state();
         validate_lease(lease, state.max_lease)?;
+        self.check_process()?;
         self.check()?;
         let Some((lease, clamped)) = state.clamp_to_max_hold(lease) else {
             return Ok(());
@@ -141,6 +147,7 @@ impl<F> Guard<F> {
 
     /// Shares the lock with other holders, if its kind supports it.
     pub(crate) async fn downgrade(&self) -> Result<(), Error> {
+        self.check_process()?;
         self.check()?;
         let reply = match self.send_downgrade().await {
             // A downgrade is idempotent, so an unnoticed disconnect costs one

@@ -83,6 +83,7 @@ impl Guard {
     ///   released.
     pub async fn hand_over(self, within: Duration) -> Result<Ticket, Error> {
         validate_within(within)?;
+        self.check_process()?;
         let refuse = |why| Err(Error::invalid("hand_over", why));
         let Some(owned) = self.into_owned() else {
             return refuse("another guard of the reentrant handle holds the lock");

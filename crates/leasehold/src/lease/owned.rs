@@ -301,6 +301,7 @@ impl OwnedLease {
 
     /// Releases the lock and returns the outcome.
     pub(super) async fn release(mut self) -> Result<ReleaseOutcome, Error> {
+        self.context.check_process()?;
         if self.hand_off() {
             return Ok(ReleaseOutcome::Released);
         }
@@ -379,6 +380,15 @@ impl OwnedLease {
 
 impl Drop for OwnedLease {
     fn drop(&mut self) {
+        if self.stage == ReleaseStage::Done {
+            return;
+        }
+        if !self.context.keeper.process().is_current() {
+            // The parent holds the lock. What the copy refers to may be locked
+            // by a thread that this process lacks, so we leave it alone.
+            std::mem::forget(self.successor.take());
+            return;
+        }
         if self.stage == ReleaseStage::Holding && self.hand_off() {
             return;
         }

@@ -32,6 +32,7 @@ impl Reentry {
         options: &AcquireOptions,
     ) -> Result<Arc<OwnedLease>, Error> {
         options.validate()?;
+        acquirer.check_process()?;
         let start = BootInstant::now();
         let Some(mut current) = self.lock(options.timeout).await else {
             let observed = acquirer.last_observed(&**kind);

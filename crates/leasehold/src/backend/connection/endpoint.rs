@@ -7,8 +7,9 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use super::handshake::{Login, Role, handshake};
+use super::socket::{SocketReader, SocketWriter, own_halves};
 use super::tls::{self, Connector, Tls};
-use super::wire::{OnEvent, SocketReader, SocketWriter, Wire};
+use super::wire::{OnEvent, Wire};
 use crate::backend::topology::{ServerAddress, ServerUrl};
 use crate::backend::{RequestError, ServerFacts};
 use crate::error::BoxError;
@@ -139,12 +140,12 @@ impl Endpoint {
                 match &self.connector {
                     None => {
                         let (reader, writer) = stream.into_split();
-                        Ok((Box::pin(reader), Box::pin(writer)))
+                        Ok(own_halves(reader, writer))
                     }
                     Some(connector) => {
                         let stream = tls::connect(connector, host, stream).await?;
                         let (reader, writer) = tokio::io::split(stream);
-                        Ok((Box::pin(reader), Box::pin(writer)))
+                        Ok(own_halves(reader, writer))
                     }
                 }
             }
@@ -152,7 +153,7 @@ impl Endpoint {
             ServerAddress::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path).await?;
                 let (reader, writer) = stream.into_split();
-                Ok((Box::pin(reader), Box::pin(writer)))
+                Ok(own_halves(reader, writer))
             }
             #[cfg(not(unix))]
             ServerAddress::Unix(_) => Err(std::io::ErrorKind::Unsupported.into()),

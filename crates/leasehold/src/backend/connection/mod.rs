@@ -22,6 +22,7 @@ mod redis_connection;
 mod replicated;
 mod resp;
 mod shared;
+mod socket;
 mod tls;
 mod wire;
 

@@ -266,6 +266,9 @@ impl Uplink {
 
 impl Drop for Uplink {
     fn drop(&mut self) {
+        if !self.wire.is_own() {
+            return;
+        }
         let event = ConnectionDown {
             server: &self.server,
             reason: &self.wire.close_reason(),

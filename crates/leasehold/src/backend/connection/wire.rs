@@ -22,15 +22,17 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use crate::park::yield_to_tasks;
+use crate::process::HomeProcess;
 use crate::sync::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::AsyncReadExt;
 use tokio::sync::Notify;
 
 use super::matching::{ConnectionClosed, Matcher, PushEvent, RequestId, SubscribeOp, write_seal};
 use super::resp::{Decoder, Frame, Malformed};
+use super::socket::{SocketReader, SocketReady, SocketWriter};
 use crate::backend::Channel;
 use crate::backend::Reply;
 use crate::backend::command::{Batch, Command};
@@ -38,16 +40,12 @@ use crate::backend::command::{Batch, Command};
 /// How much is read at once. The buffer grows to the size of the largest frame.
 const READ_CHUNK: usize = 16 * 1024;
 
-/// The write half of a socket.
-pub(super) type SocketWriter = Pin<Box<dyn AsyncWrite + Send>>;
-
-/// The read half of a socket.
-pub(super) type SocketReader = Pin<Box<dyn AsyncRead + Send>>;
-
 /// A callback for pushes. It runs on the reading task and must not block.
 pub(super) type OnEvent = Box<dyn Fn(PushEvent) + Send + Sync>;
 
 pub(super) struct Wire {
+    /// The process that may use the socket.
+    process: HomeProcess,
     state: Mutex<WireState>,
     /// Locked only by the thread that set `WireState::is_writing`, so the lock
     /// is never contended while the connection is open. `None` once it is
@@ -123,6 +121,7 @@ impl Wire {
         on_event: OnEvent,
     ) -> Arc<Self> {
         let wire = Arc::new(Self {
+            process: HomeProcess::current(),
             state: Mutex::default(),
             writer: Mutex::new(Some(writer)),
             ready: Arc::default(),
@@ -252,6 +251,11 @@ impl Wire {
         self.state.lock().is_sealed = true;
     }
 
+    /// Returns whether this process may use the socket.
+    pub(super) fn is_own(&self) -> bool {
+        self.process.is_current()
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
@@ -265,6 +269,11 @@ impl Wire {
     /// Fails every incomplete request, ends the reading task and closes the
     /// socket. Only the first call has an effect.
     pub(super) fn close(&self, reason: &str) {
+        if !self.process.is_current() {
+            // The mutexes may be locked by threads that a forked child lacks.
+            self.closed.store(true, Ordering::Release);
+            return;
+        }
         let mut state = self.state.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
@@ -348,16 +357,6 @@ struct FlushOnDrop<'a>(&'a Wire);
 impl Drop for FlushOnDrop<'_> {
     fn drop(&mut self) {
         self.0.flush();
-    }
-}
-
-/// The waker that the socket calls when it accepts more bytes.
-#[derive(Default)]
-struct SocketReady(Notify);
-
-impl Wake for SocketReady {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
     }
 }
 

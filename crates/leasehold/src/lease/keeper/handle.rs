@@ -9,6 +9,7 @@ use super::inbox::{Inbox, InboxSlot};
 use super::runtime::{KeeperRuntime, KeeperThread};
 use super::timers::EXPIRY_SLACK;
 use crate::lease::state::{LeaseState, Validity};
+use crate::process::HomeProcess;
 use crate::time::BootInstant;
 
 /// A handle to the keeper of one client.
@@ -68,9 +69,22 @@ impl Keeper {
         self.inbox.add(state, due)
     }
 
+    /// Returns the process in which the keeper's thread exists.
+    pub(in crate::lease) fn process(&self) -> HomeProcess {
+        self.runtime.process
+    }
+
+    /// Sends a message. A forked child has no keeper, and its parent takes care
+    /// of everything that the message is about.
+    fn send(&self, message: KeeperMsg) {
+        if self.process().is_current() {
+            self.inbox.send(message);
+        }
+    }
+
     /// Monitors a local queue while it has waiters.
     pub(in crate::lease) fn monitor(&self, queue: Weak<dyn Monitored>) {
-        self.inbox.send(KeeperMsg::Monitor(queue));
+        self.send(KeeperMsg::Monitor(queue));
     }
 
     /// Forgets a lease that has ended.
@@ -81,33 +95,35 @@ impl Keeper {
     /// Releases a lease whose guard was dropped. Never blocks, fails or needs a
     /// runtime.
     pub(in crate::lease) fn release(&self, state: Arc<LeaseState>) {
-        self.inbox.send(KeeperMsg::Release(state));
+        self.send(KeeperMsg::Release(state));
     }
 
     /// Cancels an acquire of unknown outcome.
     pub(in crate::lease) fn cancel(&self, acquire: PendingAcquire) {
-        self.inbox.send(KeeperMsg::Cancel(acquire));
+        self.send(KeeperMsg::Cancel(acquire));
     }
 
     /// Writes the number of reentrant guards to the server, if the kind stores
     /// it there.
     pub(in crate::lease) fn set_hold_count(&self, state: Arc<LeaseState>) {
         if state.kind.hold_count().is_some() && state.begin_hold_count() {
-            self.inbox.send(KeeperMsg::SetHoldCount(state));
+            self.send(KeeperMsg::SetHoldCount(state));
         }
     }
 
     /// Releases every lock and returns when that is done.
     pub(in crate::lease) async fn shut_down(&self) {
         let (done, all_done) = oneshot::channel();
-        self.inbox.send(KeeperMsg::ShutDown(done));
+        self.send(KeeperMsg::ShutDown(done));
         // An error means that the keeper has ended and nothing is left to do.
         let _ = all_done.await;
     }
 
     /// Announces that no more messages follow.
     pub(in crate::lease) fn close(&self) {
-        self.inbox.close();
+        if self.process().is_current() {
+            self.inbox.close();
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::Error;
 use crate::park::{Parker, polling};
+use crate::process::HomeProcess;
 
 /// The number of callbacks that run at the same time. The runtime resolves host
 /// names on the same threads, so callbacks must not occupy all of them.
@@ -43,6 +44,8 @@ thread_local! {
 #[derive(Clone, Debug)]
 pub(crate) struct KeeperRuntime {
     handle: Handle,
+    /// The process in which the keeper's thread exists.
+    pub(super) process: HomeProcess,
     has_ended: Arc<AtomicBool>,
     callbacks: Arc<Semaphore>,
 }
@@ -62,6 +65,7 @@ impl KeeperRuntime {
     pub(super) fn new(handle: &Handle) -> Self {
         Self {
             handle: handle.clone(),
+            process: HomeProcess::current(),
             has_ended: Arc::default(),
             callbacks: Arc::new(Semaphore::new(MAX_CALLBACKS)),
         }
@@ -90,6 +94,7 @@ impl KeeperRuntime {
             let why = "the thread of a client renews its leases and must not block";
             return Err(Error::invalid("thread", why));
         }
+        self.process.check()?;
         let _entered = self.handle.enter();
         // Unconstrained: the thread may run a task of another runtime, whose
         // budget would not be restored before this returns.
@@ -122,6 +127,9 @@ impl KeeperRuntime {
         C: FnOnce() + Send + 'static,
         F: Future<Output = Option<C>> + Send + 'static,
     {
+        if !self.process.is_current() {
+            return;
+        }
         let callbacks = self.callbacks.clone();
         self.handle.spawn(async move {
             let Some(callback) = callback.await else {

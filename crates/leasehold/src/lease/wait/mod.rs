@@ -50,6 +50,11 @@ impl Acquirer {
         }
     }
 
+    /// Fails in a forked child.
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        self.context.check_process()
+    }
+
     /// Attempts without waiting; `None` if another owner holds the lock.
     pub(super) async fn try_acquire(
         &self,
@@ -57,6 +62,7 @@ impl Acquirer {
         options: &AcquireOptions,
     ) -> Result<Option<OwnedLease>, Error> {
         options.validate()?;
+        self.context.check_process()?;
         let report = AcquireReport::new(&self.context.observers, &**kind);
         match attempt_through_splits(&self.context, kind, options, false).await {
             Ok(Attempt::Acquired(lease)) => {
@@ -84,6 +90,7 @@ impl Acquirer {
         options: &AcquireOptions,
     ) -> Result<OwnedLease, Error> {
         options.validate()?;
+        self.context.check_process()?;
         let report = AcquireReport::new(&self.context.observers, &**kind);
         let name = kind.name();
         let outcome = match adopt(&self.context, kind, pending, options).await {
@@ -107,6 +114,7 @@ impl Acquirer {
         options: &AcquireOptions,
     ) -> Result<OwnedLease, Error> {
         options.validate()?;
+        self.context.check_process()?;
         let start = BootInstant::now();
         let mut retry = RetryState::new(self.context.limits.outage);
         let mut report = AcquireReport::new(&self.context.observers, &**kind);
@@ -240,6 +248,7 @@ impl Acquirer {
         name: &str,
         timeout: Option<Duration>,
     ) -> Result<(), Error> {
+        self.context.check_process()?;
         let (context, start) = (&self.context, BootInstant::now());
         let mut retry = RetryState::new(context.limits.outage);
         let waiting = async {

@@ -1,0 +1,178 @@
+//! Bugs of clients in forked processes.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use leasehold::blocking;
+use leasehold::{Client, Error, Guard, ReleaseOutcome, ShutdownOutcome};
+use tokio::runtime::Runtime;
+
+use crate::support::{AMPLE, LEASE, name, server, url_at, with_long_timeouts};
+
+const URL: &str = "LEASEHOLD_FORKED_URL";
+
+/// A forked child used its parent's connection. The parent took the reply for
+/// its own, and both held the lock.
+#[test]
+fn forked_child_cannot_use_its_parents_client() {
+    let server = server();
+    // In a process of its own, since a fork copies the locks of other tests.
+    let mut parent = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "regressions::forks::parent"])
+        .args(["--ignored", "--nocapture"])
+        .env(URL, url_at(server.port()))
+        .spawn()
+        .unwrap();
+    assert!(parent.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "the body of worker processes"]
+fn parent() {
+    let Ok(url) = std::env::var(URL) else {
+        return;
+    };
+    let mut inherited = Inherited::connect(&url);
+    let (mut report, mut sink) = UnixStream::pair().unwrap();
+    report.set_read_timeout(Some(AMPLE)).unwrap();
+    match fork::fork().unwrap() {
+        fork::Fork::Child => {
+            drop(report);
+            let failures = inherited.check_in_child(&url);
+            sink.write_all(failures.join("\n").as_bytes()).unwrap();
+            std::process::exit(0);
+        }
+        fork::Fork::Parent(child) => {
+            drop(sink);
+            // While the child runs, too: no reply may go astray.
+            let end = Instant::now() + Duration::from_millis(200);
+            while Instant::now() < end {
+                inherited.acquire_in_parent();
+            }
+            let mut failures = String::new();
+            report
+                .read_to_string(&mut failures)
+                .expect("the child ends");
+            assert_eq!(failures, "");
+            assert_eq!(fork::waitpid(child).unwrap(), 0);
+            inherited.acquire_in_parent();
+            inherited.release_in_parent();
+        }
+    }
+}
+
+/// What the child has copies of.
+struct Inherited {
+    threads: blocking::Client,
+    tasks: Client,
+    runtime: Runtime,
+    /// A lock that the parent holds.
+    taken: String,
+    guards: Vec<blocking::Guard>,
+    task_guards: Vec<Guard>,
+}
+
+fn refused<T>(outcome: &Result<T, Error>) -> bool {
+    matches!(
+        outcome,
+        Err(Error::Invalid {
+            what: "process",
+            ..
+        })
+    )
+}
+
+impl Inherited {
+    fn connect(url: &str) -> Self {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+        let threads = blocking_client(url);
+        let tasks = with_long_timeouts(Client::builder(url));
+        let tasks = runtime.block_on(tasks.connect()).unwrap();
+        let taken = name();
+        let lock = |name: &str| threads.mutex(name).lock().acquire().unwrap();
+        let guards = vec![lock(&taken), lock(&name())];
+        let task_lock = || runtime.block_on(tasks.mutex(&name()).lock().into_future());
+        let task_guards = vec![task_lock().unwrap(), task_lock().unwrap()];
+        Self {
+            threads,
+            tasks,
+            runtime,
+            taken,
+            guards,
+            task_guards,
+        }
+    }
+
+    /// Returns which operations were not refused. Every one of them returns.
+    fn check_in_child(&mut self, url: &str) -> Vec<&'static str> {
+        let mut failures = Vec::new();
+        let mut expect = |what, is_right: bool| {
+            if !is_right {
+                failures.push(what);
+            }
+        };
+        let mutex = self.threads.mutex("free");
+        expect("try_lock", refused(&mutex.try_lock().acquire()));
+        expect("lock", refused(&mutex.lock().acquire()));
+        expect("holder", refused(&mutex.holder()));
+        expect("release", refused(&self.guards.remove(0).release()));
+        expect("extend", refused(&self.guards[0].extend(LEASE)));
+        self.guards.clear();
+        expect("shutdown", refused(&self.threads.shutdown(AMPLE)));
+
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let own_runtime = builder.enable_all().build().unwrap();
+        own_runtime.block_on(async {
+            let mutex = self.tasks.mutex("free");
+            expect("task: try_lock", refused(&mutex.try_lock().await));
+            expect("task: lock", refused(&mutex.lock().await));
+            expect("task: run", refused(&mutex.run(async |_| ()).await));
+            let guard = self.task_guards.remove(0);
+            expect("task: release", refused(&guard.release().await));
+            self.task_guards.clear();
+            let outcome = self.tasks.shutdown(AMPLE).await;
+            expect("task: shutdown", outcome == ShutdownOutcome::Released);
+        });
+
+        let new = blocking_client(url);
+        let taken = new.mutex(&self.taken).try_lock().acquire();
+        expect("the parent holds the lock", matches!(taken, Ok(None)));
+        let free = new.mutex("free").try_lock().acquire();
+        expect("a new client works", matches!(free, Ok(Some(_))));
+        drop(free);
+        expect("shutdown of the new client", new.shutdown(AMPLE).is_ok());
+        failures
+    }
+
+    fn acquire_in_parent(&self) {
+        let guard = self.threads.mutex("parent").lock().acquire().unwrap();
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+        self.runtime.block_on(async {
+            let guard = self.tasks.mutex("parent").lock().await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        });
+    }
+
+    /// The child has released nothing.
+    fn release_in_parent(self) {
+        for guard in self.guards {
+            assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+        }
+        self.runtime.block_on(async {
+            for guard in self.task_guards {
+                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            }
+        });
+    }
+}
+
+fn blocking_client(url: &str) -> blocking::Client {
+    let builder = blocking::Client::builder(url)
+        .lease(LEASE)
+        .request_timeout(LEASE / 2)
+        .connect_timeout(LEASE);
+    builder.connect().unwrap()
+}
