@@ -95,6 +95,9 @@ pub(crate) enum RequestError {
     /// The request was executed, but fewer replicas than wanted acknowledged it
     /// in time.
     NotReplicated { acknowledged: u32, wanted: u32 },
+    /// The server at this address has no replicas, though some must
+    /// acknowledge. Nothing was sent.
+    NoReplicas(String),
     /// The reply has a form that the protocol does not define.
     Malformed(String),
     /// The client was shut down.
@@ -110,7 +113,8 @@ impl RequestError {
                 error.kind,
                 ServerErrorKind::Temporary | ServerErrorKind::TooFewVote
             ),
-            Self::Malformed(_) | Self::ShutDown => false,
+            // Waiting does not help: an operator must set a replica up first.
+            Self::NoReplicas(_) | Self::Malformed(_) | Self::ShutDown => false,
         }
     }
 
@@ -132,6 +136,11 @@ impl fmt::Display for RequestError {
             } => write!(
                 f,
                 "{acknowledged} of {wanted} replicas acknowledged the write in time"
+            ),
+            Self::NoReplicas(server) => write!(
+                f,
+                "{server} has no replicas that could acknowledge a lock; \
+                 connect one, or require none"
             ),
             Self::Malformed(what) => f.write_str(what),
             Self::ShutDown => f.write_str("the client was shut down"),

@@ -119,9 +119,14 @@ pub(super) fn establish(
                 let lease = first_lease(options);
                 match Box::pin(replicate(context, &pending, lease, wanted)).await {
                     Ok(granted) => granted,
-                    // No replica was asked: after the withdrawal, nothing has
-                    // changed.
-                    Err(error @ RequestError::Unreachable(_)) => {
+                    // The outcome is known, so the lock is released before the
+                    // caller hears of it. Otherwise the next attempt would find
+                    // the lock held, by ourselves.
+                    Err(
+                        error @ (RequestError::Unreachable(_)
+                        | RequestError::NoReplicas(_)
+                        | RequestError::NotReplicated { .. }),
+                    ) => {
                         Box::pin(withdraw(context, pending)).await;
                         return Err(error);
                     }

@@ -127,6 +127,7 @@ pub(super) fn error_of(error: RequestError, name: &str) -> Error {
         RequestError::Unknown(cause) => Error::OutcomeUnknown(cause),
         RequestError::Malformed(what) => Error::Unexpected(what.into()),
         RequestError::ShutDown => Error::ShutDown,
+        error @ RequestError::NoReplicas(_) => Error::invalid("replicas", error.to_string()),
         RequestError::NotReplicated {
             acknowledged,
             wanted,

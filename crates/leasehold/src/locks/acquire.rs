@@ -218,6 +218,9 @@ macro_rules! options {
             /// fails with
             /// [`Error::NotReplicated`](crate::Error::NotReplicated). A
             /// renewal that is not acknowledged leaves the deadline unchanged.
+            /// If the server has no replicas at all, the acquire fails at once
+            /// with [`Error::Invalid`](crate::Error::Invalid).
+            ///
             /// The option costs one more round trip and a separate connection.
             pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
                 let replicas = count.into();

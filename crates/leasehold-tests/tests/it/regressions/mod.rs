@@ -8,6 +8,7 @@ mod lease;
 mod network;
 mod publish;
 mod redisson;
+mod replicas;
 mod runtimes;
 mod tokens;
 mod waiting;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::runtime::{Handle, Id};
 
 use super::RedisConnection;
-use super::replicated::ReplicatedPool;
+use super::replicated::{ReplicaCount, ReplicatedPool};
 use super::shared::SharedConnection;
 use crate::backend::topology::Master;
 use crate::sync::Mutex;
@@ -21,6 +21,7 @@ use crate::sync::Mutex;
 pub(crate) struct CallerConnections {
     master: Master,
     keeper: Handle,
+    replica_count: ReplicaCount,
     runtimes: Mutex<HashMap<Id, Arc<RuntimeConnections>>>,
 }
 
@@ -39,10 +40,11 @@ impl RuntimeConnections {
 }
 
 impl CallerConnections {
-    pub(crate) fn new(master: Master, keeper: Handle) -> Self {
+    pub(crate) fn new(master: Master, keeper: Handle, replica_count: ReplicaCount) -> Self {
         Self {
             master,
             keeper,
+            replica_count,
             runtimes: Mutex::default(),
         }
     }
@@ -67,7 +69,11 @@ impl CallerConnections {
         runtimes.retain(|_, other| Arc::strong_count(other) > 1 || !other.is_unused());
         let own = Arc::new(RuntimeConnections {
             requests: SharedConnection::new(self.master.clone(), self.keeper.clone()),
-            replicated: ReplicatedPool::new(self.master.clone(), self.keeper.clone()),
+            replicated: ReplicatedPool::new(
+                self.master.clone(),
+                self.keeper.clone(),
+                self.replica_count.clone(),
+            ),
         });
         runtimes.insert(runtime, own.clone());
         own
@@ -99,7 +105,8 @@ mod tests {
         let endpoint = Endpoint::new(&url, &ConnectOptions::default()).unwrap();
         let master = Master::Fixed(Arc::new(endpoint), Role::Master);
         let keeper = runtime();
-        let callers = CallerConnections::new(master, keeper.handle().clone());
+        let handle = keeper.handle().clone();
+        let callers = CallerConnections::new(master, handle, ReplicaCount::default());
         let connect = async || {
             let own = callers.of_current_runtime();
             own.requests.connection().await.unwrap().id()

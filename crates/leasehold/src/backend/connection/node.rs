@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::RedisConnection;
 use super::callers::CallerConnections;
 use super::pubsub::{OnStateChange, SupervisedConnection};
-use super::replicated::ReplicatedPool;
+use super::replicated::{ReplicaCount, ReplicatedPool};
 use crate::backend::topology::Master;
 use crate::backend::{Channel, Connection, Listener, Purpose, RequestError, Subscription};
 use crate::options::ReplicaAck;
@@ -28,10 +28,12 @@ impl NodeConnections {
         keeper: &tokio::runtime::Handle,
         on_state_change: OnStateChange,
     ) -> Self {
+        let handle = keeper.clone();
+        let count = ReplicaCount::default();
         Self {
             keeper: SupervisedConnection::start(master.clone(), keeper, on_state_change),
-            keeper_replicated: ReplicatedPool::new(master.clone(), keeper.clone()),
-            callers: CallerConnections::new(master, keeper.clone()),
+            keeper_replicated: ReplicatedPool::new(master.clone(), handle.clone(), count.clone()),
+            callers: CallerConnections::new(master, handle, count),
         }
     }
 

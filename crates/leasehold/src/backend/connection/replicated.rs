@@ -24,7 +24,11 @@ const MAX_CONNECTIONS: usize = 16;
 /// How long the number of replicas is cached.
 const REPLICA_COUNT_TTL: Duration = Duration::from_secs(1);
 
-/// The exclusive connections to one node, and its number of replicas.
+/// The largest number of replicas seen at a node, and when it was last read.
+/// All pools of the node share it. It is `None` until one was seen.
+pub(super) type ReplicaCount = Arc<Mutex<Option<(BootInstant, u32)>>>;
+
+/// The exclusive connections to one node.
 pub(crate) struct ReplicatedPool {
     master: Master,
     keeper: Handle,
@@ -32,19 +36,18 @@ pub(crate) struct ReplicatedPool {
     permits: Arc<Semaphore>,
     /// All connections, idle or in use.
     all: Mutex<Vec<Weak<RedisConnection>>>,
-    /// The number of replicas, and when it was read.
-    replica_count: Mutex<Option<(BootInstant, u32)>>,
+    replica_count: ReplicaCount,
 }
 
 impl ReplicatedPool {
-    pub(crate) fn new(master: Master, keeper: Handle) -> Arc<Self> {
+    pub(super) fn new(master: Master, keeper: Handle, replica_count: ReplicaCount) -> Arc<Self> {
         Arc::new(Self {
             master,
             keeper,
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             all: Mutex::default(),
-            replica_count: Mutex::default(),
+            replica_count,
         })
     }
 
@@ -77,11 +80,31 @@ impl ReplicatedPool {
             is_in_flight: AtomicBool::new(false),
             _permit: permit,
         };
-        exclusive.replicas = match wanted.replicas {
-            Replicas::AtLeast(count) => count,
-            Replicas::All => self.count_replicas(&exclusive.connection).await?,
-        };
+        exclusive.replicas = self.required(wanted, &exclusive.connection).await?;
         Ok(Arc::new(exclusive))
+    }
+
+    /// Returns how many replicas must acknowledge. Fails if there is none:
+    /// `WAIT` would wait in vain, and so would every later attempt.
+    async fn required(
+        &self,
+        wanted: ReplicaAck,
+        connection: &RedisConnection,
+    ) -> Result<u32, RequestError> {
+        let no_replicas = || RequestError::NoReplicas(connection.server().to_owned());
+        match wanted.replicas {
+            // Replicas that were there before are only down. We don't ask
+            // again, and don't need the permission to ask.
+            Replicas::AtLeast(count) if self.replica_count.lock().is_some() => Ok(count),
+            Replicas::AtLeast(count) => match self.count_replicas(connection).await {
+                Ok(0) => Err(no_replicas()),
+                Ok(_) | Err(_) => Ok(count),
+            },
+            Replicas::All => match self.count_replicas(connection).await? {
+                0 => Err(no_replicas()),
+                count => Ok(count),
+            },
+        }
     }
 
     /// Connects in a separate task. If the caller gives up, the connection
@@ -142,7 +165,7 @@ impl ReplicatedPool {
         }
     }
 
-    /// Returns the number of replicas, at least one.
+    /// Returns the number of replicas.
     ///
     /// Replicas that are down count where they are known, because one of them
     /// may be promoted later.
@@ -167,8 +190,10 @@ impl ReplicatedPool {
                 connected.max(cached.map_or(0, |(_, count)| count))
             }
         };
-        let count = count.max(1);
-        *self.replica_count.lock() = Some((BootInstant::now(), count));
+        // Zero is not remembered: the next caller may find a new replica.
+        if count > 0 {
+            *self.replica_count.lock() = Some((BootInstant::now(), count));
+        }
         Ok(count)
     }
 }
