@@ -1,5 +1,5 @@
 //! Parsing and formatting of durations: `90`, `1.5s`, `200ms`, `5m`, `2h`,
-//! `1d`; and of the time of day.
+//! `1d`; and of times.
 
 use std::time::{Duration, SystemTime};
 
@@ -40,12 +40,52 @@ pub(crate) fn since(time: SystemTime) -> Duration {
     time.elapsed().unwrap_or_default()
 }
 
-/// Formats the time of day in UTC, as in `14:03:20Z`.
-pub(crate) fn time_of_day(time: SystemTime) -> String {
+/// Formats a duration in one unit, without rounding: `90m`, `1d`.
+pub(crate) fn exact(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    let units = [
+        (86_400_000, "d"),
+        (3_600_000, "h"),
+        (60_000, "m"),
+        (1000, "s"),
+    ];
+    let divides = |(size, _): &&(u128, &str)| millis > 0 && millis % size == 0;
+    match units.iter().find(divides) {
+        Some((size, unit)) => format!("{}{unit}", millis / size),
+        None => format!("{millis}ms"),
+    }
+}
+
+/// Formats a time in UTC, as in `2025-11-13 14:03:20Z`.
+pub(crate) fn date_time(time: SystemTime) -> String {
     let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
-    let seconds = since_epoch.unwrap_or_default().as_secs() % 86_400;
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    format!("{hours:02}:{minutes:02}:{:02}Z", seconds % 60)
+    let seconds = since_epoch.unwrap_or_default().as_secs();
+    let (year, month, day) = date(seconds / 86_400);
+    let hour = seconds / 3600 % 24;
+    let minute = seconds / 60 % 60;
+    let second = seconds % 60;
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Returns year, month and day of a number of days since 1970, in the Gregorian
+/// calendar.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years that begin on 1 March end with the leap day. 719,468 days lie
+    // between 1 March of year 0 and 1970; 400 years have 146,097 days.
+    let days = days + 719_468;
+    let cycle = days / 146_097;
+    let in_cycle = days % 146_097;
+    let year = (in_cycle - in_cycle / 1460 + in_cycle / 36_524 - in_cycle / 146_096) / 365;
+    let in_year = in_cycle - (365 * year + year / 4 - year / 100);
+    // Five months from March have 153 days, as the next five.
+    let from_march = (5 * in_year + 2) / 153;
+    let day = in_year - (153 * from_march + 2) / 5 + 1;
+    let month = match from_march {
+        0..10 => from_march + 3,
+        _ => from_march - 9,
+    };
+    let year = cycle * 400 + year + u64::from(month <= 2);
+    (year, month, day)
 }
 
 #[cfg(test)]
@@ -84,8 +124,31 @@ mod tests {
     }
 
     #[test]
-    fn time_of_day_is_in_utc() {
-        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_763_042_600);
-        assert_eq!(time_of_day(time), "14:03:20Z");
+    fn exact_rounds_nothing() {
+        for (millis, text) in [
+            (86_400_000, "1d"),
+            (5_400_000, "90m"),
+            (1500, "1500ms"),
+            (0, "0ms"),
+        ] {
+            assert_eq!(exact(Duration::from_millis(millis)), text);
+        }
+    }
+
+    /// Compares with `date --utc`.
+    #[test]
+    fn date_time_is_in_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00Z"),
+            (951_782_399, "2000-02-28 23:59:59Z"),
+            (951_782_400, "2000-02-29 00:00:00Z"),
+            (951_868_800, "2000-03-01 00:00:00Z"),
+            (1_735_689_599, "2024-12-31 23:59:59Z"),
+            (1_763_042_600, "2025-11-13 14:03:20Z"),
+            (4_107_542_400, "2100-03-01 00:00:00Z"),
+        ] {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            assert_eq!(date_time(time), text);
+        }
     }
 }

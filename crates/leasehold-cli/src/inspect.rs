@@ -3,13 +3,14 @@
 use std::io::{BufWriter, IsTerminal, Write, stdout};
 use std::time::SystemTime;
 
-use leasehold::{Holder, LockInfo, LockKind, Waiter};
+use leasehold::{Holder, LockInfo, LockKind, Run, Waiter};
+use serde::Serialize;
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
 use crate::output::{CliError, message, print, printable, reader_remains, use_colors};
 use crate::settings::Settings;
 use crate::table::{Cell, Row, Table};
-use crate::{duration, exit, json};
+use crate::{duration, exit, jobs, json};
 
 const COLUMNS: [&str; 8] = [
     "NAME",
@@ -52,16 +53,53 @@ pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, CliErro
     Ok(exit::OK)
 }
 
-/// Shows all holders and waiters of one lock.
+/// Shows all holders and waiters of one lock, and the last run of a job.
 pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
-    let Some(lock) = find(server, args).await? else {
-        return report_free(args);
+    let client = Settings::load(server)?.connect(None).await?;
+    let lock = client.inspect(&args.name).await?;
+    let last_run = jobs::last_run(&client, &args.name).await?;
+    let Some(lock) = lock else {
+        return match &last_run {
+            Some(run) => show_job(args, run),
+            None => report_free(args),
+        };
     };
     print(&match args.output.json {
-        true => json::line(&lock),
-        false => details(&lock, use_colors(&stdout())),
+        true => json::line(&Shown {
+            lock: &lock,
+            last_run: last_run.as_ref(),
+        }),
+        false => {
+            let runs = last_run.as_ref().map_or_else(String::new, jobs::lines);
+            details(&lock, use_colors(&stdout())) + &runs
+        }
     })?;
     Ok(exit::OK)
+}
+
+/// A lock with the last run of the job of the same name.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    lock: &'a LockInfo,
+    last_run: Option<&'a Run>,
+}
+
+/// Shows a job between two runs. Its lock is not held.
+fn show_job(args: &NameArgs, run: &Run) -> Result<u8, CliError> {
+    print(&match args.output.json {
+        true => json::line(&serde_json::json!({
+            "name": args.name,
+            "kind": null,
+            "holders": [],
+            "holder_count": 0,
+            "waiters": [],
+            "waiter_count": 0,
+            "last_run": run,
+        })),
+        false => format!("{}  not held\n{}", printable(&args.name), jobs::lines(run)),
+    })?;
+    Ok(exit::NO)
 }
 
 /// Shows the waiters of one lock.
@@ -227,7 +265,7 @@ pub(crate) fn held_until(holder: &Holder) -> Option<String> {
         _ => return None,
     };
     let end = SystemTime::now().checked_add(holder.lease_remaining?)?;
-    Some(format!("{word} until {}", duration::time_of_day(end)))
+    Some(format!("{word} until {}", duration::date_time(end)))
 }
 
 fn connected(connected: Option<bool>) -> Cell {

@@ -54,7 +54,7 @@ fn describe(term: &Term) -> String {
         text += &format!(" epoch {epoch}");
     }
     if let Some(since) = term.since {
-        text += &format!(" since {}", duration::time_of_day(since));
+        text += &format!(" since {}", duration::date_time(since));
     }
     if let Some(note) = &term.note {
         text += &format!(" ({})", printable(note));

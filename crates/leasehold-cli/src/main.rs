@@ -17,6 +17,7 @@ mod fence;
 mod fuzz_inputs;
 mod identity;
 mod inspect;
+mod jobs;
 mod json;
 mod leader;
 mod manual;
@@ -69,6 +70,7 @@ async fn execute(cli: Cli) -> Result<u8, CliError> {
         Command::Top(args) => top::top(server, &args).await,
         Command::Export(args) => export::export(server, &args).await,
         Command::Release(args) => commands::release(server, &args).await,
+        Command::Once { command } => jobs::once(server, &command).await,
         Command::Wait(args) => commands::wait(server, &args).await,
         Command::Semaphore { command } => commands::semaphore(server, &command).await,
         Command::Latch { command } => commands::latch(server, &command).await,

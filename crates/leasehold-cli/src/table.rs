@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
+use unicode_width::UnicodeWidthStr;
+
 /// A table row.
 pub(crate) type Row = Vec<Cell>;
 
@@ -158,7 +160,7 @@ impl Table {
 }
 
 fn width(cell: &Cell) -> usize {
-    cell.text.chars().count()
+    cell.text.width()
 }
 
 #[cfg(test)]
@@ -173,5 +175,15 @@ mod tests {
         ];
         let text = Table::new(&["NAME", "N", "NOTE"], false).into_text(rows);
         assert_eq!(text, "NAME     N  NOTE\na        7  x\nlonger  12\n");
+    }
+
+    #[test]
+    fn wide_and_combined_characters_are_aligned() {
+        let rows = vec![
+            vec![Cell::plain("夜間"), Cell::plain("x")],
+            vec![Cell::plain("e\u{301}te\u{301}"), Cell::plain("y")],
+        ];
+        let text = Table::new(&["NAME", "N"], false).into_text(rows);
+        assert_eq!(text, "NAME  N\n夜間  x\ne\u{301}te\u{301}   y\n");
     }
 }

@@ -3,8 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use tempfile::TempDir;
+
 use crate::error::StartError;
-use crate::folder::Folder;
 use crate::port::Port;
 use crate::program;
 use crate::server::Server;
@@ -88,7 +89,7 @@ impl ServerBuilder {
             Some(program) => program::named(program)?,
             None => program::find()?,
         };
-        let folder = Folder::create().map_err(StartError::io("create a folder"))?;
+        let folder = create_folder().map_err(StartError::io("create a folder"))?;
         for (name, content) in &self.files {
             let written = std::fs::write(folder.path().join(name), content);
             written.map_err(StartError::io("write a file of the server"))?;
@@ -115,6 +116,16 @@ impl ServerBuilder {
                 .map_err(StartError::io("reserve a port")),
         }
     }
+}
+
+/// Creates a server's folder, hidden from other users: options may contain
+/// passwords.
+fn create_folder() -> std::io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("leasehold-testkit-");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.tempdir()
 }
 
 /// The port of a server.

@@ -4,7 +4,6 @@
 
 mod builder;
 mod error;
-mod folder;
 #[cfg(unix)]
 mod orphan;
 mod port;

@@ -56,11 +56,10 @@ fn path() -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
 
     #[test]
     fn path_without_server_names_what_to_install() {
-        let empty = Folder::create().unwrap();
+        let empty = tempfile::tempdir().unwrap();
         let error = preferred(empty.path().as_os_str()).unwrap_err().to_string();
         for word in ["redis-server", "valkey-server", "apt-get install", VARIABLE] {
             assert!(error.contains(word), "{error}");
@@ -77,7 +76,8 @@ mod tests {
 
     #[test]
     fn redis_is_preferred_to_valkey() {
-        let (one, other) = (Folder::create().unwrap(), Folder::create().unwrap());
+        let one = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
         let path = env::join_paths([one.path(), other.path()]).unwrap();
         let valkey = one.path().join(format!("valkey-server{EXE_SUFFIX}"));
         let redis = other.path().join(format!("redis-server{EXE_SUFFIX}"));

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 use crate::builder::{Address, ServerBuilder};
 use crate::error::StartError;
-use crate::folder::Folder;
 use crate::process::Process;
 use crate::ready::is_ready;
 
@@ -39,7 +40,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 pub struct Server {
     // Dropped in this order.
     process: Option<Process>,
-    folder: Folder,
+    folder: TempDir,
     address: Address,
     program: PathBuf,
     builder: ServerBuilder,
@@ -63,7 +64,7 @@ impl Server {
     pub(crate) fn new(
         program: PathBuf,
         builder: ServerBuilder,
-        folder: Folder,
+        folder: TempDir,
         address: Address,
     ) -> Self {
         Self {

@@ -83,7 +83,7 @@ pub(crate) enum Command {
     Leader(LeaderArgs),
     /// List locks
     Ls(LsArgs),
-    /// Show who holds a lock and who waits
+    /// Show who holds a lock and who waits, and the last run of a job
     Show(NameArgs),
     /// Show the waiters of a lock in queue order
     Queue(NameArgs),
@@ -94,6 +94,11 @@ pub(crate) enum Command {
     Export(ExportArgs),
     /// Revoke a lock from its holder, and notify the holder
     Release(ReleaseArgs),
+    /// Let a job of `run --once-per` run again
+    Once {
+        #[command(subcommand)]
+        command: OnceCommand,
+    },
     /// Wait until a lock is free
     Wait(WaitArgs),
     /// Set the capacity of a semaphore
@@ -132,19 +137,22 @@ pub(crate) enum Command {
 }
 
 const EXPORT_HELP: &str = "\
-Metrics of each lock NAME, with the label `lock`:
+With --lock, only the locks NAME are read. Their metrics have the label `lock`:
   leasehold_lock_holders               number of holders; 0 if it is free
   leasehold_lock_waiters               number of waiters
   leasehold_lock_oldest_hold_seconds   time since the oldest holder acquired it
   leasehold_lock_disconnected_holders  holders whose process is not connected
   leasehold_lock_info                  1 if it exists, with the label `kind`
-Metrics of all other locks, summed for each `kind`: leasehold_other_lock_holders
-and likewise. leasehold_locks counts all locks of a kind.
+  leasehold_lock_last_run_timestamp_seconds, leasehold_lock_last_run_period_seconds
+                                       last run of a job of `run --once-per`
+  leasehold_lock_export_success        0 if it cannot be inspected
+Without --lock, every key of the database is read. Locks are summed for each
+`kind`: leasehold_other_lock_holders and likewise, and leasehold_locks.
 
 A value that is unknown is missing, as the age of locks of other libraries.
 
-If the inspection fails, nothing is printed, and the exit status is 69. With
---listen, leasehold_export_success is then 0, and no lock is listed.
+If the server cannot be inspected, nothing is printed, and the exit status is
+69. With --listen, leasehold_export_success is then 0, and no lock is listed.
 
 Examples:
   For the textfile collector of node_exporter, which ignores the first name:
@@ -215,7 +223,7 @@ pub(crate) enum SortKey {
 
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// Export the lock NAME separately, even if it is free; can be repeated
+    /// Export the lock NAME, even if it is free, and no others; can be repeated
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) lock: Vec<String>,
     /// Serve http://ADDR/metrics, as in 127.0.0.1:18379, instead of printing
@@ -241,6 +249,12 @@ pub(crate) struct WaitArgs {
     /// Wait at most DUR
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum OnceCommand {
+    /// Forget the last run of a job, which may then run again in its period
+    Reset(NameArgs),
 }
 
 #[derive(Subcommand, Debug)]

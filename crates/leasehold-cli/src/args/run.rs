@@ -21,6 +21,12 @@ server can grant the lock to another client. If the lock is already lost
 (revoked, or missing on the server), the signals are sent at once. The exit
 status is then 76, regardless of the status of the command.
 
+With --once-per, a command that was executed has used up the period, with any
+exit status. One that was not found or cannot be executed has not.
+`leasehold show NAME` prints the last run, and `leasehold once reset NAME` lets
+the job run again in its period. Periods begin in UTC, cron jobs in local time:
+keep them an hour apart, or daylight saving time skips a period once a year.
+
 Environment of the command:
   LEASEHOLD_NAME      name of the lock
   LEASEHOLD_TOKEN     fencing token, larger than that of every earlier holder
@@ -42,7 +48,8 @@ pub(crate) struct RunArgs {
     pub(crate) name: String,
 
     /// Run once per period of DUR since 1970, as in 1h or 1d, on one of many
-    /// hosts; a period that another host runs, or has run, counts as held
+    /// hosts; a period that another host runs, or has run, counts as held.
+    /// Days begin at midnight UTC
     #[arg(long, value_name = "DUR", value_parser = duration::parse, conflicts_with_all = [
         "nonblock", "wait", "shared", "exclusive", "fair", "permits", "at_least", "replicas", "quorum",
     ])]

@@ -1,224 +1,137 @@
-//! A minimal HTTP/1.1 server for `GET /metrics`.
+//! The HTTP server for `GET /metrics`.
 //!
-//! It serves one request per connection. The size of a request, the time of
-//! each step and the number of connections are limited, so that a faulty client
-//! delays others for a few seconds at most.
+//! It serves one request per connection. The time for a request's header and
+//! the number of connections are limited. A new connection replaces the oldest
+//! one that waits for its client, so clients that send or read nothing do not
+//! keep others out.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::scrape::Scraper;
-use super::text::CONTENT_TYPE;
+use super::text;
 
-/// The number of connections that are served at a time. Others wait.
+/// The number of open connections.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The size of a request without a body. Requests of Prometheus have less than
-/// 1 KiB.
-const MAX_REQUEST: usize = 8 * 1024;
+/// The size of a request's header. Requests of Prometheus have less than 1 KiB.
+const MAX_HEADER: usize = 8 * 1024;
 
-/// The size of the rest of a request that is read and ignored.
-const MAX_IGNORED: u64 = 1024 * 1024;
+/// The limit for reading a request's header.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The limit for reading a request, and for sending a response.
-const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The limit for a connection. An inspection of a million locks takes half a
+/// minute.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The pause after a failed `accept`, as when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the metrics of `scraper`.
 pub(super) async fn serve(listener: &TcpListener, scraper: Arc<Scraper>) -> Infallible {
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = Connections::default();
     loop {
-        let permit = connections.clone().acquire_owned().await;
-        let permit = permit.expect("BUG: the semaphore is closed");
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let scraper = scraper.clone();
-                tokio::spawn(async move {
-                    serve_connection(stream, &scraper).await;
-                    drop(permit);
-                });
-            }
-            Err(_) => sleep(ACCEPT_PAUSE).await,
-        }
-    }
-}
-
-async fn serve_connection(mut stream: TcpStream, scraper: &Scraper) {
-    let request = match timeout(STEP_TIMEOUT, read_request(&mut stream)).await {
-        Ok(Ok(request)) => request,
-        // The client has closed the connection.
-        Ok(Err(_)) => return,
-        Err(_) => Request::Invalid(Status::RequestTimeout),
-    };
-    let response = match request {
-        Request::Metrics { head } => {
-            let metrics = scraper.metrics().await;
-            response(Status::Ok, CONTENT_TYPE, &metrics, !head)
-        }
-        Request::Invalid(status) => {
-            let text = format!("{}\n", status.line());
-            response(status, "text/plain; charset=utf-8", &text, true)
-        }
-    };
-    // A client that does not take the response receives none.
-    let _ = timeout(STEP_TIMEOUT, send(&mut stream, &response)).await;
-}
-
-/// What a client requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
-    /// The metrics; for `HEAD` without the body.
-    Metrics {
-        head: bool,
-    },
-    Invalid(Status),
-}
-
-impl Request {
-    /// Parses a request line.
-    fn parse(line: &[u8]) -> Self {
-        let words = std::str::from_utf8(line).unwrap_or_default();
-        let words: Vec<_> = words.trim_end_matches('\r').split(' ').collect();
-        let [method, target, "HTTP/1.0" | "HTTP/1.1"] = words[..] else {
-            return Self::Invalid(Status::BadRequest);
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
         };
-        let path = target.split_once('?').map_or(target, |(path, _)| path);
-        match (path, method) {
-            ("/metrics", "GET" | "HEAD") => Self::Metrics {
-                head: method == "HEAD",
-            },
-            ("/metrics", _) => Self::Invalid(Status::MethodNotAllowed),
-            _ => Self::Invalid(Status::NotFound),
+        if connections.make_room() {
+            let inspecting = Arc::new(AtomicBool::new(false));
+            let connection = serve_connection(stream, scraper.clone(), inspecting.clone());
+            let task = tokio::spawn(connection).abort_handle();
+            connections.open.push_back(Connection { task, inspecting });
         }
     }
 }
 
-/// The status of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
-    Ok,
-    BadRequest,
-    NotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    TooLarge,
+/// The open connections, oldest first.
+#[derive(Default)]
+struct Connections {
+    open: VecDeque<Connection>,
 }
 
-impl Status {
-    fn line(self) -> &'static str {
-        match self {
-            Self::Ok => "200 OK",
-            Self::BadRequest => "400 Bad Request",
-            Self::NotFound => "404 Not Found",
-            Self::MethodNotAllowed => "405 Method Not Allowed",
-            Self::RequestTimeout => "408 Request Timeout",
-            Self::TooLarge => "431 Request Header Fields Too Large",
+struct Connection {
+    task: AbortHandle,
+    /// Whether the client waits for us, rather than we for the client.
+    inspecting: Arc<AtomicBool>,
+}
+
+impl Connections {
+    /// Closes the oldest connection that waits for its client if there are too
+    /// many. Returns false if there is no such connection.
+    fn make_room(&mut self) -> bool {
+        self.open
+            .retain(|connection| !connection.task.is_finished());
+        if self.open.len() < MAX_CONNECTIONS {
+            return true;
         }
+        let is_waiting = |connection: &Connection| !connection.inspecting.load(Ordering::Relaxed);
+        let oldest = self.open.iter().position(is_waiting);
+        let oldest = oldest.and_then(|index| self.open.remove(index));
+        oldest
+            .inspect(|connection| connection.task.abort())
+            .is_some()
     }
 }
 
-/// Reads a request up to the empty line after its header.
-async fn read_request(stream: &mut TcpStream) -> io::Result<Request> {
-    let mut received = Vec::with_capacity(1024);
-    loop {
-        if received.len() > MAX_REQUEST {
-            return Ok(Request::Invalid(Status::TooLarge));
+async fn serve_connection(stream: TcpStream, scraper: Arc<Scraper>, inspecting: Arc<AtomicBool>) {
+    let service = service_fn(|request| {
+        let scraper = scraper.clone();
+        let inspecting = inspecting.clone();
+        async move {
+            inspecting.store(true, Ordering::Relaxed);
+            let response = respond(&request, &scraper).await;
+            inspecting.store(false, Ordering::Relaxed);
+            Ok::<_, Infallible>(response)
         }
-        if stream.read_buf(&mut received).await? == 0 {
-            return match received.is_empty() {
-                true => Err(io::ErrorKind::UnexpectedEof.into()),
-                false => Ok(Request::Invalid(Status::BadRequest)),
-            };
-        }
-        if ends_header(&received) {
-            let line = received.split(|byte| *byte == b'\n').next();
-            return Ok(Request::parse(line.unwrap_or_default()));
-        }
+    });
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        // A client may close its side after the request.
+        .half_close(true)
+        .max_buf_size(MAX_HEADER)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service);
+    // A client that leaves or is too slow receives no response.
+    let _ = timeout(CONNECTION_TIMEOUT, connection).await;
+}
+
+async fn respond(request: &Request<Incoming>, scraper: &Scraper) -> Response<String> {
+    if request.uri().path() != "/metrics" {
+        return refusal(StatusCode::NOT_FOUND);
     }
-}
-
-/// Returns whether an empty line was received.
-fn ends_header(received: &[u8]) -> bool {
-    let mut lines = received.split(|byte| *byte == b'\n');
-    // The last line is not complete yet.
-    lines.next_back();
-    lines.any(|line| line.is_empty() || line == b"\r")
-}
-
-fn response(status: Status, content_type: &str, body: &str, with_body: bool) -> String {
-    let allow = match status {
-        Status::MethodNotAllowed => "Allow: GET, HEAD\r\n",
-        _ => "",
-    };
-    format!(
-        "HTTP/1.1 {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n{}",
-        status.line(),
-        body.len(),
-        if with_body { body } else { "" },
-    )
-}
-
-/// Sends a response, and closes the connection.
-async fn send(stream: &mut TcpStream, response: &str) -> io::Result<()> {
-    stream.write_all(response.as_bytes()).await?;
-    stream.shutdown().await?;
-    // A connection that is closed with unread data is reset, and the client may
-    // not receive the response.
-    let mut rest = stream.take(MAX_IGNORED);
-    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn request_line_is_parsed() {
-        let metrics = |head| Request::Metrics { head };
-        let invalid = Request::Invalid;
-        for (line, expected) in [
-            ("GET /metrics HTTP/1.1\r", metrics(false)),
-            ("GET /metrics HTTP/1.0", metrics(false)),
-            ("GET /metrics?name[]=x HTTP/1.1\r", metrics(false)),
-            ("HEAD /metrics HTTP/1.1\r", metrics(true)),
-            (
-                "POST /metrics HTTP/1.1\r",
-                invalid(Status::MethodNotAllowed),
-            ),
-            ("GET / HTTP/1.1\r", invalid(Status::NotFound)),
-            ("GET /metricsx HTTP/1.1\r", invalid(Status::NotFound)),
-            ("GET /metrics", invalid(Status::BadRequest)),
-            ("GET  /metrics HTTP/1.1\r", invalid(Status::BadRequest)),
-            ("PRI * HTTP/2.0\r", invalid(Status::BadRequest)),
-            ("", invalid(Status::BadRequest)),
-        ] {
-            assert_eq!(Request::parse(line.as_bytes()), expected, "{line}");
-        }
-        let no_text = Request::parse(b"GET /\xff HTTP/1.1");
-        assert_eq!(no_text, invalid(Status::BadRequest));
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED);
+        set(&mut response, ALLOW, "GET, HEAD");
+        return response;
     }
+    let mut response = Response::new(scraper.metrics().await.to_string());
+    set(&mut response, CONTENT_TYPE, text::CONTENT_TYPE);
+    response
+}
 
-    #[test]
-    fn header_ends_with_an_empty_line() {
-        for (received, expected) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
-            ("GET / HTTP/1.1\n\n", true),
-            ("GET / HTTP/1.1\r\n\r\nbody", true),
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r", false),
-            ("GET / HTTP/1.1\r\n", false),
-            ("", false),
-        ] {
-            assert_eq!(ends_header(received.as_bytes()), expected, "{received:?}");
-        }
-    }
+fn refusal(status: StatusCode) -> Response<String> {
+    let mut response = Response::new(format!("{status}\n"));
+    *response.status_mut() = status;
+    set(&mut response, CONTENT_TYPE, "text/plain; charset=utf-8");
+    response
+}
+
+fn set(response: &mut Response<String>, name: HeaderName, value: &'static str) {
+    let value = hyper::header::HeaderValue::from_static(value);
+    response.headers_mut().insert(name, value);
 }

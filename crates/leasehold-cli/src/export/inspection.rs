@@ -1,13 +1,12 @@
-//! One inspection of all locks: the named locks one by one, and the sums of all
-//! others.
+//! One inspection: of the named locks one by one, or of all locks by kind.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use leasehold::{Client, Error, LockInfo, LockKind};
+use leasehold::{Client, Error, LockInfo, LockKind, Run};
 
-use crate::duration;
+use crate::{duration, jobs};
 
 /// The kinds that are exported even if no lock of the kind exists. The JSON
 /// output uses the same names.
@@ -25,7 +24,8 @@ const KINDS: [&str; 9] = [
 
 /// Which locks to inspect.
 pub(super) struct Selection {
-    /// The locks that are exported separately.
+    /// The locks to inspect, and no others: a scan reads every key of the
+    /// server. If it is empty, all locks are counted by kind.
     pub(super) names: BTreeSet<String>,
     /// Whether strings of other libraries are data, because the prefix is
     /// empty.
@@ -36,11 +36,12 @@ pub(super) struct Selection {
 #[derive(Debug)]
 pub(super) struct Inspection {
     pub(super) named: BTreeMap<String, NamedLock>,
-    /// The sums of all other locks, by kind.
-    pub(super) others: BTreeMap<&'static str, Gauges>,
-    /// The number of locks, named or not, by kind; zero for kinds without
-    /// locks.
-    pub(super) counts: BTreeMap<&'static str, u64>,
+    /// The named locks that cannot be inspected, and why: a key holds data of
+    /// another type, for example.
+    pub(super) failed: BTreeMap<String, Error>,
+    /// The sums of all locks by kind, also of kinds without locks. Empty if
+    /// locks are named.
+    pub(super) sums: BTreeMap<&'static str, Sum>,
 }
 
 /// A lock that is exported separately.
@@ -48,6 +49,15 @@ pub(super) struct Inspection {
 pub(super) struct NamedLock {
     /// `None` if the lock has neither holders nor waiters.
     pub(super) kind: Option<&'static str>,
+    pub(super) gauges: Gauges,
+    /// The last run of the job of this name.
+    pub(super) last_run: Option<Run>,
+}
+
+/// The locks of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) locks: u64,
     pub(super) gauges: Gauges,
 }
 
@@ -64,55 +74,87 @@ pub(super) struct Gauges {
 }
 
 impl Inspection {
-    /// Inspects all locks. Requests are sent one after the other.
+    /// Inspects the locks. Requests are sent one after the other.
     pub(super) async fn take(client: &Client, selection: &Selection) -> Result<Self, Error> {
         let mut inspection = Self {
             named: BTreeMap::new(),
-            others: BTreeMap::new(),
-            counts: KINDS.map(|kind| (kind, 0)).into(),
+            failed: BTreeMap::new(),
+            sums: BTreeMap::new(),
         };
-        for name in &selection.names {
-            let lock = client.inspect(name).await?;
-            inspection.add_named(name, lock.as_ref());
-        }
-        // A scan may return a name twice. Hashes need less memory than names.
-        let (hasher, mut counted) = (RandomState::new(), HashSet::new());
-        let mut scan = client.scan("*");
-        while let Some(page) = scan.next().await? {
-            for lock in page {
-                let skipped = selection.skip_foreign && lock.kind == LockKind::Foreign;
-                if skipped
-                    || selection.names.contains(&lock.name)
-                    || !counted.insert(hasher.hash_one(&lock.name))
-                {
-                    continue;
-                }
-                if let Some(lock) = with_all_holders(client, lock).await? {
-                    inspection.add_other(&lock);
+        match selection.names.is_empty() {
+            true => inspection.add_all(client, selection).await?,
+            false => {
+                for name in &selection.names {
+                    inspection.add_named(client, name).await?;
                 }
             }
         }
         Ok(inspection)
     }
 
-    fn add_named(&mut self, name: &str, lock: Option<&LockInfo>) {
-        let named = NamedLock {
-            kind: lock.map(|lock| lock.kind.label()),
-            gauges: lock.map_or(Gauges::NONE, Gauges::of),
-        };
-        if let Some(kind) = named.kind {
-            *self.counts.entry(kind).or_default() += 1;
+    async fn add_named(&mut self, client: &Client, name: &str) -> Result<(), Error> {
+        match NamedLock::inspect(client, name).await {
+            Ok(lock) => {
+                self.named.insert(name.to_owned(), lock);
+            }
+            // The server does not serve any lock.
+            Err(error) if error.is_transient() || matches!(error, Error::Denied(_)) => {
+                return Err(error);
+            }
+            Err(error) => {
+                self.failed.insert(name.to_owned(), error);
+            }
         }
-        self.named.insert(name.to_owned(), named);
+        Ok(())
     }
 
-    fn add_other(&mut self, lock: &LockInfo) {
-        let kind = lock.kind.label();
-        *self.counts.entry(kind).or_default() += 1;
+    async fn add_all(&mut self, client: &Client, selection: &Selection) -> Result<(), Error> {
+        self.sums = KINDS.map(|kind| (kind, Sum::NONE)).into();
+        // A scan may return a name twice. Hashes need less memory than names.
+        let hasher = RandomState::new();
+        let mut counted = HashSet::new();
+        let mut scan = client.scan("*");
+        while let Some(page) = scan.next().await? {
+            for lock in page {
+                let skipped = selection.skip_foreign && lock.kind == LockKind::Foreign;
+                if skipped || !counted.insert(hasher.hash_one(&lock.name)) {
+                    continue;
+                }
+                if let Some(lock) = with_all_holders(client, lock).await? {
+                    let sum = self.sums.entry(lock.kind.label()).or_insert(Sum::NONE);
+                    sum.add(&lock);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl NamedLock {
+    async fn inspect(client: &Client, name: &str) -> Result<Self, Error> {
+        let lock = client.inspect(name).await?;
+        Ok(Self {
+            kind: lock.as_ref().map(|lock| lock.kind.label()),
+            gauges: lock.as_ref().map_or(Gauges::NONE, Gauges::of),
+            last_run: jobs::last_run(client, name).await?,
+        })
+    }
+}
+
+impl Sum {
+    const NONE: Self = Self {
+        locks: 0,
+        gauges: Gauges::NONE,
+    };
+
+    fn add(&mut self, lock: &LockInfo) {
         let gauges = Gauges::of(lock);
-        let sum = self.others.entry(kind);
-        sum.and_modify(|sum| *sum = sum.plus(gauges))
-            .or_insert(gauges);
+        self.gauges = match self.locks {
+            // A kind of which nothing is known has no values, not 0.
+            0 => gauges,
+            _ => self.gauges.plus(gauges),
+        };
+        self.locks += 1;
     }
 }
 

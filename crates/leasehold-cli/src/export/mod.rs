@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use leasehold::Error;
 use tokio::net::TcpListener;
 
 use crate::args::{ExportArgs, ServerArgs};
@@ -33,13 +34,21 @@ pub(crate) async fn export(server: &ServerArgs, args: &ExportArgs) -> Result<u8,
     }
 }
 
-/// Prints all metrics, or nothing if the inspection fails.
+/// Prints all metrics, or nothing if the server cannot be inspected.
 async fn print_once(settings: &Settings, selection: &Selection) -> Result<u8, CliError> {
     let client = settings.connect(None).await?;
     let start = Instant::now();
     let inspection = Inspection::take(&client, selection).await?;
+    for (name, error) in &inspection.failed {
+        message(failed_lock(name, error));
+    }
     print(&text::metrics(&inspection, start.elapsed()))?;
     Ok(exit::OK)
+}
+
+/// Describes a lock that cannot be inspected, while others can.
+fn failed_lock(name: &str, error: &Error) -> String {
+    format!("cannot inspect `{name}`: {error}")
 }
 
 /// Serves metrics until a signal arrives.

@@ -1,5 +1,6 @@
 //! Inspections for scrapes, with a bounded load on the server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use leasehold::Client;
 use tokio::sync::Mutex;
 
 use super::inspection::{Inspection, Selection};
-use super::text;
+use super::{failed_lock, text};
 use crate::exit;
 use crate::output::{CliError, message};
 use crate::settings::Settings;
@@ -32,6 +33,8 @@ struct ScrapeState {
     latest: Option<(Arc<str>, Instant)>,
     /// Whether the latest inspection failed.
     failing: bool,
+    /// The locks that the latest inspection could not inspect.
+    failed_locks: BTreeSet<String>,
 }
 
 impl Scraper {
@@ -46,6 +49,7 @@ impl Scraper {
             client,
             latest: None,
             failing: false,
+            failed_locks: BTreeSet::new(),
         };
         Ok(Self {
             settings,
@@ -67,7 +71,10 @@ impl Scraper {
         let took = start.elapsed();
         state.report_change(outcome.as_ref().err());
         let metrics: Arc<str> = match outcome {
-            Ok(inspection) => text::metrics(&inspection, took).into(),
+            Ok(inspection) => {
+                state.report_locks(&inspection);
+                text::metrics(&inspection, took).into()
+            }
             Err(_) => text::failure(took).into(),
         };
         let end = Instant::now() + took.max(MIN_REUSE);
@@ -93,5 +100,15 @@ impl ScrapeState {
             _ => {}
         }
         self.failing = error.is_some();
+    }
+
+    /// Writes a message for each lock that cannot be inspected any more.
+    fn report_locks(&mut self, inspection: &Inspection) {
+        for (name, error) in &inspection.failed {
+            if !self.failed_locks.contains(name) {
+                message(failed_lock(name, error));
+            }
+        }
+        self.failed_locks = inspection.failed.keys().cloned().collect();
     }
 }

@@ -1,7 +1,9 @@
 //! Metrics in the text format 0.0.4 of Prometheus.
 
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use leasehold::Run;
 
 use super::inspection::{Gauges, Inspection};
 
@@ -30,38 +32,73 @@ const LOCK_GAUGES: [LockGauge; 4] = [
     ),
 ];
 
+/// A gauge of the last run of a job, likewise.
+type RunGauge = (&'static str, &'static str, fn(&Run) -> Option<f64>);
+
+const RUN_GAUGES: [RunGauge; 2] = [
+    (
+        "timestamp_seconds",
+        "Time at which the last run of a job started, since 1970.",
+        |run| {
+            let since = run.since?.duration_since(SystemTime::UNIX_EPOCH);
+            Some(since.ok()?.as_secs_f64())
+        },
+    ),
+    (
+        "period_seconds",
+        "Period of a job, as of its last run.",
+        |run| Some(run.period.as_secs_f64()),
+    ),
+];
+
 /// Returns the metrics of an inspection that succeeded.
 pub(super) fn metrics(inspection: &Inspection, took: Duration) -> String {
     let mut out = outcome(true, took);
-    let counts = inspection.counts.iter();
-    let counts = counts.map(|(kind, count)| (labels(&[("kind", kind)]), *count as f64));
-    let help = "Number of locks, named or not, by kind.";
+    named(&mut out, inspection);
+    let counts = inspection.sums.iter();
+    let counts = counts.map(|(kind, sum)| (labels(&[("kind", kind)]), sum.locks as f64));
+    let help = "Number of locks, by kind.";
     family(&mut out, "leasehold_locks", help, counts);
+    for (suffix, help, value) in LOCK_GAUGES {
+        let samples = inspection
+            .sums
+            .iter()
+            .filter_map(|(kind, sum)| Some((labels(&[("kind", kind)]), value(&sum.gauges)?)));
+        let name = format!("leasehold_other_lock_{suffix}");
+        let help = format!("{help} of all locks, by kind, if known.");
+        family(&mut out, &name, &help, samples);
+    }
+    out
+}
+
+/// Appends the metrics of the locks that are exported one by one.
+fn named(out: &mut String, inspection: &Inspection) {
+    let label = |name: &str| labels(&[("lock", name)]);
+    let found = inspection.named.keys().map(|name| (label(name), 1.0));
+    let failed = inspection.failed.keys().map(|name| (label(name), 0.0));
+    let help = "Whether a named lock could be inspected.";
+    let name = "leasehold_lock_export_success";
+    family(out, name, help, found.chain(failed));
     let infos = inspection.named.iter().filter_map(|(name, lock)| {
         let labels = labels(&[("lock", name), ("kind", lock.kind?)]);
         Some((labels, 1.0))
     });
     let help = "Kind of a named lock that exists.";
-    family(&mut out, "leasehold_lock_info", help, infos);
+    family(out, "leasehold_lock_info", help, infos);
     for (suffix, help, value) in LOCK_GAUGES {
-        let samples = inspection.named.iter().filter_map(|(name, lock)| {
-            let labels = labels(&[("lock", name)]);
-            Some((labels, value(&lock.gauges)?))
-        });
+        let samples = inspection.named.iter();
+        let samples = samples.filter_map(|(name, lock)| Some((label(name), value(&lock.gauges)?)));
         let name = format!("leasehold_lock_{suffix}");
         let help = format!("{help} of a named lock, if known.");
-        family(&mut out, &name, &help, samples);
+        family(out, &name, &help, samples);
     }
-    for (suffix, help, value) in LOCK_GAUGES {
-        let samples = inspection.counts.keys().filter_map(|kind| {
-            let sum = inspection.others.get(kind).unwrap_or(&Gauges::NONE);
-            Some((labels(&[("kind", kind)]), value(sum)?))
-        });
-        let name = format!("leasehold_other_lock_{suffix}");
-        let help = format!("{help} of all other locks, by kind, if known.");
-        family(&mut out, &name, &help, samples);
+    for (suffix, help, value) in RUN_GAUGES {
+        let samples = inspection.named.iter();
+        let samples =
+            samples.filter_map(|(name, lock)| Some((label(name), value(lock.last_run.as_ref()?)?)));
+        let name = format!("leasehold_lock_last_run_{suffix}");
+        family(out, &name, help, samples);
     }
-    out
 }
 
 /// Returns the metrics of an inspection that failed.

@@ -19,10 +19,10 @@ mod servers;
 mod session;
 mod shim;
 mod sleep;
+mod start_report;
 mod supervisor;
 mod terminal;
 
-use std::fmt::Display;
 use std::ops::ControlFlow;
 
 use leasehold::{Error, Guard, Shared};
@@ -30,7 +30,7 @@ use nix::sys::signal::Signal;
 
 use crate::args::{RunArgs, ServerArgs};
 use crate::exit;
-use crate::output::{CliError, message};
+use crate::output::CliError;
 pub(crate) use lead::lead;
 use once::Period;
 use session::{Plan, Session};
@@ -61,7 +61,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
         session.close().await;
         return Ok(match outcome? {
             Period::Exit(code) => code,
-            Period::Skip(text) => skip(text, &args),
+            Period::Skip(why) => skip(&why, &args),
         });
     }
     let guard = match acquire(&mut session, &args, steal).await {
@@ -114,7 +114,7 @@ async fn acquire(
         ControlFlow::Continue(Ok(guard)) => Ok(ControlFlow::Continue(guard)),
         ControlFlow::Continue(Err(error @ Error::Timeout { .. })) => {
             let busy = CliError::busy(&error, !args.nonblock);
-            Ok(ControlFlow::Break(skip(busy, args)))
+            Ok(ControlFlow::Break(skip(&busy, args)))
         }
         ControlFlow::Continue(Err(error)) => Err(error.into()),
         ControlFlow::Break(code) => Ok(ControlFlow::Break(code)),
@@ -123,9 +123,9 @@ async fn acquire(
 
 /// Reports why the command is not run, and returns the exit code. With
 /// `--skip-ok` it is silent by default, because cron mails all output.
-fn skip(why: impl Display, args: &RunArgs) -> u8 {
+fn skip(why: &CliError, args: &RunArgs) -> u8 {
     if !args.skip_ok || args.verbose {
-        message(why);
+        why.report();
     }
     match args.skip_ok {
         true => exit::OK,

@@ -23,6 +23,7 @@ use tokio::time::Instant;
 use super::process_tree::ProcessTree;
 use super::shim::SHIM;
 use super::sleep::sleep_until;
+use super::start_report::StartReport;
 use super::terminal::Terminal;
 use crate::exit;
 use crate::output::{CliError, hint, message};
@@ -46,6 +47,10 @@ const NOT_SUSPENDED: &str = "a command that holds a lock cannot be suspended; it
 pub(super) struct ProcessGroup {
     leader: Pid,
     tree: ProcessTree,
+    /// `None` once it was read.
+    start_report: Option<StartReport>,
+    /// Whether the command was executed.
+    started: bool,
     code: Option<u8>,
     /// Set if SIGINT terminated the leader.
     interruption: Option<Interruption>,
@@ -102,12 +107,14 @@ impl ProcessGroup {
         };
         let adopts = adopt_orphans();
         let child_signals = signal(SignalKind::child()).map_err(failed)?;
+        let start_report = StartReport::new().map_err(failed)?;
         let mut terminal = Terminal::open();
         let tree = ProcessTree::before_command();
         let child = std::process::Command::new(own_executable().map_err(failed)?)
             .arg0("leasehold")
             .arg(SHIM)
             .arg(std::process::id().to_string())
+            .arg(start_report.path())
             .args(command)
             .envs(environment.iter().cloned())
             .process_group(0)
@@ -122,6 +129,8 @@ impl ProcessGroup {
         Ok(Self {
             leader,
             tree,
+            start_report: Some(start_report),
+            started: true,
             code: None,
             interruption: None,
             exited: false,
@@ -213,6 +222,8 @@ impl ProcessGroup {
     fn on_leader_exit(&mut self, code: u8) {
         self.code = Some(code);
         self.terminal = None;
+        let report = self.start_report.take();
+        self.started = !report.is_some_and(StartReport::is_failure);
     }
 
     /// Continues a stopped command: a suspended holder could act after its
@@ -313,6 +324,11 @@ impl ProcessGroup {
     /// Returns how SIGINT terminated the command, if it did.
     pub(super) fn interruption(&self) -> Option<Interruption> {
         self.interruption
+    }
+
+    /// Returns whether the command was executed, after its exit.
+    pub(super) fn has_started(&self) -> bool {
+        self.started
     }
 
     /// Returns whether SIGINT or SIGTERM was forwarded.

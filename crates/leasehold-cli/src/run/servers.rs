@@ -79,10 +79,10 @@ impl Servers {
         Ok(election.note(note(&args.work)))
     }
 
-    /// Returns the current tick of the job that the arguments describe.
-    pub(super) fn once(&self, args: &RunArgs, period: Duration) -> Result<Once, CliError> {
+    /// Returns a tick of the job that the arguments describe.
+    pub(super) fn once(&self, args: &RunArgs, tick: Tick) -> Result<Once, CliError> {
         let client = self.client("--once-per")?;
-        let once = client.once(&args.name, Tick::now(period));
+        let once = client.once(&args.name, tick);
         Ok(once.note(note(&args.work)))
     }
 

@@ -58,6 +58,8 @@ pub(super) struct Plan<'a> {
 pub(super) struct Ended {
     /// The code to exit with.
     pub(super) code: u8,
+    /// Whether it was executed.
+    pub(super) started: bool,
     /// Whether its lease was lost.
     pub(super) lost: bool,
     /// Whether a signal that ends this process was forwarded to it.
@@ -69,6 +71,7 @@ impl Ended {
     pub(super) fn before_start() -> Self {
         Self {
             code: exit::LOST,
+            started: false,
             lost: true,
             terminated: false,
         }
@@ -165,6 +168,7 @@ impl Session {
         self.interruption = group.interruption().filter(|_| code == group.code());
         Ok(Ended {
             code,
+            started: group.has_started(),
             lost: supervisor.is_lost(),
             terminated: group.was_terminated(),
         })

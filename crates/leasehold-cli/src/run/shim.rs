@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, raise};
 #[cfg(target_os = "linux")]
 use nix::unistd::{Pid, getppid};
 
-use super::terminal;
+use super::{start_report, terminal};
 use crate::exit;
 use crate::output::CliError;
 
@@ -29,6 +29,7 @@ pub(crate) fn exec_command() -> Option<u8> {
         return None;
     }
     let parent = args.next()?.to_str()?.parse().ok()?;
+    let report = args.next()?;
     let program = args.next()?;
     die_with_parent(parent);
     terminal::unblock_stops();
@@ -37,6 +38,7 @@ pub(crate) fn exec_command() -> Option<u8> {
         ErrorKind::NotFound => exit::NOT_FOUND,
         _ => exit::NOT_RUNNABLE,
     };
+    start_report::send_failure(&report);
     let text = format!("cannot run {}: {error}", program.to_string_lossy());
     Some(CliError::new(code, text).report())
 }

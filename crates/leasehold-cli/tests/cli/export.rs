@@ -1,33 +1,32 @@
-//! Metrics of locks: on standard output, and over HTTP.
+//! Metrics of locks on standard output.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::Write;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use testkit::tool;
 
-use crate::harness::{Cmd, EVENT_TIMEOUT, Harness, Running, UNTIL_STOPPED, eventually};
+use crate::harness::{Cmd, Harness, Running, UNTIL_STOPPED, eventually};
 
 /// Parsed metrics.
-struct Metrics(String);
+pub(crate) struct Metrics(pub(crate) String);
 
 impl Metrics {
     /// Returns the value of a series, as in `name{lock="job"}`.
-    fn get(&self, series: &str) -> Option<f64> {
+    pub(crate) fn get(&self, series: &str) -> Option<f64> {
         let mut lines = self.0.lines();
         let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map(|value| value.parse().unwrap())
     }
 
     #[track_caller]
-    fn assert(&self, series: &str, expected: impl Into<Option<f64>>) {
+    pub(crate) fn assert(&self, series: &str, expected: impl Into<Option<f64>>) {
         assert_eq!(self.get(series), expected.into(), "{series}\n{}", self.0);
     }
 
     /// Checks the format with Prometheus' own parser and its rules.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let Some(mut promtool) = tool("promtool") else {
             return;
         };
@@ -43,7 +42,7 @@ impl Metrics {
     }
 }
 
-fn printed(cmd: Cmd) -> Metrics {
+pub(crate) fn printed(cmd: Cmd) -> Metrics {
     let metrics = Metrics(cmd.run().expect_code(0).expect_no_stderr().stdout);
     metrics.check();
     metrics.assert("leasehold_export_success", 1.0);
@@ -51,7 +50,7 @@ fn printed(cmd: Cmd) -> Metrics {
 }
 
 /// Holds a lock until [`Harness::stop_scripts`].
-fn hold(harness: &Harness, args: &str, up: &str) -> Running {
+pub(crate) fn hold(harness: &Harness, args: &str, up: &str) -> Running {
     let script = format!("echo up > {up}; {UNTIL_STOPPED}");
     let run = harness.leasehold(args).script(&script);
     run.start_until_file(harness, up)
@@ -85,21 +84,23 @@ fn export_reports_named_and_other_locks() {
         age.unwrap()
     };
     assert!((0.0..600.0).contains(&age(&metrics)), "{}", metrics.0);
-    // A lock counts either by its name or in the sums.
-    for (kind, holders, locks) in [
-        ("fair_mutex", 0.0, 1.0),
-        ("semaphore", 2.0, 1.0),
-        ("mutex", 0.0, 0.0),
-    ] {
-        let others = format!("leasehold_other_lock_holders{{kind=\"{kind}\"}}");
-        metrics.assert(&others, holders);
-        metrics.assert(&format!("leasehold_locks{{kind=\"{kind}\"}}"), locks);
-    }
-    assert!(!metrics.0.contains("gate"), "{}", metrics.0);
+    // Locks that are not named are not read.
+    assert!(!metrics.0.contains("leasehold_locks"), "{}", metrics.0);
+    assert!(!metrics.0.contains("leasehold_other"), "{}", metrics.0);
     eventually("the holder is a second older", || {
         age(&printed(harness.leasehold(export))) > age(&metrics) + 1.0
     });
     let unnamed = printed(harness.leasehold("export"));
+    for (kind, holders, locks) in [
+        ("fair_mutex", 1.0, 1.0),
+        ("semaphore", 2.0, 1.0),
+        ("mutex", 0.0, 0.0),
+    ] {
+        let all = format!("leasehold_other_lock_holders{{kind=\"{kind}\"}}");
+        unnamed.assert(&all, holders);
+        unnamed.assert(&format!("leasehold_locks{{kind=\"{kind}\"}}"), locks);
+    }
+    assert!(!unnamed.0.contains("gate"), "{}", unnamed.0);
     unnamed.assert(r#"leasehold_other_lock_holders{kind="fair_mutex"}"#, 1.0);
     unnamed.assert(r#"leasehold_other_lock_waiters{kind="fair_mutex"}"#, 1.0);
     let oldest = r#"leasehold_other_lock_oldest_hold_seconds{kind="fair_mutex"}"#;
@@ -127,7 +128,8 @@ fn export_counts_killed_holders_as_disconnected() {
     let counted = |job: f64, gate: f64| {
         let metrics = printed(harness.leasehold("export --lock job"));
         metrics.assert(r#"leasehold_lock_holders{lock="job"}"#, 1.0);
-        metrics.get(named) == Some(job) && metrics.get(others) == Some(gate)
+        let all = printed(harness.leasehold("export"));
+        metrics.get(named) == Some(job) && all.get(others) == Some(gate)
     };
     eventually("all are connected", || counted(0.0, 0.0));
     holder.signal(Signal::SIGKILL);
@@ -158,8 +160,14 @@ fn export_omits_what_is_unknown_of_redisson_locks() {
         (r#"lock_oldest_hold_seconds{lock="named"}"#, None),
         (r#"lock_disconnected_holders{lock="named"}"#, Some(0.0)),
         (r#"lock_info{lock="named",kind="redisson_lock"}"#, Some(1.0)),
+    ] {
+        metrics.assert(&format!("leasehold_{series}"), expected);
+    }
+    let export = harness.leasehold("export");
+    let metrics = printed(export.configure(|command| command.args(["--prefix", ""])));
+    for (series, expected) in [
         (r#"locks{kind="redisson_lock"}"#, Some(2.0)),
-        (r#"other_lock_holders{kind="redisson_lock"}"#, Some(1.0)),
+        (r#"other_lock_holders{kind="redisson_lock"}"#, Some(2.0)),
         (r#"other_lock_waiters{kind="redisson_lock"}"#, None),
         (
             r#"other_lock_waiters{kind="redisson_fair_lock"}"#,
@@ -191,10 +199,6 @@ fn export_escapes_names_in_labels() {
 #[test]
 fn failed_export_prints_nothing() {
     let mut harness = Harness::new();
-    harness.server.tell(&["RPUSH", "lock:list", "x"]);
-    let wrong = harness.leasehold("export --lock list").run();
-    let wrong = wrong.expect_code(64).expect_stderr("`list`");
-    assert_eq!(wrong.stdout, "");
     let unnamed = harness.leasehold("export --listen 127.0.0.1:0 --lock=");
     unnamed.run().expect_code(64).expect_stderr("--lock");
     let url = format!("redis://unknown:x@127.0.0.1:{}", harness.server.port());
@@ -205,202 +209,18 @@ fn failed_export_prints_nothing() {
     assert_eq!(failed.stdout, "");
 }
 
-/// Starts `export --listen`, and returns its address.
-fn listen(harness: &Harness, args: &str) -> (Running, SocketAddr) {
-    let args = format!("export --listen 127.0.0.1:0 {args}");
-    let exporter = harness.leasehold(&args).start();
-    let text = exporter.wait_for_stderr("/metrics\n");
-    let (_, address) = text.split_once("http://").unwrap();
-    let (address, _) = address.split_once("/metrics").unwrap();
-    (exporter, address.parse().unwrap())
-}
-
-/// Sends a request, and returns the response.
-fn request(address: SocketAddr, request: impl AsRef<[u8]>) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(EVENT_TIMEOUT)).unwrap();
-    stream.write_all(request.as_ref()).unwrap();
-    let mut response = String::new();
-    stream.read_to_string(&mut response).unwrap();
-    response
-}
-
-fn scrape(address: SocketAddr) -> Metrics {
-    let get = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let response = request(address, get);
-    let (header, body) = response.split_once("\r\n\r\n").unwrap();
-    assert!(header.starts_with("HTTP/1.1 200 OK\r\n"), "{header}");
-    let content_type = "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
-    assert!(header.contains(content_type), "{header}");
-    let length = format!("\r\nContent-Length: {}\r\n", body.len());
-    assert!(header.contains(&length), "{header}");
-    Metrics(body.to_owned())
-}
-
-fn succeeds(address: SocketAddr) -> bool {
-    scrape(address).get("leasehold_export_success") == Some(1.0)
-}
-
 #[test]
-fn listener_answers_requests() {
+fn last_run_of_a_job_is_exported() {
     let harness = Harness::new();
-    let holder = hold(&harness, "run job", "job");
-    let (exporter, address) = listen(&harness, "--lock job");
-    let metrics = scrape(address);
-    metrics.check();
-    metrics.assert(r#"leasehold_lock_holders{lock="job"}"#, 1.0);
-    let head = request(address, "HEAD /metrics HTTP/1.0\n\n");
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    assert!(head.ends_with("\r\n\r\n"), "{head}");
-    let huge = format!(
-        "GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n",
-        "x".repeat(500_000)
-    );
-    for (text, expected) in [
-        ("GET / HTTP/1.1\r\n\r\n", "404 Not Found\r\n"),
-        (
-            "POST /metrics HTTP/1.1\r\n\r\n",
-            "405 Method Not Allowed\r\n",
-        ),
-        ("\r\n\r\n", "400 Bad Request\r\n"),
-        ("\x16\x03\x01 no HTTP\n\n", "400 Bad Request\r\n"),
-        (&huge, "431 Request Header Fields Too Large\r\n"),
-    ] {
-        let response = request(address, text);
-        let expected = format!("HTTP/1.1 {expected}");
-        assert!(response.starts_with(&expected), "{response}");
-        assert!(response.contains("\r\nConnection: close\r\n"), "{response}");
-        let allows = response.contains("\r\nAllow: GET, HEAD\r\n");
-        assert_eq!(allows, response.contains(" 405 "), "{response}");
-    }
-    let taken = harness.leasehold(&format!("export --listen {address}"));
-    let taken = taken.run().expect_code(64);
-    taken.expect_stderr("cannot listen on");
-    harness.stop_scripts();
-    holder.wait().expect_code(0);
-    eventually("the lock is free", || {
-        scrape(address).get(r#"leasehold_lock_holders{lock="job"}"#) == Some(0.0)
-    });
-    exporter.signal(Signal::SIGTERM);
-    exporter.wait().expect_code(128 + 15);
-}
-
-#[test]
-fn listener_survives_an_outage_of_the_server() {
-    let mut harness = Harness::new();
-    harness.server.kill();
-    let (exporter, address) = listen(&harness, "--lock job");
-    for _ in 0..2 {
-        eventually("the inspection fails", || !succeeds(address));
-        let failed = scrape(address);
-        failed.check();
-        failed.assert("leasehold_export_success", 0.0);
-        failed.assert(r#"leasehold_lock_holders{lock="job"}"#, None);
-        harness.server.restart();
-        eventually("the inspection succeeds", || succeeds(address));
-        harness.server.kill();
-    }
-    exporter.signal(Signal::SIGINT);
-    let exporter = exporter.wait().expect_code(128 + 2);
-    let messages = exporter.stderr;
-    assert_eq!(messages.matches("cannot inspect").count(), 2, "{messages}");
-    assert_eq!(messages.matches("again").count(), 2, "{messages}");
-}
-
-#[test]
-fn faulty_clients_do_not_block_scrapes() {
-    let harness = Harness::new();
-    let (exporter, address) = listen(&harness, "");
-    let slow = |text: &[u8]| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.write_all(text).unwrap();
-        stream
-    };
-    let mut clients: Vec<_> = (0..40).map(|_| slow(b"GET /metr")).collect();
-    assert!(succeeds(address));
-    // More connections than the exporter serves at a time.
-    clients.extend((0..40).map(|_| slow(b"")));
-    for client in &clients {
-        // A client that leaves must not end the exporter.
-        client.shutdown(Shutdown::Read).unwrap();
-    }
-    assert!(succeeds(address));
-    for mut client in clients {
-        let _ = client.write_all(b"ics");
-    }
-    assert!(succeeds(address));
-    exporter.signal(Signal::SIGTERM);
-    exporter.wait().expect_code(128 + 15);
-}
-
-#[test]
-fn scrapes_share_inspections() {
-    let harness = Harness::new();
-    let (exporter, address) = listen(&harness, "");
-    let scans = || {
-        let stats = harness.server.ask(&["INFO", "commandstats"]);
-        let text = stats.text().to_owned();
-        let count = text.split_once("cmdstat_scan:calls=").map(|(_, rest)| {
-            let digits = rest.split(',').next();
-            digits.unwrap().parse::<u64>().unwrap()
-        });
-        count.unwrap_or_default()
-    };
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| (0..10).for_each(|_| assert!(succeeds(address))));
-        }
-    });
-    // An inspection of an empty server is one call.
-    let limit = 1 + start.elapsed().as_secs();
-    assert!((1..=limit).contains(&scans()), "{} > {limit}", scans());
-    exporter.signal(Signal::SIGTERM);
-    exporter.wait().expect_code(128 + 15);
-}
-
-#[test]
-fn prometheus_scrapes_the_listener() {
-    let Some(mut prometheus) = tool("prometheus") else {
-        return;
-    };
-    let harness = Harness::new();
-    let (exporter, address) = listen(&harness, "--lock job");
-    let target = format!("{{job_name: locks, static_configs: [{{targets: ['{address}']}}]}}");
-    let file = format!("global: {{scrape_interval: 1s}}\nscrape_configs: [{target}]\n");
-    std::fs::write(harness.path("prometheus.yml"), file).unwrap();
-    let mut prometheus = prometheus
-        .arg("--config.file=prometheus.yml")
-        .args([
-            "--storage.tsdb.path=data",
-            "--web.listen-address=127.0.0.1:0",
-        ])
-        .current_dir(harness.path(""))
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut log = BufReader::new(prometheus.stderr.take().unwrap()).lines();
-    let api: SocketAddr = log
-        .find_map(|line| {
-            let line = line.unwrap();
-            let (_, address) = line.split_once(r#""Listening on" address="#)?;
-            Some(address.parse().unwrap())
-        })
-        .unwrap();
-    std::thread::spawn(move || log.for_each(drop));
-    let query = |series: &str| {
-        let get = format!("GET /api/v1/query?query={series} HTTP/1.0\r\n\r\n");
-        request(api, get)
-    };
-    for series in ["up", "leasehold_export_success"] {
-        let value = || query(series).contains(r#","1"]"#);
-        eventually(series, value);
-    }
-    let holders = query("leasehold_lock_holders");
-    assert!(holders.contains(r#""lock":"job""#), "{holders}");
-    assert!(holders.contains(r#","0"]"#), "{holders}");
-    prometheus.kill().unwrap();
-    prometheus.wait().unwrap();
-    exporter.signal(Signal::SIGTERM);
-    exporter.wait().expect_code(128 + 15);
+    let timestamp = r#"leasehold_lock_last_run_timestamp_seconds{lock="noon"}"#;
+    let export = || printed(harness.leasehold("export --lock noon"));
+    export().assert(timestamp, None);
+    let job = harness.leasehold("run --once-per 100d noon").script("true");
+    job.run().expect_code(0);
+    let metrics = export();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let age = now.as_secs_f64() - metrics.get(timestamp).unwrap();
+    assert!((-1.0..600.0).contains(&age), "{age}");
+    let period = r#"leasehold_lock_last_run_period_seconds{lock="noon"}"#;
+    metrics.assert(period, 8_640_000.0);
 }

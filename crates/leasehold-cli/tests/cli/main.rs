@@ -4,6 +4,8 @@
 
 mod harness;
 
+/// Rules and queries for Prometheus.
+mod alerts;
 /// Many processes at once.
 mod concurrency;
 /// A cron job that is installed on several hosts.
@@ -16,6 +18,8 @@ mod inspect;
 mod interrupts;
 /// One instance of a command across hosts.
 mod lead;
+/// Metrics over HTTP.
+mod listener;
 /// The lock is lost while the command runs.
 mod loss;
 /// A command that runs once per period.
