@@ -49,7 +49,7 @@ pub(crate) fn exact(duration: Duration) -> String {
         (60_000, "m"),
         (1000, "s"),
     ];
-    let divides = |(size, _): &&(u128, &str)| millis > 0 && millis % size == 0;
+    let divides = |(size, _): &&(u128, &str)| millis > 0 && millis.is_multiple_of(*size);
     match units.iter().find(divides) {
         Some((size, unit)) => format!("{}{unit}", millis / size),
         None => format!("{millis}ms"),

@@ -223,7 +223,7 @@ impl ProcessGroup {
         self.code = Some(code);
         self.terminal = None;
         let report = self.start_report.take();
-        self.started = !report.is_some_and(StartReport::is_failure);
+        self.started = !report.is_some_and(StartReport::read_failure);
     }
 
     /// Continues a stopped command: a suspended holder could act after its

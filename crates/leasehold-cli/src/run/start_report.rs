@@ -28,9 +28,9 @@ impl StartReport {
         format!("/proc/{pid}/fd/{}", self.writer.as_raw_fd())
     }
 
-    /// Returns whether the shim has failed. It must have exited or executed the
+    /// Reads whether the shim has failed. It must have exited or executed the
     /// command.
-    pub(super) fn is_failure(self) -> bool {
+    pub(super) fn read_failure(self) -> bool {
         let Self { mut reader, writer } = self;
         // The last writer: the read below returns at once.
         drop(writer);
