@@ -20,6 +20,7 @@ use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::options::validate_lease;
 use crate::protocol::RenewReply;
+use crate::time::BootInstant;
 
 /// A held lock. Dropping it releases the lock in the background.
 ///
@@ -125,17 +126,22 @@ impl<F> Guard<F> {
         validate_lease(lease, state.max_lease)?;
         self.check_process()?;
         self.check()?;
-        let Some((lease, clamped)) = state.clamp_to_max_hold(lease) else {
-            return Ok(());
+        let Some(lease) = state.clamp_to_max_hold(lease) else {
+            return self.check();
         };
+        state.request(BootInstant::now(), lease);
         let context = &self.owned.context;
         let renewal = context.renew(&*state.kind, &state.value, lease, state.replica_ack);
         match renewal.await {
             Ok((sent, RenewReply::Renewed | RenewReply::OnMajority)) => {
-                state.confirm(sent, lease, clamped);
+                state.confirm(sent, lease);
             }
             Ok((_, RenewReply::NotOwner)) => self.revoked(),
-            Err(error) => return Err(error_of(error, state.kind.name())),
+            Err(error) => {
+                // Connecting took a while, and the request may be executed.
+                state.request(BootInstant::now(), lease);
+                return Err(error_of(error, state.kind.name()));
+            }
         }
         self.check()
     }

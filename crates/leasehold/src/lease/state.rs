@@ -25,6 +25,7 @@ pub(super) struct LeaseState {
     pub(super) kind: Arc<dyn Kind>,
     pub(super) value: LockValue,
     pub(super) token: Token,
+    /// The longest lease that the keeper requests: `at_most` limits it.
     pub(super) lease: Duration,
     pub(super) max_lease: Duration,
     /// The replicas that must acknowledge a renewal.
@@ -50,9 +51,12 @@ pub(super) struct LeaseState {
     /// The deadline in nanoseconds, or an [`EndReason`] below
     /// [`FIRST_INSTANT`].
     validity: AtomicU64,
-    /// Whether `max_hold_until` set the deadline. Written before the deadline
-    /// that it belongs to.
-    clamped: AtomicBool,
+    /// When the server can first expire the lease, by what it confirmed, in
+    /// nanoseconds. Written before the deadline that it belongs to.
+    confirmed_until: AtomicU64,
+    /// The same by every request that was sent: one without a reply may have
+    /// been executed.
+    requested_until: AtomicU64,
     ended: Notify,
     /// The number of guards of a reentrant handle.
     entries: AtomicU32,
@@ -128,10 +132,12 @@ impl LeaseState {
     ) -> Self {
         let Granted { start, lease } = granted;
         // A server that does not know `at_most` can grant a longer lease.
-        let lease = lease.min(first_lease(options));
+        let longest = first_lease(options);
+        let lease = lease.min(longest);
+        let granted_until = (start + lease).as_nanos();
         let first_renewal = if options.renewed {
             first_renewal_at(start, lease)
-        } else if lease < first_lease(options) {
+        } else if lease < longest {
             start
         } else {
             BootInstant::NEVER
@@ -140,7 +146,7 @@ impl LeaseState {
             kind,
             value,
             token,
-            lease: options.lease,
+            lease: longest,
             max_lease: options.max_lease,
             replica_ack: options.replica_ack,
             renewed: options.renewed,
@@ -153,7 +159,8 @@ impl LeaseState {
             end_hook: Mutex::default(),
             generation: AtomicU64::new(0),
             validity: AtomicU64::new(deadline(start, lease).as_nanos()),
-            clamped: AtomicBool::new(options.at_most.is_some_and(|at_most| at_most <= lease)),
+            confirmed_until: AtomicU64::new(granted_until),
+            requested_until: AtomicU64::new(granted_until),
             ended: Notify::new(),
             entries: AtomicU32::new(0),
             writes_hold_count: AtomicBool::new(false),
@@ -240,7 +247,7 @@ impl LeaseState {
     /// Moves the deadline after a confirmed renewal for `lease` that was sent
     /// at `sent`. Has no effect if the lease has ended, or the deadline is
     /// already later.
-    pub(super) fn confirm(&self, sent: BootInstant, lease: Duration, clamped: bool) {
+    pub(super) fn confirm(&self, sent: BootInstant, lease: Duration) {
         let later = deadline(sent, lease).as_nanos();
         loop {
             let seen = self.validity.load(Ordering::Acquire);
@@ -250,7 +257,8 @@ impl LeaseState {
             if BootInstant::now() >= deadline || deadline.as_nanos() >= later {
                 return;
             }
-            self.clamped.store(clamped, Ordering::Release);
+            let until = (sent + lease).as_nanos();
+            self.confirmed_until.fetch_max(until, Ordering::AcqRel);
             if self.swap(seen, later) {
                 return;
             }
@@ -269,10 +277,11 @@ impl LeaseState {
         }
     }
 
-    /// Ends the lease at its deadline. Returns `false` if it has already
-    /// ended.
-    pub(super) fn expire(&self) -> bool {
-        self.end(EndReason::Lost(self.loss_by_time()))
+    /// Ends the lease at `deadline`. Returns `false` if it has ended before, or
+    /// a confirmed request has moved the deadline.
+    pub(super) fn expire(&self, deadline: BootInstant) -> bool {
+        let lost = encode(EndReason::Lost(self.loss_by_time()));
+        self.swap(deadline.as_nanos(), lost)
     }
 
     /// Waits until the lease has ended for the holder of one generation.
@@ -287,20 +296,48 @@ impl LeaseState {
         }
     }
 
-    /// Returns how much of `lease` a renewal can request, and whether
-    /// `at_most` limits it; `None` if the lease cannot be extended.
-    pub(super) fn clamp_to_max_hold(&self, lease: Duration) -> Option<(Duration, bool)> {
-        if self.clamped.load(Ordering::Acquire) {
-            return None;
-        }
-        let remaining = self
-            .max_hold_until
-            .map(|until| until.since(BootInstant::now()));
-        match remaining {
-            Some(remaining) if remaining < Duration::from_millis(1) => None,
-            Some(remaining) if remaining <= lease => Some((remaining, true)),
-            _ => Some((lease, false)),
-        }
+    /// Returns the lease that a renewal requests now; `None` if `at_most` is
+    /// over.
+    ///
+    /// A lease that must not last longer is still renewed, for its remaining
+    /// time: the reply shows whether this owner holds the lock.
+    pub(super) fn renewal_length(&self) -> Option<Duration> {
+        let confirmed_until = self.confirmed_until();
+        // The server may have granted only a part of a fixed lease.
+        let wanted = match self.renewed || confirmed_until < self.start + self.lease {
+            true => self.lease,
+            false => confirmed_until.since(BootInstant::now()),
+        };
+        self.clamp_to_max_hold(wanted)
+    }
+
+    /// Returns how much of `lease` can be requested; `None` if `at_most` is
+    /// over.
+    pub(super) fn clamp_to_max_hold(&self, lease: Duration) -> Option<Duration> {
+        let length = match self.max_hold_until {
+            Some(until) => until.since(BootInstant::now()).min(lease),
+            None => lease,
+        };
+        // The server counts in milliseconds.
+        (length >= Duration::from_millis(1)).then_some(length)
+    }
+
+    /// Records a request for `lease` that is sent at `sent`, before its
+    /// outcome is known.
+    pub(super) fn request(&self, sent: BootInstant, lease: Duration) {
+        let until = (sent + lease).as_nanos();
+        self.requested_until.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// Returns when the server can first expire the lease.
+    pub(super) fn confirmed_until(&self) -> BootInstant {
+        BootInstant::from_nanos(self.confirmed_until.load(Ordering::Acquire))
+    }
+
+    /// Returns when the server expires the lease if it executed every request
+    /// as it was sent.
+    pub(super) fn requested_until(&self) -> BootInstant {
+        BootInstant::from_nanos(self.requested_until.load(Ordering::Acquire))
     }
 
     /// Returns the call that releases the lock and honours `at_least`.
@@ -340,9 +377,9 @@ impl LeaseState {
     }
 
     fn loss_by_time(&self) -> Loss {
-        match self.clamped.load(Ordering::Acquire) {
-            true => Loss::AtMost,
-            false => Loss::Expired,
+        match self.max_hold_until {
+            Some(until) if self.confirmed_until() >= until => Loss::AtMost,
+            _ => Loss::Expired,
         }
     }
 

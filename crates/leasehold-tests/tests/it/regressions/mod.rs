@@ -1,6 +1,7 @@
 //! One test per bug that was found and fixed.
 
 mod connections;
+mod ending;
 mod forks;
 mod holding;
 mod inspection;

@@ -11,9 +11,10 @@ use crate::time::BootInstant;
 /// How long a request in flight can still reach the server after its
 /// connection broke: it may be in a buffer of the server or of a proxy. See
 /// decision 2 in `docs/decisions/`.
-const MAX_IN_FLIGHT: Duration = Duration::from_secs(15);
+pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(15);
 
 /// An acquire that may have been executed, or may still be.
+#[derive(Clone)]
 pub(in crate::lease) struct PendingAcquire {
     pub(in crate::lease) kind: Arc<dyn Kind>,
     pub(in crate::lease) value: LockValue,

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cancel::MAX_IN_FLIGHT;
 use crate::backend::{Backend, Backoff, Connection, Purpose, RequestError, Slot};
 use crate::lease::state::LeaseState;
 use crate::protocol::ReleaseReply;
 use crate::time::BootInstant;
 
 /// Releases a lease until the server has replied, or the lease must have
-/// expired there.
+/// expired there, whichever of its requests the server executed.
 pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, timeout: Duration) {
-    let give_up = BootInstant::now() + state.lease;
+    let give_up = state.requested_until() + MAX_IN_FLIGHT;
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
     for failures in 0.. {
         let sending = async {

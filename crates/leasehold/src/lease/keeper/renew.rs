@@ -15,24 +15,21 @@ use crate::time::BootInstant;
 pub(super) struct Renewal {
     pub(super) state: Arc<LeaseState>,
     pub(super) lease: Duration,
-    /// Whether `at_most` limits `lease`.
-    pub(super) clamped: bool,
     /// The number of failed renewals since the last confirmed one.
     pub(super) failures: u32,
 }
 
 impl Renewal {
-    /// Returns the renewal to send now; `None` if the lease has ended or
-    /// cannot be extended.
+    /// Returns the renewal to send now; `None` if the lease has ended, or ends
+    /// within a millisecond.
     pub(super) fn now(state: Arc<LeaseState>, failures: u32) -> Option<Self> {
         if !state.is_valid() {
             return None;
         }
-        let (lease, clamped) = state.clamp_to_max_hold(state.lease)?;
+        let lease = state.renewal_length()?;
         Some(Self {
             state,
             lease,
-            clamped,
             failures,
         })
     }
@@ -78,6 +75,9 @@ pub(super) async fn renew(
     };
     let calls = batch.iter().map(call).collect();
     let sent = BootInstant::now();
+    for renewal in &batch {
+        renewal.state.request(sent, renewal.lease);
+    }
     match Call::send_all(calls, &*connection, timeout).await {
         Ok(replies) => batch
             .into_iter()

@@ -44,6 +44,17 @@ pub(super) enum TimerKind {
     SlowHold,
 }
 
+/// The outcome of [`Timers::expedite`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expedited {
+    /// The renewal is due now, or the lease has ended.
+    Done,
+    /// An earlier renewal is in flight: the caller must try again.
+    InFlight,
+    /// No lease has this value.
+    NoLease,
+}
+
 impl Timers {
     /// Adds the timers of a new lease, unless it was already released. A lost
     /// lease is due at once.
@@ -110,9 +121,8 @@ impl Timers {
         due
     }
 
-    /// Renews the lease with this lock value at `now`. Returns `false` if a
-    /// renewal is in flight, so that the caller must try again.
-    pub(super) fn expedite(&mut self, value: &[u8], now: BootInstant) -> bool {
+    /// Renews the lease with this lock value at `now`.
+    pub(super) fn expedite(&mut self, value: &[u8], now: BootInstant) -> Expedited {
         let matches = |state: &LeaseState| *state.value == *value;
         let renewal = self.due.iter().find_map(|(due, timers)| {
             let at = timers.iter().position(|(state, kind)| {
@@ -126,18 +136,18 @@ impl Timers {
             let (state, kind) = timers.swap_remove(at);
             self.count -= 1;
             self.push(now, state, kind);
-            return true;
+            return Expedited::Done;
         }
         let mut all = self.due.values().flatten();
         match all.find(|(state, _)| matches(state)) {
-            Some((state, _)) if !state.is_valid() => true,
-            Some((state, _)) if state.renewed => false,
+            Some((state, _)) if !state.is_valid() => Expedited::Done,
+            Some((state, _)) if state.renewed => Expedited::InFlight,
             // A fixed lease has an expiry timer only.
             Some((state, _)) => {
                 self.push(now, state.clone(), TimerKind::Renew { failures: 0 });
-                true
+                Expedited::Done
             }
-            None => true,
+            None => Expedited::NoLease,
         }
     }
 

@@ -1,10 +1,10 @@
 //! The keeper's thread: takes messages, fires timers, and runs requests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
 use super::cancel::cancel;
@@ -13,7 +13,7 @@ use super::handle::{Keeper, KeeperInbox, KeeperMsg, Monitored};
 use super::inbox::Delivery;
 use super::release::release;
 use super::renew::{Renewal, RenewalOutcome, renew, repair, set_hold_count};
-use super::timers::{EXPIRY_SLACK, TimerKind, Timers};
+use super::timers::{EXPIRY_SLACK, Expedited, TimerKind, Timers};
 use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
 use crate::error::Loss;
 use crate::lease::report::{
@@ -22,13 +22,15 @@ use crate::lease::report::{
 use crate::lease::schedule::next_renewal_at;
 use crate::lease::state::{EndReason, LeaseState, Validity};
 use crate::observe::Observers;
-use crate::options::margin;
 use crate::owner::Owner;
 use crate::protocol::{RenewReply, process_channel};
 use crate::time::BootInstant;
 
 /// The number of renewals in one pipeline.
 const BATCH: usize = 500;
+
+/// How many revocations of leases that are not registered are remembered.
+const MAX_UNKNOWN_SUSPECTS: usize = 64;
 
 /// How often local queues are monitored.
 const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
@@ -45,7 +47,7 @@ impl Keeper {
         observers: Observers,
     ) {
         let listening = listen_for_revocations(self.inbox.clone(), backend.clone());
-        let worker = Worker::new(self.inbox, backend, timeout, observers);
+        let worker = Worker::new(&self, backend, timeout, observers);
         tokio::select! {
             biased;
             () = worker.run() => {}
@@ -96,33 +98,41 @@ struct Worker {
     timers: Timers,
     /// Lock values of leases that may be revoked and await a renewal.
     suspects: Vec<Vec<u8>>,
+    /// Suspects without a lease, the latest last. A message can overtake the
+    /// task that acquired the lock, before it registers the lease.
+    unknown_suspects: VecDeque<Vec<u8>>,
     monitored: Vec<Weak<dyn Monitored>>,
     next_monitor: BootInstant,
     /// Requests in flight. Only renewals return outcomes.
     jobs: JoinSet<Vec<RenewalOutcome>>,
     /// Callers that wait for the shutdown; not empty from the first one on.
     shutting_down: Vec<Option<oneshot::Sender<()>>>,
+    /// Whether lost leases are released without delay: the client is shut down,
+    /// or all its handles were dropped.
+    release_at_once: watch::Sender<bool>,
 }
 
 impl Worker {
     fn new(
-        inbox: Arc<KeeperInbox>,
+        keeper: &Keeper,
         backend: Arc<dyn Backend>,
         timeout: Duration,
         observers: Observers,
     ) -> Self {
         Self {
-            inbox,
+            inbox: keeper.inbox.clone(),
             backend,
             timeout,
             cleanups: Cleanups::new(observers.clone()),
             observers,
             timers: Timers::default(),
             suspects: Vec::new(),
+            unknown_suspects: VecDeque::new(),
             monitored: Vec::new(),
             next_monitor: BootInstant::NEVER,
             jobs: JoinSet::new(),
             shutting_down: Vec::new(),
+            release_at_once: watch::Sender::new(false),
         }
     }
 
@@ -132,6 +142,7 @@ impl Worker {
             let is_last = self.round();
             if is_last && give_up == BootInstant::NEVER {
                 give_up = BootInstant::now() + DRAIN_TIMEOUT;
+                self.release_at_once.send_replace(true);
             }
             if is_last && (self.jobs.is_empty() || BootInstant::now() >= give_up) {
                 for state in self.timers.clear() {
@@ -163,7 +174,7 @@ impl Worker {
         } = self.inbox.take();
         for state in leases {
             match self.shutting_down.is_empty() {
-                true => self.timers.add(state),
+                true => self.add(state),
                 false => self.end_for_shutdown(state),
             }
         }
@@ -207,6 +218,7 @@ impl Worker {
             KeeperMsg::Monitor(queue) => self.monitored.push(queue),
             KeeperMsg::ShutDown(done) => {
                 self.shutting_down.push(Some(done));
+                self.release_at_once.send_replace(true);
                 for state in self.timers.clear() {
                     self.end_for_shutdown(state);
                 }
@@ -231,11 +243,32 @@ impl Worker {
         });
     }
 
+    /// Adds a new lease, which may already be revoked.
+    fn add(&mut self, state: Arc<LeaseState>) {
+        let is_it = |value: &Vec<u8>| **value == *state.value;
+        if let Some(at) = self.unknown_suspects.iter().position(is_it) {
+            self.suspects.extend(self.unknown_suspects.remove(at));
+        }
+        self.timers.add(state);
+    }
+
     /// Renews suspected leases now, so that the server reports whether they
     /// are revoked. A lease with a renewal in flight waits for its end.
     fn verify_suspects(&mut self) {
-        let (timers, now) = (&mut self.timers, BootInstant::now());
-        self.suspects.retain(|value| !timers.expedite(value, now));
+        let now = BootInstant::now();
+        for value in std::mem::take(&mut self.suspects) {
+            match self.timers.expedite(&value, now) {
+                Expedited::Done => {}
+                Expedited::InFlight => self.suspects.push(value),
+                Expedited::NoLease => {
+                    // Bounded, since anyone may send such messages.
+                    if self.unknown_suspects.len() == MAX_UNKNOWN_SUSPECTS {
+                        self.unknown_suspects.pop_front();
+                    }
+                    self.unknown_suspects.push_back(value);
+                }
+            }
+        }
     }
 
     fn monitor_queues(&mut self) {
@@ -300,11 +333,11 @@ impl Worker {
             Validity::Valid { deadline } if deadline.saturating_sub(EXPIRY_SLACK) > now => {
                 self.timers.schedule_expiry(deadline, state);
             }
-            Validity::Valid { .. } => {
-                state.expire();
-                self.lose(state);
+            // `extend` may move the deadline just now. Then it is a new one.
+            Validity::Valid { deadline } if !state.expire(deadline) => {
+                self.check_deadline(state, now);
             }
-            Validity::Ended(_) => self.lose(state),
+            Validity::Valid { .. } | Validity::Ended(_) => self.lose(state),
         }
     }
 
@@ -320,7 +353,8 @@ impl Worker {
 
     /// Releases a lease that was lost at its deadline: a renewal without a
     /// reply may have been executed, and the lock would stay without a holder.
-    /// The release waits until the margin is over, in which the holder stops.
+    /// The release waits until the margin is over, in which the holder stops,
+    /// unless the client is shut down, which releases valid leases at once too.
     fn lose(&mut self, state: Arc<LeaseState>) {
         // The first check after the deadline may have ended it before.
         let Validity::Ended(EndReason::Lost(loss @ (Loss::Expired | Loss::AtMost))) =
@@ -331,8 +365,13 @@ impl Worker {
         report_loss(&state, loss, &self.observers);
         let (backend, timeout) = (self.backend.clone(), self.timeout);
         let cleanups = self.cleanups.clone();
+        let mut at_once = self.release_at_once.subscribe();
         self.spawn(async move {
-            tokio::time::sleep(margin(state.lease) + state.lease / 10).await;
+            let due = state.confirmed_until() + state.lease / 10;
+            tokio::select! {
+                () = tokio::time::sleep(due.since(BootInstant::now())) => {}
+                _ = at_once.wait_for(|at_once| *at_once) => {}
+            }
             let cleanup = cleanups.start();
             release(state, backend, timeout).await;
             drop(cleanup);
@@ -346,12 +385,14 @@ impl Worker {
             match outcome.reply {
                 Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
                     report_renewal(&state, &self.observers);
-                    state.confirm(sent, renewal.lease, renewal.clamped);
+                    state.confirm(sent, renewal.lease);
                     if reply == RenewReply::OnMajority {
                         self.spawn(repair(state.clone(), self.backend.clone(), self.timeout));
                     }
                     if state.renewed {
-                        let due = next_renewal_at(sent, renewal.lease);
+                        // Near the end of `at_most` the renewed time shrinks.
+                        // The period stays, or renewals would be ever denser.
+                        let due = next_renewal_at(sent, state.lease);
                         let next = TimerKind::Renew { failures: 0 };
                         self.timers.push(due, state, next);
                     }
@@ -385,87 +426,5 @@ fn retry_pause(state: &LeaseState) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::scripted::Scripted;
-    use crate::backend::{Batch, Reply};
-    use crate::lease::state::Granted;
-    use crate::lease::tests::scripted::kind;
-    use crate::options::AcquireOptions;
-    use crate::owner::Token;
-
-    const LEASE: Duration = Duration::from_secs(30);
-    const AT_ONCE: Duration = Duration::from_millis(1);
-
-    /// Returns a keeper that has taken one lease.
-    fn keeper_of_one() -> (Worker, Arc<LeaseState>) {
-        let kept = |batch: &Batch| vec![Reply::Int(1); batch.len()];
-        let backend = Scripted::new(move |sent| (AT_ONCE, Ok(kept(sent.batch))));
-        let keeper = Keeper::default();
-        let mut worker = Worker::new(
-            keeper.inbox.clone(),
-            backend,
-            Duration::from_secs(1),
-            Observers::default(),
-        );
-        let options = AcquireOptions::new(LEASE);
-        let value = kind().value(&Owner::random(), 0, "");
-        let granted = Granted::new(BootInstant::now(), LEASE);
-        let state = Arc::new(LeaseState::new(
-            kind(),
-            value,
-            Token::new(1),
-            &options,
-            granted,
-        ));
-        keeper.keep(state.clone());
-        worker.round();
-        (worker, state)
-    }
-
-    /// The keeper handled outcomes only before it slept, and a stream of
-    /// messages kept it awake.
-    #[tokio::test(start_paused = true)]
-    async fn renewals_count_under_a_stream_of_messages() {
-        let (mut worker, state) = keeper_of_one();
-        for _ in 0..LEASE.as_millis() * 2 {
-            worker.round();
-            tokio::time::advance(AT_ONCE).await;
-            // Sends due renewals and lets replies arrive.
-            tokio::task::yield_now().await;
-        }
-        assert!(state.is_valid());
-    }
-
-    /// A renewal's timeout is a quarter of its lease. A short lease shortened
-    /// it for every lease of the same pipeline.
-    #[tokio::test(start_paused = true)]
-    async fn short_lease_does_not_limit_other_renewals() {
-        let (mut worker, long) = keeper_of_one();
-        worker.timers.clear();
-        let (now, short) = (BootInstant::now(), Duration::from_secs(2));
-        let (options, granted) = (AcquireOptions::new(short), Granted::new(now, short));
-        let value = kind().value(&Owner::random(), 0, "");
-        let short = LeaseState::new(kind(), value, Token::new(2), &options, granted);
-        for state in [long, Arc::new(short)] {
-            let renew = TimerKind::Renew { failures: 0 };
-            worker.timers.push(now, state, renew);
-        }
-        worker.run_due();
-        assert_eq!(worker.jobs.len(), 2, "each length needs its own pipeline");
-    }
-
-    /// The keeper checked an ended lease again and again while it was
-    /// unclaimed.
-    #[tokio::test(start_paused = true)]
-    async fn unclaimed_lease_that_ended_is_forgotten() {
-        let (mut worker, state) = keeper_of_one();
-        state.set_unclaimed(true);
-        state.end(EndReason::Released);
-        for _ in 0..10 {
-            tokio::time::advance(LEASE / 5).await;
-            worker.round();
-        }
-        assert_eq!(Arc::strong_count(&state), 1);
-    }
-}
+#[path = "worker_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! The lease layer's own timing, with a paused clock.
 
 mod cancel;
+mod ending;
 mod hand_over;
 mod queued;
 #[cfg(shuttle)]

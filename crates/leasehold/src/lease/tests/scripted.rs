@@ -199,14 +199,14 @@ async fn confirmation_after_the_deadline_has_no_effect() {
     let value = kind.value(&Owner::random(), 0, "");
     let granted = Granted::new(BootInstant::now(), LEASE);
     let state = LeaseState::new(kind, value, Token::new(1), &options, granted);
-    state.confirm(BootInstant::now() + LEASE / 2, LEASE, false);
+    state.confirm(BootInstant::now() + LEASE / 2, LEASE);
     tokio::time::advance(LEASE * 3 / 2).await;
-    state.confirm(BootInstant::now(), LEASE, false);
+    state.confirm(BootInstant::now(), LEASE);
     assert_eq!(
         state.validity(),
         Validity::Ended(EndReason::Lost(Loss::Expired))
     );
-    state.confirm(BootInstant::now(), LEASE, false);
+    state.confirm(BootInstant::now(), LEASE);
     assert_eq!(
         state.validity(),
         Validity::Ended(EndReason::Lost(Loss::Expired))
