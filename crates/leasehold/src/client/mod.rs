@@ -114,10 +114,11 @@ impl Client {
 
     /// Releases every lock of this client and rejects further operations.
     ///
-    /// Waits until all locks are released, for at most `timeout`. Locks that
-    /// are not released by then expire with their leases. Guards that still
-    /// exist are lost with [`Loss::ShutDown`]. Waiters fail with
-    /// [`Error::ShutDown`].
+    /// Waits until all locks are released, for at most `timeout`. This includes
+    /// acquires and releases that other tasks have in flight: those tasks must
+    /// be polled, or dropped, for the shutdown to complete. Locks that are not
+    /// released by then expire with their leases. Guards that still exist are
+    /// lost with [`Loss::ShutDown`]. Waiters fail with [`Error::ShutDown`].
     ///
     /// # Cancel safety
     ///

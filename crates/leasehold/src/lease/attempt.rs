@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Context;
-use super::keeper::{Keeper, PendingAcquire};
+use super::keeper::{CallerRequest, Keeper, PendingAcquire};
 use super::owned::OwnedLease;
 use super::state::{Granted, LeaseState, first_lease};
 use crate::backend::{Backoff, Connection, RequestError};
@@ -42,7 +42,7 @@ pub(super) async fn attempt(
     let connection = context.connection(kind.slot()).await?;
     let since = connection.facts().server_now();
     let value = kind.value(&Owner::random(), since, &options.note);
-    let pending = CancelOnDrop::new(&context.keeper, kind, value, connection);
+    let pending = CancelOnDrop::new(context, kind, value, connection)?;
     let sent = BootInstant::now();
     let call = kind.acquire(pending.value(), first_lease(options), poll);
     match call
@@ -141,8 +141,10 @@ pub(super) fn establish(
                 "the grant arrived after its deadline".into(),
             ));
         }
+        let owned = OwnedLease::new(Arc::new(state), context.clone());
+        // A shutdown that no longer waits for the acquire finds the lease.
         pending.disarm();
-        Ok(OwnedLease::new(Arc::new(state), context.clone()))
+        Ok(owned)
     }
 }
 
@@ -195,28 +197,42 @@ async fn token_above_floor(
 }
 
 /// An acquire that may have been executed. Dropping it without
-/// [`disarm`](Self::disarm) cancels the acquire (invariants 6 and 7).
+/// [`disarm`](Self::disarm) cancels the acquire (invariants 6 and 7). A
+/// shutdown waits for either, unless the acquire waits in the server's queue:
+/// then it cancels the acquire itself.
 pub(super) struct CancelOnDrop<'a> {
     keeper: &'a Keeper,
     acquire: Option<PendingAcquire>,
+    /// `None` while the acquire is registered as a waiter. Dropped last.
+    request: Option<CallerRequest>,
 }
 
 impl<'a> CancelOnDrop<'a> {
+    /// Registers an acquire that is about to be sent.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::ShutDown`] once the client was shut down.
     pub(super) fn new(
-        keeper: &'a Keeper,
+        context: &'a Context,
         kind: &Arc<dyn Kind>,
         value: LockValue,
         connection: Arc<dyn Connection>,
-    ) -> Self {
-        let kind = kind.clone();
-        Self {
+    ) -> Result<Self, RequestError> {
+        let keeper = &context.keeper;
+        let request = keeper.begin_request();
+        // Checked once the acquire is counted: a shutdown that began before
+        // is noticed here, and one that begins later waits for it.
+        context.check_open()?;
+        Ok(Self {
             keeper,
             acquire: Some(PendingAcquire {
-                kind,
+                kind: kind.clone(),
                 value,
                 connection,
             }),
-        }
+            request: Some(request),
+        })
     }
 
     fn acquire(&self) -> &PendingAcquire {
@@ -235,14 +251,53 @@ impl<'a> CancelOnDrop<'a> {
         &*self.acquire().connection
     }
 
+    /// Records that the acquire waits in the server's queue.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::ShutDown`] once the client was shut down.
+    pub(super) fn enter_queue(&mut self) -> Result<(), RequestError> {
+        match self.keeper.add_waiter(self.acquire()) {
+            true => {
+                self.request = None;
+                Ok(())
+            }
+            false => Err(RequestError::ShutDown),
+        }
+    }
+
+    /// Records that the server granted the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::ShutDown`] if a shutdown cancels the acquire.
+    pub(super) fn leave_queue(&mut self) -> Result<(), RequestError> {
+        self.request = Some(self.keeper.begin_request());
+        match self.keeper.remove_waiter(self.acquire()) {
+            true => Ok(()),
+            false => {
+                self.acquire = None;
+                Err(RequestError::ShutDown)
+            }
+        }
+    }
+
     pub(super) fn disarm(mut self) {
-        self.acquire = None;
+        self.forget();
+    }
+
+    /// Returns the acquire if this value must cancel it.
+    fn forget(&mut self) -> Option<PendingAcquire> {
+        if self.request.is_none() {
+            self.leave_queue().ok()?;
+        }
+        self.acquire.take()
     }
 }
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(acquire) = self.acquire.take() {
+        if let Some(acquire) = self.forget() {
             self.keeper.cancel(acquire);
         }
     }

@@ -22,10 +22,11 @@ use crate::protocol::{Call, Kind, Notified, Participant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShutdownOutcome {
-    /// Every lock was released.
+    /// Every lock was released, and no request is in flight that could still
+    /// acquire one.
     Released,
-    /// The timeout elapsed first. Locks that were not released expire with
-    /// their leases.
+    /// The timeout elapsed first. Locks that were not released, or that a
+    /// request in flight still acquires, expire with their leases.
     TimedOut,
 }
 

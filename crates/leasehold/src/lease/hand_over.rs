@@ -159,7 +159,11 @@ async fn send<'a>(
         Ok(connection) => connection,
         Err(error) => return (None, Err(error)),
     };
-    let registered = CancelOnDrop::new(&context.keeper, &state.kind, pending.clone(), connection);
+    let registered = CancelOnDrop::new(context, &state.kind, pending.clone(), connection);
+    let registered = match registered {
+        Ok(registered) => registered,
+        Err(error) => return (None, Err(error)),
+    };
     let call = lock.hand_over(&state.value, pending, owned.own_token(), within);
     let reply = call.send(registered.connection(), context.limits.request);
     let reply = reply.await;
@@ -187,7 +191,7 @@ pub(super) async fn adopt(
     };
     let since = connection.facts().server_now();
     let value = kind.value(&Owner::random(), since, &options.note);
-    let registered = CancelOnDrop::new(&context.keeper, kind, value, connection);
+    let registered = CancelOnDrop::new(context, kind, value, connection)?;
     let sent = BootInstant::now();
     let call = lock.adopt(pending, registered.value(), first_lease(options));
     let reply = call.send(registered.connection(), context.limits.request);

@@ -10,7 +10,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use super::context::{Context, error_of};
-use super::keeper::InboxSlot;
+use super::keeper::{CallerRequest, InboxSlot};
 use super::lease::Lease;
 use super::report::{report_handoff, report_if_lost, report_loss, report_release};
 use super::state::{EndHook, EndReason, Hold, LeaseState, Validity};
@@ -73,6 +73,9 @@ pub(crate) struct OwnedLease {
     tokens: Tokens,
     successor: Option<Arc<dyn Successor>>,
     stage: ReleaseStage,
+    /// Present from the start of a release on. Dropped once the keeper knows
+    /// what is left to do.
+    release: Option<CallerRequest>,
 }
 
 /// The holder's token and those reserved for later holders.
@@ -112,6 +115,7 @@ impl OwnedLease {
             tokens,
             successor: None,
             stage: ReleaseStage::Holding,
+            release: None,
         }
     }
 
@@ -266,6 +270,7 @@ impl OwnedLease {
             tokens: self.tokens,
             successor: self.successor.clone(),
             stage: ReleaseStage::Holding,
+            release: None,
         };
         // A task that is not polled must not keep the lock beyond its lease.
         self.state.set_unclaimed(true);
@@ -341,7 +346,7 @@ impl OwnedLease {
     ///
     /// The loss, if the lease was lost before; `None` if it was released.
     pub(super) fn begin_release(&mut self) -> Result<(), Option<Loss>> {
-        if self.state.end(EndReason::Released) {
+        if self.end() {
             self.context.keeper.forget(self.slot);
             self.stage = ReleaseStage::Releasing;
             return Ok(());
@@ -351,6 +356,13 @@ impl OwnedLease {
             Validity::Ended(EndReason::Lost(loss)) => Err(Some(loss)),
             _ => Err(None),
         }
+    }
+
+    /// Ends a valid lease. A shutdown from now on waits for its release: the
+    /// keeper no longer finds the lease, and could not release it.
+    fn end(&mut self) -> bool {
+        self.release = Some(self.context.keeper.begin_request());
+        self.state.end(EndReason::Released)
     }
 
     /// Completes a release or a hand-over that the server has executed. It
@@ -393,7 +405,7 @@ impl Drop for OwnedLease {
             return;
         }
         let pending = match self.stage {
-            ReleaseStage::Holding | ReleaseStage::Unwanted => self.state.end(EndReason::Released),
+            ReleaseStage::Holding | ReleaseStage::Unwanted => self.end(),
             ReleaseStage::Releasing => true,
             ReleaseStage::Done => false,
         };

@@ -1,10 +1,19 @@
 //! Bugs of how a lease ends: a revocation, a release or a shutdown beside
 //! another feature.
 
-use leasehold::{Acquire, Loss};
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use leasehold::{Acquire, Client, Error, Loss, ReleaseOutcome, ShutdownOutcome, blocking};
+use testkit::{Fault, Proxy, Server};
 
 use crate::support::inspection::allow_inspection;
-use crate::support::{AMPLE, LEASE, builder_at, client, key, name, run, server};
+use crate::support::threads::on_thread;
+use crate::support::{
+    AMPLE, LEASE, SHORT, builder_at, client, eventually, exists, key, name, owners, poll_at_most,
+    run, server, url_at,
+};
 
 /// A lease that `at_most` limits was not renewed, and so its holder never
 /// noticed that it was revoked.
@@ -46,5 +55,184 @@ fn lost_data_is_noticed_with_at_most() {
         let guard = client.mutex(&name).lock().at_most(LEASE).await.unwrap();
         server.tell(&["DEL", &key(&name)]);
         assert_eq!(guard.lost().await, Some(Loss::Revoked));
+    });
+}
+
+/// A client whose requests that begin with `command` are held by its proxy.
+struct Held {
+    server: Server,
+    proxy: Proxy,
+    name: String,
+    is_held: Arc<AtomicBool>,
+}
+
+impl Held {
+    fn new() -> Self {
+        let server = server();
+        Self {
+            proxy: Proxy::start(server.port()),
+            name: name(),
+            is_held: Arc::default(),
+            server,
+        }
+    }
+
+    /// Holds the first request that names the lock and one of `commands`.
+    fn hold(&self, commands: &'static [&'static str]) {
+        let (key, is_held) = (key(&self.name), self.is_held.clone());
+        self.proxy.inject(move |request| {
+            let is_it = commands
+                .iter()
+                .any(|command| command.as_bytes() == request[0])
+                && request.iter().any(|word| word == key.as_bytes());
+            match is_it && !is_held.swap(true, Ordering::SeqCst) {
+                true => Fault::Hold,
+                false => Fault::None,
+            }
+        });
+    }
+
+    async fn held(&self) {
+        eventually("the request is held", || {
+            self.is_held.load(Ordering::SeqCst)
+        })
+        .await;
+    }
+
+    /// Asserts that a shutdown does not claim to have released a lock that the
+    /// held request can still acquire, and releases it with the request.
+    async fn shut_down(&self, client: &Client) {
+        let outcome = client.shutdown(SHORT).await;
+        assert_eq!(outcome, ShutdownOutcome::TimedOut);
+        self.proxy.heal();
+        self.proxy.release_held();
+        let outcome = client.shutdown(AMPLE).await;
+        assert_eq!(outcome, ShutdownOutcome::Released);
+        assert!(!exists(&self.server, &self.name), "orphaned");
+    }
+}
+
+/// A shutdown reported that every lock was released while an acquire was in
+/// flight, which the server executed after the process had exited.
+#[test]
+fn shutdown_waits_for_an_acquire_in_flight() {
+    run(async {
+        type Lock = fn(&Client, &str) -> tokio::task::JoinHandle<Result<(), Error>>;
+        const LOCKS: [Lock; 4] = [
+            |client, name| {
+                let lock = client.mutex(name).lock().into_future();
+                tokio::spawn(async { lock.await.map(drop) })
+            },
+            |client, name| {
+                let lock = client.mutex(name).try_lock().into_future();
+                tokio::spawn(async { lock.await.map(drop) })
+            },
+            |client, name| {
+                let lock = client.fair_mutex(name).lock().into_future();
+                tokio::spawn(async { lock.await.map(drop) })
+            },
+            |client, name| {
+                let lock = client.mutex(name).reentrant();
+                tokio::spawn(async move { lock.lock().await.map(drop) })
+            },
+        ];
+        for lock in LOCKS {
+            let held = Held::new();
+            let client = builder_at(held.proxy.port()).connect().await.unwrap();
+            held.hold(&["SET", "EVALSHA"]);
+            let acquiring = lock(&client, &held.name);
+            held.held().await;
+            held.shut_down(&client).await;
+            let _ = acquiring.await.unwrap();
+        }
+    });
+}
+
+/// The same with an acquire of a thread.
+#[test]
+fn shutdown_waits_for_the_acquire_of_a_thread() {
+    run(async {
+        let held = Held::new();
+        let builder = blocking::Client::builder(&url_at(held.proxy.port()));
+        let builder = builder.request_timeout(LEASE / 2).connect_timeout(LEASE);
+        let client = on_thread(move || builder.connect()).await.unwrap();
+        held.hold(&["SET"]);
+        let lock = client.mutex(&held.name).lock();
+        let acquiring = tokio::task::spawn_blocking(move || lock.acquire().map(drop));
+        held.held().await;
+        let shut_down = |limit| {
+            let client = client.clone();
+            on_thread(move || client.shutdown(limit))
+        };
+        assert_eq!(shut_down(SHORT).await.unwrap(), ShutdownOutcome::TimedOut);
+        held.proxy.heal();
+        held.proxy.release_held();
+        assert_eq!(shut_down(AMPLE).await.unwrap(), ShutdownOutcome::Released);
+        assert!(!exists(&held.server, &held.name), "orphaned");
+        let _ = acquiring.await.unwrap();
+    });
+}
+
+/// The same with an acquire whose task is not polled any more.
+#[test]
+fn shutdown_waits_for_an_unpolled_acquire() {
+    run(async {
+        let held = Held::new();
+        let client = builder_at(held.proxy.port()).connect().await.unwrap();
+        held.hold(&["SET"]);
+        let mut unpolled = client.mutex(&held.name).lock().into_future();
+        assert!(poll_at_most(&mut unpolled, 2).await.is_none());
+        held.held().await;
+        let outcome = client.shutdown(SHORT).await;
+        assert_eq!(outcome, ShutdownOutcome::TimedOut);
+        held.proxy.heal();
+        held.proxy.release_held();
+        eventually("the server grants it", || exists(&held.server, &held.name)).await;
+        drop(unpolled);
+        let outcome = client.shutdown(AMPLE).await;
+        assert_eq!(outcome, ShutdownOutcome::Released);
+        assert!(!exists(&held.server, &held.name), "orphaned");
+    });
+}
+
+/// A shutdown reported that every lock was released while a release was in
+/// flight.
+#[test]
+fn shutdown_waits_for_a_release_in_flight() {
+    run(async {
+        let held = Held::new();
+        let client = builder_at(held.proxy.port()).connect().await.unwrap();
+        let guard = client.mutex(&held.name).lock().await.unwrap();
+        held.hold(&["DELEX", "DELIFEQ", "EVALSHA", "EVAL"]);
+        let releasing = tokio::spawn(guard.release());
+        held.held().await;
+        held.shut_down(&client).await;
+        assert_eq!(releasing.await.unwrap().unwrap(), ReleaseOutcome::Released);
+    });
+}
+
+/// A shutdown left the queue entry of a task that was not polled, and the
+/// server could grant it the lock.
+#[test]
+fn shutdown_cancels_an_unpolled_waiter() {
+    run(async {
+        let server = server();
+        let ours = client(&server).await;
+        let theirs = client(&server).await;
+        let name = name();
+        let held = theirs.fair_mutex(&name).lock().await.unwrap();
+        let mut unpolled = ours.fair_mutex(&name).lock().into_future();
+        let queued = || !owners(&server, "queue", &name).is_empty();
+        while !queued() {
+            let polled = tokio::time::timeout(SHORT / 100, &mut unpolled).await;
+            assert!(polled.is_err(), "the lock is held");
+        }
+        let outcome = ours.shutdown(AMPLE).await;
+        assert_eq!(outcome, ShutdownOutcome::Released);
+        assert!(!queued(), "still queued");
+        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        let error = unpolled.await.unwrap_err();
+        assert!(matches!(error, Error::ShutDown), "{error:?}");
+        assert!(!exists(&server, &name), "orphaned");
     });
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::oneshot;
 
+use super::callers::{CallerRequest, Callers};
 use super::cancel::PendingAcquire;
 use super::inbox::{Inbox, InboxSlot};
 use super::runtime::{KeeperRuntime, KeeperThread};
@@ -16,6 +17,7 @@ use crate::time::BootInstant;
 #[derive(Clone)]
 pub(crate) struct Keeper {
     pub(super) inbox: Arc<KeeperInbox>,
+    pub(super) callers: Arc<Callers>,
     /// Runs the futures of blocking callers.
     pub(in crate::lease) runtime: KeeperRuntime,
 }
@@ -43,8 +45,10 @@ pub(in crate::lease) trait Monitored: Send + Sync {
 impl Keeper {
     /// Creates the handle of a keeper that will work on this runtime.
     pub(crate) fn new(runtime: &tokio::runtime::Handle) -> Self {
+        let inbox = Arc::<KeeperInbox>::default();
         Self {
-            inbox: Arc::default(),
+            callers: Arc::new(Callers::new(inbox.waker())),
+            inbox,
             runtime: KeeperRuntime::new(runtime),
         }
     }
@@ -103,6 +107,24 @@ impl Keeper {
         self.send(KeeperMsg::Cancel(acquire));
     }
 
+    /// Counts a request of a caller, which a shutdown waits for, until the
+    /// result is dropped.
+    pub(in crate::lease) fn begin_request(&self) -> CallerRequest {
+        self.callers.begin()
+    }
+
+    /// Lets a shutdown cancel an acquire that waits in the server's queue,
+    /// whether its task is polled or not. Returns `false` if the client is shut
+    /// down.
+    pub(in crate::lease) fn add_waiter(&self, acquire: &PendingAcquire) -> bool {
+        self.callers.add_waiter(acquire)
+    }
+
+    /// Takes an acquire back. Returns `false` if a shutdown cancels it.
+    pub(in crate::lease) fn remove_waiter(&self, acquire: &PendingAcquire) -> bool {
+        self.callers.remove_waiter(&acquire.value)
+    }
+
     /// Writes the number of reentrant guards to the server, if the kind stores
     /// it there.
     pub(in crate::lease) fn set_hold_count(&self, state: Arc<LeaseState>) {
@@ -111,8 +133,10 @@ impl Keeper {
         }
     }
 
-    /// Releases every lock and returns when that is done.
+    /// Releases every lock and returns when that is done, and no request of a
+    /// caller is in flight that could still acquire one.
     pub(in crate::lease) async fn shut_down(&self) {
+        self.callers.begin_shutdown();
         let (done, all_done) = oneshot::channel();
         self.send(KeeperMsg::ShutDown(done));
         // An error means that the keeper has ended and nothing is left to do.

@@ -8,6 +8,7 @@
 //!    work nor memory.
 
 use std::mem;
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
@@ -19,7 +20,7 @@ pub(super) struct Inbox<M, L> {
     /// One mutex also covers the keeper's wake-up time, so that no message or
     /// lease waits longer than allowed (invariant 1).
     pending: Mutex<Pending<M, L>>,
-    wake: Notify,
+    wake: Arc<Notify>,
 }
 
 struct Pending<M, L> {
@@ -70,7 +71,7 @@ impl<M, L> Default for Inbox<M, L> {
                 sleeps_until: BootInstant::NEVER,
                 is_closed: false,
             }),
-            wake: Notify::new(),
+            wake: Arc::default(),
         }
     }
 }
@@ -101,6 +102,11 @@ impl<M, L> Inbox<M, L> {
         let _lease = self.pending.lock().leases.remove(slot);
     }
 
+    /// Returns what wakes the keeper, which then takes its inbox.
+    pub(super) fn waker(&self) -> Arc<Notify> {
+        self.wake.clone()
+    }
+
     /// Announces that no more messages follow.
     pub(super) fn close(&self) {
         self.pending.lock().is_closed = true;
@@ -116,6 +122,12 @@ impl<M, L> Inbox<M, L> {
             leases: pending.leases.take(),
             is_last: pending.is_closed,
         }
+    }
+
+    /// Returns whether the keeper has taken everything.
+    pub(super) fn is_empty(&self) -> bool {
+        let pending = self.pending.lock();
+        pending.messages.is_empty() && pending.leases.leases.iter().all(Option::is_none)
     }
 
     /// Records that the keeper sleeps until `instant`. Returns `false` if a

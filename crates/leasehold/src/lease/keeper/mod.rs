@@ -5,6 +5,7 @@
 //! outcome, and releases what was dropped. Callers send it messages through an
 //! [`inbox`]; a message that can wait does not wake it.
 
+mod callers;
 mod cancel;
 mod cleanup;
 mod handle;
@@ -15,6 +16,7 @@ mod runtime;
 mod timers;
 mod worker;
 
+pub(super) use callers::CallerRequest;
 pub(super) use cancel::PendingAcquire;
 pub(crate) use handle::Keeper;
 pub(super) use handle::Monitored;

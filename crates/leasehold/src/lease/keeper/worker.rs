@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinError, JoinSet};
 
+use super::callers::Callers;
 use super::cancel::cancel;
 use super::cleanup::Cleanups;
 use super::handle::{Keeper, KeeperInbox, KeeperMsg, Monitored};
@@ -91,6 +92,7 @@ impl Listener for RevocationListener {
 /// The state of the keeper's thread.
 struct Worker {
     inbox: Arc<KeeperInbox>,
+    callers: Arc<Callers>,
     backend: Arc<dyn Backend>,
     timeout: Duration,
     observers: Observers,
@@ -121,6 +123,7 @@ impl Worker {
     ) -> Self {
         Self {
             inbox: keeper.inbox.clone(),
+            callers: keeper.callers.clone(),
             backend,
             timeout,
             cleanups: Cleanups::new(observers.clone()),
@@ -184,12 +187,19 @@ impl Worker {
         self.verify_suspects();
         self.monitor_queues();
         self.run_due();
-        if self.jobs.is_empty() {
+        if !self.shutting_down.is_empty() && self.is_idle() {
             for done in self.shutting_down.iter_mut().filter_map(Option::take) {
                 let _ = done.send(());
             }
         }
         is_last
+    }
+
+    /// Returns whether nothing is left to do before new leases arrive.
+    fn is_idle(&self) -> bool {
+        // The inbox last: it has what a caller left to do that was busy until
+        // now; see invariant 1 of `callers`.
+        self.jobs.is_empty() && !self.callers.is_busy() && self.inbox.is_empty()
     }
 
     async fn sleep_until(&mut self, next: BootInstant) {
@@ -221,6 +231,9 @@ impl Worker {
                 self.release_at_once.send_replace(true);
                 for state in self.timers.clear() {
                     self.end_for_shutdown(state);
+                }
+                for waiter in self.callers.take_waiters() {
+                    self.clean_up(cancel(waiter, self.backend.clone(), timeout));
                 }
             }
         }

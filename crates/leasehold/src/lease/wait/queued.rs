@@ -101,7 +101,7 @@ async fn enqueue(
         lease,
         queue_ttl: queue_ttl(lease),
     };
-    let pending = CancelOnDrop::new(&context.keeper, kind, value, connection.clone());
+    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone())?;
     let sent = BootInstant::now();
     let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *wait.ticket());
     let status = match call.send(&*connection, context.limits.request).await {
@@ -116,8 +116,10 @@ async fn enqueue(
         connection: connection.id(),
         status,
     };
+    pending.enter_queue()?;
     match entry.wait(first, &mut events, wait).await? {
         QueueExit::Granted(token, granted) => {
+            pending.leave_queue()?;
             let lease = establish(context, pending, token, options, granted).await?;
             Ok(Some(lease))
         }
