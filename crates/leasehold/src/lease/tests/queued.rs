@@ -147,8 +147,28 @@ async fn grant_counts_from_the_server_s_time_of_it() {
         // before its reply.
         let exact = FIRST - margin(FIRST);
         assert!(deadline <= exact, "{deadline:?} is after {exact:?}");
-        assert!(deadline > exact - Duration::from_millis(10), "{deadline:?}");
+        let earliest = FIRST - margin(LEASE) - Duration::from_millis(10);
+        assert!(deadline > earliest, "{deadline:?}");
     }
+}
+
+/// The guard of a grant that arrived late outlived the server's lease, after a
+/// step of the server's clock that the requested lease tolerates.
+#[tokio::test(start_paused = true)]
+async fn step_within_the_margin_extends_no_grant() {
+    let (server, backend) = QueueServer::start();
+    let engine = engine(&backend);
+    let waiting = acquire(&engine, AcquireOptions::new(LEASE));
+    sleep(Duration::from_millis(1500)).await;
+    let granted = BootInstant::now();
+    let stepped = FIRST + margin(LEASE);
+    let end = server.now() + u64::try_from(stepped.as_micros()).unwrap();
+    let message = format!("{} {EPOCH} {end}", server.owner.lock());
+    sleep(Duration::from_millis(400)).await;
+    backend.publish(message.as_bytes());
+    let guard = waiting.await.unwrap().unwrap();
+    let deadline = (BootInstant::now() + guard.remaining()).since(granted);
+    assert!(deadline <= FIRST, "{deadline:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use crate::lease::owned::OwnedLease;
 use crate::lease::retry::RetryState;
 use crate::lease::schedule::floor;
 use crate::lease::state::{Granted, first_lease};
-use crate::options::AcquireOptions;
+use crate::options::{AcquireOptions, margin};
 use crate::owner::{Owner, Token};
 use crate::protocol::{Grant, Kind, LockValue, QueueStatus, ServerQueue};
 use crate::time::BootInstant;
@@ -254,7 +254,9 @@ impl QueueEntry<'_> {
     /// Returns the lease of a pushed grant (invariant 9).
     ///
     /// By the server's clock, the grant was made some time after a heartbeat's
-    /// reply. That heartbeat was sent earlier still.
+    /// reply. That heartbeat was sent earlier still. Meanwhile the clock may
+    /// have stepped forward, by as much as the margin of the requested lease,
+    /// which is more than that of the shorter first one.
     fn lease_from_grant(
         &self,
         grant: &Grant,
@@ -265,7 +267,8 @@ impl QueueEntry<'_> {
         // The first lease of a grant is no longer than the entry's TTL.
         let first = self.queue_ttl.min(self.lease);
         let waited = until_end.saturating_sub(first);
-        let start = heartbeat_sent + (waited - waited / 100);
+        let step = margin(self.lease).saturating_sub(margin(first));
+        let start = heartbeat_sent + (waited - waited / 100).saturating_sub(step);
         Granted::new(start.min(BootInstant::now()), first.min(until_end))
     }
 }
