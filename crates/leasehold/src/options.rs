@@ -17,10 +17,12 @@ pub(crate) const MAX_NOTE_LEN: usize = 256;
 /// Below this, network latency and timers consume the lease.
 const MIN_LEASE: Duration = Duration::from_millis(20);
 
-/// Far beyond any use, and far below an overflow on the server.
+/// Far beyond any use, and far below an overflow on the server or of an
+/// instant.
 pub(crate) const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
 
-/// The shortest timeout or lifetime that the server can represent.
+/// The shortest timeout, and the shortest lifetime that the server can
+/// represent.
 const ONE_MILLISECOND: Duration = Duration::from_millis(1);
 
 /// The number of replicas that must acknowledge a lock; see
@@ -167,6 +169,11 @@ pub(crate) fn validate_within(within: Duration) -> Result<(), Error> {
 /// Checks the lifetime of a latch.
 pub(crate) fn validate_life(life: Duration) -> Result<(), Error> {
     check_range("life", life, ONE_MILLISECOND, MAX_LEASE)
+}
+
+/// Checks the limit for a request or a connection. `what` names the setting.
+pub(crate) fn validate_timeout(what: &'static str, limit: Duration) -> Result<(), Error> {
+    check_range(what, limit, ONE_MILLISECOND, MAX_LEASE)
 }
 
 /// Checks the length of a text in bytes.

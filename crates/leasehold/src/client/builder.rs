@@ -8,7 +8,7 @@ use crate::backend::{Backend, ConnectOptions, Target};
 use crate::error::Error;
 use crate::lease::{Engine, Keeper, Limits};
 use crate::observe::Observers;
-use crate::options::{AcquireOptions, DEFAULT_LEASE, ReplicaAck, Replicas};
+use crate::options::{AcquireOptions, DEFAULT_LEASE, ReplicaAck, Replicas, validate_timeout};
 use crate::protocol::{Counters, Keyspace};
 use crate::trace_parent::TraceParentSource;
 
@@ -106,6 +106,12 @@ impl Settings {
         Target::new(url, &self.connect).map_err(|why| Error::invalid("url", why.to_string()))
     }
 
+    /// Rejects settings that are out of range, except those of an acquire.
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        validate_timeout("request_timeout", self.request_timeout)?;
+        validate_timeout("connect_timeout", self.connect.timeout)
+    }
+
     /// Returns the default options of an acquire.
     pub(super) fn acquire_options(&self) -> AcquireOptions {
         AcquireOptions {
@@ -146,14 +152,15 @@ macro_rules! settings {
             }
 
             /// Limits how long connecting can take, authentication included;
-            /// 2 s by default.
+            /// 2 s by default, from 1 ms to 366 days.
             pub fn connect_timeout(mut self, limit: Duration) -> Self {
                 self.settings.connect.timeout = limit;
                 self
             }
 
             /// Limits how long the reply to one request can take; 1 s by
-            /// default, 200 ms for the nodes of a quorum.
+            /// default, 200 ms for the nodes of a quorum. It is from 1 ms to
+            /// 366 days.
             ///
             /// After that, the outcome of the request is unknown, and the
             /// client cancels it in the background.
@@ -163,7 +170,8 @@ macro_rules! settings {
             }
 
             /// Limits how long waiters retry through an outage of the server
-            /// before they fail; 30 s by default.
+            /// before they fail; 30 s by default. With [`Duration::MAX`] they
+            /// never give up.
             pub fn max_outage(mut self, limit: Duration) -> Self {
                 self.settings.max_outage = limit;
                 self
@@ -293,6 +301,7 @@ impl ClientBuilder {
     /// Starts the keeper of a client that has not connected yet.
     pub(crate) fn open(self) -> Result<Client, Error> {
         let settings = self.settings;
+        settings.validate()?;
         let mut options = settings.acquire_options();
         options.replica_ack = self.replica_ack;
         options.validate()?;

@@ -188,6 +188,7 @@ impl QuorumBuilder {
     /// Starts the keeper of a client that has not connected yet.
     pub(crate) fn open(self) -> Result<OpenQuorum, Error> {
         let settings = self.settings;
+        settings.validate()?;
         let mut options = settings.acquire_options();
         options.max_lease = self.max_lease;
         options.quorum = true;

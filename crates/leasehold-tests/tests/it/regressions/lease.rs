@@ -266,3 +266,59 @@ fn reentry_leaves_keeper_no_backlog() {
         assert!(left < 100.0, "{left} commands are pending");
     });
 }
+
+/// A timeout without end overflowed an instant, and a task panicked.
+#[test]
+fn timeout_without_end_is_rejected() {
+    run(async {
+        let server = server();
+        let url = url_at(server.port());
+        let builder = || Client::builder(&url);
+        let urls = [&url[..]; 3];
+        for (setting, outcome) in [
+            (
+                "request_timeout",
+                builder().request_timeout(Duration::MAX).connect().await,
+            ),
+            (
+                "connect_timeout",
+                builder().connect_timeout(Duration::MAX).connect().await,
+            ),
+            (
+                "request_timeout",
+                builder().request_timeout(Duration::ZERO).connect().await,
+            ),
+        ] {
+            let error = outcome.expect_err("out of range");
+            let Error::Invalid { what, .. } = error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(what, setting);
+        }
+        let quorum = leasehold::Quorum::builder(urls).request_timeout(Duration::MAX);
+        let error = quorum.connect().await.expect_err("out of range");
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn waits_without_end_are_allowed() {
+    run(async {
+        let server = server();
+        let builder = builder_at(server.port()).max_outage(Duration::MAX);
+        let client = builder.slow_hold(Duration::MAX).connect().await.unwrap();
+        let name = name();
+        let held = client.fair_mutex(&name).lock().await.unwrap();
+        let waiting = client.fair_mutex(&name).lock().timeout(Duration::MAX);
+        let waiting = tokio::spawn(waiting.into_future());
+        eventually("it waits", || {
+            !crate::support::owners(&server, "queue", &name).is_empty()
+        })
+        .await;
+        drop(held);
+        let next = waiting.await.unwrap().unwrap();
+        next.extend(LEASE).await.unwrap();
+        let outcome = client.shutdown(Duration::MAX).await;
+        assert_eq!(outcome, leasehold::ShutdownOutcome::Released);
+    });
+}

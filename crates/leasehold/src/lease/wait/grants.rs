@@ -143,7 +143,7 @@ impl GrantRouter {
             if is_early || shared.subscription.is_some() {
                 return Ok(());
             }
-            shared.not_before = Some(BootInstant::now() + 2 * context.limits.request);
+            shared.not_before = Some(BootInstant::now() + context.limits.request * 2);
             let channel = Channel::Sharded(channel.to_vec());
             let listener = self.waiters.clone();
             let subscribed = context.backend.subscribe(channel, slot, listener).await;
