@@ -37,7 +37,8 @@ pub enum Replicas {
     ///
     /// These are all that the sentinels or the cluster know of, including those
     /// that are down. Behind a plain address, the number is the largest that
-    /// this client has seen connected.
+    /// this client has seen connected. Their clocks must agree with the
+    /// master's; see [`guarantees`](crate::guarantees).
     All,
 }
 

@@ -212,7 +212,10 @@ macro_rules! options {
             ///
             /// Without it, a failover can grant the lock twice. With
             /// [`Replicas::All`](crate::Replicas::All), no lock can be
-            /// acquired while a replica is down.
+            /// acquired while a replica is down. The clocks of master and
+            /// replicas must agree within a hundredth of the lease plus 2 ms,
+            /// because the end of a lease replicates as a point in time: a
+            /// promoted replica that is ahead frees the lock early.
             ///
             /// An acquire that is not acknowledged in time is released and
             /// fails with
