@@ -11,7 +11,8 @@ use super::quarantine::Readmission;
 use super::reentrant::Reentry;
 use super::revoke::revoke;
 use super::wait::Acquirer;
-use crate::backend::{Backend, ServerFacts, Slot};
+use super::watch::Watch;
+use crate::backend::{Backend, Channel, ServerFacts, Slot};
 use crate::error::Error;
 use crate::observe::Observers;
 use crate::options::AcquireOptions;
@@ -115,6 +116,11 @@ impl Engine {
         self.acquirer
             .wait_until_free(lock, slot, name, timeout)
             .await
+    }
+
+    /// Returns a watcher for the messages of `channel`.
+    pub(crate) fn watch(&self, channel: Channel, slot: Slot) -> Watch {
+        Watch::new(self.context.clone(), channel, slot)
     }
 
     /// Revokes a lock from its holder. Returns `false` if it no longer held

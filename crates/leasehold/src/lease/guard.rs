@@ -83,6 +83,11 @@ impl Guard {
         self.marked()
     }
 
+    /// Returns what the server stores for this acquisition.
+    pub(crate) fn value(&self) -> &[u8] {
+        &self.owned.state.value
+    }
+
     /// Returns the lease if this is its only guard.
     pub(super) fn into_owned(self) -> Option<OwnedLease> {
         Arc::into_inner(self.owned)

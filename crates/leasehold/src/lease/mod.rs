@@ -56,6 +56,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod wait;
+mod watch;
 
 pub(crate) use context::Limits;
 pub(crate) use engine::Engine;
@@ -68,3 +69,4 @@ pub use owned::ReleaseOutcome;
 pub(crate) use quarantine::Readmission;
 pub(crate) use reentrant::Reentry;
 pub(crate) use retry::RetryDelay;
+pub(crate) use watch::Watch;

@@ -3,23 +3,16 @@
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::acquire::AcquireRequest;
 use super::handle::Handle;
 use crate::error::Error;
-use crate::info::{Holder, Term};
-use crate::lease::{Engine, Guard, Lease, RetryDelay};
+use crate::info::Term;
+use crate::lease::{Engine, Guard, Lease, RetryDelay, Watch};
 use crate::options::AcquireOptions;
 use crate::owner::Token;
 use crate::protocol::{ElectionCalls, Keyspace, Kind, QueueParams, Queued};
-
-/// The time of a term is an estimate of the server's clock. It is less wrong
-/// than this.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(1);
-
-/// A follower asks the server at least this often.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An election: at most one process leads at a time.
 ///
@@ -220,17 +213,15 @@ impl Election {
     /// not reply.
     pub async fn leader(&self) -> Result<Option<Term>, Error> {
         let calls = self.calls()?;
-        let Some(holder) = self.handle.holder().await? else {
-            return Ok(None);
-        };
-        let last = self.handle.send(|_| calls.last_term()).await?;
-        Ok(Some(term_of(holder, last)))
+        Ok(self.handle.send(|_| calls.leader()).await?.leader)
     }
 
-    /// Returns the changes of the leader, from the current one on.
+    /// Returns the changes of the leader, from the current one on. They stay
+    /// subscribed until they are dropped.
     pub fn changes(&self) -> Changes {
         Changes {
             election: self.clone(),
+            watch: None,
             last: None,
             is_vacant: false,
             pending: VecDeque::new(),
@@ -238,7 +229,7 @@ impl Election {
     }
 
     /// Waits to be elected, and announces the term. Resigns if the server does
-    /// not record it: followers must see every term.
+    /// not record it: followers must see every term, in the order of epochs.
     async fn announced(
         &self,
         caller: &'static Location<'static>,
@@ -246,8 +237,13 @@ impl Election {
     ) -> Result<Guard, Error> {
         loop {
             let guard = self.win(caller, delay).await?;
-            match self.announce(guard.token()).await {
-                Ok(()) => return Ok(guard),
+            match self.announce(&guard).await {
+                Ok(true) => return Ok(guard),
+                Ok(false) => {
+                    let epoch = guard.token().as_u64();
+                    let election = self.name();
+                    tracing::warn!(epoch, election, "a later term is recorded, resigning");
+                }
                 Err(error) if error.is_transient() => {
                     tracing::warn!(%error, election = self.name(), "cannot announce, resigning");
                 }
@@ -297,33 +293,17 @@ impl Election {
         }
     }
 
-    async fn announce(&self, epoch: Token) -> Result<(), Error> {
+    /// Records the term. Returns false if a later one is recorded.
+    async fn announce(&self, guard: &Guard) -> Result<bool, Error> {
         let (calls, slot) = (self.calls()?, self.handle.kind()?.slot());
         let now = self.handle.engine.facts(slot).await?.server_now();
-        let announce = calls.announce(epoch, now, &self.note);
-        self.handle.send(|_| announce).await.map(drop)
+        let announce = calls.announce(guard.token(), guard.value(), now, &self.note);
+        self.handle.send(|_| announce).await
     }
 
     fn calls(&self) -> Result<Arc<ElectionCalls>, Error> {
         self.handle.beside(&self.calls)
     }
-}
-
-/// Returns the term of the current holder. This is the last recorded term, if
-/// this holder announced it.
-fn term_of(holder: Holder, last: Option<Term>) -> Term {
-    let later = |since: Option<SystemTime>| since?.checked_add(CLOCK_TOLERANCE);
-    let is_own = |term: &Term| {
-        (&term.host, term.pid, &term.note) == (&holder.host, holder.pid, &holder.note)
-            && later(term.since) >= holder.since
-    };
-    last.filter(is_own).unwrap_or(Term {
-        epoch: None,
-        host: holder.host,
-        pid: holder.pid,
-        since: holder.since,
-        note: holder.note,
-    })
 }
 
 impl std::fmt::Debug for Election {
@@ -352,6 +332,8 @@ impl std::fmt::Debug for Election {
 #[must_use = "changes are observed by `next`"]
 pub struct Changes {
     election: Election,
+    /// `None` at the start.
+    watch: Option<Watch>,
     /// The epoch of the last term that was read; `None` at the start.
     last: Option<u64>,
     /// Whether the last event was a vacancy.
@@ -383,49 +365,36 @@ impl Changes {
         let calls = self.election.calls()?;
         let handle = &self.election.handle;
         let (slot, name) = (handle.kind()?.slot(), handle.name());
+        let watch = self
+            .watch
+            .get_or_insert_with(|| handle.engine.watch(calls.channel(), slot));
         let Some(mut last) = self.last else {
-            return self.first(&calls).await;
+            let current = watch.read(name, calls.leader()).await?;
+            // An earlier term is not an event.
+            self.last = Some(current.last.map_or(0, Token::as_u64));
+            self.is_vacant = current.leader.is_none();
+            return Ok(match current.leader {
+                Some(term) => ElectionEvent::Elected(term),
+                None => ElectionEvent::Vacant,
+            });
         };
         loop {
             if let Some(term) = self.pending.pop_front() {
                 self.is_vacant = false;
                 return Ok(ElectionEvent::Elected(term));
             }
-            let holder = handle.holder().await?;
-            let terms = handle.send(|_| calls.terms_after(last)).await?;
-            if !terms.is_empty() {
-                last = terms.iter().filter_map(epoch).max().unwrap_or(last);
+            let news = watch.read(name, calls.news(last)).await?;
+            if !news.terms.is_empty() {
+                last = news.terms.iter().filter_map(epoch).max().unwrap_or(last);
                 self.last = Some(last);
-                self.pending.extend(terms);
-            } else if holder.is_none() && !self.is_vacant {
+                self.pending.extend(news.terms);
+            } else if news.is_vacant && !self.is_vacant {
                 self.is_vacant = true;
                 return Ok(ElectionEvent::Vacant);
             } else {
-                // Limited, because other followers of this client wait for
-                // different news, and only one of them polls.
-                let news = calls.news(last, self.is_vacant);
-                let waiting = handle
-                    .engine
-                    .wait_until_free(&news, slot, name, Some(POLL_INTERVAL));
-                match waiting.await {
-                    Ok(()) | Err(Error::Timeout { .. }) => {}
-                    Err(error) => return Err(error),
-                }
+                watch.changed().await;
             }
         }
-    }
-
-    /// Returns the current state. An earlier term is not an event.
-    async fn first(&mut self, calls: &ElectionCalls) -> Result<ElectionEvent, Error> {
-        let handle = &self.election.handle;
-        let holder = handle.holder().await?;
-        let last = handle.send(|_| calls.last_term()).await?;
-        self.last = Some(last.as_ref().and_then(epoch).unwrap_or(0));
-        self.is_vacant = holder.is_none();
-        Ok(match holder {
-            Some(holder) => ElectionEvent::Elected(term_of(holder, last)),
-            None => ElectionEvent::Vacant,
-        })
     }
 }
 

@@ -1,18 +1,18 @@
 //! The terms of an election: which leader was elected, and in which order.
 //!
-//! A term is `EPOCH SINCE PID HOST NOTE`, separated by single spaces. The
-//! epoch is the fencing token of the leader, so terms are ordered by it.
+//! A term is `EPOCH OWNER SINCE PID HOST NOTE`, separated by single spaces. The
+//! epoch is the leader's fencing token, so terms are ordered by it. The owner
+//! tells whether the current holder of the lock announced the term.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::call::{Call, first};
 use super::keys::QueueKeys;
-use super::kind::{ChannelName, Keys, Notified};
-use super::outcome::LockStatus;
-use super::record;
+use super::kind::{ChannelName, Keys};
 use super::script::{digits, script};
-use crate::backend::{Command, Reply, RequestError};
+use super::{queue_reply, queued, record};
+use crate::backend::{Channel, Command, Reply, RequestError};
 use crate::info::Term;
 use crate::owner::Token;
 
@@ -42,11 +42,17 @@ impl ElectionCalls {
         }
     }
 
-    /// Records the term of a leader, and notifies followers. Returns false if
-    /// a later term is recorded.
-    pub(crate) fn announce(&self, epoch: Token, server_micros: u64, note: &str) -> Call<bool> {
+    /// Records the term of the leader with this lock value, and notifies
+    /// followers. Returns false if a later term is recorded.
+    pub(crate) fn announce(
+        &self,
+        epoch: Token,
+        value: &[u8],
+        server_micros: u64,
+        note: &str,
+    ) -> Call<bool> {
         let epoch = epoch.as_u64();
-        let term = write_term(epoch, server_micros, note);
+        let term = write_term(epoch, record::owner(value), server_micros, note);
         let life = u64::try_from(TERMS_LIFE.as_millis()).unwrap_or(u64::MAX);
         let args = [
             &digits(epoch)[..],
@@ -70,92 +76,118 @@ impl ElectionCalls {
         Call::new(vec![publish], |_| Ok(()))
     }
 
-    /// Reads the terms after the epoch `after`, oldest first.
-    pub(crate) fn terms_after(&self, after: u64) -> Call<Vec<Term>> {
-        let range = Command::new("ZRANGEBYSCORE")
-            .arg(&self.terms)
-            .arg(format!("({after}"))
-            .arg("+inf");
-        Call::new(vec![range], read_terms)
-    }
-
-    /// Reads the last term.
-    pub(crate) fn last_term(&self) -> Call<Option<Term>> {
-        let range = Command::new("ZRANGE").arg(&self.terms).arg("-1").arg("-1");
-        Call::new(vec![range], |replies| Ok(read_terms(replies)?.pop()))
-    }
-
-    /// Returns what a follower waits for that knows the terms up to `after`.
-    pub(crate) fn news(self: &Arc<Self>, after: u64, knows_vacancy: bool) -> ElectionNews {
-        ElectionNews {
-            election: self.clone(),
-            after,
-            knows_vacancy,
-        }
-    }
-}
-
-/// A change of the leader that a follower does not know yet.
-pub(crate) struct ElectionNews {
-    election: Arc<ElectionCalls>,
-    after: u64,
-    /// Whether the follower knows that there is no leader.
-    knows_vacancy: bool,
-}
-
-impl Notified for ElectionNews {
-    fn channel_name(&self) -> ChannelName<'_> {
-        ChannelName::sharded(&self.election.channel)
-    }
-
-    /// Reports `Free` once there is a change.
-    fn poll(&self) -> Call<LockStatus> {
-        let terms = Command::new("ZCOUNT")
-            .arg(&self.election.terms)
-            .arg(format!("({}", self.after))
-            .arg("+inf");
-        let lock = Command::new("EXISTS").arg(self.election.keys.key());
-        let knows_vacancy = self.knows_vacancy;
-        Call::new(vec![terms, lock], move |replies| match &replies[..] {
-            [Reply::Int(0), Reply::Int(held)] if *held == 1 || knows_vacancy => {
-                Ok(LockStatus::Held { remaining: None })
-            }
-            [Reply::Int(_), Reply::Int(_)] => Ok(LockStatus::Free),
+    /// Reads the current leader.
+    pub(crate) fn leader(&self) -> Call<LeaderReading> {
+        // The term before the holder: if the leader changes in between, its
+        // term is above the one that was read, and a follower still sees it.
+        let commands = vec![
+            Command::new("ZRANGE").arg(&self.terms).arg("-1").arg("-1"),
+            queued::stats_command(&self.keys),
+        ];
+        Call::new(commands, |replies| match &replies[..] {
             [Reply::Refused(refusal), _] | [_, Reply::Refused(refusal)] => {
                 Err(RequestError::Refused(refusal.clone()))
             }
-            _ => Err(RequestError::malformed("an election", &replies)),
+            [terms, stats] => read_leader(terms, stats)
+                .ok_or_else(|| RequestError::malformed("the leader of an election", &replies)),
+            _ => Err(RequestError::malformed(
+                "the leader of an election",
+                &replies,
+            )),
         })
     }
-}
 
-fn read_terms(replies: Vec<Reply>) -> Result<Vec<Term>, RequestError> {
-    let reply = first("the terms of an election", replies)?;
-    let read = |term: &Reply| read_term(term.text()?);
-    let terms = reply.list().map(|terms| terms.iter().map(read).collect());
-    match terms.flatten() {
-        Some(terms) => Ok(terms),
-        None => Err(RequestError::malformed(
-            "the terms of an election",
-            &[reply],
-        )),
+    /// Reads what a follower that knows the terms up to `after` does not know.
+    pub(crate) fn news(&self, after: u64) -> Call<ElectionNews> {
+        let terms = Command::new("ZRANGEBYSCORE")
+            .arg(&self.terms)
+            .arg(format!("({after}"))
+            .arg("+inf");
+        let lock = Command::new("EXISTS").arg(self.keys.key());
+        Call::new(vec![terms, lock], |replies| match &replies[..] {
+            [Reply::Refused(refusal), _] | [_, Reply::Refused(refusal)] => {
+                Err(RequestError::Refused(refusal.clone()))
+            }
+            [Reply::List(terms), Reply::Int(held)] => Ok(ElectionNews {
+                terms: read_terms(terms).map(|term| term.term).collect(),
+                is_vacant: *held == 0,
+            }),
+            _ => Err(RequestError::malformed(
+                "the terms of an election",
+                &replies,
+            )),
+        })
+    }
+
+    /// Returns the channel of the followers.
+    pub(crate) fn channel(&self) -> Channel {
+        ChannelName::sharded(&self.channel).channel()
     }
 }
 
-fn write_term(epoch: u64, server_micros: u64, note: &str) -> String {
-    format!("{epoch} {}", record::write_process(server_micros, note))
+/// The state of an election.
+pub(crate) struct LeaderReading {
+    /// The current leader, with its epoch if it has announced its term.
+    pub(crate) leader: Option<Term>,
+    /// The last recorded term, perhaps of an earlier leader.
+    pub(crate) last: Option<Token>,
 }
 
-fn read_term(text: &str) -> Option<Term> {
-    let (epoch, leader) = text.split_once(' ')?;
+/// What changed since a follower last asked.
+pub(crate) struct ElectionNews {
+    /// The new terms, oldest first.
+    pub(crate) terms: Vec<Term>,
+    pub(crate) is_vacant: bool,
+}
+
+/// A term as the server stores it.
+struct RecordedTerm<'a> {
+    owner: &'a str,
+    term: Term,
+}
+
+/// Reads the last term, and the usage of the lock; `None` if malformed.
+fn read_leader(terms: &Reply, stats: &Reply) -> Option<LeaderReading> {
+    let last = read_terms(terms.list()?).last();
+    let holder = queue_reply::read_holder(stats)?;
+    Some(LeaderReading {
+        last: last.as_ref().and_then(|last| last.term.epoch),
+        leader: holder.map(|(value, holder)| match last {
+            Some(last) if last.owner.as_bytes() == record::owner(&value) => last.term,
+            _ => Term {
+                epoch: None,
+                host: holder.host,
+                pid: holder.pid,
+                since: holder.since,
+                note: holder.note,
+            },
+        }),
+    })
+}
+
+/// Reads recorded terms. What is not a term does not hide the others.
+fn read_terms(terms: &[Reply]) -> impl Iterator<Item = RecordedTerm<'_>> {
+    terms.iter().filter_map(|term| read_term(term.text()?))
+}
+
+fn write_term(epoch: u64, owner: &[u8], server_micros: u64, note: &str) -> String {
+    let owner = String::from_utf8_lossy(owner);
+    let leader = record::write_process(server_micros, note);
+    format!("{epoch} {owner} {leader}")
+}
+
+fn read_term(text: &str) -> Option<RecordedTerm<'_>> {
+    let (epoch, rest) = text.split_once(' ')?;
+    let (owner, leader) = rest.split_once(' ')?;
     let leader = record::read_process(leader)?;
-    Some(Term {
+    let term = Term {
         epoch: Some(Token::new(epoch.parse().ok()?)),
         host: Some(leader.host),
         pid: Some(leader.pid),
         since: leader.since,
         note: record::non_empty(&leader.note),
-    })
+    };
+    Some(RecordedTerm { owner, term })
 }
 
 #[cfg(test)]
@@ -166,15 +198,24 @@ mod tests {
 
     #[test]
     fn term_is_read_as_it_was_written() {
-        let written = write_term(42, 1_763_000_000_123_456, "10.0.0.7:8080 eu");
-        let term = read_term(&written).unwrap();
+        let written = write_term(42, b"0f1e", 1_763_000_000_123_456, "10.0.0.7:8080 eu");
+        let RecordedTerm { owner, term } = read_term(&written).unwrap();
+        assert_eq!(owner, "0f1e");
         assert_eq!(term.epoch, Some(Token::new(42)));
         assert_eq!(term.pid, Some(std::process::id()));
         assert_eq!(term.note.as_deref(), Some("10.0.0.7:8080 eu"));
         let since = Duration::from_millis(1_763_000_000_123);
         assert_eq!(term.since, SystemTime::UNIX_EPOCH.checked_add(since));
-        for text in ["", "42", "42 1 2", "x 1 2 host note"] {
-            assert_eq!(read_term(text), None, "{text}");
+        for text in ["", "42", "42 1 2", "x 0f1e 1 2 host note"] {
+            assert!(read_term(text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn text_that_is_no_term_is_skipped() {
+        let written = write_term(42, b"0f1e", 0, "");
+        let replies = ["no term", &written].map(|text| Reply::Bytes(text.into()));
+        let epochs: Vec<_> = read_terms(&replies).map(|read| read.term.epoch).collect();
+        assert_eq!(epochs, [Some(Token::new(42))]);
     }
 }

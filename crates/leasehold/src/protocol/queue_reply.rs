@@ -67,6 +67,15 @@ pub(super) fn read_stats(reply: &Reply) -> Option<QueueStats> {
     })
 }
 
+/// Reads the value and the holder in the reply of `queue/stats.lua`, if the
+/// lock is held; `None` if malformed.
+pub(super) fn read_holder(reply: &Reply) -> Option<Option<(Vec<u8>, Holder)>> {
+    let parts = reply.list()?;
+    let number = |at: usize| u64::try_from(parts.get(at)?.int()?).ok();
+    let read = participant(parts.get(4)?, number(5)?, number(2)?)?;
+    Some((number(0)? > 0).then_some(read))
+}
+
 /// Reads the holder in an entry; all fields are empty if the entry is.
 fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
     participant(entry, end, now).map(|(_, holder)| holder)

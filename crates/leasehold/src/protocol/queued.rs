@@ -28,7 +28,7 @@ use super::record::{self, Form, Part};
 use super::script::{digits, script};
 use super::single_key::{self, Comparison, SetReply};
 use super::token::{self, TokenBlock};
-use crate::backend::{Capabilities, Reply, RequestError};
+use crate::backend::{Capabilities, Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 use crate::ticket::TicketKind;
@@ -174,7 +174,7 @@ impl Queued {
 
     /// Reads the usage of the lock.
     pub(crate) fn stats(&self) -> Call<QueueStats> {
-        Call::script(&STATS, &self.keys.all(), &[], |replies| {
+        Call::new(vec![stats_command(&self.keys)], |replies| {
             let reply = first("queue stats", replies)?;
             let stats = read_stats(&reply);
             stats.ok_or_else(|| RequestError::malformed("queue stats", &[reply]))
@@ -477,6 +477,11 @@ fn renewed(status: &QueueStatus) -> RenewReply {
         QueueStatus::Holds { .. } => RenewReply::Renewed,
         QueueStatus::Waits { .. } | QueueStatus::Gone { .. } => RenewReply::NotOwner,
     }
+}
+
+/// Returns the command that reads the usage of a lock.
+pub(super) fn stats_command(keys: &QueueKeys) -> Command {
+    STATS.call(&keys.all(), &[])
 }
 
 /// Returns whole microseconds, rounded up: the server never shortens a

@@ -1,12 +1,13 @@
 //! Elections: one leader at a time, rising epochs, and followers that see
 //! every change in order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Changes, Client, Election, ElectionEvent, Error, Token};
-use testkit::{Flavor, Proxy, Server};
+use testkit::{Fault, Flavor, Proxy, Server};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -199,6 +200,127 @@ fn follower_is_not_shown_the_previous_leader() {
         let mut changes = election.changes();
         assert_eq!(next_epoch(&mut changes).await, None);
         drop(unannounced);
+    });
+}
+
+/// The holder was read before the last term. If the leader changed in between,
+/// its term counted as known, and the follower never saw it.
+#[test]
+fn follower_sees_a_term_that_begins_as_it_asks() {
+    run(async {
+        for command in ["ZRANGE", "EVALSHA"] {
+            let server = server();
+            let name = name();
+            let proxy = Proxy::start(server.port());
+            let (one, two) = (client(&server).await, client(&server).await);
+            let follower = client_at(proxy.port()).await;
+            // Loads the script that reads the holder.
+            follower.election(&name).leader().await.unwrap();
+            let first = one.election(&name).campaign().await.unwrap();
+            let is_held = Arc::new(AtomicBool::new(false));
+            let seen = is_held.clone();
+            proxy.inject(move |request| {
+                let is_it = request[0] == command.as_bytes();
+                match is_it && !seen.swap(true, Ordering::SeqCst) {
+                    true => Fault::Hold,
+                    false => Fault::None,
+                }
+            });
+            let mut changes = follower.election(&name).changes();
+            let waiting = tokio::spawn(async move { (next_epoch(&mut changes).await, changes) });
+            eventually("the read is held", || is_held.load(Ordering::SeqCst)).await;
+            let _ = first.release().await.unwrap();
+            let second = two.election(&name).campaign().await.unwrap();
+            proxy.release_held();
+            let (mut epoch, mut changes) = waiting.await.unwrap();
+            while epoch != Some(second.token()) {
+                epoch = next_epoch(&mut changes).await;
+            }
+        }
+    });
+}
+
+/// A leader whose term the server did not record led, and no follower knew.
+#[test]
+fn leader_without_recorded_term_resigns() {
+    run(async {
+        let server = Server::start(&Flavor::one());
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = with_long_timeouts(Client::builder(&url));
+        let client = builder.connect().await.unwrap();
+        let election = client.election("scheduler");
+        let _ = election.campaign().await.unwrap().release().await.unwrap();
+        let terms = server.ask(&["KEYS", "leasehold:terms:*"]);
+        let terms = terms.list()[0].text().to_owned();
+        let later = (1_u64 << 52).to_string();
+        server.tell(&[
+            "ZADD",
+            &terms,
+            &later,
+            &format!("{later} 0f1e 1 2 host note"),
+        ]);
+        let acquires = || commands(&server).get("set").copied().unwrap_or(0);
+        let before = acquires();
+        let campaign = tokio::spawn(async move { election.campaign().await });
+        eventually("it resigns and campaigns again", || {
+            assert!(!campaign.is_finished(), "it leads");
+            acquires() >= before + 2
+        })
+        .await;
+        server.tell(&["DEL", &terms]);
+        drop(campaign.await.unwrap().unwrap());
+    });
+}
+
+/// Returns how often the server executed each command, except those of a new
+/// connection and this one.
+fn commands(server: &Server) -> BTreeMap<String, u64> {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let read = |line: &str| {
+        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse().ok()?;
+        Some((command.to_owned(), calls))
+    };
+    let mut commands: BTreeMap<_, _> = stats.text().lines().filter_map(read).collect();
+    commands.retain(|name, _| !["info", "hello", "auth"].contains(&name.as_str()));
+    commands
+}
+
+/// A follower subscribed and unsubscribed every second, with 8 commands.
+#[test]
+fn follower_polls_with_one_request() {
+    run(async {
+        let server = Server::start(&Flavor::one());
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let builder = || with_long_timeouts(Client::builder(&url)).lease(AMPLE * 10);
+        let leader = builder().connect().await.unwrap();
+        let _guard = leader.election("scheduler").campaign().await.unwrap();
+        let client = builder().connect().await.unwrap();
+        let mut changes = client.election("scheduler").changes();
+        assert!(next_epoch(&mut changes).await.is_some());
+        let follower = tokio::spawn(async move { changes.next().await });
+        let polls = |commands: &BTreeMap<_, _>| commands.get("exists").copied().unwrap_or(0);
+        let mut before = BTreeMap::new();
+        eventually("it polls", || {
+            before = commands(&server);
+            polls(&before) > 0
+        })
+        .await;
+        let mut after = BTreeMap::new();
+        eventually("it polls again", || {
+            after = commands(&server);
+            polls(&after) >= polls(&before) + 3
+        })
+        .await;
+        for subscription in ["ssubscribe", "sunsubscribe"] {
+            assert_eq!(before.get(subscription), after.get(subscription));
+        }
+        let sum = |commands: &BTreeMap<_, u64>| commands.values().sum::<u64>();
+        let sent = sum(&after) - sum(&before);
+        let polled = polls(&after) - polls(&before);
+        // Two commands and a seal each, and a part of the next poll.
+        assert!(sent <= 3 * (polled + 1), "{sent} for {polled} polls");
+        follower.abort();
     });
 }
 

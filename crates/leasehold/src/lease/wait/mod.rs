@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use self::grants::GrantRouter;
 use self::leader::{LeaderTurn, Turn, drive, turn};
+pub(super) use self::registry::Wakeup;
 use self::registry::{Observed, Registration, WaiterRegistry};
 use self::report::AcquireReport;
 use super::attempt::{Attempt, attempt, attempt_through_splits};

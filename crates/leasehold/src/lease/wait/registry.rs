@@ -62,9 +62,9 @@ pub(in crate::lease) struct Observed {
     pub(in crate::lease) ahead: Option<u64>,
 }
 
-/// A wake-up for the leader, set by the connection's task.
+/// A wake-up for a waiter or watcher, set by the connection's task.
 #[derive(Default)]
-pub(super) struct Wakeup(pub(super) Notify);
+pub(in crate::lease) struct Wakeup(pub(in crate::lease) Notify);
 
 impl Listener for Wakeup {
     fn on_event(&self, _event: PubSubEvent<'_>) {
