@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::resp::{arguments, frame_length};
 
@@ -41,6 +41,11 @@ pub enum Fault {
     ReorderReply,
     /// Delivers these bytes before the reply.
     InsertBefore(&'static [u8]),
+    /// Delivers these bytes instead of the reply.
+    ReplaceReply(&'static [u8]),
+    /// Exchanges the reply with the next one of another connection that has
+    /// this fault.
+    ExchangeReply,
 }
 
 /// Chooses the fault of a request by its arguments, starting with the command.
@@ -50,7 +55,7 @@ pub type FaultPolicy = dyn Fn(&[Vec<u8>]) -> Fault + Send + Sync;
 pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    stop: Option<oneshot::Sender<()>>,
 }
 
 struct Shared {
@@ -66,7 +71,11 @@ struct Shared {
     severed: watch::Sender<u64>,
     release_held: Notify,
     requests: AtomicU64,
+    to_exchange: Mutex<Option<ReplyToExchange>>,
 }
+
+/// A reply of one connection, and where to send that of another.
+type ReplyToExchange = (Vec<u8>, oneshot::Sender<Vec<u8>>);
 
 /// The connections whose traffic is stalled.
 #[derive(Clone, Copy, Default)]
@@ -94,8 +103,9 @@ impl Proxy {
             severed: watch::Sender::new(0),
             release_held: Notify::new(),
             requests: AtomicU64::new(0),
+            to_exchange: Mutex::default(),
         });
-        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
         let (port_sender, port) = std::sync::mpsc::channel();
         let accepting = shared.clone();
         std::thread::spawn(move || {
@@ -180,6 +190,12 @@ impl Proxy {
         *self.shared.latency.lock().expect("no panic") = latency;
     }
 
+    /// Returns how many connections were made to the server.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
     /// Returns the number of requests received.
     #[must_use]
     pub fn requests(&self) -> u64 {
@@ -220,6 +236,8 @@ enum ReplyAction {
     DeliverTwice,
     DeliverLater,
     DeliverAfter(&'static [u8]),
+    Replace(&'static [u8]),
+    Exchange,
 }
 
 /// A connection of a client and its connection to the server.
@@ -312,6 +330,8 @@ fn reply_actions(fault: Fault) -> Vec<ReplyAction> {
         Fault::DuplicateReply => vec![ReplyAction::DeliverTwice],
         Fault::ReorderReply => vec![ReplyAction::DeliverLater],
         Fault::InsertBefore(bytes) => vec![ReplyAction::DeliverAfter(bytes)],
+        Fault::ReplaceReply(bytes) => vec![ReplyAction::Replace(bytes)],
+        Fault::ExchangeReply => vec![ReplyAction::Exchange],
         _ => vec![ReplyAction::Deliver],
     }
 }
@@ -346,6 +366,8 @@ async fn forward_replies(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: Owned
             }
             Some(ReplyAction::DeliverTwice) => frame.repeat(2),
             Some(ReplyAction::DeliverAfter(bytes)) => [bytes, &frame].concat(),
+            Some(ReplyAction::Replace(bytes)) => bytes.to_vec(),
+            Some(ReplyAction::Exchange) => exchange(&pair.shared, frame).await,
             Some(ReplyAction::Deliver) | None => frame,
         };
         if to.write_all(&bytes).await.is_err() {
@@ -355,6 +377,25 @@ async fn forward_replies(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: Owned
             return;
         }
     }
+}
+
+/// Waits for a reply of another connection, and exchanges it with `frame`.
+async fn exchange(shared: &Shared, frame: Vec<u8>) -> Vec<u8> {
+    let waiting = {
+        let mut slot = shared.to_exchange.lock().expect("no panic");
+        match slot.take() {
+            Some((other, sender)) => {
+                let _ = sender.send(frame);
+                return other;
+            }
+            None => {
+                let (sender, other) = oneshot::channel();
+                *slot = Some((frame, sender));
+                other
+            }
+        }
+    };
+    waiting.await.unwrap_or_default()
 }
 
 async fn wait_while_stalled(pair: &Pair) {
