@@ -7,6 +7,8 @@ use crate::backend::{
 };
 use crate::time::BootInstant;
 
+const NEEDS_RESP3: &str = "the server does not speak RESP3, which Redis 7.0 and Valkey do";
+
 /// The role that a server must have to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -32,7 +34,7 @@ pub(super) struct Login<'a> {
 /// Logs in and reads the server's facts, in one round trip.
 pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFacts, RequestError> {
     let (role, name) = (login.role, login.name);
-    let mut commands = vec![hello(login.credentials)];
+    let mut commands = Vec::new();
     if role != Role::Sentinel {
         commands.push(Command::new("TIME"));
         commands.push(
@@ -50,13 +52,20 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     if login.database > 0 {
         commands.push(Command::new("SELECT").number(u64::from(login.database)));
     }
-    let replies = wire.request(&commands.into_iter().collect()).await;
-    let replies = replies
-        .map_err(|WireClosed(reason)| RequestError::Unreachable(reason.to_string().into()))?;
+    let hello = [hello(login.credentials)].into_iter().collect();
+    let facts = commands.into_iter().collect();
+    // Two requests: a server that has too many clients replies to the first
+    // command only, and closes the connection.
+    let (hello, replies) = tokio::join!(wire.request(&hello), wire.request(&facts));
     let read_at = BootInstant::now();
-    let hello = &replies[0];
-    check(hello)?;
-    check_role(hello, role)?;
+    let closed = |WireClosed(reason)| RequestError::Unreachable(reason.to_string().into());
+    let hello = hello.map_err(closed)?.remove(0);
+    if let Reply::Refused(error) = &hello {
+        return Err(RequestError::Refused(login_error(error)));
+    }
+    check_protocol(&hello)?;
+    let replies = replies.map_err(closed)?;
+    check_role(&hello, role)?;
     if login.database > 0 {
         check(&replies[replies.len() - 1])?;
     }
@@ -64,16 +73,16 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
         Role::Sentinel => (0, Capabilities::default()),
         Role::Master | Role::Voter | Role::Member => {
             // Seals need permission for `ECHO`.
-            check(&replies[4])?;
-            (server_time(&replies[1])?, capabilities(&replies[2]))
+            check(&replies[3])?;
+            (server_time(&replies[0])?, capabilities(&replies[1]))
         }
     };
     Ok(ServerFacts {
         server_time,
         read_at,
-        version: version(hello)?,
+        version: version(&hello)?,
         run_id: match role {
-            Role::Voter => run_id(&replies[5]),
+            Role::Voter => run_id(&replies[4]),
             _ => None,
         },
         capabilities,
@@ -88,6 +97,50 @@ fn hello(credentials: Option<&Credentials>) -> Command {
             let user = if user.is_empty() { "default" } else { user };
             hello.arg("AUTH").arg(user).arg(password)
         }
+    }
+}
+
+/// Describes why `HELLO` was refused, without the server's own words: a server
+/// that does not know `HELLO` quotes the arguments, and so the password.
+fn login_error(error: &ServerError) -> ServerError {
+    let code = error.message.split(' ').next().unwrap_or_default();
+    let (kind, message) = match code {
+        "WRONGPASS" => (error.kind, "WRONGPASS: wrong user name or password"),
+        "NOAUTH" => (error.kind, "NOAUTH: the server requires a password"),
+        "NOPERM" => (error.kind, "NOPERM: the user lacks permission for `HELLO`"),
+        "DENIED" => (
+            ServerErrorKind::Denied,
+            "DENIED: the server is in protected mode, which needs a password or a local client",
+        ),
+        "LOADING" => (error.kind, "LOADING: the server is loading its data"),
+        "BUSY" => (error.kind, "BUSY: the server is running a slow script"),
+        "MASTERDOWN" => (error.kind, "MASTERDOWN: the replica has lost its master"),
+        "NOPROTO" => (error.kind, NEEDS_RESP3),
+        _ if error.message.contains("max number of clients") => (
+            ServerErrorKind::Temporary,
+            "the server has reached its maximum number of clients",
+        ),
+        _ if error.message.contains("unknown command") => (
+            ServerErrorKind::Other,
+            "the server does not know `HELLO`: Redis 7.0 or Valkey with RESP3 is needed",
+        ),
+        _ => (
+            error.kind,
+            "the server refused `HELLO`; its message is not shown, since it can quote the password",
+        ),
+    };
+    let message = message.to_owned();
+    ServerError { kind, message }
+}
+
+/// Fails if the server, or a proxy, goes on with RESP2.
+fn check_protocol(hello: &Reply) -> Result<(), RequestError> {
+    match hello.field("proto").and_then(Reply::int) {
+        Some(3) => Ok(()),
+        _ => Err(RequestError::Refused(ServerError {
+            kind: ServerErrorKind::Other,
+            message: NEEDS_RESP3.to_owned(),
+        })),
     }
 }
 
