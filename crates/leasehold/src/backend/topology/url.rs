@@ -3,6 +3,7 @@
 //! No error repeats the URL, which may contain a password.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use crate::error::BoxError;
 
@@ -34,6 +35,20 @@ pub(crate) struct Credentials {
     pub(crate) password: String,
 }
 
+impl Credentials {
+    /// Returns `None` if both are empty.
+    fn new(user: String, password: String) -> Result<Option<Self>, BoxError> {
+        match (user.is_empty(), password.is_empty()) {
+            (true, true) => Ok(None),
+            // The server would log us in as the default user instead.
+            (false, true) => Err("the user name has no password; \
+                                  expected `redis://user:password@host`"
+                .into()),
+            (_, false) => Ok(Some(Self { user, password })),
+        }
+    }
+}
+
 impl ServerUrl {
     /// Parses the URL of one server.
     pub(crate) fn parse(url: &str) -> Result<Self, BoxError> {
@@ -58,14 +73,11 @@ impl ServerUrl {
             return Err("unexpected query or fragment".into());
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, host) = match authority.rsplit_once('@') {
-            Some((login, host)) => (Some(login), host),
-            None => (None, authority),
-        };
+        let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (host, port) = host_and_port(host)?;
         Ok(Self {
             address: ServerAddress::Tcp { host, port, is_tls },
-            credentials: login.map(credentials).transpose()?.flatten(),
+            credentials: credentials(login)?,
             database: database(path)?,
         })
     }
@@ -80,18 +92,18 @@ impl ServerUrl {
         if cfg!(not(unix)) {
             return Err("Unix sockets are not supported on this platform".into());
         }
-        let (mut user, mut password, mut number) = (String::new(), None, 0);
+        let (mut user, mut password, mut number) = (String::new(), String::new(), 0);
         for setting in query.split('&').filter(|setting| !setting.is_empty()) {
             match setting.split_once('=').unwrap_or((setting, "")) {
                 ("db", value) => number = database(value)?,
                 ("user", value) => user = percent_decode(value)?,
-                ("pass", value) => password = Some(percent_decode(value)?),
+                ("pass", value) => password = percent_decode(value)?,
                 _ => return Err("unknown query parameter".into()),
             }
         }
         Ok(Self {
             address: ServerAddress::Unix(path.into()),
-            credentials: password.map(|password| Credentials { user, password }),
+            credentials: Credentials::new(user, password)?,
             database: number,
         })
     }
@@ -113,9 +125,7 @@ fn host_and_port(authority: &str) -> Result<(String, u16), BoxError> {
             None => (authority, None),
         },
     };
-    let port = port
-        .map_or(Ok(6379), str::parse)
-        .map_err(|_| EXPECTED_FORM)?;
+    let port = port.map_or(Ok(6379), number)?;
     let host = percent_decode(host)?;
     match host.is_empty() || host.contains(char::is_whitespace) {
         true => Err(EXPECTED_FORM.into()),
@@ -123,20 +133,24 @@ fn host_and_port(authority: &str) -> Result<(String, u16), BoxError> {
     }
 }
 
-/// Parses `user:password`. A user without a password is ignored.
+/// Parses `user:password`.
 fn credentials(login: &str) -> Result<Option<Credentials>, BoxError> {
-    let Some((user, password)) = login.split_once(':') else {
-        return Ok(None);
-    };
-    let (user, password) = (percent_decode(user)?, percent_decode(password)?);
-    Ok((!password.is_empty()).then_some(Credentials { user, password }))
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    Credentials::new(percent_decode(user)?, percent_decode(password)?)
 }
 
 fn database(path: &str) -> Result<u32, BoxError> {
     match path.trim_end_matches('/') {
         "" => Ok(0),
-        number => number.parse().map_err(|_| EXPECTED_FORM.into()),
+        digits => number(digits),
     }
+}
+
+/// Parses digits. Unlike [`str::parse`], rejects a sign.
+fn number<T: FromStr>(digits: &str) -> Result<T, BoxError> {
+    let parsed = digits.parse().ok();
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    Ok(parsed.filter(|_| is_number).ok_or(EXPECTED_FORM)?)
 }
 
 /// Decodes `%` followed by two hexadecimal digits.
@@ -147,10 +161,11 @@ fn percent_decode(text: &str) -> Result<String, BoxError> {
         rest = after;
         bytes.push(match byte {
             b'%' => {
-                let (digits, after) = rest.split_at_checked(2).ok_or(EXPECTED_FORM)?;
+                const INVALID: &str = "`%` must be followed by two hexadecimal digits";
+                let ([high, low], after) = rest.split_first_chunk().ok_or(INVALID)?;
                 rest = after;
-                let digits = std::str::from_utf8(digits).map_err(|_| EXPECTED_FORM)?;
-                u8::from_str_radix(digits, 16).map_err(|_| EXPECTED_FORM)?
+                let digit = |digit: &u8| char::from(*digit).to_digit(16).ok_or(INVALID);
+                u8::try_from(16 * digit(high)? + digit(low)?).map_err(|_| INVALID)?
             }
             byte => *byte,
         });
@@ -227,8 +242,8 @@ impl<'a> MultiHostUrl<'a> {
     }
 }
 
-/// A sentinel URL, split into URLs of single servers.
-#[derive(Debug, PartialEq, Eq)]
+/// A sentinel URL, split into URLs of single servers. It contains passwords,
+/// so it has no `Debug` output.
 pub(super) struct SentinelUrl {
     /// The group's name, as configured in the sentinels.
     pub(super) group: String,
@@ -253,10 +268,11 @@ impl SentinelUrl {
             hosts.parameter("sentinel_password"),
         ) {
             ("", "") => String::new(),
+            (_, "") => return Err("`sentinel_username` has no `sentinel_password`".into()),
             (user, password) => format!("{user}:{password}@"),
         };
         Ok(Self {
-            group: group.to_owned(),
+            group: percent_decode(group)?,
             // The sentinels name the actual address.
             member: hosts.placeholder(database),
             sentinels: hosts.urls(&own, 26379),
@@ -304,11 +320,24 @@ mod tests {
         assert_eq!(login("redis://u:a%40b%2F@h"), pair("u", "a@b/"));
         assert_eq!(login("redis://:p@h"), pair("", "p"));
         assert_eq!(login("redis://u:p@x@h"), pair("u", "p@x"));
-        assert_eq!(login("redis://u@h"), None);
-        assert_eq!(login("redis://h"), None);
+        for url in ["redis://h", "redis://@h", "redis://:@h", "unix:///s?pass="] {
+            assert_eq!(login(url), None, "{url}");
+        }
         let socket = "redis+unix:///run/r.sock?db=1&user=u&pass=p%26";
         assert_eq!(login(socket), pair("u", "p&"));
         assert_eq!(ServerUrl::parse(socket).unwrap().database, 1);
+    }
+
+    /// The server logged in the default user instead.
+    #[test]
+    fn user_without_password_is_rejected() {
+        for url in ["redis://u@h", "redis://u:@h", "unix:///s?user=u"] {
+            let error = ServerUrl::parse(url).err().map(|error| error.to_string());
+            let names_user = error.is_some_and(|error| error.contains("user name"));
+            assert!(names_user, "{url}");
+        }
+        let error = SentinelUrl::parse("redis", "h/group?sentinel_username=u").err();
+        assert!(error.unwrap().to_string().contains("`sentinel_username`"));
     }
 
     #[test]
@@ -318,6 +347,9 @@ mod tests {
             "redis://u:secret@host:port",
             "redis://u:secret@",
             "redis://u:%zzsecret@host",
+            "redis://u:%+1secret@host",
+            "redis://u:secret@host:+1",
+            "redis://u:secret@host/+1",
             "redis://u:secret@host/secret",
             "redis://u:secret@host?secret=1",
             "rediss://u:secret@host/#insecure",
@@ -338,18 +370,14 @@ mod tests {
     fn sentinel_url_is_parsed() {
         let url = SentinelUrl::parse(
             "rediss",
-            "user:secret@one:26380,two,[::1]/group/3?sentinel_username=s&sentinel_password=p",
+            "user:secret@one:26380,two,[::1]/a%20group/3?sentinel_username=s&sentinel_password=p",
         );
-        assert_eq!(
-            url.unwrap(),
-            SentinelUrl {
-                group: "group".to_owned(),
-                member: "rediss://user:secret@127.0.0.1:6379/3".to_owned(),
-                sentinels: ["one:26380", "two:26379", "[::1]:26379"]
-                    .map(|host| format!("rediss://s:p@{host}/"))
-                    .to_vec(),
-            }
-        );
+        let url = url.unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(url.group, "a group");
+        assert_eq!(url.member, "rediss://user:secret@127.0.0.1:6379/3");
+        let sentinels = ["one:26380", "two:26379", "[::1]:26379"];
+        let sentinels = sentinels.map(|host| format!("rediss://s:p@{host}/"));
+        assert_eq!(url.sentinels, sentinels);
     }
 
     #[test]
@@ -360,7 +388,7 @@ mod tests {
             "u:secret@/group",
             "u:secret@host/group?secret=1",
         ] {
-            let error = SentinelUrl::parse("redis", rest).unwrap_err().to_string();
+            let error = SentinelUrl::parse("redis", rest).err().unwrap().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
     }
