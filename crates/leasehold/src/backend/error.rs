@@ -5,7 +5,7 @@ use std::fmt;
 use crate::error::BoxError;
 use crate::plain::plain;
 
-/// An error reply. Its command changed nothing.
+/// An error reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", plain(message))]
 pub(crate) struct ServerError {
@@ -42,6 +42,18 @@ impl ServerError {
             kind: ServerErrorKind::classify(code, detail),
             message: format!("{code} {detail}").trim_end().to_owned(),
         }
+    }
+
+    /// Returns whether the error proves that the server did not execute the
+    /// command.
+    ///
+    /// A server checks for the errors that we classify before it executes a
+    /// command. Any other text may be a proxy's, which had already passed the
+    /// command on. An error raised inside a script proves nothing either,
+    /// because the script may have written before; the server adds where it
+    /// was raised, after `script: `.
+    pub(crate) fn proves_unexecuted(&self) -> bool {
+        self.kind != ServerErrorKind::Other && !self.message.contains("script: ")
     }
 }
 
@@ -90,7 +102,9 @@ pub(crate) enum RequestError {
     Unreachable(BoxError),
     /// No reply arrived. The request may have been executed, or may still be.
     Unknown(BoxError),
-    /// The server replied with an error. The request was not executed.
+    /// The server replied with an error. Unless
+    /// [`proves_unexecuted`](ServerError::proves_unexecuted), a proxy may have
+    /// made it up after the server executed the request.
     Refused(ServerError),
     /// The request was executed, but fewer replicas than wanted acknowledged it
     /// in time.
@@ -118,10 +132,21 @@ impl RequestError {
         }
     }
 
+    /// Returns whether nothing was executed, and nothing will be.
+    pub(crate) fn proves_unexecuted(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.proves_unexecuted())
+    }
+
     /// Returns whether a request that must be executed should be sent again:
     /// after every error except a permanent one.
     pub(crate) fn should_retry(&self) -> bool {
-        self.is_transient() || matches!(self, Self::Malformed(_))
+        self.is_transient() || matches!(self, Self::Malformed(_)) || self.is_unclassified()
+    }
+
+    /// Returns whether a server, or a proxy, replied with an error that we
+    /// don't know, so that we cannot tell whether it passes.
+    pub(crate) fn is_unclassified(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.kind == ServerErrorKind::Other)
     }
 }
 

@@ -10,9 +10,10 @@
 //!
 //! 1. This layer never repeats a command, except one that the server refused
 //!    and therefore did not execute: an unknown script or a redirection.
-//! 2. [`RequestError::Unreachable`], [`RequestError::NoReplicas`] and
-//!    [`RequestError::Refused`] prove that nothing was executed. Every other
-//!    failure without a reply is [`RequestError::Unknown`].
+//! 2. [`RequestError::Unreachable`], [`RequestError::NoReplicas`] and the
+//!    errors of [`RequestError::proves_unexecuted`] prove that nothing was
+//!    executed. Every other failure without a reply is
+//!    [`RequestError::Unknown`].
 //! 3. A subscription is reported only after the server confirmed it, on every
 //!    new connection again. After a reconnect every listener is notified that
 //!    it may have missed messages.

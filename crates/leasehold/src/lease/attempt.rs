@@ -64,11 +64,12 @@ pub(super) async fn attempt(
             Box::pin(withdraw(context, pending)).await;
             Ok(Attempt::Split)
         }
-        Err(error @ RequestError::Refused(_)) => {
-            pending.disarm();
+        Err(error) => {
+            if error.proves_unexecuted() {
+                pending.disarm();
+            }
             Err(error)
         }
-        Err(error) => Err(error),
     }
 }
 

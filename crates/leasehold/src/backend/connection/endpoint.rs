@@ -110,10 +110,7 @@ impl Endpoint {
             };
             let facts = handshake(&wire, login).await?;
             guard.is_complete = true;
-            match role {
-                Role::Sentinel => {}
-                Role::Master | Role::Voter | Role::Member => wire.begin_seals(),
-            }
+            wire.establish(role != Role::Sentinel);
             Ok((wire, facts))
         };
         let connected = tokio::time::timeout(timeout, connecting).await;

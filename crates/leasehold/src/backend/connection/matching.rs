@@ -6,15 +6,20 @@
 //!
 //! Order alone would require that no proxy in between repeats, loses or
 //! reorders replies. Therefore each request is followed by a *seal*: an `ECHO`
-//! of a number that is new on this connection. Replies are accepted only when
-//! the seal of their request follows them. Within one request, the order of
-//! replies is trusted.
+//! of a number that is new on this connection. Numbers start at random, so
+//! replies of another connection don't carry them. Replies are accepted only
+//! when the seal of their request follows them. Within one request, the order
+//! of replies is trusted.
+//!
+//! A server that is busy, loading or denies `ECHO` replies with an error
+//! instead. If every reply of the request is such an error too, the server has
+//! refused the request; otherwise we don't know what it executed.
 //!
 //! # Invariants
 //!
 //! 1. A push is never taken for the reply to a request.
 //! 2. A request completes only when all of its replies have arrived, followed
-//!    by its seal.
+//!    by its seal, or when all of them and its seal are refused.
 //! 3. A request whose caller dropped it keeps its position in the order.
 //! 4. A frame that matches nothing is a [`ProtocolViolation`]. The connection
 //!    is closed, and every incomplete request has an unknown outcome.
@@ -24,10 +29,14 @@ use std::collections::{HashSet, VecDeque};
 use std::mem;
 use std::task::{Context, Poll, Waker};
 
-use super::resp::{Frame, SEAL};
+use super::resp::Frame;
 use crate::backend::Channel;
 use crate::backend::Reply;
 use crate::backend::command::{Digits, write_length};
+
+/// The prefix of every seal. Only its number matters; the prefix explains it to
+/// a reader of `MONITOR`.
+const SEAL: &[u8] = b"lh-seal-";
 
 /// A frame that is not allowed at its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,7 +67,6 @@ pub(crate) enum PushEvent {
 pub(super) type RequestId = usize;
 
 /// All requests that are not complete, including those about to be written.
-#[derive(Default)]
 pub(super) struct Matcher {
     /// What the server still has to send, in order.
     expected: VecDeque<Expected>,
@@ -93,6 +101,9 @@ struct PendingRequest {
     stage: Stage,
     /// Replies, confirmations and seals that have not arrived.
     remaining: usize,
+    /// Whether a reply has arrived that does not prove that the server refused
+    /// its command.
+    is_executed: bool,
     replies: Vec<Reply>,
     waker: Option<Waker>,
 }
@@ -113,6 +124,18 @@ enum Stage {
 pub(super) struct ConnectionClosed;
 
 impl Matcher {
+    /// Creates a matcher whose first seal has the number after `last_seal`.
+    pub(super) fn new(last_seal: u64) -> Self {
+        Self {
+            expected: VecDeque::new(),
+            requests: Vec::new(),
+            free: Vec::new(),
+            last_seal,
+            subscribed: HashSet::new(),
+            is_closed: false,
+        }
+    }
+
     /// Registers a request with capacity for `replies` replies. The caller then
     /// registers its parts in the order in which it writes them.
     pub(super) fn register(&mut self, replies: usize) -> RequestId {
@@ -123,6 +146,7 @@ impl Matcher {
                 Stage::Waiting
             },
             remaining: 0,
+            is_executed: false,
             replies: Vec::with_capacity(replies),
             waker: None,
         };
@@ -163,7 +187,7 @@ impl Matcher {
 
     /// Expects a seal, and returns its number.
     pub(super) fn expect_seal(&mut self, request: RequestId) -> u64 {
-        self.last_seal += 1;
+        self.last_seal = self.last_seal.wrapping_add(1);
         let number = self.last_seal;
         self.expect(request, Expected::Seal { request, number });
         number
@@ -181,6 +205,10 @@ impl Matcher {
         self.expected.len()
     }
 
+    pub(super) fn is_subscribed(&self, channel: &Channel) -> bool {
+        self.subscribed.contains(channel)
+    }
+
     /// Handles a frame. Returns the event of a push, and adds to `wakers` the
     /// callers whose requests completed.
     pub(super) fn handle(
@@ -191,47 +219,52 @@ impl Matcher {
         match frame {
             Frame::Push(items) => self.push(items, wakers),
             Frame::Reply(reply) => self.reply(reply, wakers).map(|()| None),
-            Frame::Seal(number) => self.seal(number, wakers).map(|()| None),
         }
     }
 
     fn reply(&mut self, reply: Reply, wakers: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
         let (request, reply) = match (self.expected.pop_front(), reply) {
-            (Some(Expected::Reply { request }), reply) => (request, reply),
-            (Some(Expected::Seal { .. }), Reply::Refused(error)) => {
-                return Err(ProtocolViolation(
-                    format!("`{error}` instead of a seal").into(),
-                ));
-            }
-            (Some(Expected::Seal { .. }), _) => {
-                return Err(ProtocolViolation("a reply instead of a seal".into()));
-            }
-            (Some(Expected::Confirmation { request, .. }), Reply::Refused(error)) => {
-                (request, Reply::Refused(error))
+            (Some(Expected::Reply { request }), reply)
+            | (Some(Expected::Confirmation { request, .. }), reply @ Reply::Refused(_)) => {
+                (request, Some(reply))
             }
             (Some(Expected::Confirmation { .. }), _) => {
                 return Err(ProtocolViolation(
                     "a reply instead of a confirmation".into(),
                 ));
             }
+            (Some(Expected::Seal { request, number }), reply) => {
+                self.check_seal(request, number, &reply)?;
+                (request, None)
+            }
             (None, _) => return Err(ProtocolViolation("a reply without a request".into())),
         };
-        self.store(request, Some(reply), wakers);
+        self.store(request, reply, wakers);
         Ok(())
     }
 
-    fn seal(&mut self, number: u64, wakers: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
-        match self.expected.pop_front() {
-            Some(Expected::Seal {
-                request,
-                number: expected,
-            }) if expected == number => {
-                self.store(request, None, wakers);
+    /// Checks the reply in the place of a seal. An error is allowed there if
+    /// the server has refused the whole request (invariant 2).
+    fn check_seal(
+        &self,
+        request: RequestId,
+        number: u64,
+        reply: &Reply,
+    ) -> Result<(), ProtocolViolation> {
+        match reply {
+            Reply::Bytes(text) if text.strip_prefix(SEAL) == Some(Digits::default().of(number)) => {
                 Ok(())
             }
-            _ => Err(ProtocolViolation(
-                "a seal instead of replies or another seal".into(),
-            )),
+            Reply::Refused(error) if error.proves_unexecuted() => {
+                match self.requests[request].is_executed {
+                    false => Ok(()),
+                    true => {
+                        let what = format!("`{error}` instead of a seal");
+                        Err(ProtocolViolation(what.into()))
+                    }
+                }
+            }
+            _ => Err(ProtocolViolation("a reply instead of a seal".into())),
         }
     }
 
@@ -300,6 +333,12 @@ impl Matcher {
     fn store(&mut self, request: RequestId, reply: Option<Reply>, wakers: &mut Vec<Waker>) {
         let pending = &mut self.requests[request];
         pending.remaining -= 1;
+        // Also of an abandoned request, which keeps no replies.
+        pending.is_executed |= match &reply {
+            Some(Reply::Refused(error)) => !error.proves_unexecuted(),
+            Some(_) => true,
+            None => false,
+        };
         match (pending.stage, pending.remaining) {
             (Stage::Abandoned, 0) => self.free.push(request),
             (Stage::Abandoned, _) => {}

@@ -40,12 +40,16 @@ fn reply(number: i64) -> Frame {
 
 /// Registers a sealed request.
 fn request(matcher: &mut Matcher, commands: usize) -> RequestId {
+    numbered_request(matcher, commands).0
+}
+
+/// Registers a sealed request. Returns the number of its seal as well.
+fn numbered_request(matcher: &mut Matcher, commands: usize) -> (RequestId, u64) {
     let id = matcher.register(commands);
     for _ in 0..commands {
         matcher.expect_reply(id);
     }
-    matcher.expect_seal(id);
-    id
+    (id, matcher.expect_seal(id))
 }
 
 /// Registers a sealed subscription to `channels`.
@@ -59,7 +63,7 @@ fn subscribe(matcher: &mut Matcher, channels: &[&str]) -> RequestId {
 }
 
 fn seal(number: u64) -> Frame {
-    Frame::Seal(number)
+    Frame::Reply(text(&format!("lh-seal-{number}")))
 }
 
 fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<PushEvent>, ProtocolViolation> {
@@ -76,7 +80,7 @@ fn outcome(matcher: &mut Matcher, id: RequestId) -> Option<Result<Vec<Reply>, Co
 
 #[test]
 fn reply_completes_with_its_seal() {
-    let mut matcher = Matcher::default();
+    let mut matcher = Matcher::new(0);
     let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 2));
     take(&mut matcher, reply(1)).unwrap();
     assert_eq!(outcome(&mut matcher, one), None);
@@ -94,7 +98,7 @@ fn reply_completes_with_its_seal() {
 
 #[test]
 fn seal_of_another_request_is_rejected() {
-    let mut matcher = Matcher::default();
+    let mut matcher = Matcher::new(0);
     let one = request(&mut matcher, 1);
     request(&mut matcher, 1);
     // The first reply was lost together with its seal.
@@ -112,7 +116,7 @@ fn seal_is_written_as_an_echo() {
 
 #[test]
 fn unexpected_push_is_never_a_reply() {
-    let mut matcher = Matcher::default();
+    let mut matcher = Matcher::new(0);
     let subscribing = subscribe(&mut matcher, &["c"]);
     take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
     take(&mut matcher, seal(1)).unwrap();
@@ -133,7 +137,7 @@ fn unexpected_push_is_never_a_reply() {
 
 #[test]
 fn refused_subscription_is_an_error_reply() {
-    let mut matcher = Matcher::default();
+    let mut matcher = Matcher::new(0);
     let subscribing = subscribe(&mut matcher, &["a", "b"]);
     let error = Reply::Refused(ServerError::new("MOVED", "1 h:1"));
     take(&mut matcher, Frame::Reply(error.clone())).unwrap();
@@ -146,7 +150,7 @@ fn refused_subscription_is_an_error_reply() {
 #[test]
 fn unexpected_frame_is_rejected() {
     let fits = |frame: Frame| {
-        let mut matcher = Matcher::default();
+        let mut matcher = Matcher::new(0);
         subscribe(&mut matcher, &["c"]);
         request(&mut matcher, 1);
         take(&mut matcher, frame).is_ok()
@@ -165,25 +169,88 @@ fn unexpected_frame_is_rejected() {
     ] {
         assert!(!fits(frame.clone()), "{frame:?}");
     }
-    assert!(take(&mut Matcher::default(), reply(1)).is_err());
+    assert!(take(&mut Matcher::new(0), reply(1)).is_err());
 }
 
+fn refused(code: &str, detail: &str) -> Frame {
+    Frame::Reply(Reply::Refused(ServerError::new(code, detail)))
+}
+
+/// A value that looks like a seal closed the connection.
 #[test]
-fn refused_seal_reports_the_error() {
-    let mut matcher = Matcher::default();
-    request(&mut matcher, 1);
-    take(&mut matcher, reply(1)).unwrap();
-    let error = Reply::Refused(ServerError::new("BUSY", "a script"));
-    let violation = take(&mut matcher, Frame::Reply(error)).unwrap_err();
-    assert!(
-        violation.to_string().contains("BUSY a script"),
-        "{violation}"
-    );
+fn value_that_looks_like_a_seal_is_a_reply() {
+    let mut matcher = Matcher::new(0);
+    for number in [1, 2] {
+        let id = request(&mut matcher, 1);
+        let value = text("lh-seal-1");
+        take(&mut matcher, Frame::Reply(value.clone())).unwrap();
+        take(&mut matcher, seal(number)).unwrap();
+        assert_eq!(outcome(&mut matcher, id), Some(Ok(vec![value])));
+    }
+}
+
+/// A slow script of anybody closed the connections of everybody, and refused
+/// requests had an unknown outcome.
+#[test]
+fn request_refused_with_its_seal_is_complete() {
+    for (code, detail) in [
+        ("BUSY", "a script"),
+        ("LOADING", "the data"),
+        ("MASTERDOWN", "no link"),
+        ("NOAUTH", "a password is required"),
+        ("NOPERM", "no permission"),
+    ] {
+        let mut matcher = Matcher::new(0);
+        let refusal = refused(code, detail);
+        let Frame::Reply(reply) = refusal.clone() else {
+            unreachable!()
+        };
+        let both = [request(&mut matcher, 2), request(&mut matcher, 2)];
+        matcher.abandon(both[1]);
+        let last = request(&mut matcher, 1);
+        for _ in 0..6 {
+            take(&mut matcher, refusal.clone()).unwrap();
+        }
+        let first = outcome(&mut matcher, both[0]);
+        assert_eq!(first, Some(Ok(vec![reply.clone(), reply])), "{code}");
+        take(&mut matcher, self::reply(1)).unwrap();
+        take(&mut matcher, seal(3)).unwrap();
+        assert_eq!(outcome(&mut matcher, last), Some(Ok(vec![Reply::Int(1)])));
+    }
+}
+
+/// The server has executed a part of the request, or we cannot tell.
+#[test]
+fn refused_seal_of_executed_request_is_rejected() {
+    let busy = || refused("BUSY", "a script");
+    for replies in [
+        [reply(1), busy(), busy()],
+        [busy(), reply(1), busy()],
+        [busy(), busy(), refused("ERR", "upstream failure")],
+        [refused("ERR", "upstream failure"), busy(), busy()],
+        [
+            refused("WRONGTYPE", "not a hash script: 0, on @user_script:9."),
+            busy(),
+            busy(),
+        ],
+    ] {
+        for is_abandoned in [false, true] {
+            let mut matcher = Matcher::new(0);
+            let id = request(&mut matcher, 2);
+            if is_abandoned {
+                matcher.abandon(id);
+            }
+            let [one, two, seal] = replies.clone();
+            take(&mut matcher, one).unwrap();
+            take(&mut matcher, two).unwrap();
+            assert!(take(&mut matcher, seal).is_err(), "{replies:?}");
+        }
+    }
 }
 
 #[test]
 fn abandoned_request_keeps_its_position() {
-    let mut matcher = Matcher::default();
+    let mut matcher = Matcher::new(0);
     let (abandoned, waiting) = (request(&mut matcher, 2), request(&mut matcher, 1));
     take(&mut matcher, reply(1)).unwrap();
     matcher.abandon(abandoned);
@@ -200,7 +267,7 @@ fn abandoned_request_keeps_its_position() {
 
 #[test]
 fn close_wakes_every_caller() {
-    let mut matcher = Matcher::default();
+    let mut matcher = Matcher::new(0);
     let count = Arc::<WakeCounter>::default();
     let waker = Waker::from(count.clone());
     let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 1));
@@ -234,7 +301,7 @@ fn fault() -> impl Strategy<Value = InjectedFault> {
         Just(InjectedFault::Drop),
         Just(InjectedFault::Repeat),
         (1..6usize).prop_map(InjectedFault::Delay),
-        (0..7usize).prop_map(InjectedFault::Insert),
+        (0..9usize).prop_map(InjectedFault::Insert),
     ]
 }
 
@@ -246,6 +313,8 @@ fn unexpected(kind: usize) -> Frame {
         3 => push("unsubscribe", "d", Reply::Int(0)),
         4 => push("invalidate", "k", Reply::Nil),
         5 => Frame::Reply(text("1")),
+        6 => seal(1),
+        7 => refused("BUSY", "a script"),
         _ => reply(-1),
     }
 }
@@ -262,37 +331,124 @@ fn inject(frames: &mut Vec<Frame>, at: usize, fault: InjectedFault) {
     }
 }
 
-/// Every command expects a unique number, so that a reply to another request is
-/// recognized.
+/// How a server answers a request.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    /// With numbers that no other request gets.
+    Executed,
+    /// With the text of an earlier seal.
+    SealText,
+    /// With `BUSY` for each command, and for the seal.
+    Refused,
+}
+
+fn answer() -> impl Strategy<Value = Answer> {
+    prop_oneof![
+        3 => Just(Answer::Executed),
+        1 => Just(Answer::SealText),
+        1 => Just(Answer::Refused),
+    ]
+}
+
+/// Returns what a server replies to a request of `commands` commands, without
+/// the seal.
+fn replies_to(
+    commands: usize,
+    answer: Answer,
+    numbers: &mut impl Iterator<Item = i64>,
+) -> Vec<Reply> {
+    let one = |_| match answer {
+        Answer::Executed => numbers.next().map_or(Reply::Nil, Reply::Int),
+        Answer::SealText => text("lh-seal-1"),
+        Answer::Refused => Reply::Refused(ServerError::new("BUSY", "a script")),
+    };
+    (0..commands).map(one).collect()
+}
+
+/// Registers `requests`. Returns them with their replies, and the frames that
+/// the server sends.
+fn exchange(
+    matcher: &mut Matcher,
+    requests: &[(usize, Answer)],
+    numbers: &mut impl Iterator<Item = i64>,
+) -> (Vec<(RequestId, Vec<Reply>)>, Vec<Frame>) {
+    let mut registered = Vec::new();
+    let mut frames = Vec::new();
+    for (commands, answer) in requests {
+        let expected = replies_to(*commands, *answer, numbers);
+        let (id, number) = numbered_request(matcher, *commands);
+        frames.extend(expected.iter().cloned().map(Frame::Reply));
+        frames.push(match answer {
+            Answer::Refused => refused("BUSY", "a script"),
+            Answer::Executed | Answer::SealText => seal(number),
+        });
+        registered.push((id, expected));
+    }
+    (registered, frames)
+}
+
+fn take_until_violation(matcher: &mut Matcher, frames: Vec<Frame>) {
+    for frame in frames {
+        if take(matcher, frame).is_err() {
+            matcher.close();
+            return;
+        }
+    }
+}
+
+/// Every executed command gets a number of its own, so a reply to another
+/// request is recognized.
 #[test]
 fn reply_to_another_request_is_never_accepted() {
-    let inputs = (vec(1..4usize, 1..12), any::<prop::sample::Index>(), fault());
-    check_property(20_000, &inputs, |(requests, position, fault)| {
-        let mut matcher = Matcher::default();
+    let requests = vec((1..4usize, answer()), 1..12);
+    let inputs = (
+        requests,
+        any::<u64>(),
+        any::<prop::sample::Index>(),
+        fault(),
+    );
+    check_property(20_000, &inputs, |(requests, start, position, fault)| {
+        let mut matcher = Matcher::new(start);
         let subscribing = subscribe(&mut matcher, &["c"]);
         take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
-        take(&mut matcher, seal(1)).unwrap();
+        take(&mut matcher, seal(start.wrapping_add(1))).unwrap();
         assert!(outcome(&mut matcher, subscribing).is_some());
-        let (mut registered, mut frames) = (Vec::new(), Vec::new());
-        let mut numbers = 0..;
-        for commands in requests {
-            let expected: Vec<_> = numbers.by_ref().take(commands).map(Reply::Int).collect();
-            frames.extend(expected.iter().cloned().map(Frame::Reply));
-            frames.push(seal(registered.len() as u64 + 2));
-            registered.push((request(&mut matcher, commands), expected));
-        }
+        let (registered, mut frames) = exchange(&mut matcher, &requests, &mut (0..));
         let at = position.index(frames.len());
         inject(&mut frames, at, fault);
-        for frame in frames {
-            if take(&mut matcher, frame).is_err() {
-                matcher.close();
-                break;
-            }
-        }
+        take_until_violation(&mut matcher, frames);
         for (id, expected) in registered {
             if let Some(Ok(mut replies)) = outcome(&mut matcher, id) {
                 // Within one request the order is trusted.
                 replies.sort_by_key(Reply::int);
+                assert_eq!(replies, expected);
+            }
+        }
+    });
+}
+
+/// Two connections that both counted from 1 accepted each other's replies.
+///
+/// Nobody refuses a request here: refusals look alike on all connections. One
+/// that is taken for ours cannot make us believe that we hold a lock.
+#[test]
+fn reply_of_another_connection_is_never_accepted() {
+    let answer = || prop_oneof![Just(Answer::Executed), Just(Answer::SealText)];
+    let requests = || vec((1..4usize, answer()), 1..6);
+    let starts = (any::<u64>(), any::<u64>());
+    let inputs = (requests(), requests(), starts, any::<prop::sample::Index>());
+    check_property(5_000, &inputs, |(ours, theirs, starts, position)| {
+        let mut matcher = Matcher::new(starts.0);
+        let mut other = Matcher::new(starts.1);
+        let numbers = &mut (0..);
+        let (registered, mut frames) = exchange(&mut matcher, &ours, numbers);
+        let (_, foreign) = exchange(&mut other, &theirs, numbers);
+        let at = position.index(frames.len());
+        frames.truncate(at);
+        frames.extend(foreign.into_iter().skip(at));
+        take_until_violation(&mut matcher, frames);
+        for (id, expected) in registered {
+            if let Some(Ok(replies)) = outcome(&mut matcher, id) {
                 assert_eq!(replies, expected);
             }
         }

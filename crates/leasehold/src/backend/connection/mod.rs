@@ -25,6 +25,8 @@ mod shared;
 mod socket;
 mod tls;
 mod wire;
+#[cfg(test)]
+mod wire_tests;
 
 pub(crate) use endpoint::{ConnectOptions, Endpoint};
 pub(crate) use handshake::Role;

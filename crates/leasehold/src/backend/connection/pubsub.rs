@@ -457,7 +457,9 @@ async fn apply(
     channels: &Channels,
     commands: &mut Vec<SubscriptionCmd>,
 ) -> Result<(), RequestError> {
-    let (subscribe, unsubscribe) = pending_changes(channels, commands);
+    let (mut subscribe, unsubscribe) = pending_changes(channels, commands);
+    // A new connection has subscribed to channels whose command comes later.
+    subscribe.retain(|channel| !connection.is_subscribed(channel));
     if !unsubscribe.is_empty() {
         connection
             .update_subscriptions(SubscribeOp::Unsubscribe, &unsubscribe)

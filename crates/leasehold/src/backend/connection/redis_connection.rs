@@ -175,6 +175,11 @@ impl RedisConnection {
         Ok(replies.into_iter().map(outcome).collect())
     }
 
+    /// Returns whether the server has confirmed a subscription to `channel`.
+    pub(crate) fn is_subscribed(&self, channel: &Channel) -> bool {
+        self.wire.is_subscribed(channel)
+    }
+
     async fn with_timeout<T>(
         &self,
         timeout: Duration,

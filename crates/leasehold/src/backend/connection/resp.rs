@@ -3,24 +3,27 @@
 //! # Invariants
 //!
 //! 1. A push is a separate kind of frame. It is never a reply, nor part of one.
-//! 2. Memory is bounded: a frame has at most [`MAX_FRAME`] bytes and
-//!    [`MAX_DEPTH`] levels, a line at most [`MAX_LINE`] bytes. A length sent by
-//!    the server does not reserve memory.
-//! 3. A seal is a separate kind of frame. It is never a reply.
-//! 4. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after them is
+//! 2. Memory is bounded: a frame takes at most [`MAX_FRAME`] bytes, or
+//!    [`MAX_HELLO_FRAME`] before the login, and has at most [`MAX_DEPTH`]
+//!    levels. A line has at most [`MAX_LINE`] bytes. A length sent by the
+//!    server does not reserve memory.
+//! 3. Bytes that RESP3 does not allow are [`Malformed`]. Nothing after them is
 //!    decoded.
 
-use crate::backend::command::Digits;
 use crate::backend::{Reply, ServerError};
 
 /// The maximum size of a frame. A page of an inspection is smaller.
 pub(super) const MAX_FRAME: usize = 64 * 1024 * 1024;
 
+/// The maximum size of a frame before the login. Anyone may have sent it.
+pub(super) const MAX_HELLO_FRAME: usize = 1024 * 1024;
+
+/// What an element occupies besides its bytes. Counted because a list of nulls
+/// takes ten times its size on the wire.
+const ELEMENT: usize = size_of::<Reply>();
+
 /// The maximum nesting of lists.
 const MAX_DEPTH: usize = 16;
-
-/// The prefix of every seal. No reply starts with it.
-pub(super) const SEAL: &[u8] = b"lh-seal-";
 
 /// The maximum length of a line: a status, an error, a number or a length.
 const MAX_LINE: usize = 64 * 1024;
@@ -29,8 +32,6 @@ const MAX_LINE: usize = 64 * 1024;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     Reply(Reply),
-    /// The number of an echoed seal.
-    Seal(u64),
     /// A message, or the confirmation of a subscription change.
     Push(Vec<Reply>),
 }
@@ -40,13 +41,15 @@ pub(super) enum Frame {
 #[error("the server sent {0}")]
 pub(super) struct Malformed(pub(super) &'static str);
 
+const TOO_LARGE: Malformed = Malformed("a frame above the limit of its size");
+
 /// The state of decoding between two reads.
-#[derive(Default)]
 pub(super) struct Decoder {
     /// Incomplete lists, outermost first.
     open: Vec<OpenList>,
-    /// The size of the current frame so far.
+    /// What the current frame occupies so far.
     size: usize,
+    max_frame: usize,
 }
 
 struct OpenList {
@@ -58,29 +61,43 @@ struct OpenList {
 /// A line and its body, if it has one.
 enum Element {
     Value(Reply),
-    Seal(u64),
     List { is_push: bool, length: usize },
 }
 
 impl Decoder {
+    pub(super) fn new(max_frame: usize) -> Self {
+        Self {
+            open: Vec::new(),
+            size: 0,
+            max_frame,
+        }
+    }
+
+    pub(super) fn set_max_frame(&mut self, max_frame: usize) {
+        self.max_frame = max_frame;
+    }
+
     /// Decodes at most one frame from the start of `bytes`, and returns how
     /// many bytes were consumed.
     ///
     /// The next call must start with the bytes that were not consumed.
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<(usize, Option<Frame>), Malformed> {
         let mut used = 0;
-        while let Some((element, length)) = element(&bytes[used..])? {
+        loop {
+            let left = self.max_frame.saturating_sub(self.size);
+            let Some((element, length)) = element(&bytes[used..], left)? else {
+                return Ok((used, None));
+            };
             used += length;
-            self.size += length;
-            if self.size > MAX_FRAME {
-                return Err(Malformed("a frame above 64 MiB"));
+            self.size += length + ELEMENT;
+            if self.size > self.max_frame {
+                return Err(TOO_LARGE);
             }
             if let Some(frame) = self.add(element)? {
                 self.size = 0;
                 return Ok((used, Some(frame)));
             }
         }
-        Ok((used, None))
     }
 
     /// Adds an element to the innermost list. Returns the frame that it
@@ -88,12 +105,6 @@ impl Decoder {
     fn add(&mut self, element: Element) -> Result<Option<Frame>, Malformed> {
         let mut value = match element {
             Element::Value(value) => value,
-            Element::Seal(number) if self.open.is_empty() => return Ok(Some(Frame::Seal(number))),
-            // Inside a list it is an ordinary value.
-            Element::Seal(number) => {
-                let mut digits = Digits::default();
-                Reply::Bytes([SEAL, digits.of(number)].concat())
-            }
             Element::List { is_push, .. } if is_push && !self.open.is_empty() => {
                 return Err(Malformed("a push inside a reply"));
             }
@@ -153,8 +164,8 @@ enum ClosedList {
 }
 
 /// Returns the element at the start of `bytes` and its length, or `None` if it
-/// is incomplete.
-fn element(bytes: &[u8]) -> Result<Option<(Element, usize)>, Malformed> {
+/// is incomplete. A string has at most `max` bytes.
+fn element(bytes: &[u8], max: usize) -> Result<Option<(Element, usize)>, Malformed> {
     let Some((line, after)) = line(bytes)? else {
         return Ok(None);
     };
@@ -171,7 +182,7 @@ fn element(bytes: &[u8]) -> Result<Option<(Element, usize)>, Malformed> {
         },
         // This client does not calculate with doubles or big numbers.
         b',' | b'(' => Reply::Bytes(text.to_vec()),
-        b'$' | b'=' | b'!' => return body(*kind, text, bytes, after),
+        b'$' | b'=' | b'!' => return body(*kind, text, bytes, after, max),
         b'*' | b'~' | b'%' | b'>' => return Ok(Some((list(*kind, text)?, after))),
         _ => return Err(Malformed("an unknown frame type")),
     };
@@ -197,11 +208,12 @@ fn body(
     text: &[u8],
     bytes: &[u8],
     start: usize,
+    max: usize,
 ) -> Result<Option<(Element, usize)>, Malformed> {
     let length = match int(text)? {
         // The null of RESP2.
         -1 if kind == b'$' => return Ok(Some((Element::Value(Reply::Nil), start))),
-        length => checked_length(length)?,
+        length => checked_length(length, max)?,
     };
     let end = start + length;
     let Some(after) = bytes.get(end..end + 2) else {
@@ -211,9 +223,6 @@ fn body(
         return Err(Malformed("a string longer than its length"));
     }
     let content = &bytes[start..end];
-    if let Some(number) = seal(content) {
-        return Ok(Some((Element::Seal(number), end + 2)));
-    }
     let value = match kind {
         b'!' => Reply::Refused(server_error(content)),
         // A verbatim string starts with a three-letter format.
@@ -224,17 +233,10 @@ fn body(
     Ok(Some((Element::Value(value), end + 2)))
 }
 
-/// Returns the number of a seal, if `content` is a seal in canonical form.
-fn seal(content: &[u8]) -> Option<u64> {
-    let digits = content.strip_prefix(SEAL)?;
-    let number = u64::try_from(int(digits).ok()?).ok()?;
-    (Digits::default().of(number) == digits).then_some(number)
-}
-
 fn list(kind: u8, text: &[u8]) -> Result<Element, Malformed> {
     let length = match int(text)? {
         -1 if kind == b'*' => return Ok(Element::Value(Reply::Nil)),
-        length => checked_length(length)?,
+        length => checked_length(length, MAX_FRAME)?,
     };
     Ok(Element::List {
         is_push: kind == b'>',
@@ -242,11 +244,11 @@ fn list(kind: u8, text: &[u8]) -> Result<Element, Malformed> {
     })
 }
 
-fn checked_length(number: i64) -> Result<usize, Malformed> {
+fn checked_length(number: i64, max: usize) -> Result<usize, Malformed> {
     let length = usize::try_from(number).map_err(|_| Malformed("a negative length"))?;
-    match length <= MAX_FRAME {
+    match length <= max {
         true => Ok(length),
-        false => Err(Malformed("a length above 64 MiB")),
+        false => Err(TOO_LARGE),
     }
 }
 
@@ -291,7 +293,7 @@ mod tests {
 
     /// Decodes `bytes` in chunks of `step`.
     fn decode(bytes: &[u8], step: usize) -> Result<Vec<Frame>, Malformed> {
-        let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
+        let (mut decoder, mut frames) = (Decoder::new(MAX_FRAME), Vec::new());
         let (mut start, mut end) = (0, 0);
         while end < bytes.len() {
             end = (end + step).min(bytes.len());
@@ -352,15 +354,6 @@ mod tests {
     }
 
     #[test]
-    fn seal_is_not_a_reply() {
-        assert_eq!(one("$10\r\nlh-seal-12\r\n"), Ok(Frame::Seal(12)));
-        let inside = Reply::List(vec![text("lh-seal-1")]);
-        assert_eq!(one("*1\r\n$9\r\nlh-seal-1\r\n"), Ok(Frame::Reply(inside)));
-        let alike = Frame::Reply(text("lh-seal-01"));
-        assert_eq!(one("$10\r\nlh-seal-01\r\n"), Ok(alike));
-    }
-
-    #[test]
     fn invalid_resp3_is_malformed() {
         for bytes in [
             "?\r\n",
@@ -392,11 +385,32 @@ mod tests {
 
     #[test]
     fn frame_above_limit_is_rejected() {
-        let mut decoder = Decoder::default();
+        let mut decoder = Decoder::new(MAX_FRAME);
         let body = format!("${}\r\n{}\r\n", 1 << 20, "x".repeat(1 << 20));
         assert_eq!(decoder.decode(b"*1000000\r\n").unwrap(), (10, None));
         let refused = (0..65).find(|_| decoder.decode(body.as_bytes()).is_err());
         assert!(refused.is_some(), "the limit is 64 MiB");
+    }
+
+    /// A frame below the limit took twenty times its size in memory.
+    #[test]
+    fn small_elements_count_with_their_memory() {
+        let max = MAX_HELLO_FRAME;
+        for element in ["_\r\n", "*0\r\n", "+\r\n", "*1\r\n:1\r\n"] {
+            let mut decoder = Decoder::new(max);
+            assert!(decoder.decode(b"*1000000\r\n").is_ok());
+            let added = (0..).find(|_| decoder.decode(element.as_bytes()).is_err());
+            assert!(added.unwrap() <= max / ELEMENT, "{element:?} {added:?}");
+        }
+    }
+
+    #[test]
+    fn string_above_limit_is_rejected_by_its_length() {
+        let header = format!("${}\r\n", MAX_HELLO_FRAME + 1);
+        let mut decoder = Decoder::new(MAX_HELLO_FRAME);
+        assert!(decoder.decode(header.as_bytes()).is_err());
+        decoder.set_max_frame(MAX_FRAME);
+        assert_eq!(decoder.decode(header.as_bytes()), Ok((0, None)));
     }
 
     fn reply() -> impl Strategy<Value = Reply> {

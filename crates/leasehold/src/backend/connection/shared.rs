@@ -190,7 +190,7 @@ mod tests {
     use crate::backend::connection::{ConnectOptions, Endpoint, Role};
 
     /// Frames that a server never sends at this position.
-    const UNEXPECTED: [&[u8]; 10] = [
+    const UNEXPECTED: [&[u8]; 11] = [
         b">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n",
         b">3\r\n$10\r\nssubscribe\r\n$1\r\nc\r\n:1\r\n",
         b">3\r\n$11\r\nunsubscribe\r\n$1\r\nc\r\n:0\r\n",
@@ -201,6 +201,7 @@ mod tests {
         b"+OK\r\n",
         b"$9\r\nlh-seal-1\r\n",
         b"-ERR unsent\r\n",
+        b"-BUSY unsent\r\n",
     ];
 
     /// Chooses the fault for the reply to one command. Faults keep a distance
@@ -227,12 +228,12 @@ mod tests {
             0 => Fault::DropReply,
             1 => Fault::DuplicateReply,
             2 => Fault::ReorderReply,
-            3 => Fault::InsertBefore(UNEXPECTED[usize::try_from(rng.below(10)).unwrap()]),
+            3 => Fault::InsertBefore(UNEXPECTED[usize::try_from(rng.below(11)).unwrap()]),
             _ => Fault::None,
         }
     }
 
-    /// Sends unique texts until `left` is used up. Returns how many replies
+    /// Sends unique texts that look like seals until `left` is used up. Returns how many replies
     /// were accepted, and how many of those were wrong.
     async fn ask(requests: Arc<SharedConnection>, task: u64, left: Arc<AtomicI64>) -> (u64, u64) {
         // Short, because the loss of the last reply is detected only by the
@@ -249,7 +250,7 @@ mod tests {
             };
             let last = round % 3;
             let sent: Vec<_> = (0..=last)
-                .map(|at| format!("{task}-{round}-{at}-of-{last}"))
+                .map(|at| format!("lh-seal-{task}{round:06}{at}{last}"))
                 .collect();
             let batch = sent.iter().map(|text| Command::new("PING").arg(text));
             let Ok(replies) = connection.exchange(batch.collect(), timeout).await else {
@@ -291,8 +292,9 @@ mod tests {
         proxy.inject(move |args| match args[0].as_slice() {
             b"PING" | b"ECHO" => {
                 let (rng, distance) = &mut *rng.lock();
-                let words: Vec<_> = args[1].split(|byte| *byte == b'-').collect();
-                let is_last = args[0] == b"ECHO" || words[2] == words[4];
+                // The text of a `PING` ends with its position and the last one.
+                let end = args[1].last_chunk::<2>();
+                let is_last = args[0] == b"ECHO" || end.is_some_and(|[at, last]| at == last);
                 let fault = choose_fault(rng, distance, is_last);
                 count.fetch_add(i64::from(fault != Fault::None), Ordering::Relaxed);
                 fault

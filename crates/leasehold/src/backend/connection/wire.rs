@@ -31,11 +31,12 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::Notify;
 
 use super::matching::{ConnectionClosed, Matcher, PushEvent, RequestId, SubscribeOp, write_seal};
-use super::resp::{Decoder, Frame, Malformed};
+use super::resp::{Decoder, Frame, MAX_FRAME, MAX_HELLO_FRAME, Malformed};
 use super::socket::{SocketReader, SocketReady, SocketWriter};
 use crate::backend::Channel;
 use crate::backend::Reply;
 use crate::backend::command::{Batch, Command};
+use crate::rng;
 
 /// How much is read at once. The buffer grows to the size of the largest frame.
 const READ_CHUNK: usize = 16 * 1024;
@@ -54,12 +55,13 @@ pub(super) struct Wire {
     /// Wakes the reading task when the socket accepts more bytes.
     ready: Arc<SocketReady>,
     closed: AtomicBool,
+    /// Whether the handshake has succeeded.
+    is_established: AtomicBool,
     on_close: Notify,
     /// How many reads contained accepted replies.
     reply_count: AtomicU64,
 }
 
-#[derive(Default)]
 struct WireState {
     matcher: Matcher,
     /// Encoded requests that are not yet written.
@@ -78,6 +80,20 @@ struct WireState {
 }
 
 impl WireState {
+    fn new() -> Self {
+        Self {
+            // Random, so that replies of another connection are noticed.
+            matcher: Matcher::new(rng::next_u64()),
+            out: Vec::new(),
+            spare: Vec::new(),
+            is_writing: false,
+            reader_will_flush: false,
+            is_unflushed: false,
+            is_sealed: false,
+            close_reason: None,
+        }
+    }
+
     fn request(&mut self, batch: &Batch) -> RequestId {
         let request = self.matcher.register(batch.len());
         for command in batch.commands() {
@@ -114,7 +130,8 @@ impl WireState {
 pub(super) struct WireClosed(pub(super) Arc<str>);
 
 impl Wire {
-    /// Starts reading from `reader` on the current runtime.
+    /// Starts reading from `reader` on the current runtime, once the first
+    /// request is registered.
     pub(super) fn start(
         reader: SocketReader,
         writer: SocketWriter,
@@ -122,10 +139,11 @@ impl Wire {
     ) -> Arc<Self> {
         let wire = Arc::new(Self {
             process: HomeProcess::current(),
-            state: Mutex::default(),
+            state: Mutex::new(WireState::new()),
             writer: Mutex::new(Some(writer)),
             ready: Arc::default(),
             closed: AtomicBool::new(false),
+            is_established: AtomicBool::new(false),
             on_close: Notify::new(),
             reply_count: AtomicU64::new(0),
         });
@@ -169,6 +187,10 @@ impl Wire {
                 must_write.then_some(is_alone),
             )
         };
+        if !self.is_established() {
+            // Starts the reading task.
+            self.ready.0.notify_one();
+        }
         match must_write {
             Some(true) => self.flush(),
             Some(false) => {
@@ -214,6 +236,9 @@ impl Wire {
                 Poll::Ready(Ok(())) => {}
                 // The reading task writes the rest (invariant 3).
                 Poll::Pending => break,
+                // A server that rejects the client sends an error and closes.
+                // The reading task returns that error, or finds the end.
+                Poll::Ready(Err(_)) if !self.is_established() => break,
                 Poll::Ready(Err(error)) => {
                     state.is_writing = false;
                     drop(state);
@@ -246,9 +271,19 @@ impl Wire {
         (written, writer.as_mut().poll_flush(&mut context))
     }
 
-    /// Seals every request from now on.
-    pub(super) fn begin_seals(&self) {
-        self.state.lock().is_sealed = true;
+    /// Ends the handshake. From now on, requests are sealed if `is_sealed`.
+    pub(super) fn establish(&self, is_sealed: bool) {
+        self.state.lock().is_sealed = is_sealed;
+        self.is_established.store(true, Ordering::Release);
+    }
+
+    fn is_established(&self) -> bool {
+        self.is_established.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the server has confirmed a subscription to `channel`.
+    pub(super) fn is_subscribed(&self, channel: &Channel) -> bool {
+        self.state.lock().matcher.is_subscribed(channel)
     }
 
     /// Returns whether this process may use the socket.
@@ -372,7 +407,10 @@ impl Drop for ReadTask {
 impl ReadTask {
     async fn read(self, mut reader: SocketReader, on_event: OnEvent) {
         let wire = &*self.0;
-        let mut decoder = Decoder::default();
+        // Otherwise an error that the server sends at once, such as `max number
+        // of clients reached`, would be a reply without a request.
+        wire.ready.0.notified().await;
+        let mut decoder = Decoder::new(MAX_HELLO_FRAME);
         let (mut buffer, mut start) = (Vec::with_capacity(READ_CHUNK), 0);
         let (mut frames, mut wakers, mut events) = (Vec::new(), Vec::new(), Vec::new());
         while !wire.is_closed() {
@@ -391,13 +429,18 @@ impl ReadTask {
                 Ok(_) => {}
                 Err(error) => return wire.close(&error.to_string()),
             }
-            let handled = decode(&mut decoder, &buffer, &mut start, &mut frames)
-                .map_err(|malformed| malformed.to_string())
-                .and_then(|()| wire.handle(&mut frames, &mut wakers, &mut events));
-            if let Err(reason) = handled {
-                tracing::warn!(reason, "protocol violation, closing the connection");
-                return wire.close(&reason);
+            if wire.is_established() {
+                decoder.set_max_frame(MAX_FRAME);
             }
+            let decoded = decode(&mut decoder, &buffer, &mut start, &mut frames)
+                .map_err(|malformed| malformed.to_string());
+            let handled = wire.handle(&mut frames, &mut wakers, &mut events);
+            if let Err(reason) = handled.and(decoded) {
+                tracing::warn!(reason, "protocol violation, closing the connection");
+                wire.close(&reason);
+            }
+            // Also after a violation: closing wakes only the callers whose
+            // requests had not completed before.
             events.drain(..).for_each(&on_event);
             let several = wakers.len() > 1;
             wakers.drain(..).for_each(Waker::wake);

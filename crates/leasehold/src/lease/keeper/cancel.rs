@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Backoff, Connection, Purpose, RequestError};
+use crate::backend::{Backend, Backoff, Connection, Purpose};
 use crate::protocol::{Kind, LockValue};
 use crate::time::BootInstant;
 
@@ -48,7 +48,7 @@ pub(super) async fn cancel(acquire: PendingAcquire, backend: Arc<dyn Backend>, t
             reply = &mut in_order, if final_from.is_none() => match reply {
                 Ok(_) => return,
                 // The acquire is over, but this cancel was not executed.
-                Err(RequestError::Refused(_)) => final_from = Some(BootInstant::now()),
+                Err(error) if error.proves_unexecuted() => final_from = Some(BootInstant::now()),
                 Err(_) => final_from = Some(BootInstant::now() + MAX_IN_FLIGHT),
             },
             () = tokio::time::sleep(backoff.pause()) => {}
@@ -58,9 +58,13 @@ pub(super) async fn cancel(acquire: PendingAcquire, backend: Arc<dyn Backend>, t
             let connection = backend.connection(Purpose::Keeper, slot).await?;
             release(&*connection).send(&*connection, timeout).await
         };
-        match repeated.await {
-            Ok(_) if final_from.is_some_and(|instant| BootInstant::now() >= instant) => return,
-            Err(error) if !error.should_retry() => {
+        let outcome = repeated.await;
+        let is_final = final_from.is_some_and(|instant| BootInstant::now() >= instant);
+        match outcome {
+            Ok(_) if is_final => return,
+            // A proxy's error may pass, so we retry while the acquire can still
+            // appear.
+            Err(error) if !error.should_retry() || (is_final && error.is_unclassified()) => {
                 tracing::warn!(lock = acquire.kind.name(), %error, "cancel failed");
                 return;
             }

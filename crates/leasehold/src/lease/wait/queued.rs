@@ -105,7 +105,7 @@ async fn enqueue(
     let sent = BootInstant::now();
     let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *wait.ticket());
     let status = match call.send(&*connection, context.limits.request).await {
-        Err(error @ RequestError::Refused(_)) => {
+        Err(error) if error.proves_unexecuted() => {
             pending.disarm();
             return Err(error);
         }
