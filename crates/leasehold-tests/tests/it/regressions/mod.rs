@@ -13,3 +13,4 @@ mod replicas;
 mod runtimes;
 mod tokens;
 mod waiting;
+mod wire;
