@@ -203,7 +203,7 @@ fn value_that_looks_like_a_seal_is_data() {
 }
 
 /// Both connections numbered their seals from 1, so the client that got the
-/// other one's replies held a lock that somebody else held.
+/// other one's replies held a lock that another client held.
 #[test]
 fn exchanged_connections_are_noticed() {
     run(async {
@@ -234,7 +234,7 @@ fn exchanged_connections_are_noticed() {
     });
 }
 
-/// While a script of anybody ran, all connections were closed again and again,
+/// While a script of any client ran, all connections were closed repeatedly,
 /// and requests that the server had refused had an unknown outcome.
 #[test]
 fn busy_server_refuses_without_disconnects() {

@@ -133,7 +133,7 @@ fn login_error(error: &ServerError) -> ServerError {
     ServerError { kind, message }
 }
 
-/// Fails if the server, or a proxy, goes on with RESP2.
+/// Fails if the server, or a proxy, continues with RESP2.
 fn check_protocol(hello: &Reply) -> Result<(), RequestError> {
     match hello.field("proto").and_then(Reply::int) {
         Some(3) => Ok(()),

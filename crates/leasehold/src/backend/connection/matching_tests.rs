@@ -189,7 +189,7 @@ fn value_that_looks_like_a_seal_is_a_reply() {
     }
 }
 
-/// A slow script of anybody closed the connections of everybody, and refused
+/// A slow script of any client closed the connections of all, and refused
 /// requests had an unknown outcome.
 #[test]
 fn request_refused_with_its_seal_is_complete() {
@@ -429,8 +429,8 @@ fn reply_to_another_request_is_never_accepted() {
 
 /// Two connections that both counted from 1 accepted each other's replies.
 ///
-/// Nobody refuses a request here: refusals look alike on all connections. One
-/// that is taken for ours cannot make us believe that we hold a lock.
+/// No server refuses a request here: refusals look alike on all connections.
+/// One that is taken for ours cannot make us believe that we hold a lock.
 #[test]
 fn reply_of_another_connection_is_never_accepted() {
     let answer = || prop_oneof![Just(Answer::Executed), Just(Answer::SealText)];

@@ -233,8 +233,8 @@ mod tests {
         }
     }
 
-    /// Sends unique texts that look like seals until `left` is used up. Returns how many replies
-    /// were accepted, and how many of those were wrong.
+    /// Sends unique texts, like those of seals, until `left` is used up.
+    /// Returns how many replies were accepted, and how many were wrong.
     async fn ask(requests: Arc<SharedConnection>, task: u64, left: Arc<AtomicI64>) -> (u64, u64) {
         // Short, because the loss of the last reply is detected only by the
         // timeout.
