@@ -7,6 +7,7 @@ mod support;
 mod faults;
 mod interop;
 mod locks;
+mod pairs;
 mod regressions;
 mod scripts;
 mod topology;

@@ -13,6 +13,7 @@ use leasehold::{Client, Replicas};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::SeededRng;
 
+use crate::pairs;
 use crate::support::contract::any_lock;
 use crate::support::{LEASE, clock, run, url_at};
 
@@ -274,6 +275,10 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                     seed: number(seed),
                 };
                 host.run(&client, number(jobs)).await;
+            }
+            ["hold", feature, name, port] => {
+                let wanted = [*feature, *name, *port];
+                pairs::fork::serve(wanted, &mut lines, say).await;
             }
             ["self"] => say(this_process()),
             other => panic!("unknown command {other:?}"),

@@ -1,0 +1,335 @@
+//! The features: each is a function that acquires a lock in its way.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use leasehold::{Acquire, Client, Error, Loss, ReleaseOutcome};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::scene::{Holder, is_waited_for, owner};
+use crate::support::contract::{self, Guard, Lease};
+use crate::support::threads::{ThreadGuard, on_thread};
+use crate::support::{AMPLE, SHORT, eventually, poll_at_most};
+
+/// How long `at_least` keeps others out.
+const AT_LEAST: Duration = Duration::from_millis(200);
+
+/// How long a handed-over lock waits for its adopter.
+const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
+
+/// A way to hold a lock.
+pub(super) struct Feature {
+    pub(super) name: &'static str,
+    pub(super) hold: fn(Arc<Holder>, String) -> Pending,
+    /// How a contender asks for the same lock.
+    pub(super) contend: fn(&Client, &str) -> contract::Acquire,
+    /// Whether the lease ends by itself, after [`Terms::at_most`].
+    ///
+    /// [`Terms::at_most`]: super::scene::Terms::at_most
+    pub(super) ends_itself: bool,
+    pub(super) needs_replica: bool,
+}
+
+/// The future of an acquire. An event may drop it, or stop polling it.
+pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Holding, Error>> + Send>>;
+
+/// Returns a feature of a mutex without other properties.
+const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Pending) -> Feature {
+    Feature {
+        name,
+        hold,
+        contend: |client, name| client.mutex(name).lock().into(),
+        ends_itself: false,
+        needs_replica: false,
+    }
+}
+
+pub(super) const FEATURES: [Feature; 11] = [
+    Feature {
+        ends_itself: true,
+        ..mutex("at_most", |holder, name| Box::pin(at_most(holder, name)))
+    },
+    mutex("at_least", |holder, name| Box::pin(at_least(holder, name))),
+    mutex("extend", |holder, name| Box::pin(extend(holder, name))),
+    mutex("fixed_lease", |holder, name| {
+        Box::pin(fixed_lease(holder, name))
+    }),
+    Feature {
+        needs_replica: true,
+        ..mutex("replicas", |holder, name| Box::pin(replicas(holder, name)))
+    },
+    mutex("reentrant", |holder, name| {
+        Box::pin(reentrant(holder, name))
+    }),
+    mutex("local_handoff", |holder, name| {
+        Box::pin(local_handoff(holder, name))
+    }),
+    mutex("hand_over", |holder, name| {
+        Box::pin(hand_over(holder, name))
+    }),
+    mutex("run", |holder, name| Box::pin(run(holder, name))),
+    mutex("threads", |holder, name| Box::pin(threads(holder, name))),
+    Feature {
+        contend: |client, name| client.rw_lock(name).write().into(),
+        ..mutex("downgrade", |holder, name| {
+            Box::pin(downgrade(holder, name))
+        })
+    },
+];
+
+impl Feature {
+    pub(super) fn named(name: &str) -> &'static Self {
+        let mut features = FEATURES.iter();
+        features
+            .find(|feature| feature.name == name)
+            .expect("a feature")
+    }
+}
+
+/// A held lock.
+pub(super) struct Holding {
+    views: Vec<Lease>,
+    /// Until when `at_least` keeps others out, at the earliest.
+    kept_until: Option<Instant>,
+    /// Whether the lock was handed off locally, not by way of the server.
+    pub(super) handed_off: bool,
+    grip: Grip,
+}
+
+/// What must be released or dropped to end a holding.
+enum Grip {
+    Guard(Guard),
+    Nested { outer: Guard, inner: Guard },
+    Thread(ThreadGuard),
+    Work(Work),
+}
+
+/// A `run` whose work ends on request. Dropping it drops the future of `run`.
+struct Work {
+    stop: oneshot::Sender<()>,
+    task: AbortOnDrop,
+}
+
+struct AbortOnDrop(JoinHandle<Result<(), Error>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Holding {
+    fn of(guard: impl Into<Guard>) -> Self {
+        let guard = guard.into();
+        Self::new(vec![guard.lease().clone()], Grip::Guard(guard))
+    }
+
+    fn new(views: Vec<Lease>, grip: Grip) -> Self {
+        Self {
+            views,
+            kept_until: None,
+            handed_off: false,
+            grip,
+        }
+    }
+
+    /// Returns what remains of the holding when it is released or dropped.
+    pub(super) fn trace(&self) -> Trace {
+        Trace {
+            views: self.views.clone(),
+            kept_until: self.kept_until,
+        }
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.trace().is_valid()
+    }
+
+    pub(super) async fn release(self) -> Result<ReleaseOutcome, Error> {
+        match self.grip {
+            Grip::Guard(guard) => guard.release().await,
+            Grip::Nested { outer, inner } => match inner.release().await? {
+                ReleaseOutcome::StillHeld => outer.release().await,
+                other => panic!("the inner guard released the lock: {other:?}"),
+            },
+            Grip::Thread(guard) => on_thread(|| guard.release()).await,
+            Grip::Work(mut work) => {
+                let _ = work.stop.send(());
+                match (&mut work.task.0).await.expect("the work does not panic") {
+                    Ok(()) => Ok(ReleaseOutcome::Released),
+                    Err(Error::Lost { loss, .. }) => Ok(ReleaseOutcome::AlreadyLost { loss }),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+}
+
+/// The views of a holding, which outlive it.
+#[derive(Clone, Default)]
+pub(super) struct Trace {
+    views: Vec<Lease>,
+    pub(super) kept_until: Option<Instant>,
+}
+
+impl Trace {
+    pub(super) fn is_valid(&self) -> bool {
+        self.views.iter().any(|view| view.check().is_ok())
+    }
+
+    pub(super) fn token(&self) -> Option<u64> {
+        let tokens = self.views.iter().map(|view| view.token().as_u64());
+        tokens.max()
+    }
+
+    /// Waits until every view reports its loss.
+    pub(super) async fn lost(&self) -> Option<Loss> {
+        let mut loss = None;
+        for view in &self.views {
+            let lost = tokio::time::timeout(AMPLE, view.lost()).await;
+            loss = lost.expect("the loss is announced");
+        }
+        loss
+    }
+}
+
+/// Limited to [`Terms::at_most`](super::scene::Terms::at_most), which no
+/// renewal can exceed.
+async fn at_most(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let limit = holder.terms.at_most;
+    let lock = lock(&holder, &name).at_most(limit);
+    Ok(Holding::of(lock.await?))
+}
+
+async fn at_least(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let asked = Instant::now();
+    let guard = lock(&holder, &name).at_least(AT_LEAST).await?;
+    Ok(Holding {
+        kept_until: Some(asked + AT_LEAST),
+        ..Holding::of(guard)
+    })
+}
+
+/// A short lease, extended to the lease of the terms.
+async fn extend(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let guard = lock(&holder, &name).lease(SHORT).await?;
+    holder.has_guard(true);
+    guard.extend(holder.terms.lease).await?;
+    Ok(Holding::of(guard))
+}
+
+async fn fixed_lease(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let lock = lock(&holder, &name).fixed_lease(holder.terms.lease);
+    Ok(Holding::of(lock.await?))
+}
+
+async fn replicas(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let lock = lock(&holder, &name).replicas(1, holder.terms.lease / 2);
+    Ok(Holding::of(lock.await?))
+}
+
+/// Two guards of one handle.
+async fn reentrant(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let handle = holder.client.mutex(&name).reentrant();
+    let outer: Guard = handle.lock().await?.into();
+    holder.has_guard(true);
+    let inner: Guard = handle.lock().await?.into();
+    let views = vec![outer.lease().clone(), inner.lease().clone()];
+    Ok(Holding::new(views, Grip::Nested { outer, inner }))
+}
+
+/// Handed off by another waiter of the client. One future polls all of them,
+/// so an event can stop it between any two.
+async fn local_handoff(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let held = lock(&holder, &name).await?;
+    holder.has_guard(true);
+    let mut early = lock(&holder, &name).into_future();
+    let is_waited_for = || is_waited_for(holder.server, &name);
+    tokio::select! {
+        () = eventually("the first waiter waits", is_waited_for) => {}
+        // It failed, or the first lease is lost.
+        ended = &mut early => return Ok(Holding::of(ended?)),
+    }
+    // A poll enqueues the second waiter behind the first.
+    let mut late = lock(&holder, &name).into_future();
+    if let Some(ended) = poll_at_most(&mut late, 1).await {
+        return Ok(Holding::of(ended?));
+    }
+    holder.has_guard(false);
+    let give = async {
+        let _ = held.release().await?;
+        let guard = early.await?;
+        let owner = owner(holder.server, &name);
+        let _ = guard.release().await?;
+        Ok::<_, Error>(owner)
+    };
+    let mut give = std::pin::pin!(give);
+    let mut given = None;
+    // The second waiter overtakes the first if that one was not polled.
+    let taken = loop {
+        tokio::select! {
+            taken = &mut late => break taken?,
+            owner = &mut give, if given.is_none() => given = Some(owner?),
+        }
+    };
+    let handed_off = given.is_some_and(|given| given == owner(holder.server, &name));
+    Ok(Holding {
+        handed_off,
+        ..Holding::of(taken)
+    })
+}
+
+/// Handed over, and adopted by the same client.
+async fn hand_over(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let guard = lock(&holder, &name).await?;
+    holder.has_guard(true);
+    let ticket = guard.hand_over(HAND_OVER_WITHIN).await?;
+    holder.has_guard(false);
+    Ok(Holding::of(holder.client.adopt(&ticket).await?))
+}
+
+/// Held by the future of `run`, which is spawned once the work has started.
+async fn run(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let (begin, begun) = oneshot::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let request = lock(&holder, &name);
+    let mut work = Box::pin(request.run(move |lease| {
+        holder.has_guard(true);
+        let _ = begin.send(lease);
+        async move {
+            let _ = stopped.await;
+        }
+    }));
+    let lease = tokio::select! {
+        Ok(lease) = begun => lease,
+        ended = &mut work => {
+            ended?;
+            panic!("the work has ended by itself");
+        }
+    };
+    let task = AbortOnDrop(tokio::spawn(work));
+    let grip = Grip::Work(Work { stop, task });
+    Ok(Holding::new(vec![lease.into()], grip))
+}
+
+async fn threads(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let lock = holder.threads().await.mutex(&name).lock();
+    let guard: ThreadGuard = on_thread(|| lock.acquire()).await?.into();
+    Ok(Holding::new(
+        vec![guard.lease().clone()],
+        Grip::Thread(guard),
+    ))
+}
+
+/// A reader that was a writer.
+async fn downgrade(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let writer = holder.client.rw_lock(&name).write().await?;
+    holder.has_guard(true);
+    Ok(Holding::of(writer.downgrade().await?))
+}
+
+fn lock(holder: &Holder, name: &str) -> Acquire {
+    holder.client.mutex(name).lock()
+}

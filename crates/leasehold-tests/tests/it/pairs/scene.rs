@@ -1,0 +1,242 @@
+//! What a pair runs on: a server, a client that holds locks over a faulty
+//! network, and a client that contends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, ClientBuilder, ShutdownOutcome, blocking};
+use testkit::{Connection, Flavor, Proxy, Reply, Server, Setup};
+
+use crate::support::threads::on_thread;
+use crate::support::{AMPLE, LEASE, SHORT, eventually, key, only_holder, with_long_timeouts};
+
+/// Far longer than any test: a lock that becomes free was released, and did not
+/// expire.
+pub(super) const LONG: Duration = Duration::from_secs(3600);
+
+/// The holder's timeouts. They are shorter than outages; where they fail an
+/// acquire on a stalled machine, the test tries again.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = SHORT;
+
+/// How long a request that is on its way has to take effect.
+pub(super) const CHANCE: Duration = Duration::from_millis(300);
+
+/// What a server needs for an event.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Needs {
+    Nothing,
+    /// Locks that survive a restart.
+    Persistence,
+    /// A clock that a test can set.
+    MovableClock,
+}
+
+/// A server, with a replica if locks need its acknowledgement.
+pub(super) struct Scene {
+    /// Locked to restart it.
+    pub(super) server: Mutex<Server>,
+    pub(super) port: u16,
+    _replica: Option<Server>,
+}
+
+impl Scene {
+    pub(super) async fn start(needs: Needs, replicated: bool) -> Self {
+        let setup = Setup::default().option("repl-diskless-sync-delay", "0");
+        let server = match needs {
+            Needs::Nothing => setup.start(&Flavor::one()),
+            Needs::Persistence => setup
+                .option("appendonly", "yes")
+                .option("appendfsync", "always")
+                .start(&Flavor::one()),
+            // Other servers bring their own C library, which the clock shim
+            // does not fit.
+            Needs::MovableClock => setup.movable_clock().start(&Flavor::all()[0]),
+        };
+        let port = server.port();
+        let replica = replicated.then(|| Server::start(&Flavor::one()));
+        if let Some(replica) = &replica {
+            replica.tell(&["REPLICAOF", "127.0.0.1", &port.to_string()]);
+            wait_for_replica(&server).await;
+        }
+        Self {
+            server: Mutex::new(server),
+            port,
+            _replica: replica,
+        }
+    }
+
+    /// Restarts the server, and calls `meanwhile` while it is down.
+    pub(super) async fn restart(&self, meanwhile: impl Future<Output = ()>) {
+        self.server.lock().unwrap().kill();
+        meanwhile.await;
+        tokio::task::block_in_place(|| self.server.lock().unwrap().restart());
+    }
+}
+
+async fn wait_for_replica(master: &Server) {
+    eventually("the replica is in sync", || {
+        let role = master.ask(&["INFO", "replication"]);
+        role.text().contains("state=online")
+    })
+    .await;
+}
+
+/// The terms on which a holder acquires its locks.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) lease: Duration,
+    /// How long the feature `at_most` allows a hold to last.
+    pub(super) at_most: Duration,
+}
+
+impl Terms {
+    pub(super) fn with_lease(lease: Duration) -> Self {
+        Self {
+            lease,
+            at_most: lease,
+        }
+    }
+}
+
+/// A client that holds locks. It reaches the server through a proxy of its own.
+pub(super) struct Holder {
+    pub(super) proxy: Proxy,
+    pub(super) client: Client,
+    pub(super) terms: Terms,
+    /// The port of the server itself, to observe it during faults.
+    pub(super) server: u16,
+    threads: OnceLock<blocking::Client>,
+    /// Whether an acquire that takes several steps has a guard already.
+    guarded: AtomicBool,
+}
+
+impl Holder {
+    pub(super) async fn connect(server: u16, terms: Terms) -> Arc<Self> {
+        let proxy = Proxy::start(server);
+        let builder = || {
+            builder(proxy.port())
+                .lease(terms.lease)
+                .request_timeout(REQUEST_TIMEOUT)
+                .connect_timeout(CONNECT_TIMEOUT)
+        };
+        let end = Instant::now() + AMPLE;
+        let client = loop {
+            match builder().connect().await {
+                Ok(client) => break client,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+        };
+        Arc::new(Self {
+            proxy,
+            client,
+            terms,
+            server,
+            threads: OnceLock::new(),
+            guarded: AtomicBool::new(false),
+        })
+    }
+
+    /// Records whether the future of an acquire has a guard of the lock.
+    pub(super) fn has_guard(&self, guarded: bool) {
+        self.guarded.store(guarded, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_guarded(&self) -> bool {
+        self.guarded.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of clients.
+    pub(super) fn clients(&self) -> i64 {
+        1 + i64::from(self.threads.get().is_some())
+    }
+
+    /// Returns the client for threads, which connects when it is first used.
+    pub(super) async fn threads(&self) -> blocking::Client {
+        if let Some(client) = self.threads.get() {
+            return client.clone();
+        }
+        let builder = blocking::Client::builder(&url(self.proxy.port()))
+            .lease(self.terms.lease)
+            .request_timeout(REQUEST_TIMEOUT)
+            .connect_timeout(LEASE);
+        let client = on_thread(|| builder.connect()).await.unwrap();
+        self.threads.get_or_init(|| client).clone()
+    }
+
+    /// Shuts all clients down. The call must return in time.
+    pub(super) async fn shut_down(&self) -> ShutdownOutcome {
+        let threads = self.threads.get().cloned();
+        let shutdown = async {
+            let outcome = self.client.shutdown(AMPLE).await;
+            let Some(threads) = threads else {
+                return outcome;
+            };
+            let other = on_thread(move || threads.shutdown(AMPLE)).await.unwrap();
+            match outcome {
+                ShutdownOutcome::Released => other,
+                timed_out => timed_out,
+            }
+        };
+        let outcome = tokio::time::timeout(AMPLE * 3, shutdown).await;
+        outcome.expect("`shutdown` returns after its timeout")
+    }
+}
+
+pub(super) fn builder(port: u16) -> ClientBuilder {
+    with_long_timeouts(Client::builder(&url(port)))
+}
+
+pub(super) fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}/")
+}
+
+/// Returns the reply to a command; `None` while the server is down.
+pub(super) fn ask(port: u16, args: &[&str]) -> Option<Reply> {
+    Connection::open(port).ok()?.ask(args).ok()
+}
+
+/// Returns the owner of a mutex; `None` if it is free.
+pub(super) fn owner(port: u16, name: &str) -> Option<String> {
+    only_holder(&ask(port, &["GET", &key(name)])?)
+}
+
+/// Returns whether a client waits for this lock on the server.
+pub(super) fn is_waited_for(port: u16, name: &str) -> bool {
+    let queues = format!("leasehold:queue:*:{}", key(name));
+    let lists = [
+        ask(port, &["PUBSUB", "SHARDCHANNELS"]),
+        ask(port, &["KEYS", &queues]),
+    ];
+    let names = |reply: &Reply| {
+        let mut names = reply.list().iter();
+        names.any(|entry| entry.text().ends_with(&key(name)))
+    };
+    lists.iter().flatten().any(names)
+}
+
+/// Lets requests for a lock that are on their way take effect, if any are.
+pub(super) async fn settle(port: u16, name: &str) {
+    let end = Instant::now() + CHANCE;
+    let exists = || ask(port, &["EXISTS", &key(name)]).is_some_and(|reply| reply.int() == 1);
+    while !exists() && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until exactly `clients` clients of this process listen for
+/// revocations: one that was shut down earlier does not count.
+pub(super) async fn wait_for_listeners(port: u16, clients: i64) {
+    let listeners = || {
+        let pattern = "leasehold:process:*";
+        let channels = ask(port, &["PUBSUB", "SHARDCHANNELS", pattern])?;
+        let channel = channels.list().first()?.text().to_owned();
+        let counts = ask(port, &["PUBSUB", "SHARDNUMSUB", &channel])?;
+        Some(counts.list()[1].int())
+    };
+    eventually("the clients listen for revocations", || {
+        listeners().is_some_and(|count| count == clients)
+    })
+    .await;
+}
