@@ -55,13 +55,13 @@ pub const CONNECTIONS: &str = "leasehold_connections";
 /// use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 ///
 /// let mut builder = PrometheusBuilder::new();
-/// for (name, buckets) in leasehold_metrics::BUCKETS {
+/// for &(name, buckets) in leasehold_metrics::BUCKETS {
 ///     let name = Matcher::Full(name.into());
 ///     builder = builder.set_buckets_for_metric(name, buckets)?;
 /// }
 /// # Ok::<(), metrics_exporter_prometheus::BuildError>(())
 /// ```
-pub const BUCKETS: [(&str, &[f64]); 5] = [
+pub const BUCKETS: &[(&str, &[f64])] = &[
     (ACQUIRE_DURATION, ACQUIRE_BUCKETS),
     (HOLD_DURATION, HOLD_BUCKETS),
     (LEASE_MARGIN, LEASE_MARGIN_BUCKETS),

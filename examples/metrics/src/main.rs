@@ -49,7 +49,7 @@ async fn main() -> Result<(), BoxError> {
 
 fn install_recorder() -> Result<PrometheusHandle, BoxError> {
     let mut builder = PrometheusBuilder::new();
-    for (name, buckets) in BUCKETS {
+    for &(name, buckets) in BUCKETS {
         builder = builder.set_buckets_for_metric(Matcher::Full(name.to_owned()), buckets)?;
     }
     let handle = builder.install_recorder()?;

@@ -27,7 +27,8 @@ fn every_metric_is_described_and_exported() {
             LEASE_MARGIN_RATIO,
             REQUEST_DURATION,
         ];
-        assert_eq!(BUCKETS.map(|(name, _)| name), histograms);
+        let names: Vec<_> = BUCKETS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, histograms);
         let gauges = [HELD, WAITING, RELEASES_PENDING, CONNECTIONS];
         let counters = [LOST, HANDED_OFF, RENEWALS, RECONNECTS];
         for (kind, names) in [

@@ -19,7 +19,7 @@ impl Registry {
     /// Builds the observer with a new recorder.
     pub(crate) fn new(builder: MetricsBuilder) -> (Metrics, Self) {
         let mut prometheus = PrometheusBuilder::new();
-        for (name, buckets) in BUCKETS {
+        for &(name, buckets) in BUCKETS {
             let matcher = Matcher::Full(name.to_owned());
             prometheus = prometheus.set_buckets_for_metric(matcher, buckets).unwrap();
         }
