@@ -1,7 +1,7 @@
 //! Database servers on free local ports, stopped when the value is dropped.
 //!
-//! PostgreSQL refuses to run as root, so root starts both as an unprivileged
-//! user.
+//! PostgreSQL refuses to run as root, so root starts all of them as an
+//! unprivileged user.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,9 @@ pub enum DatabaseKind {
     Postgres,
     /// MariaDB, from Debian's package `mariadb-server`.
     MariaDb,
+    /// MySQL: the program that `LEASEHOLD_MYSQLD` names, else
+    /// `/usr/sbin/mysqld`, which is MariaDB where that is installed.
+    MySql,
 }
 
 /// A running database server.
@@ -50,7 +53,7 @@ impl Database {
     #[must_use]
     pub fn start(kind: DatabaseKind, options: &[&str]) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let Some(programs) = kind.programs() else {
+        let Some(program) = kind.program() else {
             kind.skip();
             return None;
         };
@@ -59,9 +62,9 @@ impl Database {
         let folder = std::env::temp_dir().join(name);
         create_folder(&folder);
         let port = Port::reserve().expect("a free port");
-        kind.initialize(&programs, &folder);
+        kind.initialize(&program, &folder);
         let log = std::fs::File::create(folder.join("log")).expect("a log");
-        let mut command = kind.command(&programs, &folder, port.number());
+        let mut command = kind.command(&program, &folder, port.number());
         let child = unprivileged(command.args(options))
             .current_dir(&folder)
             .stdin(Stdio::null())
@@ -89,7 +92,9 @@ impl Database {
         let port = self.port.number();
         match self.kind {
             DatabaseKind::Postgres => format!("postgres://leasehold@127.0.0.1:{port}/postgres"),
-            DatabaseKind::MariaDb => format!("mysql://leasehold@127.0.0.1:{port}/{SCHEMA}"),
+            DatabaseKind::MariaDb | DatabaseKind::MySql => {
+                format!("mysql://leasehold@127.0.0.1:{port}/{SCHEMA}")
+            }
         }
     }
 
@@ -103,7 +108,7 @@ impl Database {
     fn is_up(&mut self) -> bool {
         let text = match self.kind {
             DatabaseKind::Postgres => "ready to accept connections",
-            DatabaseKind::MariaDb => "ready for connections",
+            DatabaseKind::MariaDb | DatabaseKind::MySql => "ready for connections",
         };
         let end = Instant::now() + LIMIT;
         while Instant::now() < end && self.child.try_wait().is_ok_and(|exit| exit.is_none()) {
@@ -141,6 +146,7 @@ impl DatabaseKind {
         match self {
             Self::Postgres => "postgres",
             Self::MariaDb => "mariadb",
+            Self::MySql => "mysql",
         }
     }
 
@@ -152,37 +158,41 @@ impl DatabaseKind {
         println!("skipped: {name} is not installed");
     }
 
-    /// Returns the folder of the programs, if they are installed.
-    fn programs(self) -> Option<PathBuf> {
-        let (mut folders, program): (Vec<PathBuf>, _) = match self {
+    /// Returns the server's program, if it is installed.
+    fn program(self) -> Option<PathBuf> {
+        match self {
             Self::Postgres => {
                 let versions = std::fs::read_dir("/usr/lib/postgresql");
                 let versions = versions.into_iter().flatten().flatten();
-                (
-                    versions.map(|entry| entry.path().join("bin")).collect(),
-                    "postgres",
-                )
+                let programs = versions.map(|entry| entry.path().join("bin/postgres"));
+                programs.filter(|program| program.exists()).max()
             }
-            Self::MariaDb => (vec!["/usr/sbin".into()], "mariadbd"),
-        };
-        folders.sort();
-        folders.retain(|folder| folder.join(program).exists());
-        folders.pop()
+            Self::MariaDb => {
+                let program = PathBuf::from("/usr/sbin/mariadbd");
+                program.exists().then_some(program)
+            }
+            Self::MySql => match std::env::var_os("LEASEHOLD_MYSQLD") {
+                Some(program) => Some(program.into()),
+                None => {
+                    // MariaDB's package has a link of this name.
+                    let program = Path::new("/usr/sbin/mysqld");
+                    let is_file = program.symlink_metadata().is_ok_and(|meta| meta.is_file());
+                    is_file.then(|| program.to_owned())
+                }
+            },
+        }
     }
 
     /// Creates the files of an empty server.
-    fn initialize(self, programs: &Path, folder: &Path) {
+    fn initialize(self, program: &Path, folder: &Path) {
         match self {
             Self::Postgres => {
-                let mut command = Command::new(programs.join("initdb"));
+                let mut command = Command::new(program.with_file_name("initdb"));
                 command
                     .args(["--username=leasehold", "--auth=trust", "--no-sync"])
                     .args(["--encoding=UTF8", "--no-locale", "--pgdata"])
                     .arg(folder.join("data"));
-                let output = unprivileged(&mut command).current_dir(folder).output();
-                let output = output.expect("initdb");
-                let error = String::from_utf8_lossy(&output.stderr);
-                assert!(output.status.success(), "initdb: {error}");
+                complete(&mut command, folder);
             }
             // Without privilege tables it needs no installation.
             Self::MariaDb => {
@@ -190,25 +200,42 @@ impl DatabaseKind {
                 let create = format!("CREATE DATABASE {SCHEMA};\n");
                 std::fs::write(folder.join("init.sql"), create).expect("a file");
             }
+            // Without privilege tables it does not listen on a port.
+            Self::MySql => {
+                let mut command = Command::new(program);
+                command
+                    .args(["--no-defaults", "--initialize-insecure"])
+                    .arg(format!("--datadir={}", folder.join("data").display()));
+                complete(&mut command, folder);
+                let create = format!(
+                    "CREATE DATABASE {SCHEMA};\nCREATE USER leasehold@'%';\n\
+                     GRANT ALL ON *.* TO leasehold@'%';\n"
+                );
+                std::fs::write(folder.join("init.sql"), create).expect("a file");
+            }
         }
     }
 
-    fn command(self, programs: &Path, folder: &Path, port: u16) -> Command {
+    fn command(self, program: &Path, folder: &Path, port: u16) -> Command {
         let data = folder.join("data").display().to_string();
         match self {
             Self::Postgres => {
-                let mut command = Command::new(programs.join("postgres"));
+                let mut command = Command::new(program);
                 command
                     .args(["-D", &data, "-p", &port.to_string()])
                     .args(["-c", "listen_addresses=127.0.0.1"])
                     .args(["-c", "unix_socket_directories="]);
                 command
             }
-            Self::MariaDb => {
-                let mut command = Command::new(programs.join("mariadbd"));
+            Self::MariaDb | Self::MySql => {
+                let mut command = Command::new(program);
                 let path = |name: &str| folder.join(name).display().to_string();
+                command.arg("--no-defaults");
+                match self {
+                    Self::MySql => command.args(["--mysqlx=OFF", "--secure-file-priv="]),
+                    _ => command.arg("--skip-grant-tables"),
+                };
                 command
-                    .args(["--no-defaults", "--skip-grant-tables"])
                     .arg(format!("--datadir={data}"))
                     .args(["--bind-address=127.0.0.1", &format!("--port={port}")])
                     .arg(format!("--socket={}", path("socket")))
@@ -218,6 +245,14 @@ impl DatabaseKind {
             }
         }
     }
+}
+
+/// Runs a command that creates a server's files.
+fn complete(command: &mut Command, folder: &Path) {
+    let output = unprivileged(command).current_dir(folder).output();
+    let output = output.expect("the database's program");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {error}");
 }
 
 fn is_root() -> bool {
