@@ -6,10 +6,14 @@ use leasehold::Lease;
 
 use crate::error::FenceError;
 
-/// The maximum length of a name in bytes, as for locks.
-pub(crate) const MAX_NAME: usize = 512;
+/// The maximum length of a name in bytes, as for the keys of locks.
+const MAX_NAME: usize = 640;
 
 /// The name and the token of one holder of an exclusive lock.
+///
+/// The name is the lock's key: the client's prefix followed by the lock's name.
+/// Locks of the same name that belong to applications with different prefixes
+/// are different locks, and so are their fences.
 ///
 /// A resource that is written through fences accepts a token that it has seen
 /// last, and larger ones. It rejects smaller ones with [`FenceError::Stale`].
@@ -18,7 +22,7 @@ pub(crate) const MAX_NAME: usize = 512;
 /// as long as no later holder has used the resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    name: String,
+    pub(crate) name: String,
     token: u64,
 }
 
@@ -35,6 +39,7 @@ impl Fence {
     ///
     /// let guard = client.mutex("coupon:42").lock().await?;
     /// let fence = Fence::of(&guard);
+    /// assert_eq!(fence.name(), "lock:coupon:42");
     /// let writer = client.rw_lock("catalogue").write().await?;
     /// let fence = Fence::of(&writer);
     /// # drop(fence); Ok(()) }
@@ -74,15 +79,25 @@ impl Fence {
     /// ```
     #[must_use]
     pub fn of(lease: &Lease) -> Self {
-        Self::new(lease.name(), lease.token().as_u64())
+        Self::new(lease.key(), lease.token().as_u64())
     }
 
     /// Creates a fence from a name and a token, for example those that another
     /// process passed on.
     ///
-    /// The token must come from an exclusive lock. The name is that of the
-    /// lock, unless several locks with the same name on different servers
-    /// protect different data in one database.
+    /// The token must come from an exclusive lock. The name is the lock's
+    /// [key](leasehold::Lease::key), as [`of`](Self::of) takes it. Choose
+    /// another one only if locks with the same key on different servers protect
+    /// different data in one database.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_fence::Fence;
+    ///
+    /// let fence = Fence::new("lock:coupon:42", 33);
+    /// assert_eq!(fence.to_string(), "`lock:coupon:42` with token 33");
+    /// ```
     #[must_use]
     pub fn new(name: impl Into<String>, token: u64) -> Self {
         Self {
@@ -92,7 +107,17 @@ impl Fence {
     }
 
     /// Returns the fence of a program that `leasehold run` started, from
-    /// `LEASEHOLD_NAME` and `LEASEHOLD_TOKEN`.
+    /// `LEASEHOLD_KEY` and `LEASEHOLD_TOKEN`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use leasehold_fence::Fence;
+    ///
+    /// // leasehold run nightly -- ./report
+    /// let fence = Fence::from_env()?;
+    /// # Ok::<(), leasehold_fence::FenceError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -108,7 +133,7 @@ impl Fence {
             let why = "it is not set; start the program with `leasehold run`";
             value(variable).ok_or_else(|| FenceError::invalid(variable, why))
         };
-        let name = required("LEASEHOLD_NAME")?;
+        let name = required("LEASEHOLD_KEY")?;
         let token = required("LEASEHOLD_TOKEN")?;
         let token = token.parse().map_err(|error| {
             FenceError::invalid("LEASEHOLD_TOKEN", format!("`{token}` is no token: {error}"))
@@ -138,7 +163,7 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`FenceError::Invalid`] if the name is longer than 512 bytes or the
+    /// [`FenceError::Invalid`] if the name is longer than 640 bytes or the
     /// token exceeds a signed 64-bit integer. No lock has such a name or token.
     pub fn to_sql(&self) -> Result<(&str, i64), FenceError> {
         if self.name.len() > MAX_NAME {
@@ -156,6 +181,16 @@ impl Fence {
     }
 
     /// Checks the token that the resource has stored.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_fence::Fence;
+    ///
+    /// let fence = Fence::new("lock:report", 33);
+    /// assert!(fence.check(33).is_ok());
+    /// assert!(fence.check(34).is_err());
+    /// ```
     ///
     /// # Errors
     ///
@@ -191,7 +226,7 @@ mod tests {
 
     #[test]
     fn environment_of_exclusive_lock_is_accepted() {
-        let both = [("LEASEHOLD_NAME", "coupon"), ("LEASEHOLD_TOKEN", "17")];
+        let both = [("LEASEHOLD_KEY", "coupon"), ("LEASEHOLD_TOKEN", "17")];
         assert_eq!(from(&both).unwrap(), Fence::new("coupon", 17));
         let mode = [both[0], both[1], ("LEASEHOLD_MODE", "exclusive")];
         assert_eq!(from(&mode).unwrap().to_string(), "`coupon` with token 17");
@@ -200,7 +235,7 @@ mod tests {
     #[test]
     fn environment_of_shared_lock_is_rejected() {
         let variables = [
-            ("LEASEHOLD_NAME", "coupon"),
+            ("LEASEHOLD_KEY", "coupon"),
             ("LEASEHOLD_TOKEN", "17"),
             ("LEASEHOLD_MODE", "shared"),
         ];
@@ -211,8 +246,8 @@ mod tests {
     #[test]
     fn missing_or_malformed_variables_are_named() {
         let error = from(&[]).unwrap_err().to_string();
-        assert!(error.contains("LEASEHOLD_NAME"), "{error}");
-        let error = from(&[("LEASEHOLD_NAME", "x"), ("LEASEHOLD_TOKEN", "-1")]);
+        assert!(error.contains("LEASEHOLD_KEY"), "{error}");
+        let error = from(&[("LEASEHOLD_KEY", "x"), ("LEASEHOLD_TOKEN", "-1")]);
         let error = error.unwrap_err().to_string();
         assert!(error.contains("`-1`"), "{error}");
     }
@@ -231,8 +266,8 @@ mod tests {
     #[test]
     fn sql_rejects_what_a_column_cannot_store() {
         assert_eq!(Fence::new("a", 7).to_sql().unwrap(), ("a", 7));
-        assert!(Fence::new("a".repeat(512), 7).to_sql().is_ok());
-        assert!(Fence::new("a".repeat(513), 7).to_sql().is_err());
+        assert!(Fence::new("a".repeat(640), 7).to_sql().is_ok());
+        assert!(Fence::new("a".repeat(641), 7).to_sql().is_err());
         assert!(Fence::new("a", 1 << 63).to_sql().is_err());
     }
 }

@@ -29,6 +29,7 @@ keep them an hour apart, or daylight saving time skips a period once a year.
 
 Environment of the command:
   LEASEHOLD_NAME      name of the lock
+  LEASEHOLD_KEY       key of the lock, prefix and name: the name of its fence
   LEASEHOLD_TOKEN     fencing token, larger than that of every earlier holder
   LEASEHOLD_MODE      `shared` for a reader or a permit, otherwise `exclusive`
   LEASEHOLD_OWNER     holder of the lock: HOST:PID

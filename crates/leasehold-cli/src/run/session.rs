@@ -227,13 +227,14 @@ fn grace(chosen: Option<Duration>, lease: Duration) -> Result<Duration, CliError
     }
 }
 
-fn environment(lease: &Lease<Shared>, mode: &str) -> [(&'static str, String); 5] {
+fn environment(lease: &Lease<Shared>, mode: &str) -> [(&'static str, String); 6] {
     let deadline = SystemTime::now() + lease.remaining();
     let since_epoch = deadline.duration_since(SystemTime::UNIX_EPOCH);
     let deadline_millis = since_epoch.unwrap_or_default().as_millis();
     let text = |value: &dyn Display| value.to_string();
     [
         ("LEASEHOLD_NAME", text(&lease.name())),
+        ("LEASEHOLD_KEY", text(&lease.key())),
         ("LEASEHOLD_TOKEN", text(&lease.token())),
         ("LEASEHOLD_MODE", text(&mode)),
         ("LEASEHOLD_OWNER", host_and_pid()),

@@ -35,7 +35,8 @@ fn exit_code_of_the_command_is_passed_on() {
 #[test]
 fn environment_describes_the_lock() {
     let harness = Harness::new();
-    let script = "echo $LEASEHOLD_NAME $LEASEHOLD_TOKEN $LEASEHOLD_OWNER $LEASEHOLD_DEADLINE";
+    let script = "echo $LEASEHOLD_NAME $LEASEHOLD_TOKEN $LEASEHOLD_OWNER $LEASEHOLD_DEADLINE \
+                  $LEASEHOLD_KEY";
     let now = || {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         now.unwrap().as_millis()
@@ -60,7 +61,8 @@ fn environment_describes_the_lock() {
             .collect::<Vec<_>>()
     };
     let (first, second) = (fields(&first), fields(&second));
-    assert_eq!((first.len(), &*first[0]), (4, "job"));
+    assert_eq!((first.len(), &*first[0]), (5, "job"));
+    assert_eq!(first[4], "lock:job");
     let token = |fields: &[String]| fields[1].parse::<u64>().unwrap();
     assert!(token(&second) > token(&first));
     assert!(first[2].contains(':'));

@@ -46,7 +46,7 @@ async fn late_write(store: &str, guarded: bool) {
     worker.resume();
     let late = worker.reply();
 
-    let journal = resource.journal(&name).await;
+    let journal = resource.journal(guard.key()).await;
     let tokens: Vec<_> = journal.iter().map(|entry| entry.token).collect();
     match guarded {
         true => {

@@ -156,7 +156,7 @@ async fn judge(store: &str, log: &Log, is_exact: bool) -> Outcome {
     let mut tokens: HashMap<String, HashSet<u64>> = HashMap::new();
     for number in 0..NAMES {
         let name = storm_name(number);
-        let journal = store.journal(&name).await;
+        let journal = store.journal(&format!("lock:{name}")).await;
         let mut largest = 0;
         for entry in &journal {
             outcome.stale += usize::from(entry.token < largest);

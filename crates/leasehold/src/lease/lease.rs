@@ -110,6 +110,28 @@ impl<F> Lease<F> {
         self.state.kind.name()
     }
 
+    /// Returns the lock's key on the server: the client's
+    /// [prefix](crate::ClientBuilder::prefix) followed by the name.
+    ///
+    /// It identifies the lock among those of all applications that use the
+    /// server, where the name alone does not.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let guard = client.mutex("coupon:42").lock().await?;
+    /// assert_eq!(guard.name(), "coupon:42");
+    /// assert_eq!(guard.key(), "lock:coupon:42");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn key(&self) -> &str {
+        let key = std::str::from_utf8(self.state.kind.key());
+        key.expect("a prefix and a name, which are text")
+    }
+
     /// Returns the instant until which the lock is held if no further renewal
     /// is confirmed.
     ///
