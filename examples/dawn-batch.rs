@@ -104,8 +104,8 @@ async fn post(
     for word in write.eval() {
         script.arg(word);
     }
-    let (seen, _replies): (u64, redis::Value) = script.query_async(ledger).await?;
-    fence.check(seen)?;
+    let written: Result<redis::Value, _> = script.query_async(ledger).await;
+    written.map_err(|error| write.error(error))?;
     Ok(())
 }
 

@@ -8,22 +8,24 @@ use crate::output::{CliError, print};
 
 pub(crate) fn fence(command: &FenceCommand) -> Result<u8, CliError> {
     let FenceCommand::Sql { database } = command;
-    let text = match database {
-        Database::Postgres => sql("BEGIN", &POSTGRES),
-        Database::Mysql => sql("BEGIN", &MYSQL),
-        // Waits for the writer of an earlier holder before the first statement.
-        Database::Sqlite => sql("BEGIN IMMEDIATE", &SQLITE),
+    let dialect = match database {
+        Database::Postgres => POSTGRES,
+        Database::Mysql => MYSQL,
+        Database::Sqlite => SQLITE,
     };
-    print(&text)?;
+    print(&script(&dialect))?;
     Ok(exit::OK)
 }
 
 /// Formats the statements as a script with comments.
-fn sql(begin: &str, dialect: &Dialect) -> String {
+fn script(dialect: &Dialect) -> String {
     let Dialect {
         schema,
+        begin,
+        savepoint,
         guard,
-        read_back,
+        verify,
+        ..
     } = dialect;
     format!(
         "\
@@ -31,12 +33,17 @@ fn sql(begin: &str, dialect: &Dialect) -> String {
 {schema};
 
 -- Start every transaction that writes with these statements. The parameters of
--- the guard are the name of the lock (LEASEHOLD_NAME) and its token
--- (LEASEHOLD_TOKEN). The last statement returns the largest token: if yours is
--- smaller, roll back.
+-- the guard are the key of the lock (LEASEHOLD_KEY) and its token
+-- (LEASEHOLD_TOKEN). The guard fails if the token is stale. After any error,
+-- send nothing but ROLLBACK: the error may have ended the transaction.
 {begin};
+{savepoint};
 {guard};
-{read_back};
+
+-- Your statements go here. Then verify that the transaction has not ended
+-- since, for example by CREATE TABLE on MySQL, and commit.
+{verify};
+COMMIT;
 "
     )
 }

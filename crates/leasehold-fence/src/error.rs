@@ -19,6 +19,18 @@ pub enum FenceError {
         /// The largest token that the resource has seen.
         seen: u64,
     },
+    /// The transaction ended before its commit, so the statements after that
+    /// were committed one by one, without a fence.
+    ///
+    /// DDL on MySQL or MariaDB does this, and so does `COMMIT` or `ROLLBACK`
+    /// sent as a statement. It is a defect of the program: repeating the
+    /// transaction repeats what is already committed.
+    Ended {
+        /// The name of the fence.
+        name: String,
+        /// Why the commit was refused.
+        source: BoxError,
+    },
     /// The database failed, or could not be reached.
     Database(BoxError),
     /// A name, a token or an environment variable cannot be used.
@@ -32,6 +44,16 @@ pub enum FenceError {
 
 impl FenceError {
     /// Returns whether a later holder has used the resource.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_fence::Fence;
+    ///
+    /// let fence = Fence::new("lock:coupon:42", 33);
+    /// let error = fence.check(34).unwrap_err();
+    /// assert!(error.is_stale());
+    /// ```
     #[must_use]
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Stale { .. })
@@ -44,12 +66,7 @@ impl FenceError {
         }
     }
 
-    #[cfg(any(
-        feature = "sqlx-postgres",
-        feature = "sqlx-mysql",
-        feature = "sqlx-sqlite",
-        feature = "tokio-postgres"
-    ))]
+    #[cfg(any(feature = "_sqlx", feature = "tokio-postgres"))]
     pub(crate) fn database(error: impl Into<BoxError>) -> Self {
         Self::Database(error.into())
     }
@@ -62,7 +79,12 @@ impl fmt::Display for FenceError {
                 f,
                 "stale token {ours} for `{name}`: a later holder has used token {seen}"
             ),
-            Self::Database(error) => write!(f, "the fence cannot be checked: {error}"),
+            Self::Ended { name, source } => write!(
+                f,
+                "the transaction under `{name}` ended before its commit, \
+                 and later statements were not fenced: {source}"
+            ),
+            Self::Database(error) => write!(f, "the fenced write failed: {error}"),
             Self::Invalid { what, why } => write!(f, "invalid `{what}`: {why}"),
         }
     }
@@ -71,7 +93,7 @@ impl fmt::Display for FenceError {
 impl std::error::Error for FenceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Database(error) => Some(&**error),
+            Self::Database(source) | Self::Ended { source, .. } => Some(&**source),
             _ => None,
         }
     }

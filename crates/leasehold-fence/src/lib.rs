@@ -3,23 +3,19 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
+#[cfg(feature = "_sqlx")]
+mod executor;
 mod fence;
 #[cfg(feature = "tokio-postgres")]
 mod postgres;
 pub mod redis;
 pub mod sql;
-#[cfg(any(
-    feature = "sqlx-postgres",
-    feature = "sqlx-mysql",
-    feature = "sqlx-sqlite"
-))]
+#[cfg(feature = "_sqlx")]
 mod transaction;
 
 pub use error::{BoxError, FenceError};
 pub use fence::Fence;
-#[cfg(any(
-    feature = "sqlx-postgres",
-    feature = "sqlx-mysql",
-    feature = "sqlx-sqlite"
-))]
-pub use transaction::{Database, migrate};
+#[cfg(feature = "tokio-postgres")]
+pub use postgres::PostgresTransaction;
+#[cfg(feature = "_sqlx")]
+pub use transaction::{FencedDatabase, FencedTransaction, migrate};

@@ -4,7 +4,7 @@
 //! loses writes, for example by a failover to a lagging replica, loses the
 //! tokens it has seen as well.
 
-use crate::error::FenceError;
+use crate::error::{BoxError, FenceError};
 use crate::fence::Fence;
 
 /// The script that compares the token, stores it, and runs the commands.
@@ -14,32 +14,31 @@ pub const FENCED: &str = include_str!("fenced.lua");
 
 /// Commands that run only if the token of a [`Fence`] is not stale.
 ///
-/// It needs no driver: send [`eval`](Self::eval) with any client, and pass the
-/// first element of the reply to [`Fence::check`].
+/// It needs no driver: send [`eval`](Self::eval) with any client. The reply is
+/// the list of the commands' replies. For a stale token it is an error, which
+/// [`error`](Self::error) converts.
 ///
-/// A command that fails ends the script. Redis does not undo the commands
-/// before it.
+/// The script checks the token and the size of every command before it writes.
+/// A command that fails later ends the script, and Redis does not undo the
+/// commands before it. A command has at most 7,000 words.
 ///
 /// # Examples
 ///
 /// ```
+/// # fn send(_: Vec<Vec<u8>>) -> std::io::Result<()> { Ok(()) }
 /// use leasehold_fence::Fence;
 /// use leasehold_fence::redis::FencedWrite;
 ///
-/// let fence = Fence::new("coupon:42", 17);
+/// let fence = Fence::new("lock:coupon:42", 17);
 /// let write = FencedWrite::new(&fence, "fence:{coupon:42}")
 ///     .command(["SET", "{coupon:42}:owner", "alice"], [1])
 ///     .command(["INCR", "{coupon:42}:sold"], [1]);
-/// let words = write.eval();
-/// assert_eq!(words[0], b"EVAL");
-/// // Send `words`. The reply is [token, [reply of SET, reply of INCR]].
-/// let (seen, _replies) = (17, ["OK", "1"]);
-/// fence.check(seen)?;
+/// send(write.eval()).map_err(|error| write.error(error))?;
 /// # Ok::<(), leasehold_fence::FenceError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct FencedWrite {
-    token: u64,
+    fence: Fence,
     keys: Vec<Vec<u8>>,
     words: Vec<Vec<u8>>,
 }
@@ -52,7 +51,7 @@ impl FencedWrite {
     #[must_use]
     pub fn new(fence: &Fence, key: impl Into<Vec<u8>>) -> Self {
         Self {
-            token: fence.token(),
+            fence: fence.clone(),
             keys: vec![key.into()],
             words: Vec::new(),
         }
@@ -89,24 +88,30 @@ impl FencedWrite {
         let mut words = vec![b"EVAL".to_vec(), FENCED.as_bytes().to_vec()];
         words.push(self.keys.len().to_string().into_bytes());
         words.extend(self.keys.iter().cloned());
-        words.push(self.token.to_string().into_bytes());
+        words.push(self.fence.token().to_string().into_bytes());
         words.extend(self.words.iter().cloned());
         words
     }
 
-    /// Checks the first element of the reply.
+    /// Converts the driver's error, or the text of an error reply.
     ///
-    /// # Errors
-    ///
-    /// [`FenceError::Invalid`] if it is no token, and [`FenceError::Stale`] if
-    /// it is larger than that of `fence`. No command has run then.
-    pub fn check(fence: &Fence, seen: &[u8]) -> Result<(), FenceError> {
-        let text = String::from_utf8_lossy(seen);
-        let seen = text.parse().map_err(|error| {
-            FenceError::invalid("reply", format!("`{text}` is no token: {error}"))
-        })?;
-        fence.check(seen)
+    /// Returns [`FenceError::Stale`] if the script rejected the token; no
+    /// command has run then. Otherwise [`FenceError::Database`].
+    #[must_use]
+    pub fn error(&self, error: impl Into<BoxError>) -> FenceError {
+        let error = error.into();
+        let stale = seen(&error.to_string()).and_then(|seen| self.fence.check(seen).err());
+        stale.unwrap_or(FenceError::Database(error))
     }
+}
+
+/// Returns the number after the word `STALE`. Drivers put the word in quotes or
+/// a sentence of their own before it.
+fn seen(error: &str) -> Option<u64> {
+    let (_, rest) = error.split_once("STALE")?;
+    let rest = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = rest.find(|c: char| !c.is_ascii_digit());
+    rest[..end.unwrap_or(rest.len())].parse().ok()
 }
 
 #[cfg(test)]
@@ -144,10 +149,21 @@ mod tests {
     }
 
     #[test]
-    fn reply_is_checked() {
-        let fence = Fence::new("a", 7);
-        FencedWrite::check(&fence, b"7").unwrap();
-        assert!(FencedWrite::check(&fence, b"8").unwrap_err().is_stale());
-        assert!(!FencedWrite::check(&fence, b"?").unwrap_err().is_stale());
+    fn stale_error_reply_is_recognized() {
+        let write = FencedWrite::new(&Fence::new("a", 7), "fence:{a}");
+        for text in [
+            "STALE 8 was used by a later holder",
+            "An error was signalled by the server - STALE: 8 was used by a later holder",
+            "\"STALE\": 8",
+        ] {
+            let error = write.error(text);
+            assert!(
+                matches!(error, FenceError::Stale { seen: 8, .. }),
+                "{error:?}"
+            );
+        }
+        for text in ["STALE 7", "STALE", "WRONGTYPE the fence holds no token"] {
+            assert!(!write.error(text).is_stale(), "{text}");
+        }
     }
 }

@@ -1,46 +1,128 @@
 //! Fenced transactions of sqlx.
 
-use sqlx::{Pool, Transaction};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use sqlx::pool::PoolConnection;
+use sqlx::{Error, Pool};
+use tokio::runtime::Handle;
 
 use crate::error::FenceError;
 use crate::fence::Fence;
-use crate::sql::Dialect;
 
-/// How often a table is created. PostgreSQL reports a duplicate if two clients
-/// create it at the same time.
-const MAX_ATTEMPTS: u32 = 3;
+/// Returns to the start of the transaction after the guard failed.
+const REWIND: &str = "ROLLBACK TO SAVEPOINT leasehold_fence";
+
+/// Verifies the savepoint and commits, in one round trip. Every database stops
+/// at the first statement that fails.
+const COMMIT: &str = "RELEASE SAVEPOINT leasehold_fence; COMMIT";
+
+/// The SQLSTATE of a transaction that was rolled back as a whole. Galera
+/// reports it in reply to the next statement, here that of the commit, so no
+/// statement can have run in between.
+const ROLLED_BACK: &str = "40001";
 
 /// A database of sqlx with fences: Postgres, MySql or Sqlite, each with its
 /// feature.
 ///
 /// The trait is sealed.
-pub trait Database: sqlx::Database + sealed::Guarded {}
+pub trait FencedDatabase: sqlx::Database + sealed::Guarded {}
 
-mod sealed {
-    use sqlx::{Pool, Transaction};
+pub(crate) mod sealed {
+    use sqlx::Error;
 
     use crate::sql::Dialect;
 
+    /// The statements, sent with one database's types.
     pub trait Guarded: sqlx::Database {
         const DIALECT: Dialect;
-        /// Begins the transaction so that the guard waits for other writers.
+        /// Begins a transaction and sets the savepoint.
         const BEGIN: &'static str;
-        /// Whether the guard affects a row only if the token is accepted.
-        const COUNTS: bool;
 
-        /// Sends the guard. Returns the token that is stored then.
-        fn pass(
-            transaction: &mut Transaction<'static, Self>,
+        /// Sends statements without parameters, up to the first that fails.
+        /// The error's number tells how many statements came before it.
+        fn run(
+            connection: &mut Self::Connection,
+            statements: &'static str,
+        ) -> impl Future<Output = Result<(), (usize, Error)>> + Send;
+
+        /// Sends the guard, which fails if the token is stale.
+        fn guard(
+            connection: &mut Self::Connection,
             name: &str,
             token: i64,
-        ) -> impl Future<Output = Result<i64, sqlx::Error>> + Send;
+        ) -> impl Future<Output = Result<(), Error>> + Send;
 
-        fn create_table(pool: &Pool<Self>) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+        /// Returns the stored token.
+        fn read_back(
+            connection: &mut Self::Connection,
+            name: &str,
+        ) -> impl Future<Output = Result<i64, Error>> + Send;
+
+        /// Checks that the table has the columns that the guard uses.
+        fn probe(pool: &sqlx::Pool<Self>) -> impl Future<Output = Result<(), Error>> + Send;
+
+        fn create(pool: &sqlx::Pool<Self>) -> impl Future<Output = Result<(), Error>> + Send;
+    }
+}
+
+/// A transaction that a [`Fence`] protects, with the guard as its first
+/// statement.
+///
+/// Run queries on `&mut transaction`, where a plain sqlx transaction takes
+/// `&mut *transaction`. A function that takes a `&mut PgConnection` takes a
+/// `&mut FencedTransaction<Postgres>` instead.
+///
+/// **It ends with the first error.** After that it refuses every statement and
+/// the commit, because the database may have rolled the guard back with the
+/// rest: MySQL and MariaDB do so on a deadlock, SQLite on `ON CONFLICT
+/// ROLLBACK`. The next statement would then commit by itself, without the
+/// guard. The same holds for a query whose future or stream was dropped before
+/// its end. Begin again while the lease is valid, and avoid errors that you
+/// expect: write `ON CONFLICT DO NOTHING` or `INSERT IGNORE`, or read first.
+///
+/// Don't send `COMMIT`, `ROLLBACK` or, on MySQL and MariaDB, a statement that
+/// commits implicitly, such as `CREATE TABLE`. No client can undo it; the
+/// [commit](Self::commit) reports it with [`FenceError::Ended`].
+///
+/// Dropping the transaction rolls it back. A task does this in the background,
+/// so prefer [`rollback`](Self::rollback) if a successor is waiting.
+pub struct FencedTransaction<DB: FencedDatabase> {
+    connection: OpenConnection<DB>,
+    progress: Progress,
+    fence: Fence,
+}
+
+/// Whether another statement may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The last statement has succeeded.
+    Ready,
+    /// A statement was sent. If it is dropped now, its error is lost.
+    Running,
+    Failed,
+}
+
+impl Progress {
+    pub(crate) fn refusal(self) -> &'static str {
+        match self {
+            Self::Failed => {
+                "an earlier statement of this fenced transaction failed, which may have ended it; \
+                 begin again"
+            }
+            _ => {
+                "an earlier statement of this fenced transaction was dropped before its end; begin \
+                 again"
+            }
+        }
     }
 }
 
 impl Fence {
     /// Begins a transaction, with the guard as its first statement.
+    ///
+    /// Needs one of the features `sqlx-postgres`, `sqlx-mysql` and
+    /// `sqlx-sqlite`, and sqlx 0.9.
     ///
     /// While the transaction is open, the transactions of other holders of this
     /// fence wait. Keep it short. A holder that is paused inside it blocks its
@@ -63,7 +145,7 @@ impl Fence {
     /// let mut tx = fence.begin(&pool).await?;
     /// sqlx::query("UPDATE coupon SET remaining = remaining - 1 WHERE id = $1")
     ///     .bind(42)
-    ///     .execute(&mut *tx)
+    ///     .execute(&mut tx)
     ///     .await?;
     /// tx.commit().await?;
     /// # Ok(()) }
@@ -79,29 +161,213 @@ impl Fence {
     /// [`FenceError::Stale`] if a later holder has committed a transaction, and
     /// [`FenceError::Database`] if the database fails. After the latter, begin
     /// again while the lease is valid.
-    pub async fn begin<DB: Database>(
+    pub async fn begin<DB: FencedDatabase>(
         &self,
         pool: &Pool<DB>,
-    ) -> Result<Transaction<'static, DB>, FenceError> {
+    ) -> Result<FencedTransaction<DB>, FenceError> {
         let (name, token) = self.to_sql()?;
-        let begun = pool.begin_with(DB::BEGIN).await;
-        let mut transaction = begun.map_err(FenceError::database)?;
-        let seen = DB::pass(&mut transaction, name, token).await;
-        let seen = seen.map_err(FenceError::database)?;
-        // Tokens are positive, so a negative number is below all of them.
-        if let Err(stale) = self.check(u64::try_from(seen).unwrap_or_default()) {
-            // Release the row before the caller sees the error.
-            transaction.rollback().await.map_err(FenceError::database)?;
-            return Err(stale);
+        let connection = pool.acquire().await.map_err(FenceError::database)?;
+        let mut connection = OpenConnection::new(connection);
+        let begun = DB::run(&mut connection, DB::BEGIN).await;
+        begun.map_err(|(_, error)| FenceError::database(error))?;
+        if let Err(error) = DB::guard(&mut connection, name, token).await {
+            return Err(self.explain(connection, error).await);
         }
-        Ok(transaction)
+        Ok(FencedTransaction {
+            connection,
+            progress: Progress::Ready,
+            fence: self.clone(),
+        })
+    }
+
+    /// Rolls back after the guard failed, and returns whether that was because
+    /// the token is stale.
+    async fn explain<DB: FencedDatabase>(
+        &self,
+        mut connection: OpenConnection<DB>,
+        error: Error,
+    ) -> FenceError {
+        let rewound = DB::run(&mut connection, REWIND).await.is_ok();
+        let seen = match rewound {
+            true => DB::read_back(&mut connection, &self.name).await.ok(),
+            // A deadlock, say: the transaction is gone.
+            false => None,
+        };
+        // Release the row before the caller sees the error.
+        let _: Result<(), _> = connection.roll_back().await;
+        // Tokens are positive, so a negative number is below all of them.
+        let seen = seen.and_then(|seen| u64::try_from(seen).ok());
+        match self.check(seen.unwrap_or_default()) {
+            Err(stale) => stale,
+            Ok(()) => FenceError::database(error),
+        }
+    }
+}
+
+impl<DB: FencedDatabase> FencedTransaction<DB> {
+    /// Commits, if the transaction is still the one that the guard protects.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the transaction may or may not be committed.
+    ///
+    /// # Errors
+    ///
+    /// - [`FenceError::Database`] if an earlier statement failed or was
+    ///   dropped, in which case the transaction is rolled back, or if the
+    ///   commit fails.
+    /// - [`FenceError::Ended`] if the transaction has ended before.
+    pub async fn commit(mut self) -> Result<(), FenceError> {
+        if self.progress != Progress::Ready {
+            let _: Result<(), _> = self.connection.roll_back().await;
+            return Err(FenceError::database(self.progress.refusal()));
+        }
+        match DB::run(&mut self.connection, COMMIT).await {
+            Ok(()) => {
+                self.connection.return_to_pool();
+                Ok(())
+            }
+            // The savepoint is gone, and with it the transaction.
+            Err((0, Error::Database(error))) if error.code().as_deref() != Some(ROLLED_BACK) => {
+                let _: Result<(), _> = self.connection.roll_back().await;
+                Err(FenceError::Ended {
+                    name: self.fence.name,
+                    source: Error::Database(error).into(),
+                })
+            }
+            Err((_, error)) => Err(FenceError::database(error)),
+        }
+    }
+
+    /// Rolls back.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the transaction is rolled back in the
+    /// background.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Database`] if the database cannot be reached. It rolls
+    /// back on its own when it notices that the connection is closed.
+    pub async fn rollback(mut self) -> Result<(), FenceError> {
+        let rolled_back = self.connection.roll_back().await;
+        rolled_back.map_err(FenceError::database)
+    }
+
+    /// Returns the fence that protects the transaction.
+    #[must_use]
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    pub(crate) fn parts(&mut self) -> (&mut DB::Connection, &mut Progress) {
+        (&mut self.connection, &mut self.progress)
+    }
+}
+
+impl<DB: FencedDatabase> fmt::Debug for FencedTransaction<DB> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FencedTransaction")
+            .field("fence", &self.fence)
+            .field("progress", &self.progress)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection of a pool, in a transaction that is rolled back when the value
+/// is dropped.
+///
+/// sqlx's own transaction counts the open ones. It counts wrong when the
+/// database ends one by itself, and its connection would go back into the pool
+/// like that. It also lends a bare connection, which we must not.
+struct OpenConnection<DB: FencedDatabase> {
+    /// `None` once the transaction has ended.
+    connection: Option<PoolConnection<DB>>,
+    /// Whether dropping the value may spawn a task that rolls back.
+    may_spawn: bool,
+}
+
+impl<DB: FencedDatabase> OpenConnection<DB> {
+    fn new(connection: PoolConnection<DB>) -> Self {
+        Self {
+            connection: Some(connection),
+            may_spawn: true,
+        }
+    }
+
+    async fn roll_back(&mut self) -> Result<(), Error> {
+        match DB::run(self, "ROLLBACK").await {
+            // SQLite reports an error if there is no transaction any more.
+            Ok(()) | Err((_, Error::Database(_))) => {
+                self.return_to_pool();
+                Ok(())
+            }
+            Err((_, error)) => {
+                self.close();
+                Err(error)
+            }
+        }
+    }
+
+    fn return_to_pool(&mut self) {
+        self.connection = None;
+    }
+
+    /// Closes the connection; the database then rolls back.
+    fn close(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(connection.detach());
+        }
+    }
+}
+
+impl<DB: FencedDatabase> Deref for OpenConnection<DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &Self::Target {
+        self.connection.as_ref().expect("the transaction is open")
+    }
+}
+
+impl<DB: FencedDatabase> DerefMut for OpenConnection<DB> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.connection.as_mut().expect("the transaction is open")
+    }
+}
+
+impl<DB: FencedDatabase> Drop for OpenConnection<DB> {
+    fn drop(&mut self) {
+        match Handle::try_current() {
+            Ok(runtime) if self.may_spawn && self.connection.is_some() => {
+                let mut open = Self {
+                    connection: self.connection.take(),
+                    // A runtime that shuts down drops the task at once. It must
+                    // not spawn another one then.
+                    may_spawn: false,
+                };
+                runtime.spawn(async move { open.roll_back().await });
+            }
+            _ => self.close(),
+        }
     }
 }
 
 /// Creates the table of fences if it does not exist.
 ///
-/// Call it when the program starts, or put [`Dialect::schema`] into your own
-/// migrations.
+/// Call it when the program starts, or put
+/// [`Dialect::schema`](crate::sql::Dialect::schema) into your own migrations.
+/// If the table exists, the user needs no right to create one.
+///
+/// # Examples
+///
+#[cfg_attr(feature = "sqlx-postgres", doc = "```no_run")]
+#[cfg_attr(not(feature = "sqlx-postgres"), doc = "```ignore")]
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = sqlx::PgPool::connect("postgres://127.0.0.1/shop").await?;
+/// leasehold_fence::migrate(&pool).await?;
+/// # Ok(()) }
+/// ```
 ///
 /// # Cancel safety
 ///
@@ -110,61 +376,16 @@ impl Fence {
 /// # Errors
 ///
 /// [`FenceError::Database`] if the database fails.
-pub async fn migrate<DB: Database>(pool: &Pool<DB>) -> Result<(), FenceError> {
-    let mut attempt = 1;
-    loop {
-        match DB::create_table(pool).await {
-            Ok(()) => return Ok(()),
-            Err(_) if attempt < MAX_ATTEMPTS => attempt += 1,
-            Err(error) => return Err(FenceError::database(error)),
-        }
+pub async fn migrate<DB: FencedDatabase>(pool: &Pool<DB>) -> Result<(), FenceError> {
+    if DB::probe(pool).await.is_ok() {
+        return Ok(());
+    }
+    let Err(error) = DB::create(pool).await else {
+        return Ok(());
+    };
+    // PostgreSQL reports a duplicate if two clients create it at the same time.
+    match DB::probe(pool).await {
+        Ok(()) => Ok(()),
+        Err(_) => Err(FenceError::database(error)),
     }
 }
-
-macro_rules! database {
-    ($feature:literal, $database:ty, $dialect:expr, $begin:literal, $counts:literal) => {
-        #[cfg(feature = $feature)]
-        impl Database for $database {}
-
-        #[cfg(feature = $feature)]
-        impl sealed::Guarded for $database {
-            const DIALECT: Dialect = $dialect;
-            const BEGIN: &'static str = $begin;
-            const COUNTS: bool = $counts;
-
-            async fn pass(
-                transaction: &mut Transaction<'static, Self>,
-                name: &str,
-                token: i64,
-            ) -> Result<i64, sqlx::Error> {
-                let guard = sqlx::query(Self::DIALECT.guard).bind(name).bind(token);
-                let affected = guard.execute(&mut **transaction).await?.rows_affected();
-                if Self::COUNTS && affected == 1 {
-                    return Ok(token);
-                }
-                let read_back = sqlx::query_scalar(Self::DIALECT.read_back).bind(name);
-                read_back.fetch_one(&mut **transaction).await
-            }
-
-            async fn create_table(pool: &Pool<Self>) -> Result<(), sqlx::Error> {
-                let create = sqlx::query(Self::DIALECT.schema);
-                create.execute(pool).await.map(drop)
-            }
-        }
-    };
-}
-database!(
-    "sqlx-postgres",
-    sqlx::Postgres,
-    crate::sql::POSTGRES,
-    "BEGIN",
-    true
-);
-database!("sqlx-mysql", sqlx::MySql, crate::sql::MYSQL, "BEGIN", false);
-database!(
-    "sqlx-sqlite",
-    sqlx::Sqlite,
-    crate::sql::SQLITE,
-    "BEGIN IMMEDIATE",
-    true
-);

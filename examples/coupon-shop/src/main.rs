@@ -32,9 +32,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
 use leasehold::{Client, Guard};
-use leasehold_fence::{Fence, FenceError};
+use leasehold_fence::{Fence, FenceError, FencedTransaction};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{PgPool, PgTransaction};
+use sqlx::{PgExecutor, PgPool, PgTransaction, Postgres};
 use tokio::net::TcpListener;
 
 const COUPON: i64 = 42;
@@ -92,10 +92,10 @@ impl Shop {
         let Some(mut tx) = self.begin(guard).await? else {
             return Ok(Sale::Refused);
         };
-        let stock: i64 = sqlx::query_scalar("select stock from coupon where id = $1")
-            .bind(COUPON)
-            .fetch_one(&mut *tx)
-            .await?;
+        let stock = match &mut tx {
+            Transaction::Plain(tx) => read_stock(&mut **tx).await?,
+            Transaction::Fenced(tx) => read_stock(tx).await?,
+        };
         tx.commit().await?;
         if stock <= 0 {
             return Ok(Sale::SoldOut);
@@ -112,33 +112,55 @@ impl Shop {
             refund_card();
             return Ok(Sale::Refused);
         };
-        sqlx::query("update coupon set stock = $1 where id = $2")
-            .bind(stock - 1)
-            .bind(COUPON)
-            .execute(&mut *tx)
-            .await?;
-        sqlx::query("insert into sale (coupon) values ($1)")
-            .bind(COUPON)
-            .execute(&mut *tx)
-            .await?;
+        match &mut tx {
+            Transaction::Plain(tx) => write_sale(&mut **tx, stock - 1).await?,
+            Transaction::Fenced(tx) => write_sale(tx, stock - 1).await?,
+        }
         tx.commit().await?;
         Ok(Sale::Sold)
     }
 
     /// Begins a transaction; `None` if the fence rejects it.
-    async fn begin(
-        &self,
-        guard: Option<&Guard>,
-    ) -> Result<Option<PgTransaction<'static>>, BoxError> {
+    async fn begin(&self, guard: Option<&Guard>) -> Result<Option<Transaction>, BoxError> {
         let Some(guard) = guard.filter(|_| self.mode == Mode::Fence) else {
-            return Ok(Some(self.database.begin().await?));
+            return Ok(Some(Transaction::Plain(self.database.begin().await?)));
         };
         match Fence::of(guard).begin(&self.database).await {
-            Ok(tx) => Ok(Some(tx)),
+            Ok(tx) => Ok(Some(Transaction::Fenced(tx))),
             Err(FenceError::Stale { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// A transaction of one of the modes. Your service has fenced ones only.
+enum Transaction {
+    Plain(PgTransaction<'static>),
+    Fenced(FencedTransaction<Postgres>),
+}
+
+impl Transaction {
+    async fn commit(self) -> Result<(), BoxError> {
+        match self {
+            Self::Plain(tx) => tx.commit().await?,
+            Self::Fenced(tx) => tx.commit().await?,
+        }
+        Ok(())
+    }
+}
+
+async fn read_stock(tx: impl PgExecutor<'_>) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("select stock from coupon where id = $1")
+        .bind(COUPON)
+        .fetch_one(tx)
+        .await
+}
+
+async fn write_sale(tx: impl PgExecutor<'_>, stock: i64) -> Result<(), sqlx::Error> {
+    let sale = "with sold as (insert into sale (coupon) values ($2))
+        update coupon set stock = $1 where id = $2";
+    let written = sqlx::query(sale).bind(stock).bind(COUPON).execute(tx).await;
+    written.map(drop)
 }
 
 /// Stands for a call to a payment service, which no transaction can include.

@@ -231,7 +231,13 @@ fn fence_sql_is_printed_for_each_database() {
         // It needs no server.
         let fence = harness.leasehold_with_url("", &format!("fence sql {database}"));
         let sql = fence.run().expect_code(0).expect_no_stderr().stdout;
-        for text in ["create table", "leasehold_fence", "LEASEHOLD_TOKEN"] {
+        for text in [
+            "create table",
+            "leasehold_fence",
+            "LEASEHOLD_KEY",
+            "LEASEHOLD_TOKEN",
+            "release savepoint",
+        ] {
             let found = sql.to_lowercase().contains(&text.to_lowercase());
             assert!(found, "no {text} in\n{sql}");
         }

@@ -1,14 +1,14 @@
 //! Fences accept rising and repeated tokens and reject stale ones, and a
 //! successor waits for the transaction of its predecessor.
 
-use leasehold_fence::redis::FencedWrite;
+use leasehold_fence::redis::{FENCED, FencedWrite};
 use leasehold_fence::{Fence, FenceError, migrate};
 use testkit::resp::Reply;
 use testkit::{Flavor, Server};
 use tokio::task::JoinHandle;
 
 use crate::support::store::{Store, ask};
-use crate::support::{AMPLE, Folder, SHORT, mariadb, name, postgres, run};
+use crate::support::{AMPLE, Folder, SHORT, mysql_and_mariadb, name, postgres, run};
 
 /// Asserts that a write is rejected because `seen` was used.
 fn assert_stale(outcome: Result<(), FenceError>, expected: (u64, u64)) {
@@ -59,9 +59,10 @@ fn postgres_accepts_rising_and_rejects_stale() {
 }
 
 #[test]
-fn mariadb_accepts_rising_and_rejects_stale() {
-    let Some(database) = mariadb() else { return };
-    run(accepts_and_rejects(&database.url()));
+fn mysql_accepts_rising_and_rejects_stale() {
+    for database in mysql_and_mariadb() {
+        run(accepts_and_rejects(&database.url()));
+    }
 }
 
 #[test]
@@ -82,28 +83,58 @@ fn redis_runs_all_commands_or_none() {
     for flavor in Flavor::all() {
         let server = Server::start(&flavor);
         let mut connection = server.connect();
-        let write = |token| {
-            let fence = Fence::new("coupon", token);
-            let write = FencedWrite::new(&fence, "fence:{coupon}")
+        let write = |token: u64| {
+            FencedWrite::new(&Fence::new("coupon", token), "fence:{coupon}")
                 .command(["SET", "{coupon}:owner", &token.to_string()], [1])
-                .command(["INCRBY", "{coupon}:sold", "2"], [1]);
-            (write, fence)
+                .command(["INCRBY", "{coupon}:sold", "2"], [1])
         };
-        let (first, fence) = write(7);
-        let replies = ask(&mut connection, &first, &fence).unwrap();
+        let replies = ask(&mut connection, &write(7)).unwrap();
         assert_eq!(replies[1], Reply::Int(2));
-        let (stale, fence) = write(6);
-        assert!(ask(&mut connection, &stale, &fence).unwrap_err().is_stale());
+        assert!(ask(&mut connection, &write(6)).unwrap_err().is_stale());
         let owner = server.ask(&["GET", "{coupon}:owner"]);
         assert_eq!(owner.text(), "7");
         assert_eq!(server.ask(&["GET", "{coupon}:sold"]).text(), "2");
         assert_eq!(server.ask(&["TTL", "fence:{coupon}"]), Reply::Int(-1));
         // Data under the key of the fence is not overwritten.
         server.tell(&["SET", "fence:{coupon}", "data"]);
-        let (late, fence) = write(8);
-        let error = ask(&mut connection, &late, &fence).unwrap_err();
+        let error = ask(&mut connection, &write(8)).unwrap_err();
         assert!(matches!(error, FenceError::Database(_)), "{error:?}");
         assert_eq!(server.ask(&["GET", "fence:{coupon}"]).text(), "data");
+    }
+}
+
+#[test]
+fn redis_checks_commands_before_it_writes() {
+    for flavor in Flavor::all() {
+        let server = Server::start(&flavor);
+        let mut connection = server.connect();
+        let with_words = |count: usize| {
+            let words = ["RPUSH", "{coupon}:sold"].into_iter();
+            let words = words.chain(std::iter::repeat_n("1", count - 2));
+            FencedWrite::new(&Fence::new("coupon", 7), "fence:{coupon}")
+                .command(["SET", "{coupon}:owner", "7"], [1])
+                .command(words, [1])
+        };
+        for count in [7001, 8002] {
+            let error = ask(&mut connection, &with_words(count)).unwrap_err();
+            assert!(error.to_string().contains("7000 words"), "{error}");
+            assert_eq!(server.ask(&["EXISTS", "fence:{coupon}"]), Reply::Int(0));
+            assert_eq!(server.ask(&["EXISTS", "{coupon}:owner"]), Reply::Int(0));
+        }
+        let replies = ask(&mut connection, &with_words(7000)).unwrap();
+        assert_eq!(replies[1], Reply::Int(6998));
+        // What other languages could send.
+        for token in ["0006", "-1", "7x", "", "123456789012345678901"] {
+            let words = ["EVAL", FENCED, "1", "fence:{coupon}", token];
+            let reply = connection.ask(&words).unwrap();
+            assert!(matches!(reply, Reply::Error(_)), "{token:?}: {reply:?}");
+        }
+        for words in ["0", "-1", "1.5", "3", "x"] {
+            let words = ["EVAL", FENCED, "1", "fence:{coupon}", "8", words, "PING"];
+            let reply = connection.ask(&words).unwrap();
+            assert!(matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
+        }
+        assert_eq!(server.ask(&["GET", "fence:{coupon}"]).text(), "7");
     }
 }
 
@@ -118,14 +149,14 @@ macro_rules! successor_waits {
             let name = name();
             let mut older = Fence::new(&name, 1).begin(&pool).await.unwrap();
             sqlx::query("INSERT INTO item (id) VALUES (1)")
-                .execute(&mut *older)
+                .execute(&mut older)
                 .await
                 .unwrap();
             let (fence, other) = (Fence::new(&name, 2), pool.clone());
             let mut newer: JoinHandle<_> = tokio::spawn(async move {
                 let mut transaction = fence.begin(&other).await.unwrap();
                 let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM item");
-                let count = count.fetch_one(&mut *transaction).await.unwrap();
+                let count = count.fetch_one(&mut transaction).await.unwrap();
                 transaction.commit().await.unwrap();
                 count
             });
@@ -154,12 +185,13 @@ fn postgres_successor_waits_and_sees_rows() {
 }
 
 #[test]
-fn mariadb_successor_waits_and_sees_rows() {
-    let Some(database) = mariadb() else { return };
-    run(async {
-        let pool = sqlx::MySqlPool::connect(&database.url()).await.unwrap();
-        successor_waits!(pool, "CREATE TABLE item (id bigint)");
-    });
+fn mysql_successor_waits_and_sees_rows() {
+    for database in mysql_and_mariadb() {
+        run(async {
+            let pool = sqlx::MySqlPool::connect(&database.url()).await.unwrap();
+            successor_waits!(pool, "CREATE TABLE item (id bigint)");
+        });
+    }
 }
 
 #[test]

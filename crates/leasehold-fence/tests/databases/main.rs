@@ -6,8 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod cost;
+mod ended;
 mod guard;
 mod paused_holder;
 mod stress;
 mod support;
+mod table;
 mod wrong;

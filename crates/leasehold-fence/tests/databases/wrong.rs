@@ -64,7 +64,8 @@ async fn rows_seen(pool: &MySqlPool, reads_first: bool) -> i64 {
     }
     let name = format!("coupon-{reads_first}");
     let mut older = Fence::new(&name, 1).begin(pool).await.unwrap();
-    older.execute("INSERT INTO item VALUES (1)").await.unwrap();
+    let insert = sqlx::query("INSERT INTO item VALUES (1)");
+    insert.execute(&mut older).await.unwrap();
     let count = "SELECT count(*) FROM item";
     let other = pool.clone();
     let mut newer = tokio::spawn(async move {
@@ -98,22 +99,6 @@ fn mariadb_guard_after_a_read_misses_rows() {
 }
 
 #[test]
-fn mariadb_affected_rows_hide_a_stale_token() {
-    let Some(database) = mariadb() else { return };
-    run(async {
-        let pool = MySqlPool::connect(&database.url()).await.unwrap();
-        migrate(&pool).await.unwrap();
-        let mut affected = Vec::new();
-        for token in [5, 5, 4] {
-            let guard = sqlx::query(MYSQL.guard).bind("coupon").bind(token);
-            affected.push(guard.execute(&pool).await.unwrap().rows_affected());
-        }
-        let (repeated, stale) = (affected[1], affected[2]);
-        assert_eq!(repeated, stale, "{affected:?}");
-    });
-}
-
-#[test]
 fn deleted_fence_accepts_a_stale_token() {
     let Some(database) = postgres() else { return };
     run(async {
@@ -121,14 +106,7 @@ fn deleted_fence_accepts_a_stale_token() {
         migrate(&pool).await.unwrap();
         let begin = |token| {
             let (pool, fence) = (pool.clone(), Fence::new("coupon", token));
-            async move {
-                fence
-                    .begin(&pool)
-                    .await?
-                    .commit()
-                    .await
-                    .map_err(crate::support::store::database)
-            }
+            async move { fence.begin(&pool).await?.commit().await }
         };
         begin(2).await.unwrap();
         assert!(begin(1).await.unwrap_err().is_stale());

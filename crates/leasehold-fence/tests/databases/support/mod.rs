@@ -28,6 +28,16 @@ pub(crate) fn mariadb() -> Option<Database> {
     Database::start(DatabaseKind::MariaDb, &MARIADB_OPTIONS)
 }
 
+/// Starts MySQL, unless it is not installed.
+pub(crate) fn mysql() -> Option<Database> {
+    Database::start(DatabaseKind::MySql, &MARIADB_OPTIONS)
+}
+
+/// Starts MySQL and MariaDB, as far as they are installed.
+pub(crate) fn mysql_and_mariadb() -> impl Iterator<Item = Database> {
+    [mysql, mariadb].into_iter().filter_map(|start| start())
+}
+
 /// A folder in the temporary directory, deleted when the value is dropped.
 pub(crate) struct Folder(pub(crate) std::path::PathBuf);
 

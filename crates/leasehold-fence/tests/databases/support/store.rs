@@ -46,18 +46,24 @@ const SELECT_POSTGRES: &str =
 /// Writes an entry in a transaction, with or without the guard.
 macro_rules! insert {
     ($pool:expr, $sql:expr, $fence:expr, $entry:expr, $guarded:expr) => {{
-        let mut transaction = match $guarded {
-            true => $fence.begin($pool).await?,
-            false => $pool.begin().await.map_err(database)?,
+        let insert = || {
+            sqlx::query($sql)
+                .bind($fence.name())
+                .bind(i64::try_from($entry.token).expect("a token"))
+                .bind($entry.worker)
+                .bind($entry.number)
         };
-        let insert = sqlx::query($sql)
-            .bind($fence.name())
-            .bind(i64::try_from($entry.token).expect("a token"))
-            .bind($entry.worker)
-            .bind($entry.number);
-        let inserted = insert.execute(&mut *transaction).await;
-        inserted.map_err(database)?;
-        transaction.commit().await.map_err(database)
+        if $guarded {
+            let mut transaction = $fence.begin($pool).await?;
+            let inserted = insert().execute(&mut transaction).await;
+            inserted.map_err(database)?;
+            transaction.commit().await
+        } else {
+            let mut transaction = $pool.begin().await.map_err(database)?;
+            let inserted = insert().execute(&mut *transaction).await;
+            inserted.map_err(database)?;
+            transaction.commit().await.map_err(database)
+        }
     }};
 }
 
@@ -155,7 +161,7 @@ impl Store {
                 }
                 let write = FencedWrite::new(fence, format!("fence:{{{name}}}"));
                 let write = write.command(["RPUSH", &key, &text], [1]);
-                ask(&mut connection, &write, fence).map(drop)
+                ask(&mut connection, &write).map(drop)
             }
         }
     }
@@ -186,7 +192,6 @@ impl Store {
 pub(crate) fn ask(
     connection: &mut Connection,
     write: &FencedWrite,
-    fence: &Fence,
 ) -> Result<Vec<Reply>, FenceError> {
     let words = write.eval();
     let words: Vec<_> = words
@@ -194,11 +199,8 @@ pub(crate) fn ask(
         .map(|word| std::str::from_utf8(word).expect("text"))
         .collect();
     match connection.ask(&words).map_err(database)? {
-        Reply::List(reply) => {
-            FencedWrite::check(fence, reply[0].text().as_bytes())?;
-            Ok(reply[1].list().to_vec())
-        }
-        Reply::Error(error) => Err(database(error)),
+        Reply::List(replies) => Ok(replies),
+        Reply::Error(error) => Err(write.error(error)),
         other => panic!("{other:?}"),
     }
 }
