@@ -216,7 +216,8 @@ fn follower_sees_a_term_that_begins_as_it_asks() {
             let follower = client_at(proxy.port()).await;
             // Loads the script that reads the holder.
             follower.election(&name).leader().await.unwrap();
-            let first = one.election(&name).campaign().await.unwrap();
+            let first = one.election(&name).note("one").campaign();
+            let first = first.await.unwrap();
             let is_held = Arc::new(AtomicBool::new(false));
             let seen = is_held.clone();
             proxy.inject(move |request| {
@@ -230,7 +231,8 @@ fn follower_sees_a_term_that_begins_as_it_asks() {
             let waiting = tokio::spawn(async move { (next_epoch(&mut changes).await, changes) });
             eventually("the read is held", || is_held.load(Ordering::SeqCst)).await;
             let _ = first.release().await.unwrap();
-            let second = two.election(&name).campaign().await.unwrap();
+            let second = two.election(&name).note("two").campaign();
+            let second = second.await.unwrap();
             proxy.release_held();
             let (mut epoch, mut changes) = waiting.await.unwrap();
             while epoch != Some(second.token()) {
