@@ -15,6 +15,9 @@ use crate::{duration, exit, json};
 /// The maximum difference of clocks in seconds. Above it, shown ages mislead.
 const MAX_CLOCK_DIFFERENCE: f64 = 1.0;
 
+/// The lease of a client that sets none.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
 /// The maximum round trip. Above it, every lock is slow.
 const MAX_ROUND_TRIP: Duration = Duration::from_millis(20);
 
@@ -94,6 +97,7 @@ pub(crate) async fn doctor(server: &ServerArgs, args: &OutputArgs) -> Result<u8,
             clock(server),
             round_trip(server),
         ]);
+        findings.extend(replica_clocks(server));
     }
     findings.push(permissions(&client).await);
     findings.push(pubsub(&client).await);
@@ -202,6 +206,22 @@ fn clock(server: &ServerInfo) -> Finding {
             "locks depend on the server clock only, but shown ages are wrong: synchronize both clocks",
         ),
     }
+}
+
+/// Replica acknowledgement needs clocks that agree, within the margin of the
+/// shortest lease.
+fn replica_clocks(server: &ServerInfo) -> Option<Finding> {
+    const CHECK: &str = "replica clocks";
+    let difference = server.replica_clock_difference?;
+    let shortest = Duration::from_secs_f64((difference - 0.002).max(0.0) * 100.0);
+    let message = format!("at most {difference:.3} s apart");
+    Some(match shortest > DEFAULT_LEASE {
+        false => Finding::good(CHECK, message),
+        true => Finding::new(CHECK, Verdict::Warning, message).advice(format!(
+            "with --replicas all, leases below {} can end early after a failover: synchronize the clocks",
+            duration::format(shortest)
+        )),
+    })
 }
 
 fn round_trip(server: &ServerInfo) -> Finding {

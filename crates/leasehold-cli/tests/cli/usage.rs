@@ -296,6 +296,26 @@ fn doctor_reports_problems_with_advice() {
 }
 
 #[test]
+fn doctor_compares_the_clocks_of_replicas() {
+    let harness = Harness::new();
+    let of = format!("127.0.0.1 {}", harness.server.port());
+    let replica = Setup::default()
+        .option("replicaof", &of)
+        .movable_clock()
+        .start(&Flavor::one());
+    replica.set_clock(3600);
+    eventually("the replica is connected", || {
+        let role = harness.server.ask(&["ROLE"]);
+        !role.list()[2].list().is_empty()
+    });
+    let report = harness.leasehold("doctor --json").run().stdout;
+    assert!(
+        report.contains(r#""check":"replica clocks","verdict":"warning""#),
+        "{report}"
+    );
+}
+
+#[test]
 fn doctor_tries_the_commands_of_a_queue() {
     // All that an uncontended lock needs.
     let rules = "on nopass ~* &* +@all -zadd -zrange -zrank -zcard -zpopmin -hmget";

@@ -89,6 +89,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
         Box::pin(async { Ok(vec![0]) })
     }
 
+    /// Returns what the connected replicas of a single server report. Empty in
+    /// a cluster and a quorum.
+    fn replicas(&self) -> BoxFuture<'_, Result<Vec<Arc<ServerFacts>>, RequestError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// Returns the notification that a node of a quorum was connected. Holding
     /// it does not keep the backend alive.
     fn changes(&self) -> Arc<Notify> {

@@ -55,14 +55,22 @@ pub struct ServerInfo {
     /// How far the server's clock is ahead of the local one, in seconds. The
     /// measurement is accurate to half a round trip.
     pub clock_ahead: Option<f64>,
+    /// The largest difference between this server's clock and the clock of a
+    /// replica, in seconds. `None` without replicas, in a cluster, and if a
+    /// replica cannot be reached or the user may not send `ROLE`.
+    ///
+    /// Replica acknowledgement needs clocks that agree within a hundredth of
+    /// the lease and 2 ms: expiries are replicated as absolute times.
+    pub replica_clock_difference: Option<f64>,
 }
 
 impl Client {
     /// Returns the properties of the server that locks depend on; in a cluster,
     /// those of every node that owns slots.
     ///
-    /// Sends `TIME`, `INFO` and `CONFIG GET`. The user needs no permission for
-    /// the last two; their fields are then `None`.
+    /// Sends `TIME`, `INFO`, `CONFIG GET` and `ROLE`, and connects to the
+    /// replicas of a single server to read their clocks. The user needs only
+    /// permission for `TIME`; fields that depend on the rest are then `None`.
     ///
     /// # Cancel safety
     ///
@@ -93,6 +101,10 @@ impl Client {
                 clock_ahead = server_micros.map(|micros| seconds_ahead(micros, elapsed / 2));
             }
         }
+        let replica_clock_difference = match clock_ahead {
+            Some(ahead) => self.replica_clock_difference(ahead).await,
+            None => None,
+        };
         let number = |name| report.info(name)?.parse().ok();
         Ok(ServerInfo {
             version: facts.version.clone(),
@@ -109,7 +121,19 @@ impl Client {
             uptime: number("uptime_in_seconds").map(Duration::from_secs),
             round_trip,
             clock_ahead,
+            replica_clock_difference,
         })
+    }
+
+    /// Compares the replicas' clocks with the clock of their master, which is
+    /// `master_ahead` seconds ahead of the local clock.
+    async fn replica_clock_difference(&self, master_ahead: f64) -> Option<f64> {
+        let replicas = self.engine.replicas().await.ok()?;
+        let differences = replicas.iter().map(|replica| {
+            let ahead = seconds_ahead(replica.server_now(), Duration::ZERO);
+            (ahead - master_ahead).abs()
+        });
+        differences.reduce(f64::max)
     }
 }
 

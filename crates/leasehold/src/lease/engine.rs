@@ -193,6 +193,13 @@ impl Engine {
             .map_err(|error| error_of(error, ""))
     }
 
+    /// Returns what the replicas reported when we connected to them just now.
+    pub(crate) async fn replicas(&self) -> Result<Vec<Arc<ServerFacts>>, Error> {
+        self.context.check_process()?;
+        let replicas = self.context.backend.replicas().await;
+        replicas.map_err(|error| error_of(error, ""))
+    }
+
     /// Checks that a server replies.
     pub(crate) async fn connect(&self) -> Result<(), Error> {
         let connection = self.context.connection(0).await;

@@ -18,6 +18,8 @@ pub(crate) enum Role {
     Voter,
     /// A node of a cluster. The cluster itself routes writes to masters.
     Member,
+    /// A replica. We only read its clock.
+    Replica,
     /// A sentinel.
     Sentinel,
 }
@@ -71,7 +73,7 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     }
     let (server_time, capabilities) = match role {
         Role::Sentinel => (0, Capabilities::default()),
-        Role::Master | Role::Voter | Role::Member => {
+        Role::Master | Role::Voter | Role::Member | Role::Replica => {
             // Seals need permission for `ECHO`.
             check(&replies[3])?;
             (server_time(&replies[0])?, capabilities(&replies[1]))

@@ -7,8 +7,8 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::sentinel::Sentinels;
-use crate::backend::RequestError;
 use crate::backend::connection::{ConnectOptions, Endpoint, PushEvent, RedisConnection, Role};
+use crate::backend::{Connection as _, Reply, RequestError, ServerFacts};
 use crate::error::BoxError;
 
 /// A server at a fixed address, or the current master according to sentinels.
@@ -44,6 +44,35 @@ impl Master {
             // Includes the query to the sentinels.
             Self::Sentinel(sentinels, _) => sentinels.connect_timeout() * 2,
         }
+    }
+
+    /// Returns what the replicas in `role`, a reply to `ROLE`, report.
+    pub(crate) async fn replicas(
+        &self,
+        keeper: &Handle,
+        role: &Reply,
+    ) -> Result<Vec<Arc<ServerFacts>>, RequestError> {
+        let master = match self {
+            Self::Fixed(endpoint, _) => (**endpoint).clone(),
+            Self::Sentinel(sentinels, _) => {
+                let sentinels = sentinels.clone();
+                run_on(keeper, async move { sentinels.master().await }).await?
+            }
+        };
+        let malformed = || RequestError::malformed("ROLE", std::slice::from_ref(role));
+        let address = |replica: &Reply| match replica.list()? {
+            [host, port, ..] => Some(master.at(host.text()?, port.text()?.parse().ok()?)),
+            _ => None,
+        };
+        let listed = role.list().and_then(|parts| parts.get(2)?.list());
+        let mut replicas = Vec::new();
+        for replica in listed.ok_or_else(malformed)? {
+            let endpoint = address(replica).ok_or_else(malformed)?;
+            let name = "leasehold-clock";
+            let connection = RedisConnection::connect(&endpoint, name, Role::Replica, |_, _| ());
+            replicas.push(connection.await?.facts());
+        }
+        Ok(replicas)
     }
 
     /// Connects to the current master. `keeper` queries the sentinels.

@@ -4,11 +4,14 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use super::master::Master;
 use super::sentinel::Sentinels;
 use crate::backend::connection::{NodeConnections, RedisConnection};
 use crate::backend::{
-    Backend, BoxFuture, Channel, Connection, Listener, Purpose, RequestError, Slot, Subscription,
+    Backend, BoxFuture, Channel, Connection, Listener, Purpose, RequestError, ServerFacts, Slot,
+    Subscription,
 };
 use crate::options::ReplicaAck;
 use crate::rng;
@@ -18,20 +21,27 @@ const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module's documentation.
 pub(crate) struct Standalone {
+    master: Master,
+    keeper: Handle,
     connections: Arc<NodeConnections>,
 }
 
 impl Standalone {
-    pub(crate) fn new(master: Master, keeper: &tokio::runtime::Handle) -> Self {
+    pub(crate) fn new(master: Master, keeper: &Handle) -> Self {
         let connections = Arc::new(NodeConnections::start(
             master.clone(),
             keeper,
             Arc::new(|_| ()),
         ));
-        if let Master::Sentinel(sentinels, _) = master {
-            keeper.spawn(watch_sentinels(sentinels, Arc::downgrade(&connections)));
+        if let Master::Sentinel(sentinels, _) = &master {
+            let watching = watch_sentinels(sentinels.clone(), Arc::downgrade(&connections));
+            keeper.spawn(watching);
         }
-        Self { connections }
+        Self {
+            master,
+            keeper: keeper.clone(),
+            connections,
+        }
     }
 }
 
@@ -100,6 +110,15 @@ impl Backend for Standalone {
 
     fn node(&self, _slot: Slot) -> usize {
         0
+    }
+
+    fn replicas(&self) -> BoxFuture<'_, Result<Vec<Arc<ServerFacts>>, RequestError>> {
+        Box::pin(async {
+            let connection = self.connections.connection(Purpose::Requests).await?;
+            let timeout = self.master.connect_timeout();
+            let role = connection.query(&["ROLE"], timeout).await?;
+            self.master.replicas(&self.keeper, &role).await
+        })
     }
 
     fn subscribe(
