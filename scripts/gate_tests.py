@@ -90,7 +90,9 @@ class Program:
         shown = panics(before)
         for name, text in zip(sections[::2], sections[1::2]):
             text = text.split("\nfailures:\n")[0]
-            shown += f"---- {name}\n{panics(text)}\n[...]{text[-EXCERPT:]}\n"
+            if len(text) > EXCERPT:
+                text = f"{panics(text)}\n[...]{text[-EXCERPT:]}"
+            shown += f"---- {name}\n{text}\n"
         return shown
 
 

@@ -414,9 +414,7 @@ fn replicas_are_required_for_the_acquire() {
     let harness = Harness::with_server(setup.start(&Flavor::one()));
     let run = "run -n --replicas 1 job";
     let alone = harness.leasehold(run).script("echo ran").run();
-    let alone = alone
-        .expect_code(69)
-        .expect_stderr("hint: check the replicas");
+    let alone = alone.expect_code(64).expect_stderr("has no replicas");
     assert_eq!(alone.stdout, "");
     let master = format!("127.0.0.1 {}", harness.server.port());
     let replica = Setup::default()

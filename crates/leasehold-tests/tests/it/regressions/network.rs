@@ -362,7 +362,15 @@ fn acquire_does_not_wait_for_other_acks() {
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url)).lease(AMPLE * 10);
         let client = builder.request_timeout(timeout).connect().await.unwrap();
-        // There is no replica.
+        let replica = Setup::default()
+            .option("replicaof", &format!("127.0.0.1 {}", server.port()))
+            .start(&Flavor::one());
+        eventually("the replica is connected", || {
+            !server.ask(&["ROLE"]).list()[2].list().is_empty()
+        })
+        .await;
+        // It stays connected, but acknowledges nothing.
+        replica.pause();
         let ask = |name: &str| client.mutex(name).try_lock().replicas(1, AMPLE * 5);
         let blocked: Vec<_> = (0..16)
             .map(|_| tokio::spawn(ask(&name()).into_future()))
