@@ -111,7 +111,7 @@ async fn first_row<Done, Row>(
 macro_rules! database {
     (
         $feature:literal, $database:ty, $dialect:expr, $begin:literal,
-        reads_to_end: $reads_to_end:literal
+        reads_to_end: $reads_to_end:literal, survives_drop: $survives_drop:literal
     ) => {
         #[cfg(feature = $feature)]
         impl FencedDatabase for $database {}
@@ -120,6 +120,7 @@ macro_rules! database {
         impl sealed::Guarded for $database {
             const DIALECT: Dialect = $dialect;
             const BEGIN: &'static str = concat!($begin, "; SAVEPOINT leasehold_fence");
+            const SURVIVES_DROP: bool = $survives_drop;
 
             async fn run(
                 connection: &mut Self::Connection,
@@ -218,15 +219,16 @@ macro_rules! database {
 
 database!(
     "sqlx-postgres", sqlx::Postgres, POSTGRES, "BEGIN",
-    reads_to_end: false
+    reads_to_end: false, survives_drop: true
 );
 // The driver returns the first row before it has read the rest, which can be an
-// error that has ended the transaction.
+// error that has ended the transaction. It also takes the reply to a dropped
+// `PREPARE` for that of the next statement.
 database!(
     "sqlx-mysql", sqlx::MySql, MYSQL, "BEGIN",
-    reads_to_end: true
+    reads_to_end: true, survives_drop: false
 );
 database!(
     "sqlx-sqlite", sqlx::Sqlite, SQLITE, "BEGIN IMMEDIATE",
-    reads_to_end: false
+    reads_to_end: false, survives_drop: true
 );

@@ -17,6 +17,8 @@ const REWIND: &str = "ROLLBACK TO SAVEPOINT leasehold_fence";
 /// at the first statement that fails.
 const COMMIT: &str = "RELEASE SAVEPOINT leasehold_fence; COMMIT";
 
+const IS_OPEN: &str = "the transaction is open";
+
 /// The SQLSTATE of a transaction that was rolled back as a whole. Galera
 /// reports it in reply to the next statement, here that of the commit, so no
 /// statement can have run in between.
@@ -38,6 +40,9 @@ pub(crate) mod sealed {
         const DIALECT: Dialect;
         /// Begins a transaction and sets the savepoint.
         const BEGIN: &'static str;
+        /// Whether the driver can use a connection again after a statement's
+        /// future was dropped.
+        const SURVIVES_DROP: bool;
 
         /// Sends statements without parameters, up to the first that fails.
         /// The error's number tells how many statements came before it.
@@ -89,7 +94,6 @@ pub(crate) mod sealed {
 /// so prefer [`rollback`](Self::rollback) if a successor is waiting.
 pub struct FencedTransaction<DB: FencedDatabase> {
     connection: OpenConnection<DB>,
-    progress: Progress,
     fence: Fence,
 }
 
@@ -173,9 +177,9 @@ impl Fence {
         if let Err(error) = DB::guard(&mut connection, name, token).await {
             return Err(self.explain(connection, error).await);
         }
+        connection.progress = Progress::Ready;
         Ok(FencedTransaction {
             connection,
-            progress: Progress::Ready,
             fence: self.clone(),
         })
     }
@@ -193,6 +197,7 @@ impl Fence {
             // A deadlock, say: the transaction is gone.
             false => None,
         };
+        connection.progress = Progress::Failed;
         // Release the row before the caller sees the error.
         let _: Result<(), _> = connection.roll_back().await;
         // Tokens are positive, so a negative number is below all of them.
@@ -218,11 +223,15 @@ impl<DB: FencedDatabase> FencedTransaction<DB> {
     ///   commit fails.
     /// - [`FenceError::Ended`] if the transaction has ended before.
     pub async fn commit(mut self) -> Result<(), FenceError> {
-        if self.progress != Progress::Ready {
+        let progress = self.connection.progress;
+        if progress != Progress::Ready {
             let _: Result<(), _> = self.connection.roll_back().await;
-            return Err(FenceError::database(self.progress.refusal()));
+            return Err(FenceError::database(progress.refusal()));
         }
-        match DB::run(&mut self.connection, COMMIT).await {
+        self.connection.progress = Progress::Running;
+        let committed = DB::run(&mut self.connection, COMMIT).await;
+        self.connection.progress = Progress::Failed;
+        match committed {
             Ok(()) => {
                 self.connection.return_to_pool();
                 Ok(())
@@ -262,7 +271,12 @@ impl<DB: FencedDatabase> FencedTransaction<DB> {
     }
 
     pub(crate) fn parts(&mut self) -> (&mut DB::Connection, &mut Progress) {
-        (&mut self.connection, &mut self.progress)
+        let OpenConnection {
+            connection,
+            progress,
+            ..
+        } = &mut self.connection;
+        (connection.as_mut().expect(IS_OPEN), progress)
     }
 }
 
@@ -270,7 +284,7 @@ impl<DB: FencedDatabase> fmt::Debug for FencedTransaction<DB> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FencedTransaction")
             .field("fence", &self.fence)
-            .field("progress", &self.progress)
+            .field("progress", &self.connection.progress)
             .finish_non_exhaustive()
     }
 }
@@ -284,6 +298,7 @@ impl<DB: FencedDatabase> fmt::Debug for FencedTransaction<DB> {
 struct OpenConnection<DB: FencedDatabase> {
     /// `None` once the transaction has ended.
     connection: Option<PoolConnection<DB>>,
+    progress: Progress,
     /// Whether dropping the value may spawn a task that rolls back.
     may_spawn: bool,
 }
@@ -292,12 +307,25 @@ impl<DB: FencedDatabase> OpenConnection<DB> {
     fn new(connection: PoolConnection<DB>) -> Self {
         Self {
             connection: Some(connection),
+            // Until the guard has succeeded.
+            progress: Progress::Running,
             may_spawn: true,
         }
     }
 
     async fn roll_back(&mut self) -> Result<(), Error> {
-        match DB::run(self, "ROLLBACK").await {
+        if self.progress == Progress::Running && !DB::SURVIVES_DROP {
+            self.close();
+            return Ok(());
+        }
+        self.progress = Progress::Running;
+        let mut rolled_back = DB::run(self, "ROLLBACK").await;
+        if let Err((_, Error::Database(_))) = rolled_back {
+            // It can be the error of a statement whose future was dropped: the
+            // driver reads that first, and then sends no `ROLLBACK`.
+            rolled_back = DB::run(self, "ROLLBACK").await;
+        }
+        match rolled_back {
             // SQLite reports an error if there is no transaction any more.
             Ok(()) | Err((_, Error::Database(_))) => {
                 self.return_to_pool();
@@ -326,13 +354,13 @@ impl<DB: FencedDatabase> Deref for OpenConnection<DB> {
     type Target = DB::Connection;
 
     fn deref(&self) -> &Self::Target {
-        self.connection.as_ref().expect("the transaction is open")
+        self.connection.as_ref().expect(IS_OPEN)
     }
 }
 
 impl<DB: FencedDatabase> DerefMut for OpenConnection<DB> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        self.connection.as_mut().expect("the transaction is open")
+        self.connection.as_mut().expect(IS_OPEN)
     }
 }
 
@@ -342,6 +370,7 @@ impl<DB: FencedDatabase> Drop for OpenConnection<DB> {
             Ok(runtime) if self.may_spawn && self.connection.is_some() => {
                 let mut open = Self {
                     connection: self.connection.take(),
+                    progress: self.progress,
                     // A runtime that shuts down drops the task at once. It must
                     // not spawn another one then.
                     may_spawn: false,

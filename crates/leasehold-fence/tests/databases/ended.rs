@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_core::Stream;
@@ -251,5 +252,47 @@ fn sqlite_reports_ends_and_refuses_after_a_drop() {
     run(async {
         let pool = SqlitePoolOptions::new().max_connections(1);
         ends_and_drops!(pool.connect(&folder.sqlite()).await.unwrap());
+    });
+}
+
+/// Drops a statement that fails afterwards, and its transaction with it, on one
+/// connection. The reply to the statement is read by what uses the connection
+/// next.
+macro_rules! drops_a_failing_statement {
+    ($pool:expr, $fails:expr) => {{
+        let pool = $pool;
+        let (fence, _) = prepare!(&pool);
+        let mut fenced = fence.begin(&pool).await.unwrap();
+        let update = sqlx::query("UPDATE account SET v = -1 WHERE id = 3");
+        update.execute(&mut fenced).await.unwrap();
+        let mut failing = fenced.execute($fails);
+        // Sends it. On a machine that stalls here, the reply may be read too.
+        let _ = poll_fn(|cx| Poll::Ready(failing.as_mut().poll(cx))).await;
+        drop(failing);
+        drop(fenced);
+        let value: i64 = sqlx::query_scalar(READ).fetch_one(&pool).await.unwrap();
+        assert_eq!(value, 0, "the transaction is still open");
+        fence.begin(&pool).await.unwrap().commit().await.unwrap();
+    }};
+}
+
+#[test]
+fn mysql_rolls_back_after_a_dropped_failure() {
+    for database in mysql_and_mariadb() {
+        run(async {
+            let pool = MySqlPoolOptions::new().max_connections(1);
+            let pool = pool.connect(&database.url()).await.unwrap();
+            drops_a_failing_statement!(pool, "INSERT INTO account VALUES (1, 0)");
+        });
+    }
+}
+
+#[test]
+fn postgres_rolls_back_after_a_dropped_failure() {
+    let Some(database) = postgres() else { return };
+    run(async {
+        let pool = PgPoolOptions::new().max_connections(1);
+        let pool = pool.connect(&database.url()).await.unwrap();
+        drops_a_failing_statement!(pool, "SELECT 1 / 0");
     });
 }
