@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
+use std::time::Instant;
 
 use leasehold::{Client, Mutex, ReleaseOutcome};
 use testkit::{Flavor, Server};
@@ -11,7 +12,9 @@ use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, FiveServers, cluster, group, sentinel_builder};
 use crate::support::with_long_timeouts;
-use crate::support::{AMPLE, LEASE, builder_at, client, eventually, name, run, server};
+use crate::support::{
+    AMPLE, LEASE, builder_at, client, eventually, name, poll_at_most, run, server,
+};
 
 fn runtime() -> Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -109,6 +112,39 @@ fn idle_runtime_delays_no_other_of_a_quorum() {
     let servers = FiveServers::start(&Flavor::one());
     let client = run(servers.client());
     check_independence(|| client.mutex(&name()));
+}
+
+/// Returns how many scripts the server has run.
+fn scripts(server: &Server) -> u64 {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let mut lines = stats.text().lines();
+    let line = lines.find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let calls = line.and_then(|line| line.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// The votes waited for tasks of the caller's runtime. The cancel overtook
+/// them, and the lock stayed held without a holder.
+#[test]
+fn dropped_acquire_of_a_quorum_leaves_no_lock() {
+    let five = FiveServers::start(&Flavor::one());
+    runtime().block_on(async {
+        let builder = five.builder().max_lease(AMPLE * 4);
+        let quorum = builder.lease(AMPLE * 4).connect().await.unwrap();
+        acquire(&quorum.mutex(&name())).await;
+        let before: Vec<_> = five.servers.iter().map(scripts).collect();
+        let name = name();
+        let acquiring = quorum.mutex(&name).try_lock().into_future();
+        assert!(poll_at_most(acquiring, 1).await.is_none());
+        // Blocks the runtime, so that only the keeper works.
+        let start = Instant::now();
+        let is_idle = |(server, before)| scripts(server) == before;
+        while five.servers.iter().zip(before.clone()).any(is_idle) {
+            assert!(start.elapsed() < AMPLE, "no request arrives");
+        }
+        eventually("the lock is free", || five.count_with_key(&name) == 0).await;
+        acquire(&quorum.mutex(&name)).await;
+    });
 }
 
 /// Returns how many connections for requests the server has.

@@ -5,7 +5,9 @@
 //! majority has published it.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::sync::Mutex;
@@ -56,15 +58,24 @@ impl FanOut {
 
     async fn ask_all(&self, batch: &Batch, timeout: Duration) -> Vec<Reply> {
         let (sender, mut outcomes) = mpsc::unbounded_channel();
+        // Dropped with the caller: a task sends a script again that a node does
+        // not know, which must not happen after a cancel.
+        let mut tasks = JoinSet::new();
         for (node, connection) in self.connections.iter().enumerate() {
-            if let Some(connection) = connection.clone() {
-                let (batch, sender) = (batch.clone(), sender.clone());
-                // In a separate task, so that the request reaches every node
-                // even after a majority has replied.
-                Handle::current().spawn(async move {
-                    let outcome = connection.ask(batch, timeout).await;
-                    let _ = sender.send((node, outcome));
-                });
+            let Some(connection) = connection.clone() else {
+                continue;
+            };
+            let (batch, sender) = (batch.clone(), sender.clone());
+            let mut asking = Box::pin(async move {
+                let outcome = connection.ask(batch, timeout).await;
+                let _ = sender.send((node, outcome));
+            });
+            // The first poll gives the request its place on the connection. A
+            // task may start only after the caller was dropped, and then a
+            // cancel would overtake the request.
+            let first = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context)));
+            if first.await.is_pending() {
+                tasks.spawn(asking);
             }
         }
         drop(sender);
@@ -78,6 +89,8 @@ impl FanOut {
                 break;
             }
         }
+        // The other nodes may still reply, or be found silent.
+        tasks.detach_all();
         replies.into_iter().map(Reply::PerNode).collect()
     }
 }
