@@ -104,7 +104,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Subscribes to `channel`, which belongs to `slot`, until the subscription
     /// is dropped. Returns when the server has confirmed.
     ///
-    /// A channel has one listener; a second one replaces the first.
+    /// A channel can have several listeners; each receives every event.
     fn subscribe(
         &self,
         channel: Channel,

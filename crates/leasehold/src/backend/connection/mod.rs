@@ -10,6 +10,7 @@
 //! (`replicated`).
 
 mod callers;
+mod channels;
 mod endpoint;
 mod handshake;
 mod matching;

@@ -6,14 +6,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::RedisConnection;
+use super::channels::Channels;
 use super::matching::{PushEvent, SubscribeOp};
 use super::reconnect::{Demand, ReconnectDelay};
 use crate::backend::topology::Master;
@@ -164,55 +163,6 @@ impl Drop for ChannelGuard {
         self.channels.remove(&self.channel, self.id);
         let channel = self.channel.clone();
         let _ = self.commands.send(SubscriptionCmd::Unsubscribe { channel });
-    }
-}
-
-/// The listeners by channel. Callers write it; the connection's task reads it
-/// for every message.
-#[derive(Default)]
-struct Channels {
-    listeners: Mutex<HashMap<Channel, ListenerEntry>>,
-    last_id: AtomicU64,
-}
-
-/// A listener and its id, which distinguishes it from its replacement.
-type ListenerEntry = (u64, Arc<dyn Listener>);
-
-impl Channels {
-    fn insert(&self, channel: Channel, listener: Arc<dyn Listener>) -> u64 {
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed);
-        self.listeners.lock().insert(channel, (id, listener));
-        id
-    }
-
-    /// Removes the listener `id`, unless it was replaced.
-    fn remove(&self, channel: &Channel, id: u64) {
-        let mut listeners = self.listeners.lock();
-        if listeners
-            .get(channel)
-            .is_some_and(|(other, _)| *other == id)
-        {
-            listeners.remove(channel);
-        }
-    }
-
-    fn contains(&self, channel: &Channel) -> bool {
-        self.listeners.lock().contains_key(channel)
-    }
-
-    fn all(&self) -> Vec<Channel> {
-        self.listeners.lock().keys().cloned().collect()
-    }
-
-    fn deliver(&self, channel: &Channel, event: PubSubEvent<'_>) {
-        let listener = self
-            .listeners
-            .lock()
-            .get(channel)
-            .map(|(_, listener)| listener.clone());
-        if let Some(listener) = listener {
-            listener.on_event(event);
-        }
     }
 }
 
