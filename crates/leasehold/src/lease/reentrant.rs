@@ -62,6 +62,7 @@ impl Reentry {
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
     ) -> Result<Option<Arc<OwnedLease>>, Error> {
+        acquirer.check_process()?;
         let Ok(mut current) = self.current.try_lock() else {
             return Ok(None);
         };

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leasehold::blocking;
-use leasehold::{Client, Error, Guard, ReleaseOutcome, ShutdownOutcome};
+use leasehold::{Client, Error, Guard, Reentrant, ReleaseOutcome, ShutdownOutcome};
 use tokio::runtime::Runtime;
 
 use crate::support::{AMPLE, LEASE, name, server, url_at, with_long_timeouts};
@@ -72,6 +72,8 @@ struct Inherited {
     taken: String,
     guards: Vec<blocking::Guard>,
     task_guards: Vec<Guard>,
+    /// A handle whose lock the last task guard holds.
+    reentrant: Reentrant,
 }
 
 fn refused<T>(outcome: &Result<T, Error>) -> bool {
@@ -95,7 +97,9 @@ impl Inherited {
         let lock = |name: &str| threads.mutex(name).lock().acquire().unwrap();
         let guards = vec![lock(&taken), lock(&name())];
         let task_lock = || runtime.block_on(tasks.mutex(&name()).lock().into_future());
-        let task_guards = vec![task_lock().unwrap(), task_lock().unwrap()];
+        let reentrant = tasks.mutex(&name()).reentrant();
+        let entered = runtime.block_on(reentrant.lock().into_future()).unwrap();
+        let task_guards = vec![task_lock().unwrap(), task_lock().unwrap(), entered];
         Self {
             threads,
             tasks,
@@ -103,6 +107,7 @@ impl Inherited {
             taken,
             guards,
             task_guards,
+            reentrant,
         }
     }
 
@@ -130,6 +135,10 @@ impl Inherited {
             expect("task: try_lock", refused(&mutex.try_lock().await));
             expect("task: lock", refused(&mutex.lock().await));
             expect("task: run", refused(&mutex.run(async |_| ()).await));
+            let entered = self.reentrant.try_lock().await;
+            expect("task: reentrant try_lock", refused(&entered));
+            let entered = self.reentrant.lock().await;
+            expect("task: reentrant lock", refused(&entered));
             let guard = self.task_guards.remove(0);
             expect("task: release", refused(&guard.release().await));
             self.task_guards.clear();
