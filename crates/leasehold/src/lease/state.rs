@@ -248,7 +248,9 @@ impl LeaseState {
     /// at `sent`. Has no effect if the lease has ended, or the deadline is
     /// already later.
     pub(super) fn confirm(&self, sent: BootInstant, lease: Duration) {
-        let later = deadline(sent, lease).as_nanos();
+        // The request may be sent some time after its length was limited.
+        let later = deadline(sent, lease).min(self.max_hold_until.unwrap_or(BootInstant::NEVER));
+        let later = later.as_nanos();
         loop {
             let seen = self.validity.load(Ordering::Acquire);
             let Validity::Valid { deadline } = decode(seen) else {

@@ -185,3 +185,21 @@ async fn expiry_spares_a_deadline_that_moved() {
     assert!(state.expire(deadline));
     assert!(!state.is_valid());
 }
+
+/// A renewal that waited for a connection moved the deadline beyond `at_most`.
+#[tokio::test(start_paused = true)]
+async fn late_renewal_does_not_exceed_at_most() {
+    let mut options = AcquireOptions::new(LEASE);
+    options.at_most = Some(LEASE);
+    let value = kind().value(&Owner::random(), 0, "");
+    let start = BootInstant::now();
+    let granted = Granted::new(start, LEASE);
+    let state = LeaseState::new(kind(), value, Token::new(1), &options, granted);
+    let length = state.renewal_length().expect("it can be renewed");
+    sleep(LEASE / 4).await;
+    state.confirm(BootInstant::now(), length);
+    let Validity::Valid { deadline } = state.validity() else {
+        panic!("it is valid");
+    };
+    assert!(deadline <= start + LEASE);
+}
