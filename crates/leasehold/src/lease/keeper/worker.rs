@@ -304,7 +304,9 @@ impl Worker {
             report_loss(&state, Loss::ShutDown, &self.observers);
             self.clean_up(release(state, self.backend.clone(), self.timeout));
         } else {
+            // Its timer was removed before it could find the loss.
             report_if_lost(&state, &self.observers);
+            self.lose(state);
         }
     }
 

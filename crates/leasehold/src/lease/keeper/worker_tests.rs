@@ -109,3 +109,16 @@ async fn unknown_revocations_are_bounded() {
     assert_eq!(worker.unknown_suspects.len(), MAX_UNKNOWN_SUSPECTS);
     assert!(worker.suspects.is_empty());
 }
+
+/// A lease that its holder found expired, just before the keeper did, was not
+/// released by a shutdown. A renewal without a reply may have been executed.
+#[tokio::test(start_paused = true)]
+async fn shutdown_releases_a_lease_just_expired() {
+    let (mut worker, state) = keeper_of_one();
+    tokio::time::advance(LEASE).await;
+    assert!(!state.is_valid());
+    let (done, _all_done) = oneshot::channel();
+    worker.inbox.send(KeeperMsg::ShutDown(done));
+    worker.round();
+    assert_eq!(worker.jobs.len(), 1, "a release");
+}
