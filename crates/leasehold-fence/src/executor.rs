@@ -10,7 +10,7 @@ use futures_core::future::BoxFuture;
 use futures_core::stream::BoxStream;
 use sqlx::{Database, Describe, Either, Error, Execute, Executor, SqlStr};
 
-use crate::sql::{Dialect, MYSQL, POSTGRES, SQLITE};
+use crate::sql::{self, Dialect};
 use crate::transaction::{FencedDatabase, FencedTransaction, Progress, sealed};
 
 type Item<DB> = Either<<DB as Database>::QueryResult, <DB as Database>::Row>;
@@ -218,17 +218,17 @@ macro_rules! database {
 }
 
 database!(
-    "sqlx-postgres", sqlx::Postgres, POSTGRES, "BEGIN",
+    "sqlx-postgres", sqlx::Postgres, sql::POSTGRES, "BEGIN",
     reads_to_end: false, survives_drop: true
 );
 // The driver returns the first row before it has read the rest, which can be an
 // error that has ended the transaction. It also takes the reply to a dropped
 // `PREPARE` for that of the next statement.
 database!(
-    "sqlx-mysql", sqlx::MySql, MYSQL, "BEGIN",
+    "sqlx-mysql", sqlx::MySql, sql::MYSQL, "BEGIN",
     reads_to_end: true, survives_drop: false
 );
 database!(
-    "sqlx-sqlite", sqlx::Sqlite, SQLITE, "BEGIN IMMEDIATE",
+    "sqlx-sqlite", sqlx::Sqlite, sql::SQLITE, "BEGIN IMMEDIATE",
     reads_to_end: false, survives_drop: true
 );
