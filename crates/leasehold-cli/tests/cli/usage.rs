@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use testkit::{Flavor, Proxy, Setup};
+use testkit::{Fault, Flavor, Proxy, Setup};
 
 use crate::harness::{Finished, Harness, eventually};
 
@@ -61,6 +61,29 @@ fn wrong_password_exits_with_denied() {
         .expect_stderr("hint: check the user and the password");
     assert!(!denied.stderr.contains("secret"), "{denied:?}");
     assert!(!denied.stderr.contains("doctor"), "{denied:?}");
+}
+
+/// The CLI printed the error of a server that does not know `HELLO`.
+#[test]
+fn password_quoted_by_the_server_is_not_printed() {
+    let harness = Harness::new();
+    let proxy = Proxy::start(harness.server.port());
+    proxy.inject(|words| match words[0].as_slice() {
+        b"HELLO" => Fault::ReplaceReply(
+            b"-ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'u' 'hunter2'\r\n",
+        ),
+        _ => Fault::None,
+    });
+    let url = format!("redis://u:hunter2@127.0.0.1:{}", proxy.port());
+    for args in ["ls", "show job", "doctor", "run job -- true"] {
+        let failed = harness.leasehold_with_url(&url, args).run();
+        assert!(!failed.stderr.contains("hunter2"), "{args}: {failed:?}");
+        assert!(!failed.stdout.contains("hunter2"), "{args}: {failed:?}");
+        assert!(
+            failed.stderr.contains("does not know `HELLO`"),
+            "{args}: {failed:?}"
+        );
+    }
 }
 
 #[test]
