@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::{Client, Guard};
 use testkit::Server;
 
-use crate::support::{AMPLE, client, name, run, server};
+use crate::support::{AMPLE, LEASE, client, name, run, server};
 
 const LOCKS: usize = 30;
 const TASKS: usize = 300;
@@ -82,21 +82,27 @@ async fn acquire(client: &Client, number: usize, name: &str) -> Guard {
     lock.timeout(AMPLE).await.unwrap()
 }
 
+/// Records a token. Returns the largest one before if that is not smaller.
+fn observe(seen: &Mutex<Observed>, token: u64) -> Option<u64> {
+    let mut seen = seen.lock().unwrap();
+    seen.holds += 1;
+    let before = seen.largest;
+    seen.largest = before.max(token);
+    (token <= before).then_some(before)
+}
+
 /// Holds the lock in a loop.
 async fn hold(client: Client, number: usize, (name, seen): Lock) {
     loop {
         let guard = acquire(&client, number, &name).await;
+        let token = guard.token().as_u64();
+        // If this task stalled during a loss of data, a later holder may have
+        // come first. Only the server knows who holds the lock now.
+        if let Some(before) = observe(&seen, token)
+            && guard.extend(LEASE).await.is_ok()
         {
             let mut seen = seen.lock().unwrap();
-            let token = guard.token().as_u64();
-            // A guard that is valid now is the only one of this process.
-            if guard.check().is_ok() {
-                let before = std::mem::replace(&mut seen.largest, token);
-                if token <= before {
-                    seen.decreased.get_or_insert((before, token));
-                }
-                seen.holds += 1;
-            }
+            seen.decreased.get_or_insert((before, token));
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
         drop(guard);
