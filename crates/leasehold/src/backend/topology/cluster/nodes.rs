@@ -74,7 +74,7 @@ impl Nodes {
         if let Some(node) = self.owner(slot) {
             return Ok(node);
         }
-        // On the keeper's runtime: everybody waits for `refreshing`, and the
+        // On the keeper's runtime: all callers wait for `refreshing`, and the
         // caller's runtime may not be driven any more while we hold it.
         let nodes = self.clone();
         run_on(&self.keeper, async move { nodes.read_owner(slot).await }).await
