@@ -4,6 +4,7 @@
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use leasehold::{Acquire, Client, Error, Loss, ReleaseOutcome, ShutdownOutcome, blocking};
 use testkit::{Fault, Proxy, Server};
@@ -11,8 +12,8 @@ use testkit::{Fault, Proxy, Server};
 use crate::support::inspection::allow_inspection;
 use crate::support::threads::on_thread;
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, eventually, exists, key, name, owners, poll_at_most,
-    run, server, url_at,
+    AMPLE, LEASE, SHORT, builder_at, client, eventually, exists, heartbeat, key, name, owners,
+    poll_at_most, run, server, url_at,
 };
 
 /// A lease that `at_most` limits was not renewed, and so its holder never
@@ -222,11 +223,23 @@ fn shutdown_cancels_an_unpolled_waiter() {
         let name = name();
         let held = theirs.fair_mutex(&name).lock().await.unwrap();
         let mut unpolled = ours.fair_mutex(&name).lock().into_future();
-        let queued = || !owners(&server, "queue", &name).is_empty();
-        while !queued() {
+        // Until its first heartbeat. If the enqueue had no reply yet, the
+        // shutdown would rightly wait for the task.
+        let (start, mut first) = (Instant::now(), None);
+        loop {
             let polled = tokio::time::timeout(SHORT / 100, &mut unpolled).await;
             assert!(polled.is_err(), "the lock is held");
+            match (&first, heartbeat(&server, &name)) {
+                (Some((owner, first)), Some((same, end))) if same == *owner => {
+                    if end > *first {
+                        break;
+                    }
+                }
+                (_, found) => first = found,
+            }
+            assert!(start.elapsed() < AMPLE, "no heartbeat");
         }
+        let queued = || !owners(&server, "queue", &name).is_empty();
         let outcome = ours.shutdown(AMPLE).await;
         assert_eq!(outcome, ShutdownOutcome::Released);
         assert!(!queued(), "still queued");

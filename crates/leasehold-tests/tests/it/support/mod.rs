@@ -166,6 +166,15 @@ pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
     owners.map(|owner| owner.text().to_owned()).collect()
 }
 
+/// Returns a waiter for a queued lock, and when its heartbeat expires.
+pub(crate) fn heartbeat(server: &Server, name: &str) -> Option<(String, String)> {
+    let key = queue_key(server, "heartbeats", name)?;
+    match server.ask(&["ZRANGE", &key, "0", "0", "WITHSCORES"]).list() {
+        [owner, end] => Some((owner.text().to_owned(), end.text().to_owned())),
+        _ => None,
+    }
+}
+
 /// Returns the owner that the value of a lock's own key names.
 pub(crate) fn only_holder(value: &Reply) -> Option<String> {
     let Reply::Text(value) = value else {
