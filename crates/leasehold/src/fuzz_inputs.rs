@@ -156,7 +156,13 @@ fn reply() -> impl Strategy<Value = Reply> {
     leaf.prop_recursive(4, 24, 6, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..8).prop_map(Reply::List),
-            vec(prop::option::of(inner), 1..6).prop_map(Reply::PerNode),
+            vec(prop::option::of(inner), 1..6).prop_map(|each| {
+                let each = each.into_iter();
+                Reply::PerNode(
+                    each.map(|reply| reply.ok_or_else(|| "no reply".into()))
+                        .collect(),
+                )
+            }),
         ]
     })
 }

@@ -40,7 +40,7 @@ pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Command};
 pub(crate) use connection::ConnectOptions;
 pub(crate) use error::{RequestError, ServerError, ServerErrorKind};
-pub(crate) use reply::Reply;
+pub(crate) use reply::{NodeReply, Reply};
 #[cfg(test)]
 pub(crate) use testing::{scripted, simulated};
 pub(crate) use topology::{Target, majority};

@@ -1,6 +1,7 @@
 //! Replies of a server.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::error::{RequestError, ServerError, ServerErrorKind};
 
@@ -12,10 +13,12 @@ pub(crate) enum Reply {
     Bytes(Vec<u8>),
     List(Vec<Reply>),
     Refused(ServerError),
-    /// The reply of each node of a quorum, in node order; `None` where a node
-    /// did not reply.
-    PerNode(Vec<Option<Reply>>),
+    /// The reply of each node of a quorum, in node order.
+    PerNode(Vec<NodeReply>),
 }
+
+/// The reply of one node of a quorum, or why there is none.
+pub(crate) type NodeReply = Result<Reply, Arc<str>>;
 
 impl Reply {
     /// Returns the reply as an integer, whether sent as one or as decimal

@@ -58,6 +58,8 @@ pub(super) async fn attempt(
             pending.disarm();
             Ok(Attempt::Busy(holder))
         }
+        // Stays registered: the votes are cancelled in the background.
+        Ok(AcquireReply::Outvoted { holder }) => Ok(Attempt::Busy(holder)),
         // Stays registered: the lock was acquired, and is cancelled.
         Ok(AcquireReply::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
         Ok(AcquireReply::Split) => {

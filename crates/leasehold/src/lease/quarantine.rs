@@ -249,8 +249,8 @@ fn shortfall(nodes: &[NodeStatus], needed: usize) -> ServerError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Reply;
     use crate::backend::scripted::Scripted;
+    use crate::backend::{NodeReply, Reply};
     use crate::lease::{Keeper, Limits};
     use crate::observe::Observers;
     use crate::sync::Mutex;
@@ -305,17 +305,17 @@ mod tests {
         (readmission, context, polls)
     }
 
-    fn reply(node: &NodeStatus) -> Option<Reply> {
+    fn reply(node: &NodeStatus) -> NodeReply {
         let (status, number) = match node {
             NodeStatus::Voting { highest } => (1, i64::try_from(*highest).unwrap()),
             NodeStatus::Ready { .. } => (2, 0),
             NodeStatus::Quarantined { remaining, .. } => {
                 (0, i64::try_from(remaining.as_millis()).unwrap())
             }
-            NodeStatus::NoReply => return None,
+            NodeStatus::NoReply => return Err("no reply".into()),
         };
         let numbers = [status, number, i64::from(node.has_voted())];
-        Some(Reply::List(numbers.map(Reply::Int).to_vec()))
+        Ok(Reply::List(numbers.map(Reply::Int).to_vec()))
     }
 
     fn floors(polls: &Polls) -> Vec<u64> {
@@ -393,7 +393,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn refused_vote_triggers_a_poll() {
-        let barred = vec![Reply::PerNode(vec![Some(Reply::List(vec![Reply::Int(3)]))])];
+        let barred = vec![Reply::PerNode(vec![Ok(Reply::List(vec![Reply::Int(3)]))])];
         let (readmission, context, polls) = quorum(&[&[knows(1), knows(1), knows(1)]]);
         let (context, electorate) = (Arc::new(context), readmission.electorate.clone());
         let watching = tokio::spawn(readmission.run(Arc::downgrade(&context)));

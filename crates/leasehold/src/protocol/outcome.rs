@@ -23,6 +23,9 @@ pub(crate) enum AcquireReply {
     Split,
     /// Another owner holds the lock.
     Busy { holder: Holder },
+    /// Another owner holds the lock on a majority of the nodes, and this owner
+    /// perhaps on some others. It must be released.
+    Outvoted { holder: Holder },
 }
 
 /// The reply to a renewal.

@@ -24,7 +24,7 @@ use super::script::{digest, digits, script};
 use super::single_key::release_after;
 use super::tally::{self, Ballot, RenewalTally, Verdict};
 use crate::backend::{
-    Capabilities, Command, Reply, RequestError, ServerError, ServerErrorKind, majority,
+    Capabilities, Command, NodeReply, Reply, RequestError, ServerError, ServerErrorKind, majority,
 };
 use crate::info::Holder;
 use crate::options::millis_up;
@@ -91,7 +91,8 @@ impl Kind for QuorumLock {
         let (electorate, own) = (self.electorate.clone(), value.clone());
         Call::script(&VOTE, &keys, &args, move |replies| {
             electorate.record_refusals(&replies);
-            let ballots: Vec<_> = each("a vote", &replies)?.iter().map(read_ballot).collect();
+            let each = each("a vote", &replies)?;
+            let ballots: Vec<_> = each.iter().map(read_ballot).collect();
             let verdict = tally::count_votes(&ballots);
             Ok(match verdict {
                 Verdict::Held => {
@@ -105,9 +106,15 @@ impl Kind for QuorumLock {
                 Verdict::Busy {
                     value,
                     remaining_ms,
-                } => AcquireReply::Busy {
-                    holder: holder(&value, remaining_ms),
-                },
+                } => {
+                    let holder = holder(&value, remaining_ms);
+                    // A node without a reply may grant the lock, too.
+                    let has_votes = |ballot| matches!(ballot, &Ballot::Granted | &Ballot::NoReply);
+                    match ballots.iter().any(has_votes) {
+                        true => AcquireReply::Outvoted { holder },
+                        false => AcquireReply::Busy { holder },
+                    }
+                }
                 Verdict::Split { highest } => {
                     electorate
                         .highest_seen
@@ -115,8 +122,7 @@ impl Kind for QuorumLock {
                     AcquireReply::Split
                 }
                 Verdict::TooFew { voting } => AcquireReply::Unusable {
-                    refusal: refusal(&replies)
-                        .unwrap_or_else(|| too_few(voting, ballots.len(), majority(ballots.len()))),
+                    refusal: refusal(&replies).unwrap_or_else(|| no_majority_votes(voting, each)),
                 },
             })
         })
@@ -128,11 +134,12 @@ impl Kind for QuorumLock {
         let electorate = self.electorate.clone();
         Call::script(&RENEW, &keys, &args, move |replies| {
             electorate.record_refusals(&replies);
-            match tally::count_renewals(&numbers("a renewal", &replies)?) {
+            let each = each("a renewal", &replies)?;
+            match tally::count_renewals(&numbers(each)) {
                 RenewalTally::Renewed { everywhere: true } => Ok(RenewReply::Renewed),
                 RenewalTally::Renewed { everywhere: false } => Ok(RenewReply::OnMajority),
                 RenewalTally::NotOwner => Ok(RenewReply::NotOwner),
-                RenewalTally::Unknown => Err(no_majority_replied()),
+                RenewalTally::Unknown => Err(no_majority_replied(each)),
             }
         })
     }
@@ -165,11 +172,11 @@ impl Kind for QuorumLock {
                 return Err(RequestError::malformed("GET", &replies));
             };
             let ballots = values.iter().zip(pttls).map(|(value, pttl)| match value {
-                Some(Reply::Bytes(value)) => Ballot::Busy {
+                Ok(Reply::Bytes(value)) => Ballot::Busy {
                     value: value.clone(),
-                    remaining_ms: pttl.as_ref().and_then(Reply::int).unwrap_or(0),
+                    remaining_ms: pttl.as_ref().ok().and_then(Reply::int).unwrap_or(0),
                 },
-                Some(Reply::Nil) => Ballot::Granted,
+                Ok(Reply::Nil) => Ballot::Granted,
                 _ => Ballot::NoReply,
             });
             let ballots: Vec<_> = ballots.collect();
@@ -179,11 +186,9 @@ impl Kind for QuorumLock {
                     value,
                     remaining_ms,
                 } => Ok(Some(holder(&value, remaining_ms))),
-                Verdict::TooFew { voting } => Err(RequestError::Refused(too_few(
-                    voting,
-                    ballots.len(),
-                    majority(ballots.len()),
-                ))),
+                Verdict::TooFew { voting } => {
+                    Err(RequestError::Refused(no_majority_votes(voting, values)))
+                }
             }
         })
     }
@@ -342,25 +347,50 @@ pub(crate) fn too_few(voting: usize, nodes: usize, needed: usize) -> ServerError
     }
 }
 
-fn no_majority_replied() -> RequestError {
-    RequestError::Unknown("fewer than a majority of the nodes have replied".into())
+/// Returns the error for a quorum of which less than a majority votes, with
+/// the first node's reason.
+fn no_majority_votes(voting: usize, each: &[NodeReply]) -> ServerError {
+    let mut error = too_few(voting, each.len(), majority(each.len()));
+    error.message += &first_failure(each);
+    error
 }
 
-fn each<'a>(what: &str, replies: &'a [Reply]) -> Result<&'a [Option<Reply>], RequestError> {
+/// Returns the error for a quorum of which less than a majority has replied,
+/// with the first node's reason.
+fn no_majority_replied(each: &[NodeReply]) -> RequestError {
+    let replied = numbers(each).iter().flatten().count();
+    let (nodes, needed) = (each.len(), majority(each.len()));
+    let reason = first_failure(each);
+    let message = format!("{replied} of {nodes} nodes have replied, {needed} are needed{reason}");
+    RequestError::Unknown(message.into())
+}
+
+/// Describes the first node without a usable reply, to follow another message.
+fn first_failure(each: &[NodeReply]) -> String {
+    let mut nodes = each.iter().zip(1..);
+    let failure = nodes.find_map(|(reply, node)| match reply {
+        Err(reason) => Some(format!("; node {node}: {reason}")),
+        Ok(Reply::Refused(error)) => Some(format!("; node {node}: {error}")),
+        Ok(_) => None,
+    });
+    failure.unwrap_or_default()
+}
+
+fn each<'a>(what: &str, replies: &'a [Reply]) -> Result<&'a [NodeReply], RequestError> {
     match replies {
         [Reply::PerNode(each), ..] => Ok(each),
         _ => Err(RequestError::malformed(what, replies)),
     }
 }
 
-fn numbers(what: &str, replies: &[Reply]) -> Result<Vec<Option<i64>>, RequestError> {
-    let each = each(what, replies)?.iter();
-    Ok(each.map(|reply| reply.as_ref()?.int()).collect())
+fn numbers(each: &[NodeReply]) -> Vec<Option<i64>> {
+    let number = |reply: &NodeReply| reply.as_ref().ok()?.int();
+    each.iter().map(number).collect()
 }
 
-fn read_ballot(reply: &Option<Reply>) -> Ballot {
+fn read_ballot(reply: &NodeReply) -> Ballot {
     let read = || {
-        let parts = reply.as_ref()?.list()?;
+        let parts = reply.as_ref().ok()?.list()?;
         let number = parts.get(1)?.int()?;
         Some(match parts.first()?.int()? {
             1 => Ballot::Granted,
@@ -380,9 +410,9 @@ fn read_ballot(reply: &Option<Reply>) -> Ballot {
     read().unwrap_or(Ballot::NoReply)
 }
 
-fn read_node(reply: &Option<Reply>) -> NodeStatus {
+fn read_node(reply: &NodeReply) -> NodeStatus {
     let read = || {
-        let parts = reply.as_ref()?.list()?;
+        let parts = reply.as_ref().ok()?.list()?;
         let number = u64::try_from(parts.get(1)?.int()?).ok()?;
         let voted = parts.get(2).and_then(Reply::int) == Some(1);
         Some(match parts.first()?.int()? {
@@ -398,10 +428,11 @@ fn read_node(reply: &Option<Reply>) -> NodeStatus {
 }
 
 fn read_release(replies: &[Reply]) -> Result<ReleaseReply, RequestError> {
-    match tally::count_releases(&numbers("a release", replies)?) {
+    let each = each("a release", replies)?;
+    match tally::count_releases(&numbers(each)) {
         Some(true) => Ok(ReleaseReply::Released { notified: 0 }),
         Some(false) => Ok(ReleaseReply::NotOwner),
-        None => Err(no_majority_replied()),
+        None => Err(no_majority_replied(each)),
     }
 }
 

@@ -8,6 +8,7 @@ mod inspection;
 mod lease;
 mod network;
 mod publish;
+mod quorum;
 mod redisson;
 mod replicas;
 mod runtimes;

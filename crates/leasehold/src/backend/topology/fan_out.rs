@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 
 use crate::backend::connection::NodeConnections;
 use crate::backend::{
-    Backoff, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, PubSubEvent, Reply,
-    RequestError, ServerFacts, Subscription, Unsubscribe,
+    Backoff, Batch, BoxFuture, Capabilities, Channel, Connection, Listener, NodeReply, PubSubEvent,
+    Reply, RequestError, ServerFacts, Subscription, Unsubscribe,
 };
 use crate::time::BootInstant;
 
@@ -79,11 +79,16 @@ impl FanOut {
             }
         }
         drop(sender);
-        let mut replies: Vec<Vec<Option<Reply>>> =
-            vec![vec![None; self.connections.len()]; batch.len()];
+        let missing = self.connections.iter().map(|connection| match connection {
+            Some(_) => Err("no reply yet".into()),
+            None => Err("not connected".into()),
+        });
+        let missing: Vec<NodeReply> = missing.collect();
+        let mut replies = vec![missing; batch.len()];
         while let Some((node, outcome)) = outcomes.recv().await {
-            for (per_node, reply) in replies.iter_mut().zip(outcome.unwrap_or_default()) {
-                per_node[node] = Some(reply);
+            let outcome = outcome.map_err(|error| error.to_string().into());
+            for (index, per_node) in replies.iter_mut().enumerate() {
+                per_node[node] = reply_at(index, &outcome);
             }
             if !batch.await_all_nodes && replies.iter().all(|per_node| is_agreed(per_node)) {
                 break;
@@ -95,8 +100,15 @@ impl FanOut {
     }
 }
 
+/// Returns a node's reply to the command at `index`.
+fn reply_at(index: usize, outcome: &Result<Vec<Reply>, Arc<str>>) -> NodeReply {
+    let replies = outcome.as_ref().map_err(Clone::clone)?;
+    let reply = replies.get(index).cloned();
+    reply.ok_or_else(|| "fewer replies than commands".into())
+}
+
 /// Returns whether a majority of all nodes returned the same status.
-fn is_agreed(replies: &[Option<Reply>]) -> bool {
+fn is_agreed(replies: &[NodeReply]) -> bool {
     let statuses: Vec<_> = replies.iter().flatten().map(status_of).collect();
     statuses.iter().any(|status| {
         let same = statuses.iter().filter(|other| *other == status);
@@ -265,14 +277,15 @@ mod tests {
 
     #[test]
     fn majority_agrees_by_status() {
-        let list = |first, second| Some(Reply::List(vec![Reply::Int(first), Reply::Int(second)]));
-        assert!(is_agreed(&[list(1, 5), list(1, 6), None]));
-        assert!(!is_agreed(&[list(1, 5), list(0, 5), None]));
-        assert!(!is_agreed(&[list(1, 5), None, None]));
+        let list = |first, second| Ok(Reply::List(vec![Reply::Int(first), Reply::Int(second)]));
+        let none = || Err("no reply".into());
+        assert!(is_agreed(&[list(1, 5), list(1, 6), none()]));
+        assert!(!is_agreed(&[list(1, 5), list(0, 5), none()]));
+        assert!(!is_agreed(&[list(1, 5), none(), none()]));
         assert!(is_agreed(&[
-            Some(Reply::Nil),
-            Some(Reply::Nil),
-            Some(Reply::Int(1))
+            Ok(Reply::Nil),
+            Ok(Reply::Nil),
+            Ok(Reply::Int(1))
         ]));
     }
 
