@@ -9,7 +9,8 @@
 //! - **No orphans**: an acquire that is cancelled, times out or loses its reply
 //!   is rolled back in the background.
 //! - **Push-based waiting**: pub/sub wakes waiters; a one-second poll covers
-//!   lost messages.
+//!   lost messages. A `lock()` future that is kept but not polled does not
+//!   block other waiters.
 //! - **Typed outcomes**: *busy*, *lost* and *outcome unknown* are never folded
 //!   into `false`.
 //!
@@ -29,9 +30,6 @@
 //! - **[`Mutex`] is unfair.** After a release, the first client to retry
 //!   acquires it. [`FairMutex`], [`RwLock`] and [`Semaphore`] are FIFO across
 //!   processes.
-//! - **A waiting future must be polled.** A future that is kept but not polled
-//!   can be granted the lock without noticing, and delays the other waiters of
-//!   its process. Drop a future that you no longer poll.
 //! - **Dropping a guard releases in the background.** Call
 //!   [`Client::shutdown`] before the program exits, or the last locks stay held
 //!   until their leases expire.

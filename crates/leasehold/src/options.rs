@@ -109,6 +109,18 @@ impl AcquireOptions {
         }
     }
 
+    /// Returns whether an acquire with the other options results in the same
+    /// lease, so that either caller can have it.
+    pub(crate) fn acquire_same_lease(&self, other: &Self) -> bool {
+        let lease = |options: &Self| (options.lease, options.max_lease, options.renewed);
+        let limits = |options: &Self| (options.at_least, options.at_most, options.slow_hold);
+        let rest = |options: &Self| (options.replica_ack, options.quorum, options.local_handoff);
+        lease(self) == lease(other)
+            && limits(self) == limits(other)
+            && rest(self) == rest(other)
+            && self.note == other.note
+    }
+
     /// Returns whether the lock may be handed off to another task.
     ///
     /// A fixed lease, `at_least` and `at_most` belong to one holder: they would

@@ -119,6 +119,25 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
+    /// Returns the same error for another task.
+    pub(crate) fn duplicate(&self) -> Self {
+        match self {
+            Self::Unreachable(cause) => Self::Unreachable(cause.to_string().into()),
+            Self::Unknown(cause) => Self::Unknown(cause.to_string().into()),
+            Self::Refused(error) => Self::Refused(error.clone()),
+            Self::NotReplicated {
+                acknowledged,
+                wanted,
+            } => Self::NotReplicated {
+                acknowledged: *acknowledged,
+                wanted: *wanted,
+            },
+            Self::NoReplicas(server) => Self::NoReplicas(server.clone()),
+            Self::Malformed(what) => Self::Malformed(what.clone()),
+            Self::ShutDown => Self::ShutDown,
+        }
+    }
+
     /// Returns whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {

@@ -1,5 +1,6 @@
 //! Connections, topologies and subscriptions. This layer transports commands
-//! and replies; it knows nothing about locks.
+//! and replies. Of locks, it knows only the error codes of our scripts, and
+//! whether a node may vote.
 //!
 //! A [`Backend`] returns the [`Connection`] for a purpose and a slot. A
 //! connection sends pipelines and returns one [`Reply`] per command. Callers

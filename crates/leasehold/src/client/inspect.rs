@@ -113,6 +113,8 @@ impl Client {
     /// [`inspect`](Self::inspect).
     pub async fn wait_until_free(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
         let mutex = self.single_key(name)?;
+        let slot = mutex.slot();
+        let mutex: Arc<dyn Notified> = Arc::new(mutex);
         let start = std::time::Instant::now();
         loop {
             let holder = match self.inspect(name).await? {
@@ -130,11 +132,8 @@ impl Client {
                 });
             }
             // The release of a mutex is announced. Other kinds are polled.
-            let wakeups: &dyn Notified = &mutex;
             let timeout = Some(remaining.min(POLL_INTERVAL));
-            let watch = self
-                .engine
-                .wait_until_free(wakeups, mutex.slot(), name, timeout);
+            let watch = self.engine.wait_until_free(&mutex, slot, name, timeout);
             match watch.await {
                 Ok(()) | Err(Error::Timeout { .. }) => {}
                 Err(error) => return Err(error),

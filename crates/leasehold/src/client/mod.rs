@@ -23,9 +23,11 @@ use crate::protocol::Keyspace;
 
 /// A client of the server that stores the locks.
 ///
-/// A client is cheap to clone, and one per process is enough. It has two
-/// connections to each server and a thread of its own, the *keeper*. The keeper
-/// renews leases even while the application's runtime is blocked.
+/// A client is cheap to clone, and one per process is enough. It has a thread
+/// of its own, the *keeper*, which renews leases even while the application's
+/// runtime is blocked. It has two connections to each server: the keeper's, and
+/// one for requests. If it waits for busy locks, or acquires a
+/// [`MultiLock`](crate::MultiLock), it may have a third one.
 ///
 /// The methods that create a lock handle send no request. Names have 1 to 512
 /// bytes. An invalid name is reported as [`Error::Invalid`] by the first
@@ -115,10 +117,13 @@ impl Client {
     /// Releases every lock of this client and rejects further operations.
     ///
     /// Waits until all locks are released, for at most `timeout`. This includes
-    /// acquires and releases that other tasks have in flight: those tasks must
-    /// be polled, or dropped, for the shutdown to complete. Locks that are not
-    /// released by then expire with their leases. Guards that still exist are
-    /// lost with [`Loss::ShutDown`]. Waiters fail with [`Error::ShutDown`].
+    /// acquires and releases that other tasks have in flight. An acquire whose
+    /// task is not polled is cancelled 50 ms after
+    /// [`request_timeout`](ClientBuilder::request_timeout). The task of a
+    /// release must be polled, or dropped, for the shutdown to complete. Locks
+    /// that are not released by then expire with their leases. Guards that
+    /// still exist are lost with [`Loss::ShutDown`]. Waiters fail with
+    /// [`Error::ShutDown`].
     ///
     /// # Cancel safety
     ///

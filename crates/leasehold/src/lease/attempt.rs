@@ -1,6 +1,7 @@
 //! One attempt to acquire a lock.
 //!
-//! An attempt is registered for cancellation before it is sent (invariant 7).
+//! An attempt is registered for cancellation before it is sent (invariant 7),
+//! and the keeper cancels it if its caller is not polled (invariant 13).
 //! A grant becomes an [`OwnedLease`] once its token is above the floor
 //! (invariant 8) and the replicas have acknowledged it (invariant 10).
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::Context;
-use super::keeper::{CallerRequest, Keeper, PendingAcquire};
+use super::keeper::{AcquireId, CallerRequest, Keeper, PendingAcquire};
 use super::owned::OwnedLease;
 use super::state::{Granted, LeaseState, first_lease};
 use crate::backend::{Backoff, Connection, RequestError};
@@ -21,6 +22,10 @@ use crate::time::BootInstant;
 /// How often an acquire that does not wait is repeated while no client gets a
 /// majority.
 const MAX_SPLIT_RETRIES: usize = 5;
+
+/// How long a caller may take, beyond its requests' own limits, to notice that
+/// it was granted the lock.
+pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The outcome of one attempt.
 pub(super) enum Attempt {
@@ -113,13 +118,18 @@ pub(super) fn establish(
     async move {
         // Boxed, since most acquires need neither.
         let token = match token.as_u64() < pending.connection().facts().server_time {
-            true => Box::pin(token_above_floor(context, &pending, token)).await?,
+            true => {
+                pending.allow(context.limits.request)?;
+                Box::pin(token_above_floor(context, &pending, token)).await?
+            }
             false => token,
         };
         let granted = match options.replica_ack {
             None => granted,
             Some(wanted) => {
                 let lease = first_lease(options);
+                // A connection, the renewal, and the replicas.
+                pending.allow(2 * context.limits.request + wanted.timeout)?;
                 match Box::pin(replicate(context, &pending, lease, wanted)).await {
                     Ok(granted) => granted,
                     // The outcome is known, so the lock is released before the
@@ -144,9 +154,11 @@ pub(super) fn establish(
                 "the grant arrived after its deadline".into(),
             ));
         }
+        // Claimed before the lease exists: the keeper may have cancelled it.
+        let claimed = pending.claim()?;
         let owned = OwnedLease::new(Arc::new(state), context.clone());
         // A shutdown that no longer waits for the acquire finds the lease.
-        pending.disarm();
+        drop(claimed);
         Ok(owned)
     }
 }
@@ -155,6 +167,9 @@ pub(super) fn establish(
 async fn withdraw(context: &Context, pending: CancelOnDrop<'_>) {
     let server = pending.connection().facts().capabilities;
     let cancel = pending.kind().cancel(pending.value(), server);
+    if pending.allow(context.limits.request).is_err() {
+        return;
+    }
     let cancelled = cancel
         .await_all_nodes()
         .send(pending.connection(), context.limits.request)
@@ -200,18 +215,20 @@ async fn token_above_floor(
 }
 
 /// An acquire that may have been executed. Dropping it without
-/// [`disarm`](Self::disarm) cancels the acquire (invariants 6 and 7). A
+/// [`disarm`](Self::disarm) cancels the acquire (invariants 6 and 7).
+///
+/// The keeper cancels it if it is not claimed in time (invariant 13). A
 /// shutdown waits for either, unless the acquire waits in the server's queue:
 /// then it cancels the acquire itself.
 pub(super) struct CancelOnDrop<'a> {
     keeper: &'a Keeper,
-    acquire: Option<PendingAcquire>,
-    /// `None` while the acquire is registered as a waiter. Dropped last.
-    request: Option<CallerRequest>,
+    acquire: PendingAcquire,
+    /// `None` once the acquire is claimed or disarmed.
+    id: Option<AcquireId>,
 }
 
 impl<'a> CancelOnDrop<'a> {
-    /// Registers an acquire that is about to be sent.
+    /// Registers an acquire that is about to be sent, as one request.
     ///
     /// # Errors
     ///
@@ -223,85 +240,111 @@ impl<'a> CancelOnDrop<'a> {
         connection: Arc<dyn Connection>,
     ) -> Result<Self, RequestError> {
         let keeper = &context.keeper;
-        let request = keeper.begin_request();
-        // Checked once the acquire is counted: a shutdown that began before
-        // is noticed here, and one that begins later waits for it.
-        context.check_open()?;
-        Ok(Self {
+        let acquire = PendingAcquire {
+            kind: kind.clone(),
+            value,
+            connection,
+        };
+        let due = BootInstant::now() + context.limits.request + PATIENCE;
+        let registered = Self {
             keeper,
-            acquire: Some(PendingAcquire {
-                kind: kind.clone(),
-                value,
-                connection,
-            }),
-            request: Some(request),
-        })
-    }
-
-    fn acquire(&self) -> &PendingAcquire {
-        self.acquire.as_ref().expect("BUG: used after `disarm`")
+            id: Some(keeper.watch(acquire.clone(), due)),
+            acquire,
+        };
+        // Checked once the acquire is registered: a shutdown that began before
+        // is noticed here, and one that begins later waits for it.
+        match context.check_open() {
+            Ok(()) => Ok(registered),
+            Err(error) => {
+                registered.disarm();
+                Err(error)
+            }
+        }
     }
 
     fn kind(&self) -> &Arc<dyn Kind> {
-        &self.acquire().kind
+        &self.acquire.kind
     }
 
     pub(super) fn value(&self) -> &LockValue {
-        &self.acquire().value
+        &self.acquire.value
     }
 
     pub(super) fn connection(&self) -> &dyn Connection {
-        &*self.acquire().connection
+        &*self.acquire.connection
     }
 
-    /// Records that the acquire waits in the server's queue.
+    /// Returns how the keeper knows the acquire, to set when it is cancelled.
+    pub(super) fn id(&self) -> Option<AcquireId> {
+        self.id
+    }
+
+    /// Allows the caller another `limit` for further requests.
+    ///
+    /// # Errors
+    ///
+    /// An error if the keeper already cancels the acquire.
+    pub(super) fn allow(&self, limit: Duration) -> Result<(), RequestError> {
+        let due = BootInstant::now() + limit + PATIENCE;
+        match self.id.is_some_and(|id| self.keeper.set_due(id, due)) {
+            true => Ok(()),
+            false => Err(not_polled()),
+        }
+    }
+
+    /// Records that the acquire waits in the server's queue. From now on, the
+    /// keeper cancels it only if it is granted and not claimed.
     ///
     /// # Errors
     ///
     /// [`RequestError::ShutDown`] once the client was shut down.
-    pub(super) fn enter_queue(&mut self) -> Result<(), RequestError> {
-        match self.keeper.add_waiter(self.acquire()) {
-            true => {
-                self.request = None;
-                Ok(())
-            }
+    pub(super) fn enter_queue(&self) -> Result<(), RequestError> {
+        match self.id.is_some_and(|id| self.keeper.enter_queue(id)) {
+            true => Ok(()),
             false => Err(RequestError::ShutDown),
         }
     }
 
-    /// Records that the server granted the lock.
+    /// Ends the registration: the lock is the caller's. A shutdown waits until
+    /// the result is dropped.
     ///
     /// # Errors
     ///
-    /// [`RequestError::ShutDown`] if a shutdown cancels the acquire.
-    pub(super) fn leave_queue(&mut self) -> Result<(), RequestError> {
-        self.request = Some(self.keeper.begin_request());
-        match self.keeper.remove_waiter(self.acquire()) {
-            true => Ok(()),
-            false => {
-                self.acquire = None;
-                Err(RequestError::ShutDown)
-            }
+    /// An error if the keeper already cancels the acquire.
+    pub(super) fn claim(mut self) -> Result<CallerRequest, RequestError> {
+        let counted = self.keeper.begin_request();
+        match self.end() {
+            true => Ok(counted),
+            false => Err(not_polled()),
         }
     }
 
+    /// Ends the registration: nothing is left to cancel.
     pub(super) fn disarm(mut self) {
-        self.forget();
+        self.end();
     }
 
-    /// Returns the acquire if this value must cancel it.
-    fn forget(&mut self) -> Option<PendingAcquire> {
-        if self.request.is_none() {
-            self.leave_queue().ok()?;
-        }
-        self.acquire.take()
+    /// Ends the registration. Returns `false` if the keeper took the acquire.
+    fn end(&mut self) -> bool {
+        self.id.take().is_some_and(|id| self.keeper.claim(id))
     }
 }
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(acquire) = self.forget() {
-            self.keeper.cancel(acquire);
+        // A forked child has no part in its parent's acquire, and a thread that
+        // it lacks may have locked what the keeper's handle refers to.
+        if self.id.is_none() || !self.keeper.process().is_current() {
+            return;
+        }
+        // A shutdown must not find the acquire gone before the cancel is sent.
+        let _counted = self.keeper.begin_request();
+        if self.end() {
+            self.keeper.cancel(self.acquire.clone());
         }
     }
+}
+
+fn not_polled() -> RequestError {
+    RequestError::Unknown("the caller did not poll its request in time".into())
 }

@@ -1,4 +1,4 @@
-//! The entry point of the lease layer: drives any lock kind on one backend.
+//! The lease layer of one client: what every operation on its locks shares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,18 +6,14 @@ use std::time::Duration;
 
 use super::context::{Context, Limits, error_of};
 use super::keeper::{Keeper, KeeperRuntime};
-use super::owned::OwnedLease;
 use super::quarantine::Readmission;
-use super::reentrant::Reentry;
 use super::revoke::revoke;
-use super::wait::Acquirer;
+use super::wait::{Waits, deliver};
 use super::watch::Watch;
 use crate::backend::{Backend, Channel, ServerFacts, Slot};
 use crate::error::Error;
 use crate::observe::Observers;
-use crate::options::AcquireOptions;
-use crate::owner::Owner;
-use crate::protocol::{Call, Kind, Notified, Participant};
+use crate::protocol::{Call, Kind, Participant};
 
 /// The outcome of [`Client::shutdown`](crate::Client::shutdown).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +30,7 @@ pub enum ShutdownOutcome {
 /// The lease layer of one client.
 pub(crate) struct Engine {
     pub(super) context: Arc<Context>,
-    pub(super) acquirer: Acquirer,
+    pub(super) waits: Waits,
 }
 
 impl Engine {
@@ -44,10 +40,9 @@ impl Engine {
         limits: Limits,
         observers: Observers,
     ) -> Self {
-        let context = Arc::new(Context::new(backend, keeper, limits, observers));
         Self {
-            acquirer: Acquirer::new(context.clone()),
-            context,
+            context: Arc::new(Context::new(backend, keeper, limits, observers)),
+            waits: Waits::default(),
         }
     }
 
@@ -56,71 +51,29 @@ impl Engine {
         &self.context.keeper.runtime
     }
 
-    /// Acquires a lock, or fails when the timeout of `options` elapses.
-    pub(crate) fn acquire(
+    /// Runs `work` on the keeper's runtime, where it is polled whatever the
+    /// caller does; see [`deliver`].
+    pub(crate) async fn deliver<T, W>(
         &self,
-        kind: &Arc<dyn Kind>,
-        options: &AcquireOptions,
-    ) -> impl Future<Output = Result<OwnedLease, Error>> + Send {
-        self.acquirer.acquire(kind, options)
-    }
-
-    /// Attempts without waiting; `None` if another owner holds the lock.
-    pub(crate) fn try_acquire(
-        &self,
-        kind: &Arc<dyn Kind>,
-        options: &AcquireOptions,
-    ) -> impl Future<Output = Result<Option<OwnedLease>, Error>> + Send {
-        self.acquirer.try_acquire(kind, options)
-    }
-
-    /// Adopts a lock that was handed over to the owner `pending`.
-    pub(crate) fn adopt(
-        &self,
-        kind: &Arc<dyn Kind>,
-        pending: &Owner,
-        options: &AcquireOptions,
-    ) -> impl Future<Output = Result<OwnedLease, Error>> + Send {
-        self.acquirer.adopt(kind, pending, options)
-    }
-
-    /// Enters the current acquisition of `reentry`, or acquires the lock.
-    pub(crate) async fn enter(
-        &self,
-        reentry: &Reentry,
-        kind: &Arc<dyn Kind>,
-        options: &AcquireOptions,
-    ) -> Result<Arc<OwnedLease>, Error> {
-        reentry.enter(&self.acquirer, kind, options).await
-    }
-
-    /// Enters the current acquisition of `reentry`, or acquires the lock
-    /// without waiting.
-    pub(crate) async fn try_enter(
-        &self,
-        reentry: &Reentry,
-        kind: &Arc<dyn Kind>,
-        options: &AcquireOptions,
-    ) -> Result<Option<Arc<OwnedLease>>, Error> {
-        reentry.try_enter(&self.acquirer, kind, options).await
-    }
-
-    /// Waits until a poll finds `lock` free, without acquiring it.
-    pub(crate) async fn wait_until_free(
-        &self,
-        lock: &dyn Notified,
-        slot: Slot,
-        name: &str,
-        timeout: Option<Duration>,
-    ) -> Result<(), Error> {
-        self.acquirer
-            .wait_until_free(lock, slot, name, timeout)
-            .await
+        work: impl Fn() -> W + Send + 'static,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        self.context.check_process()?;
+        let delivered = deliver(self.runtime(), work).await;
+        delivered.map_err(|error| error_of(error, ""))?
     }
 
     /// Returns a watcher for the messages of `channel`.
     pub(crate) fn watch(&self, channel: Channel, slot: Slot) -> Watch {
         Watch::new(self.context.clone(), channel, slot)
+    }
+
+    /// Fails in a forked child.
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        self.context.check_process()
     }
 
     /// Revokes a lock from its holder. Returns `false` if it no longer held
@@ -135,7 +88,7 @@ impl Engine {
     /// client that waits for a lock, as of its last heartbeat.
     pub(crate) fn ahead(&self, kind: &dyn Kind) -> Option<u64> {
         self.context.check_process().ok()?;
-        self.acquirer.last_observed(kind)?.ahead
+        self.waits.contended(kind)?.ahead()
     }
 
     /// Sends one call that concerns the lock `name` from the caller's task.

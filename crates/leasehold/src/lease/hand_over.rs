@@ -120,6 +120,10 @@ async fn hand_over(
     let (first, mut reply) = send(&context, &owned, lock, &pending, within).await;
     let mut second = None;
     if reply.as_ref().is_err_and(RequestError::is_transient) {
+        if let Some(first) = &first {
+            let allowed = first.allow(2 * context.limits.request);
+            allowed.map_err(|error| error_of(error, kind.name()))?;
+        }
         // A hand-over is idempotent, so an unnoticed disconnect costs one more
         // request. The first one stays registered meanwhile.
         (second, reply) = send(&context, &owned, lock, &pending, within).await;
@@ -127,7 +131,8 @@ async fn hand_over(
     // With a reply, a request that arrives late changes nothing.
     let reply = reply.map_err(|error| error_of(error, kind.name()))?;
     for pending in [first, second].into_iter().flatten() {
-        pending.disarm();
+        let claimed = pending.claim();
+        drop(claimed.map_err(|error| error_of(error, kind.name()))?);
     }
     match reply {
         HandOverReply::HandedOver => {

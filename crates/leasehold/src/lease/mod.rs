@@ -1,8 +1,44 @@
 //! The life of a lock: acquire, wait, renew, release and loss, for any kind.
 //!
-//! The [`Engine`] drives any lock [`Kind`](crate::protocol::Kind). Callers
-//! acquire and release on their own tasks. Work that must happen even if the
-//! application is stalled runs on the [`keeper`]'s thread.
+//! # Roles
+//!
+//! - A *caller* is a task or a thread of the application. It attempts once by
+//!   itself ([`attempt`]), so an uncontended acquire involves no other task. If
+//!   the lock is busy, the caller takes a *slot* in the lock's local queue and
+//!   polls nothing but that slot. Its timeout, its span and its observers stay
+//!   with it ([`acquire`]).
+//! - The *waiting task* ([`wait`]) talks to the server for all slots of one
+//!   lock: it subscribes, attempts, keeps a position in the server's queue, and
+//!   reserves tokens. It runs on the keeper's runtime, from the first slot to
+//!   the last.
+//! - A *holder* owns an [`OwnedLease`](owned), shared by all clones of a
+//!   reentrant handle. A release hands the lease to the next slot, or returns
+//!   the lock to the server. What the application sees is a [`Guard`] and the
+//!   [`Lease`]s it lends.
+//! - The *keeper* ([`keeper`]) renews leases, ends them at their deadline,
+//!   releases what was dropped, and cancels acquires that no caller claims. It
+//!   has a thread of its own, so it works even if the application is stalled.
+//!
+//! The holder, its views and the keeper share a [`LeaseState`](state), a single
+//! number that says until when the lease is valid, or why it ended.
+//!
+//! # The states of a slot
+//!
+//! ```text
+//!     the caller takes a slot
+//!                │
+//!                ▼        granted             claimed
+//!   ┌───────► waiting ───────────► granted ───────────► the caller holds
+//!   │         │     ▲                 │ │               the lock
+//!   │ polled  │     └─────────────────┘ │
+//!   │ again   │   lost before the claim │ not claimed within 50 ms:
+//!   │         │                         │ the next slot gets the lock
+//!   │         │                         ▼
+//!   └─────────│─────────────────── dormant
+//!             │                         │
+//!             ▼                         ▼
+//!      the wait fails, or the caller drops it
+//! ```
 //!
 //! # Invariants
 //!
@@ -36,7 +72,12 @@
 //! 12. A hand-over ends the holder's lease before its request is sent. Both
 //!     hand-over and adoption replace the owner, so a ticket gives one holder,
 //!     with a larger token than the one before.
+//! 13. A lock that was granted to a caller which is not polled goes to the next
+//!     waiter: 50 ms after the grant, or after the time limit of the request
+//!     that acquired it.
 
+mod acquire;
+mod acquire_report;
 mod attempt;
 mod context;
 mod engine;

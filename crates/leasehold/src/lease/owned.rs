@@ -31,11 +31,12 @@ const MAX_BLOCK: u64 = 1024;
 
 /// The local waiters behind a lock, as its holder sees them.
 pub(super) trait Successor: EndHook {
-    /// Returns whether a waiter with `options` can continue this lease.
-    fn accepts(&self, options: &AcquireOptions) -> bool;
-
-    /// Offers the lease to the next waiter, or returns it if there is none.
+    /// Offers the lease to the next waiter, or returns it if there is none, or
+    /// the next one wants another lease.
     fn offer(&self, lease: OwnedLease) -> Result<(), OwnedLease>;
+
+    /// Grants the lease to the next waiter, which gets its current token.
+    fn grant(&self, lease: OwnedLease) -> Result<(), OwnedLease>;
 
     /// Returns whether the hand-off window is still open.
     fn is_open(&self) -> bool;
@@ -180,71 +181,64 @@ impl OwnedLease {
         self.state.set_end_hook(successor);
     }
 
-    /// Claims a lease that was handed off to a task which asked with `options`.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future hands the lease off to the next task.
-    ///
-    /// # Errors
-    ///
-    /// Returns the lease if it does not match the options or is no longer
-    /// valid. It is then released.
-    pub(super) async fn claim(mut self, options: &AcquireOptions) -> Result<Self, Self> {
-        // Checked before the request and after it: a lease that is lost costs
-        // no request, and no waiter.
-        let usable = self.is_valid()
-            && self.matches(options)
-            && self.advance_token().await.is_some()
-            && self.is_valid();
-        if usable {
-            self.state.set_unclaimed(false);
-            return Ok(self);
-        }
-        self.stage = ReleaseStage::Unwanted;
-        Err(self)
-    }
-
-    fn matches(&self, options: &AcquireOptions) -> bool {
-        let state = &self.state;
-        options.allows_handoff()
-            && (options.lease, options.replica_ack) == (state.lease, state.replica_ack)
-            && self
-                .successor
-                .as_ref()
-                .is_some_and(|successor| successor.accepts(options))
-    }
-
-    /// Moves to the next token; `None` if the server reserves none.
-    async fn advance_token(&mut self) -> Option<()> {
+    /// Moves to the next token. Returns `false` if none is reserved.
+    pub(super) fn advance_token(&mut self) -> bool {
         let Tokens { own, spare, block } = self.tokens;
-        self.tokens = match spare {
-            0 => {
-                // As many as the last window used plus a quarter, and twice as
-                // many each time that was too few.
-                let used = self.successor.as_ref()?.last_handoffs();
-                let wanted = (used + used / 4).max(2 * block);
-                let reserved = self
-                    .reserve_tokens(wanted.clamp(MIN_BLOCK, MAX_BLOCK))
-                    .await?;
-                // A server that lost the holder's token must not repeat it
-                // (invariant 11).
-                if reserved.first <= own {
-                    return None;
-                }
-                Tokens {
-                    own: reserved.first,
-                    spare: reserved.count - 1,
-                    block: reserved.count,
-                }
-            }
-            _ => Tokens {
-                own: Token::new(own.as_u64() + 1),
-                spare: spare - 1,
-                block,
-            },
+        if spare == 0 {
+            return false;
+        }
+        self.tokens = Tokens {
+            own: Token::new(own.as_u64() + 1),
+            spare: spare - 1,
+            block,
         };
-        Some(())
+        true
+    }
+
+    /// Reserves tokens and moves to the first. Returns `false` if the lease
+    /// cannot be handed off.
+    async fn refill_tokens(&mut self) -> bool {
+        let Tokens { own, block, .. } = self.tokens;
+        let Some(successor) = self.successor.as_ref().filter(|_| self.is_valid()) else {
+            return false;
+        };
+        // As many as the last window used plus a quarter, and twice as many
+        // each time that was too few.
+        let used = successor.last_handoffs();
+        let wanted = (used + used / 4).max(2 * block);
+        let reserving = self.reserve_tokens(wanted.clamp(MIN_BLOCK, MAX_BLOCK));
+        let Some(reserved) = reserving.await else {
+            return false;
+        };
+        // A server that lost the holder's token must not repeat it
+        // (invariant 11).
+        if reserved.first <= own {
+            return false;
+        }
+        self.tokens = Tokens {
+            own: reserved.first,
+            spare: reserved.count - 1,
+            block: reserved.count,
+        };
+        self.is_valid()
+    }
+
+    /// Reserves tokens, and grants the lease to the next waiter. Releases it if
+    /// that fails.
+    pub(super) async fn refill_and_grant(mut self) {
+        if !self.refill_tokens().await {
+            return self.discard();
+        }
+        if let Some(successor) = self.successor.clone()
+            && let Err(unneeded) = successor.grant(self)
+        {
+            unneeded.discard();
+        }
+    }
+
+    /// Releases a lease that no caller of this process can use.
+    pub(super) fn discard(mut self) {
+        self.stage = ReleaseStage::Unwanted;
     }
 
     /// Reserves tokens. While this owner holds the lock, no other client
@@ -272,8 +266,6 @@ impl OwnedLease {
             stage: ReleaseStage::Holding,
             release: None,
         };
-        // A task that is not polled must not keep the lock beyond its lease.
-        self.state.set_unclaimed(true);
         // Taken before the offer: the next holder can start at once.
         let hold = self.state.take_hold();
         match successor.offer(next) {
@@ -286,7 +278,6 @@ impl OwnedLease {
                 self.state.set_hold(hold);
                 // The keeper may have found no hold meanwhile.
                 report_if_lost(&self.state, &self.context.observers);
-                self.state.set_unclaimed(false);
                 unneeded.stage = ReleaseStage::Done;
                 false
             }

@@ -3,90 +3,82 @@
 //! The number of guards is known only here, as a reference count. It never
 //! reaches the server, so no request can count twice.
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::Notify;
 
+use super::engine::Engine;
 use super::owned::OwnedLease;
-use super::wait::Acquirer;
 use crate::error::Error;
 use crate::options::AcquireOptions;
 use crate::protocol::Kind;
-use crate::time::BootInstant;
+use crate::sync::Mutex;
 
 /// The acquisition that the guards of one handle share.
 #[derive(Default)]
 pub(crate) struct Reentry {
-    /// Locked while one task of the handle acquires; the others wait for its
-    /// outcome.
     current: Mutex<Weak<OwnedLease>>,
+    /// Notified when a task of the handle has acquired the lock.
+    acquired: Notify,
 }
 
 impl Reentry {
     /// Enters the current acquisition, or acquires the lock.
-    pub(super) async fn enter(
+    ///
+    /// Tasks of one handle acquire independently: none waits for another, which
+    /// may not be polled. The first that succeeds lets the others in.
+    pub(crate) async fn enter(
         &self,
-        acquirer: &Acquirer,
+        engine: &Engine,
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
     ) -> Result<Arc<OwnedLease>, Error> {
         options.validate()?;
-        acquirer.check_process()?;
-        let start = BootInstant::now();
-        let Some(mut current) = self.lock(options.timeout).await else {
-            let observed = acquirer.last_observed(&**kind);
-            return Err(Error::Timeout {
-                name: kind.name().to_owned(),
-                waited: BootInstant::now().since(start),
-                holder: observed.map(|observed| Box::new(observed.holder)),
-                position: None,
-            });
-        };
-        if let Some(lease) = valid(&current) {
-            return Ok(lease);
+        engine.check_process()?;
+        let mut acquiring = pin!(engine.acquire(kind, options));
+        loop {
+            let mut entered = pin!(self.acquired.notified());
+            entered.as_mut().enable();
+            if let Some(lease) = self.current() {
+                return Ok(lease);
+            }
+            tokio::select! {
+                biased;
+                lease = &mut acquiring => return Ok(self.share(lease?)),
+                () = entered => {}
+            }
         }
-        let mut options = options.clone();
-        options.timeout = options
-            .timeout
-            .map(|timeout| timeout.saturating_sub(BootInstant::now().since(start)));
-        let lease = Arc::new(acquirer.acquire(kind, &options).await?);
-        *current = Arc::downgrade(&lease);
-        Ok(lease)
     }
 
     /// Enters the current acquisition, or acquires the lock without waiting.
-    pub(super) async fn try_enter(
+    pub(crate) async fn try_enter(
         &self,
-        acquirer: &Acquirer,
+        engine: &Engine,
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
     ) -> Result<Option<Arc<OwnedLease>>, Error> {
-        acquirer.check_process()?;
-        let Ok(mut current) = self.current.try_lock() else {
-            return Ok(None);
-        };
-        if let Some(lease) = valid(&current) {
+        engine.check_process()?;
+        if let Some(lease) = self.current() {
             return Ok(Some(lease));
         }
-        let lease = acquirer.try_acquire(kind, options).await?.map(Arc::new);
-        if let Some(lease) = &lease {
-            *current = Arc::downgrade(lease);
-        }
-        Ok(lease)
-    }
-
-    /// Waits until no other task of this handle acquires; `None` when `timeout`
-    /// elapses.
-    async fn lock(&self, timeout: Option<Duration>) -> Option<MutexGuard<'_, Weak<OwnedLease>>> {
-        match timeout {
-            Some(limit) => tokio::time::timeout(limit, self.current.lock()).await.ok(),
-            None => Some(self.current.lock().await),
+        match engine.try_acquire(kind, options).await? {
+            Some(lease) => Ok(Some(self.share(lease))),
+            // Another task of the handle may have been faster.
+            None => Ok(self.current()),
         }
     }
-}
 
-/// Returns the current acquisition, unless it is lost.
-fn valid(current: &Weak<OwnedLease>) -> Option<Arc<OwnedLease>> {
-    current.upgrade().filter(|lease| lease.is_valid())
+    /// Returns the current acquisition, unless it is lost.
+    fn current(&self) -> Option<Arc<OwnedLease>> {
+        let current = self.current.lock().upgrade();
+        current.filter(|lease| lease.is_valid())
+    }
+
+    fn share(&self, lease: OwnedLease) -> Arc<OwnedLease> {
+        let lease = Arc::new(lease);
+        *self.current.lock() = Arc::downgrade(&lease);
+        self.acquired.notify_waiters();
+        lease
+    }
 }

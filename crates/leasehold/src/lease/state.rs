@@ -62,8 +62,6 @@ pub(super) struct LeaseState {
     entries: AtomicU32,
     /// Whether a job of the keeper writes the hold count to the server.
     writes_hold_count: AtomicBool,
-    /// Whether the lock was handed to a task that has not claimed it yet.
-    unclaimed: AtomicBool,
     /// The holder, from the report of its acquisition to that of its end.
     hold: Mutex<Option<Hold>>,
 }
@@ -164,7 +162,6 @@ impl LeaseState {
             ended: Notify::new(),
             entries: AtomicU32::new(0),
             writes_hold_count: AtomicBool::new(false),
-            unclaimed: AtomicBool::new(false),
             hold: Mutex::default(),
         }
     }
@@ -192,15 +189,6 @@ impl LeaseState {
     /// caller must still write entries that changed before this call.
     pub(super) fn end_hold_count(&self) {
         self.writes_hold_count.store(false, Ordering::Release);
-    }
-
-    /// Records that the lock is on its way to another task, or has arrived.
-    pub(super) fn set_unclaimed(&self, unclaimed: bool) {
-        self.unclaimed.store(unclaimed, Ordering::Release);
-    }
-
-    pub(super) fn is_unclaimed(&self) -> bool {
-        self.unclaimed.load(Ordering::Acquire)
     }
 
     /// Sets the holder, or returns it after an offer that was not accepted.

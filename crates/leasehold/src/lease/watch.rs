@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::context::{Context, error_of};
-use super::wait::Wakeup;
-use crate::backend::{Channel, Purpose, RequestError, Slot, Subscription};
+use super::wait::Wakeups;
+use crate::backend::{Channel, Purpose, Slot};
 use crate::error::Error;
 use crate::protocol::Call;
 
@@ -17,8 +17,7 @@ pub(crate) struct Watch {
     context: Arc<Context>,
     channel: Channel,
     slot: Slot,
-    wakeup: Arc<Wakeup>,
-    subscription: Option<Subscription>,
+    wakeups: Wakeups,
 }
 
 impl Watch {
@@ -27,8 +26,7 @@ impl Watch {
             context,
             channel,
             slot,
-            wakeup: Arc::default(),
-            subscription: None,
+            wakeups: Wakeups::default(),
         }
     }
 
@@ -40,7 +38,10 @@ impl Watch {
             self.context.check_open()?;
             // Subscribed before the read, or a change in between would be
             // missed.
-            self.subscribe().await?;
+            let channel = || self.channel.clone();
+            self.wakeups
+                .listen(&self.context, channel, self.slot)
+                .await?;
             // The subscription's own connection: the read notices if it no
             // longer responds.
             let backend = &self.context.backend;
@@ -55,23 +56,8 @@ impl Watch {
         tokio::select! {
             biased;
             () = self.context.closed() => {}
-            () = self.wakeup.0.notified() => {}
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            _ = self.wakeups.next(POLL_INTERVAL) => {}
         }
-    }
-
-    /// If subscribing takes too long we go on polling, and try again with the
-    /// next read.
-    async fn subscribe(&mut self) -> Result<(), RequestError> {
-        if self.subscription.is_none() {
-            let (backend, limit) = (&self.context.backend, self.context.limits.request);
-            let listener = self.wakeup.clone();
-            let subscribed = backend.subscribe(self.channel.clone(), self.slot, listener);
-            if let Ok(subscribed) = tokio::time::timeout(limit, subscribed).await {
-                self.subscription = Some(subscribed?);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -15,9 +15,11 @@ use crate::protocol::Kind;
 /// By default it waits without a timeout, and the lease is renewed until the
 /// guard is dropped.
 ///
-/// A future that waits must be polled. A future that is kept but not polled can
-/// be granted the lock without noticing. It then holds the lock for the rest of
-/// one lease, and blocks other tasks of its process for up to two seconds.
+/// A future that is kept but not polled blocks no other waiter. If it is
+/// granted the lock and is not polled within 50 ms, the next waiter gets the
+/// lock; the future keeps its place. For the first request, this time is 50 ms
+/// more than [`request_timeout`](crate::ClientBuilder::request_timeout). Once
+/// you have the guard, the lease is renewed whether or not your task is polled.
 ///
 /// # Examples
 ///
@@ -84,7 +86,10 @@ pub struct Acquire<G = Guard> {
 ///
 /// [`Error::Invalid`] if an option or the name is invalid, and
 /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does not
-/// reply.
+/// reply. The latter also if the future is not polled in time for the reply, as
+/// on a blocked runtime: 50 ms after
+/// [`request_timeout`](crate::ClientBuilder::request_timeout), the client
+/// releases a lock that was acquired without the caller noticing.
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct TryAcquire<G = Guard> {
     pub(crate) request: AcquireRequest,
@@ -333,7 +338,7 @@ impl AcquireRequest {
             options.add_trace_parent();
             let guard = match reentry {
                 Some(reentry) => {
-                    let entering = engine.enter(&reentry, &kind, &options);
+                    let entering = reentry.enter(&engine, &kind, &options);
                     Guard::entering(Box::pin(entering).await?)
                 }
                 None => Guard::new(engine.acquire(&kind, &options).await?),
@@ -361,7 +366,7 @@ impl AcquireRequest {
             options.add_trace_parent();
             let guard = match reentry {
                 Some(reentry) => {
-                    let entering = engine.try_enter(&reentry, &kind, &options);
+                    let entering = reentry.try_enter(&engine, &kind, &options);
                     Box::pin(entering).await?.map(Guard::entering)
                 }
                 None => {

@@ -7,7 +7,7 @@ use super::handle::InvalidName;
 use crate::error::Error;
 use crate::lease::Engine;
 use crate::options::{check_len, validate_life};
-use crate::protocol::{Call, Keyspace, LatchCalls};
+use crate::protocol::{Call, Keyspace, LatchCalls, Notified};
 
 /// Limits the name of a caller, which is stored as long as the latch, in bytes.
 const MAX_CALLER_LEN: usize = 256;
@@ -192,9 +192,9 @@ impl Latch {
 
     async fn wait_until(&self, limit: Option<Duration>) -> Result<LatchState, Error> {
         let calls = self.calls()?;
-        let (slot, name) = (calls.slot(), calls.name());
+        let latch: Arc<dyn Notified> = calls.clone();
         self.engine
-            .wait_until_free(&*calls, slot, name, limit)
+            .wait_until_free(&latch, calls.slot(), calls.name(), limit)
             .await?;
         self.state().await
     }

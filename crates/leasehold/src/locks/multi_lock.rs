@@ -6,10 +6,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use super::acquire::Acquire;
+use super::acquire::{Acquire, AcquireRequest};
 use crate::error::{Error, Loss};
-use crate::lease::{Fenced, Guard, HasToken, Lease, ReleaseOutcome, conclude, until_lost};
+use crate::lease::{
+    Engine, Fenced, Guard, HasToken, Lease, Reentry, ReleaseOutcome, conclude, until_lost,
+};
+use crate::options::AcquireOptions;
 use crate::owner::Token;
+use crate::protocol::Kind;
 
 /// A pending acquire of several locks; awaiting it starts the acquire.
 ///
@@ -27,7 +31,10 @@ use crate::owner::Token;
 /// - While it waits for one lock, it holds and renews the earlier ones. A
 ///   [`fixed_lease`](Acquire::fixed_lease) that expires meanwhile fails the
 ///   whole acquire.
-/// - A future that is kept but not polled keeps the locks that it has acquired.
+/// - A future that is not polled acquires its locks all the same. While it
+///   waits for one, it holds the earlier ones. If it is not polled within 50 ms
+///   after it has acquired all, it releases them, and starts again when it is
+///   polled.
 ///
 /// # Examples
 ///
@@ -123,55 +130,93 @@ impl<F: HasToken + 'static> MultiLock<F> {
     }
 
     /// Returns the acquires in the order of their keys.
-    fn sorted_parts(self) -> Result<Vec<Acquire<Guard<F>>>, Error> {
-        let mut keyed = Vec::with_capacity(self.parts.len());
-        for mut part in self.parts {
-            let kind = part.request.kind?;
-            let key = kind.key().to_vec();
-            part.request.kind = Ok(kind);
-            keyed.push((key, part));
+    fn sorted_parts(self) -> Result<Vec<Member<F>>, Error> {
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for Acquire { request, wrap } in self.parts {
+            let mut options = request.options;
+            // The trace is the caller's.
+            options.add_trace_parent();
+            options.trace_parent = None;
+            parts.push(Member {
+                engine: request.engine,
+                kind: request.kind?,
+                options,
+                reentry: request.reentry,
+                wrap,
+            });
         }
-        keyed.sort_by(|one, other| one.0.cmp(&other.0));
-        for pair in keyed.windows(2) {
-            if !Arc::ptr_eq(&pair[0].1.request.engine, &pair[1].1.request.engine) {
+        parts.sort_by(|one, other| one.kind.key().cmp(other.kind.key()));
+        for pair in parts.windows(2) {
+            if !Arc::ptr_eq(&pair[0].engine, &pair[1].engine) {
                 return Err(Error::invalid(
                     "locks",
                     "two of them belong to different clients",
                 ));
             }
-            if pair[0].0 == pair[1].0 {
-                let name = pair[0]
-                    .1
-                    .request
-                    .kind
-                    .as_ref()
-                    .map_or("", |kind| kind.name());
-                let why = format!("`{name}` is listed twice");
+            if pair[0].kind.key() == pair[1].kind.key() {
+                let why = format!("`{}` is listed twice", pair[0].kind.name());
                 return Err(Error::invalid("locks", why));
             }
         }
-        Ok(keyed.into_iter().map(|(_, part)| part).collect())
+        Ok(parts)
     }
 
     async fn acquire(self) -> Result<MultiGuard<F>, Error> {
         let (limit, start) = (self.timeout, Instant::now());
-        let parts = self.sorted_parts()?;
-        let mut acquired = MultiGuard {
-            guards: Vec::with_capacity(parts.len()),
+        let parts: Arc<[Member<F>]> = self.sorted_parts()?.into();
+        let Some(first) = parts.first() else {
+            return Ok(MultiGuard { guards: Vec::new() });
         };
-        for mut part in parts {
-            let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            let own = part.request.options.timeout;
-            part.request.options.timeout = remaining.into_iter().chain(own).min();
-            match part.request.acquire_as(part.wrap).await {
-                Ok(guard) => acquired.guards.push(guard),
-                Err(error) => return acquired.fail(error).await,
-            }
+        // Not on the caller's task: while that is not polled, we would keep the
+        // locks that we have.
+        let engine = first.engine.clone();
+        let acquiring = engine.deliver(move || acquire_all(parts.clone(), limit, start));
+        acquiring.await
+    }
+}
+
+/// One acquire, which can be repeated.
+struct Member<F> {
+    engine: Arc<Engine>,
+    kind: Arc<dyn Kind>,
+    options: AcquireOptions,
+    reentry: Option<Arc<Reentry>>,
+    wrap: fn(Guard) -> Guard<F>,
+}
+
+impl<F> Member<F> {
+    /// Returns the acquire, which waits at most `limit`.
+    fn request(&self, limit: Option<Duration>) -> AcquireRequest {
+        let mut options = self.options.clone();
+        options.timeout = limit.into_iter().chain(options.timeout).min();
+        AcquireRequest {
+            engine: self.engine.clone(),
+            kind: Ok(self.kind.clone()),
+            options,
+            reentry: self.reentry.clone(),
         }
-        match acquired.check() {
-            Ok(()) => Ok(acquired),
-            Err(error) => acquired.fail(error).await,
+    }
+}
+
+/// Acquires all locks, or none.
+async fn acquire_all<F: HasToken + 'static>(
+    parts: Arc<[Member<F>]>,
+    limit: Option<Duration>,
+    start: Instant,
+) -> Result<MultiGuard<F>, Error> {
+    let mut acquired = MultiGuard {
+        guards: Vec::with_capacity(parts.len()),
+    };
+    for part in parts.iter() {
+        let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+        match part.request(remaining).acquire_as(part.wrap).await {
+            Ok(guard) => acquired.guards.push(guard),
+            Err(error) => return acquired.fail(error).await,
         }
+    }
+    match acquired.check() {
+        Ok(()) => Ok(acquired),
+        Err(error) => acquired.fail(error).await,
     }
 }
 

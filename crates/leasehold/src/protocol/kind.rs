@@ -40,6 +40,11 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// Returns the kind in one word, for metrics; see
     /// [`LockKind::label`](crate::LockKind::label).
     fn label(&self) -> &'static str;
+    /// Returns what else distinguishes acquires of this lock that do not result
+    /// in the same hold: numbers of permits, or reading and writing.
+    fn variant(&self) -> [u64; 2] {
+        [0, 0]
+    }
     /// Returns the value that the server stores for `owner`.
     fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue;
     /// Acquires the lock if it is free. With `want_ttl`, a busy reply includes

@@ -285,6 +285,10 @@ impl Kind for Queued {
         &*self.keys
     }
 
+    fn variant(&self) -> [u64; 2] {
+        [self.params.capacity, self.params.weight]
+    }
+
     fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue {
         let QueueParams {
             kind,

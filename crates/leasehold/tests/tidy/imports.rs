@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::documents::module_tree;
 use crate::{code, shipped};
 
 /// A module path, as in `["lease", "wait"]`.
@@ -38,9 +39,10 @@ fn module_of(place: &str) -> Module {
 
 /// Returns the name that a line at the top level of a file defines.
 fn defined(line: &str) -> Option<&str> {
-    let line = line.strip_prefix("pub").map_or(line, |rest| {
-        rest.trim_start_matches(|c| c != ' ').trim_start()
-    });
+    let line = match line.strip_prefix("pub(") {
+        Some(scope) => scope.split_once(") ")?.1,
+        None => line.strip_prefix("pub ").unwrap_or(line),
+    };
     let line = line.strip_prefix("async ").unwrap_or(line);
     let kinds = [
         "struct ", "enum ", "trait ", "type ", "fn ", "const ", "static ",
@@ -235,6 +237,41 @@ fn files_have_no_import_cycle() {
         })
         .collect();
     assert!(cyclic.is_empty(), "{}", shown.join("\n"));
+}
+
+#[test]
+fn lease_modules_import_those_above_them() {
+    let tree = module_tree();
+    let lease = tree.split("\n  lease/ ").nth(1).unwrap();
+    // Files and folders directly below `lease/`.
+    let lines = lease.lines().skip(1);
+    let lines = lines.take_while(|line| line.starts_with("    "));
+    let names = lines.filter_map(|line| line.strip_prefix("    ")?.split(' ').next());
+    let order: Vec<_> = names
+        .map(|name| name.trim_end_matches(".rs").trim_end_matches('/'))
+        .filter(|name| !name.is_empty())
+        .collect();
+    let (index, sources) = read_sources();
+    let rank = |module: &Module| match module.as_slice() {
+        [layer, part, ..] if layer == "lease" => order.iter().position(|name| name == part),
+        _ => None,
+    };
+    let mut checked = 0;
+    for source in &sources {
+        for import in source.imports.iter().filter_map(|at| index.definition(at)) {
+            let Some(own) = rank(&source.module) else {
+                continue;
+            };
+            let Some(other) = rank(&import) else {
+                continue;
+            };
+            let from = source.module.join("::");
+            let to = import.join("::");
+            assert!(other <= own, "{from} imports {to}, which is listed below");
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "only {checked} imports were found");
 }
 
 #[test]

@@ -22,6 +22,8 @@ const HOMES: [(&str, &[&str]); 3] = [
             "backend/topology/",
             "lease/keeper/runtime.rs",
             "lease/keeper/worker.rs",
+            // On the keeper's runtime.
+            "lease/wait/",
         ],
     ),
     ("time::sleep", &["backend/", "lease/"]),

@@ -1,10 +1,10 @@
 //! The handle by which callers send messages to the keeper.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::callers::{CallerRequest, Callers};
+use super::callers::{AcquireId, CallerRequest, Callers};
 use super::cancel::PendingAcquire;
 use super::inbox::{Inbox, InboxSlot};
 use super::runtime::{KeeperRuntime, KeeperThread};
@@ -31,15 +31,7 @@ pub(super) enum KeeperMsg {
     SetHoldCount(Arc<LeaseState>),
     /// Renew the lease with this lock value now: it may be revoked.
     Verify(Vec<u8>),
-    Monitor(Weak<dyn Monitored>),
     ShutDown(oneshot::Sender<()>),
-}
-
-/// A queue of local waiters that the keeper monitors for a stalled leader.
-pub(in crate::lease) trait Monitored: Send + Sync {
-    /// Elects another leader if the current one is not polled. Returns `false`
-    /// if the queue is empty.
-    fn monitor(self: Arc<Self>) -> bool;
 }
 
 impl Keeper {
@@ -86,11 +78,6 @@ impl Keeper {
         }
     }
 
-    /// Monitors a local queue while it has waiters.
-    pub(in crate::lease) fn monitor(&self, queue: Weak<dyn Monitored>) {
-        self.send(KeeperMsg::Monitor(queue));
-    }
-
     /// Forgets a lease that has ended.
     pub(in crate::lease) fn forget(&self, slot: InboxSlot) {
         self.inbox.remove(slot);
@@ -110,19 +97,32 @@ impl Keeper {
     /// Counts a request of a caller, which a shutdown waits for, until the
     /// result is dropped.
     pub(in crate::lease) fn begin_request(&self) -> CallerRequest {
-        self.callers.begin()
+        self.callers.begin_request()
+    }
+
+    /// Registers an acquire that is about to be sent. The keeper cancels it at
+    /// `due`, unless the caller has claimed the lock by then.
+    pub(in crate::lease) fn watch(&self, acquire: PendingAcquire, due: BootInstant) -> AcquireId {
+        self.callers.register(acquire, due)
+    }
+
+    /// Sets when the keeper cancels an acquire. Returns `false` if the keeper
+    /// took it.
+    pub(in crate::lease) fn set_due(&self, id: AcquireId, due: BootInstant) -> bool {
+        self.callers.set_due(id, due)
     }
 
     /// Lets a shutdown cancel an acquire that waits in the server's queue,
-    /// whether its task is polled or not. Returns `false` if the client is shut
-    /// down.
-    pub(in crate::lease) fn add_waiter(&self, acquire: &PendingAcquire) -> bool {
-        self.callers.add_waiter(acquire)
+    /// whether its task is polled or not. Returns `false` if the keeper took
+    /// it, or the client is shut down.
+    pub(in crate::lease) fn enter_queue(&self, id: AcquireId) -> bool {
+        self.callers.enter_queue(id)
     }
 
-    /// Takes an acquire back. Returns `false` if a shutdown cancels it.
-    pub(in crate::lease) fn remove_waiter(&self, acquire: &PendingAcquire) -> bool {
-        self.callers.remove_waiter(&acquire.value)
+    /// Ends the registration of an acquire. Returns `false` if the keeper took
+    /// it.
+    pub(in crate::lease) fn claim(&self, id: AcquireId) -> bool {
+        self.callers.remove(id)
     }
 
     /// Writes the number of reentrant guards to the server, if the kind stores

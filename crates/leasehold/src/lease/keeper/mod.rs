@@ -16,9 +16,8 @@ mod runtime;
 mod timers;
 mod worker;
 
-pub(super) use callers::CallerRequest;
+pub(super) use callers::{AcquireId, CallerRequest};
 pub(super) use cancel::PendingAcquire;
 pub(crate) use handle::Keeper;
-pub(super) use handle::Monitored;
 pub(super) use inbox::InboxSlot;
 pub(crate) use runtime::KeeperRuntime;

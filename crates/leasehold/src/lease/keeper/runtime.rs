@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use crate::error::Error;
 use crate::park::{Parker, polling};
@@ -115,6 +116,14 @@ impl KeeperRuntime {
                 return Err(Error::ShutDown);
             }
         }
+    }
+
+    /// Runs a task on the keeper's thread.
+    pub(in crate::lease) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.handle.spawn(task)
     }
 
     fn has_ended(&self) -> bool {

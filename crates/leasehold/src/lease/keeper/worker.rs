@@ -10,7 +10,7 @@ use tokio::task::{JoinError, JoinSet};
 use super::callers::Callers;
 use super::cancel::cancel;
 use super::cleanup::Cleanups;
-use super::handle::{Keeper, KeeperInbox, KeeperMsg, Monitored};
+use super::handle::{Keeper, KeeperInbox, KeeperMsg};
 use super::inbox::Delivery;
 use super::release::release;
 use super::renew::{Renewal, RenewalOutcome, renew, repair, set_hold_count};
@@ -32,9 +32,6 @@ const BATCH: usize = 500;
 
 /// How many revocations of leases that are not registered are remembered.
 const MAX_UNKNOWN_SUSPECTS: usize = 64;
-
-/// How often local queues are monitored.
-const MONITOR_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long requests in flight may take once the last handle was dropped.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -103,8 +100,6 @@ struct Worker {
     /// Suspects without a lease, the latest last. A message can overtake the
     /// task that acquired the lock, before it registers the lease.
     unknown_suspects: VecDeque<Vec<u8>>,
-    monitored: Vec<Weak<dyn Monitored>>,
-    next_monitor: BootInstant,
     /// Requests in flight. Only renewals return outcomes.
     jobs: JoinSet<Vec<RenewalOutcome>>,
     /// Callers that wait for the shutdown; not empty from the first one on.
@@ -131,8 +126,6 @@ impl Worker {
             timers: Timers::default(),
             suspects: Vec::new(),
             unknown_suspects: VecDeque::new(),
-            monitored: Vec::new(),
-            next_monitor: BootInstant::NEVER,
             jobs: JoinSet::new(),
             shutting_down: Vec::new(),
             release_at_once: watch::Sender::new(false),
@@ -153,7 +146,8 @@ impl Worker {
                 }
                 return;
             }
-            let next = self.timers.next().min(give_up).min(self.next_monitor);
+            let unclaimed = self.cancel_unclaimed();
+            let next = self.timers.next().min(give_up).min(unclaimed);
             match self.inbox.may_sleep_until(next) {
                 true => self.sleep_until(next).await,
                 // A stream of messages must not keep requests from being sent.
@@ -185,7 +179,6 @@ impl Worker {
             self.accept(message);
         }
         self.verify_suspects();
-        self.monitor_queues();
         self.run_due();
         if !self.shutting_down.is_empty() && self.is_idle() {
             for done in self.shutting_down.iter_mut().filter_map(Option::take) {
@@ -225,7 +218,6 @@ impl Worker {
             KeeperMsg::Cancel(acquire) => self.clean_up(cancel(acquire, backend, timeout)),
             KeeperMsg::SetHoldCount(state) => self.spawn(set_hold_count(state, backend, timeout)),
             KeeperMsg::Verify(value) => self.suspects.push(value),
-            KeeperMsg::Monitor(queue) => self.monitored.push(queue),
             KeeperMsg::ShutDown(done) => {
                 self.shutting_down.push(Some(done));
                 self.release_at_once.send_replace(true);
@@ -284,19 +276,14 @@ impl Worker {
         }
     }
 
-    fn monitor_queues(&mut self) {
-        if self.monitored.is_empty() {
-            self.next_monitor = BootInstant::NEVER;
-            return;
+    /// Cancels acquires whose callers are not polled. Returns when to call this
+    /// again.
+    fn cancel_unclaimed(&mut self) -> BootInstant {
+        let (overdue, next) = self.callers.take_overdue(BootInstant::now());
+        for acquire in overdue {
+            self.accept(KeeperMsg::Cancel(acquire));
         }
-        let now = BootInstant::now();
-        if self.next_monitor == BootInstant::NEVER {
-            self.next_monitor = now + MONITOR_INTERVAL;
-        } else if self.next_monitor <= now {
-            self.next_monitor = now + MONITOR_INTERVAL;
-            self.monitored
-                .retain(|queue| queue.upgrade().is_some_and(Monitored::monitor));
-        }
+        next
     }
 
     fn end_for_shutdown(&mut self, state: Arc<LeaseState>) {
@@ -318,11 +305,6 @@ impl Worker {
             match timer {
                 TimerKind::Expire => self.check_deadline(state, now),
                 TimerKind::SlowHold => self.check_hold(state),
-                // A lock that a task received and did not claim is not renewed.
-                TimerKind::Renew { failures } if state.is_valid() && state.is_unclaimed() => {
-                    let again = TimerKind::Renew { failures };
-                    self.timers.push(now + retry_pause(&state), state, again);
-                }
                 TimerKind::Renew { failures } => {
                     let node = self.backend.node(state.kind.slot());
                     // One short lease must not shorten the timeout of others.

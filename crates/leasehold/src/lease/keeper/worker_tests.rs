@@ -65,20 +65,6 @@ async fn short_lease_does_not_limit_other_renewals() {
     assert_eq!(worker.jobs.len(), 2, "each length needs its own pipeline");
 }
 
-/// The keeper checked an ended lease again and again while it was
-/// unclaimed.
-#[tokio::test(start_paused = true)]
-async fn unclaimed_lease_that_ended_is_forgotten() {
-    let (mut worker, state) = keeper_of_one();
-    state.set_unclaimed(true);
-    state.end(EndReason::Released);
-    for _ in 0..10 {
-        tokio::time::advance(LEASE / 5).await;
-        worker.round();
-    }
-    assert_eq!(Arc::strong_count(&state), 1);
-}
-
 /// The message that a lock was revoked can arrive before the task that acquired
 /// it registers the lease. A fixed lease was then never verified.
 #[tokio::test(start_paused = true)]

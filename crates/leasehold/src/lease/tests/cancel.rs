@@ -10,6 +10,7 @@ use super::scripted::{AT_ONCE, LEASE, REQUEST, acquire, engine, granting, no_rep
 use crate::backend::scripted::Scripted;
 use crate::backend::{Purpose, RequestError, ServerError};
 use crate::error::Error;
+use crate::lease::attempt::PATIENCE;
 use crate::options::AcquireOptions;
 use crate::sync::Mutex;
 use crate::time::BootInstant;
@@ -145,4 +146,28 @@ async fn busy_server_gets_the_cancel_again() {
     drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &AcquireOptions::new(LEASE))).await);
     sleep(LEASE).await;
     assert_eq!(cancels.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unpolled_first_attempt_is_cancelled() {
+    let cancels = Arc::new(AtomicU32::new(0));
+    let seen = cancels.clone();
+    let backend = Scripted::new(move |sent| {
+        if sent.name() == "DELEX" {
+            seen.fetch_add(1, Ordering::SeqCst);
+        }
+        yes(sent)
+    });
+    let engine = engine(&backend);
+    let options = AcquireOptions::new(LEASE);
+    let mut acquiring = Box::pin(acquire(&engine, &options));
+    // Polled once, and kept.
+    let polled = tokio::time::timeout(Duration::ZERO, &mut acquiring).await;
+    assert!(polled.is_err());
+    sleep(REQUEST).await;
+    assert_eq!(cancels.load(Ordering::SeqCst), 0, "too early");
+    sleep(PATIENCE + AT_ONCE).await;
+    assert_eq!(cancels.load(Ordering::SeqCst), 1);
+    // Polled again, it acquires the lock anew.
+    acquiring.await.unwrap().check().unwrap();
 }

@@ -3,6 +3,8 @@
 mod cancel;
 mod ending;
 mod hand_over;
+#[cfg(not(shuttle))]
+mod orders;
 mod queued;
 #[cfg(shuttle)]
 mod schedules;

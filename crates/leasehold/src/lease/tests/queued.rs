@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use crate::backend::scripted::{Answer, Scripted, Sent};
 use crate::backend::{Purpose, Reply};
 use crate::error::Error;
+use crate::lease::attempt::PATIENCE;
 use crate::lease::wait::queued::next_heartbeat_delay;
 use crate::lease::{Engine, Guard, Keeper, Limits};
 use crate::observe::Observers;
@@ -73,6 +74,7 @@ struct QueueServer {
     /// The owner that enqueued.
     owner: Mutex<String>,
     heartbeats: AtomicU64,
+    requests: AtomicU64,
     /// Its status: 2 waits, 1 holds, 0 unknown.
     status: AtomicU64,
 }
@@ -83,6 +85,7 @@ impl QueueServer {
             start: BootInstant::now(),
             owner: Mutex::default(),
             heartbeats: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
             status: AtomicU64::new(2),
         });
         let shared = server.clone();
@@ -95,6 +98,7 @@ impl QueueServer {
     }
 
     fn reply(&self, sent: &Sent<'_>) -> Answer {
+        self.requests.fetch_add(1, Ordering::SeqCst);
         let args: Vec<_> = sent.batch.args(0).map(String::from_utf8_lossy).collect();
         if args[0] == "SET" {
             // The first attempt does not wait: another owner holds the lock.
@@ -263,4 +267,37 @@ async fn granted_lease_is_renewed_and_fixed_one_once() {
         sleep(Duration::from_secs(2)).await;
         assert_eq!(guard.check().is_ok(), renewed);
     }
+}
+
+/// Returns how many requests a client sends after a pushed grant, while the
+/// caller is not polled.
+async fn requests_while_unpolled(is_granted: bool) -> u64 {
+    let (server, backend) = QueueServer::start();
+    let engine = engine(&backend);
+    let keys = Keyspace::new("lock:", Counters::one()).unwrap();
+    let semaphore = QueueParams {
+        shared: true,
+        local_handoff: false,
+        hand_over: false,
+        ..QueueParams::FAIR
+    };
+    let kind: Arc<dyn Kind> = Arc::new(Queued::new(keys.queue("job").unwrap(), semaphore));
+    let options = AcquireOptions::new(LEASE);
+    let mut acquiring = Box::pin(engine.acquire(&kind, &options));
+    let waited = tokio::time::timeout(Duration::from_millis(1500), &mut acquiring).await;
+    assert!(waited.is_err(), "acquired at once");
+    let before = server.requests.load(Ordering::SeqCst);
+    if is_granted {
+        backend.publish(&server.grant());
+    }
+    sleep(PATIENCE - AT_ONCE).await;
+    assert_eq!(server.requests.load(Ordering::SeqCst), before, "too early");
+    sleep(3 * AT_ONCE).await;
+    server.requests.load(Ordering::SeqCst) - before
+}
+
+#[tokio::test(start_paused = true)]
+async fn unclaimed_pushed_grant_is_cancelled() {
+    assert_eq!(requests_while_unpolled(false).await, 0);
+    assert_eq!(requests_while_unpolled(true).await, 1);
 }

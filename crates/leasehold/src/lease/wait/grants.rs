@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use crate::backend::{Channel, Listener, PubSubEvent, RequestError, Slot, Subscription};
 use crate::lease::context::Context;
+use crate::lease::keeper::{AcquireId, Keeper};
 use crate::owner::Owner;
 use crate::protocol::{Grant, GrantDelivery};
 use crate::sync::Mutex;
@@ -18,17 +21,38 @@ pub(in crate::lease) struct GrantRouter {
     /// The listener of every subscription. It does not own the subscriptions,
     /// or both would keep each other alive.
     waiters: Arc<GrantListener>,
-    channels: Mutex<HashMap<Vec<u8>, Arc<tokio::sync::Mutex<GrantChannel>>>>,
+    channels: Mutex<HashMap<Vec<u8>, Arc<GrantChannel>>>,
 }
 
 #[derive(Default)]
 struct GrantListener {
-    senders: Mutex<HashMap<Owner, mpsc::UnboundedSender<QueueEvent>>>,
+    waiters: Mutex<HashMap<Owner, QueuedWaiter>>,
+}
+
+/// A waiter in a server's queue, as the connection's task sees it.
+struct QueuedWaiter {
+    sender: mpsc::UnboundedSender<QueueEvent>,
+    /// Present if the waiter is a caller's task, which may not be polled.
+    watch: Option<ClaimWatch>,
+}
+
+/// The time in which a caller must claim a grant.
+struct ClaimWatch {
+    keeper: Keeper,
+    acquire: AcquireId,
+    patience: Duration,
+}
+
+/// One channel of grants.
+#[derive(Default)]
+struct GrantChannel {
+    is_subscribed: AtomicBool,
+    attempts: tokio::sync::Mutex<GrantSubscription>,
 }
 
 /// The subscription to one channel of grants.
 #[derive(Default)]
-struct GrantChannel {
+struct GrantSubscription {
     subscription: Option<Subscription>,
     /// When to subscribe again, after an attempt that took too long.
     not_before: Option<BootInstant>,
@@ -49,21 +73,33 @@ impl Listener for GrantListener {
     /// A grant names the owner, which is secret, so no other client can forge
     /// one.
     fn on_event(&self, event: PubSubEvent<'_>) {
-        let senders = self.senders.lock();
+        let waiters = self.waiters.lock();
         match event {
             PubSubEvent::Message { text, connection } => {
                 if let Some(grant) = Grant::read(text)
-                    && let Some(sender) = senders.get(&grant.owner)
+                    && let Some(waiter) = waiters.get(&grant.owner)
                 {
-                    let _ = sender.send(QueueEvent::Granted(grant, connection));
+                    // First: a caller that claims the grant at once ends the
+                    // watch.
+                    if let Some(watch) = &waiter.watch {
+                        watch.begin();
+                    }
+                    let _ = waiter.sender.send(QueueEvent::Granted(grant, connection));
                 }
             }
             PubSubEvent::Resubscribed | PubSubEvent::Ended => {
-                for sender in senders.values() {
-                    let _ = sender.send(QueueEvent::Ask);
+                for waiter in waiters.values() {
+                    let _ = waiter.sender.send(QueueEvent::Ask);
                 }
             }
         }
+    }
+}
+
+impl ClaimWatch {
+    fn begin(&self) {
+        let due = BootInstant::now() + self.patience;
+        self.keeper.set_due(self.acquire, due);
     }
 }
 
@@ -91,8 +127,11 @@ impl GrantRouter {
     /// Registers a waiter.
     pub(super) fn register(&self, owner: Owner) -> GrantReceiver<'_> {
         let (sender, events) = mpsc::unbounded_channel();
-        let mut senders = self.waiters.senders.lock();
-        senders.insert(owner.clone(), sender.clone());
+        let waiter = QueuedWaiter {
+            sender: sender.clone(),
+            watch: None,
+        };
+        self.waiters.waiters.lock().insert(owner.clone(), waiter);
         GrantReceiver {
             waiters: &self.waiters,
             owner,
@@ -106,7 +145,7 @@ impl GrantRouter {
     /// the waiter continues with heartbeats alone for now.
     pub(super) async fn subscribe(
         &self,
-        context: &Context,
+        context: &Arc<Context>,
         delivery: GrantDelivery<'_>,
         slot: Slot,
         receiver: &mut GrantReceiver<'_>,
@@ -127,7 +166,7 @@ impl GrantRouter {
 
     async fn subscribe_shared(
         &self,
-        context: &Context,
+        context: &Arc<Context>,
         channel: &[u8],
         slot: Slot,
     ) -> Result<(), RequestError> {
@@ -135,28 +174,61 @@ impl GrantRouter {
             let mut channels = self.channels.lock();
             channels.entry(channel.to_vec()).or_default().clone()
         };
-        // The limit covers the mutex too: another task may hold it and not be
-        // polled.
-        let subscribing = async {
-            let mut shared = shared.lock().await;
-            let is_early = shared.not_before.is_some_and(|at| BootInstant::now() < at);
-            if is_early || shared.subscription.is_some() {
-                return Ok(());
-            }
-            shared.not_before = Some(BootInstant::now() + context.limits.request * 2);
-            let channel = Channel::Sharded(channel.to_vec());
-            let listener = self.waiters.clone();
-            let subscribed = context.backend.subscribe(channel, slot, listener).await;
-            shared.not_before = None;
-            shared.subscription = Some(subscribed?);
-            Ok(())
-        };
-        let subscribed = tokio::time::timeout(context.limits.request, subscribing).await;
-        subscribed.unwrap_or(Ok(()))
+        if shared.is_subscribed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // On the keeper's runtime: a caller that subscribes for others may not
+        // be polled.
+        let listener = self.waiters.clone();
+        let subscribing = shared.subscribe(context.clone(), channel.to_vec(), slot, listener);
+        let subscribing = context.keeper.runtime.spawn(subscribing);
+        match tokio::time::timeout(context.limits.request, subscribing).await {
+            Ok(subscribed) => subscribed.unwrap_or(Err(RequestError::ShutDown)),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+impl GrantChannel {
+    /// Subscribes, unless another waiter does.
+    async fn subscribe(
+        self: Arc<Self>,
+        context: Arc<Context>,
+        channel: Vec<u8>,
+        slot: Slot,
+        listener: Arc<GrantListener>,
+    ) -> Result<(), RequestError> {
+        let mut attempts = self.attempts.lock().await;
+        let is_early = attempts
+            .not_before
+            .is_some_and(|at| BootInstant::now() < at);
+        if is_early || attempts.subscription.is_some() {
+            return Ok(());
+        }
+        attempts.not_before = Some(BootInstant::now() + context.limits.request * 2);
+        let channel = Channel::Sharded(channel);
+        let subscribed = context.backend.subscribe(channel, slot, listener).await;
+        attempts.not_before = None;
+        attempts.subscription = Some(subscribed?);
+        self.is_subscribed.store(true, Ordering::Release);
+        Ok(())
     }
 }
 
 impl GrantReceiver<'_> {
+    /// Lets the keeper cancel `acquire` when it is granted and not claimed
+    /// within `patience`.
+    pub(super) fn watch(&self, keeper: &Keeper, acquire: AcquireId, patience: Duration) {
+        let watch = ClaimWatch {
+            keeper: keeper.clone(),
+            acquire,
+            patience,
+        };
+        if let Some(waiter) = self.waiters.waiters.lock().get_mut(&self.owner) {
+            waiter.watch = Some(watch);
+        }
+    }
+
     pub(super) async fn next(&mut self) -> QueueEvent {
         match self.events.recv().await {
             Some(event) => event,
@@ -167,6 +239,7 @@ impl GrantReceiver<'_> {
 
 impl Drop for GrantReceiver<'_> {
     fn drop(&mut self) {
-        self.waiters.senders.lock().remove(&self.owner);
+        let removed = self.waiters.waiters.lock().remove(&self.owner);
+        drop(removed);
     }
 }

@@ -1,4 +1,4 @@
-//! Local hand-off: how a lock goes from one task of this process to the next.
+//! Local hand-off: how a lock goes from one caller of this process to the next.
 //!
 //! This is *lock cohorting*: the process keeps the lock for a short window and
 //! passes it on without a request. See decision 15 in `docs/decisions/`.
@@ -6,58 +6,56 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::registry::{HandoffWindow, LeaderState, Registration};
+use super::registry::{HandoffWindow, LockEntry};
+use super::terms::{LeaseSlot, Terms};
 use crate::lease::owned::{OwnedLease, Successor};
 use crate::lease::state::EndHook;
-use crate::options::AcquireOptions;
-use crate::sync::Mutex;
 use crate::time::BootInstant;
 
 /// After this long the lock returns to the server: other processes may wait,
 /// and only the server knows.
 const HANDOFF_WINDOW: Duration = Duration::from_millis(10);
 
-/// The local waiters behind a lock that was acquired after a wait.
+/// The slots behind a lock that was acquired after a wait.
 pub(super) struct Handoff {
-    /// Dropped when the lock leaves this process.
-    registration: Mutex<Option<Registration>>,
+    entry: Arc<LockEntry>,
+    /// The slot for which the lock was acquired.
+    origin: Arc<LeaseSlot>,
     since: BootInstant,
-    note: Box<str>,
     last_handoffs: u64,
 }
 
 impl Handoff {
-    /// Opens the hand-off window. `last_handoffs` is the number of hand-offs
-    /// when this process last held the lock.
-    pub(super) fn new(
-        registration: Registration,
-        options: &AcquireOptions,
-        last_handoffs: u64,
-    ) -> Arc<Self> {
+    /// Opens the hand-off window of a lock that was acquired for `origin`.
+    pub(super) fn new(entry: &Arc<LockEntry>, origin: &Arc<LeaseSlot>) -> Arc<Self> {
         Arc::new(Self {
-            registration: Mutex::new(Some(registration)),
+            entry: entry.clone(),
+            origin: origin.clone(),
             since: BootInstant::now(),
-            note: options.note.as_str().into(),
-            last_handoffs,
+            last_handoffs: entry.last_window.lock().handoffs,
         })
+    }
+
+    fn fits(&self, terms: &Terms) -> bool {
+        terms.equal(&self.origin.terms)
     }
 }
 
 impl Successor for Handoff {
-    fn accepts(&self, options: &AcquireOptions) -> bool {
-        *self.note == *options.note
+    fn offer(&self, mut lease: OwnedLease) -> Result<(), OwnedLease> {
+        match lease.advance_token() {
+            true => self.grant(lease),
+            // The waiting task reserves tokens: a caller that claims the lock
+            // must not await anything.
+            false => {
+                let queue = &self.entry.queue;
+                queue.park(lease, |terms, _| self.fits(terms))
+            }
+        }
     }
 
-    fn offer(&self, lease: OwnedLease) -> Result<(), OwnedLease> {
-        let registration = self.registration.lock();
-        let queue = registration
-            .as_ref()
-            .map(|registration| registration.entry.queue.clone());
-        drop(registration);
-        match queue {
-            Some(queue) => queue.hand_off(lease),
-            None => Err(lease),
-        }
+    fn grant(&self, lease: OwnedLease) -> Result<(), OwnedLease> {
+        self.entry.queue.grant(lease, |terms, _| self.fits(terms))
     }
 
     fn is_open(&self) -> bool {
@@ -71,15 +69,12 @@ impl Successor for Handoff {
 
 impl EndHook for Handoff {
     fn on_end(&self, notified: u64, handoffs: u64) {
-        let Some(registration) = self.registration.lock().take() else {
-            return;
-        };
-        let window = HandoffWindow {
-            // One of the notified processes is this one.
-            yield_next: !self.is_open() && notified > 1,
+        // One of the notified processes is this one.
+        let others = notified.saturating_sub(1);
+        *self.entry.last_window.lock() = HandoffWindow {
+            yields: if self.is_open() { 0 } else { others },
             handoffs,
         };
-        let update = |state: &mut LeaderState| state.last_window = window;
-        registration.entry.queue.elect_leader(update);
+        self.entry.queue.set_here(false);
     }
 }

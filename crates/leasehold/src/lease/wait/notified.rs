@@ -1,21 +1,18 @@
 //! Waiting for a wake-up: after a release, the first client to retry wins.
 //!
-//! The leader subscribes to wake-ups and polls as a fallback (invariant 5).
-//! Its polls use the connection that carries the subscription, so they notice
-//! a connection that stopped responding.
+//! The waiting task subscribes to wake-ups and polls as a fallback
+//! (invariant 5). Its polls use the connection that carries the subscription,
+//! so they notice a connection that stopped responding.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::leader::{LeaderTurn, drive, turn_to_lead};
-use super::registry::WaiterRegistry;
+use super::progress::Wait;
+use super::wakeup::Wakeups;
 use crate::backend::{Purpose, RequestError, Slot};
 use crate::lease::attempt::{Attempt, attempt, split_backoff};
 use crate::lease::context::Context;
 use crate::lease::owned::OwnedLease;
-use crate::lease::retry::RetryState;
-use crate::options::AcquireOptions;
-use crate::protocol::{Kind, LockStatus, Notified};
+use crate::protocol::{LockStatus, Notified};
 use crate::time::BootInstant;
 
 /// A lost message delays a waiter by at most this.
@@ -24,110 +21,90 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Polls are at least this far apart: two commands a second.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(550);
 
+/// How long a process that used up its hand-off window waits before an attempt,
+/// once for each other process that waits.
+const YIELD_DELAY: Duration = Duration::from_millis(1);
+
+/// What a waiting task keeps from one acquisition to the next.
+#[derive(Default)]
+pub(super) struct Conversation {
+    wakeups: Wakeups,
+    /// The number of attempts before which this process yields to others.
+    yields: u64,
+}
+
+impl Conversation {
+    /// Lets `others` processes go first.
+    pub(super) fn yield_to(&mut self, others: u64) {
+        self.yields = self.yields.max(others);
+    }
+
+    /// Delays the next attempt of a process that used up a hand-off window.
+    async fn yield_once(&mut self) {
+        if let Some(left) = self.yields.checked_sub(1) {
+            tokio::time::sleep(YIELD_DELAY).await;
+            self.yields = left;
+        }
+    }
+}
+
 /// Attempts until the lock is acquired, after each wake-up and each poll that
 /// finds the lock free.
 pub(super) async fn acquire(
-    context: &Arc<Context>,
-    kind: &Arc<dyn Kind>,
+    wait: &Wait<'_>,
     lock: &dyn Notified,
-    options: &AcquireOptions,
-    mut turn: LeaderTurn<'_>,
-    retry: &mut RetryState,
+    conversation: &mut Conversation,
 ) -> Result<OwnedLease, RequestError> {
-    let (mut backoff, mut polls) = (split_backoff(), Polls::default());
+    let Wait { context, kind, .. } = wait;
+    let slot = kind.slot();
+    let mut backoff = split_backoff();
+    let mut polls = Polls::default();
     loop {
-        turn.yield_to_other_processes().await;
+        conversation.yield_once().await;
         // Subscribed before the attempt, so that no release is missed.
-        let outcome = match turn.listen(context, lock, kind.slot()).await {
-            Ok(()) => attempt(context, kind, options, true).await,
+        let channel = || lock.channel_name().channel();
+        let wakeups = &mut conversation.wakeups;
+        let outcome = match wakeups.listen(context, channel, slot).await {
+            Ok(()) => attempt(context, kind, wait.options, true).await,
             Err(error) => Err(error),
         };
         match outcome {
-            Ok(Attempt::Acquired(mut lease)) => {
-                turn.on_acquired(&mut lease, options);
-                return Ok(lease);
-            }
+            Ok(Attempt::Acquired(lease)) => return Ok(lease),
             Ok(Attempt::Split) => {
-                retry.on_reply();
+                wait.progress.on_reply();
                 tokio::time::sleep(backoff.pause()).await;
             }
             Ok(Attempt::Busy(holder)) => {
                 backoff.reset();
                 let remaining = holder.lease_remaining;
-                turn.record_holder(&holder, None);
-                retry.on_busy(holder);
+                wait.progress.on_busy(holder, None);
                 polls
-                    .wait_for_wakeup(context, lock, kind.slot(), &turn, remaining)
+                    .wait_for_wakeup(context, lock, slot, wakeups, remaining)
                     .await;
             }
-            Err(error) => {
-                retry.on_error(error)?;
-                tokio::time::sleep(retry.backoff.pause()).await;
-            }
+            Err(error) => tokio::time::sleep(wait.progress.on_error(error)?).await,
         }
     }
 }
 
-/// Waits until a poll finds the lock free, without acquiring it.
-pub(super) async fn wait_until_free(
-    context: &Context,
-    registry: &Arc<WaiterRegistry>,
-    lock: &dyn Notified,
-    slot: Slot,
-    retry: &mut RetryState,
-) -> Result<(), RequestError> {
-    let registration = registry.register(lock.local_queue_key());
-    let mut turn = turn_to_lead(&registration, &context.keeper).await;
-    let pulse = turn.pulse();
-    let waiting = async {
-        let mut polls = Polls::default();
-        loop {
-            let status = match turn.listen(context, lock, slot).await {
-                Ok(()) => poll(context, lock, slot).await,
-                Err(error) => Err(error),
-            };
-            match status {
-                Ok(LockStatus::Free) => return Ok(()),
-                Ok(LockStatus::Held { remaining }) => {
-                    retry.on_reply();
-                    polls
-                        .wait_for_wakeup(context, lock, slot, &turn, remaining)
-                        .await;
-                }
-                Err(error) => {
-                    retry.on_error(error)?;
-                    tokio::time::sleep(retry.backoff.pause()).await;
-                }
-            }
-        }
-    };
-    drive(Some(pulse), waiting).await
-}
-
-/// The polls of one turn.
+/// The polls of one wait.
 #[derive(Default)]
-struct Polls {
+pub(super) struct Polls {
     last: Option<BootInstant>,
 }
 
 impl Polls {
     /// Waits for a wake-up, or until a poll finds the lock free. `remaining` is
     /// the holder's lease unless it is renewed.
-    async fn wait_for_wakeup(
+    pub(super) async fn wait_for_wakeup(
         &mut self,
         context: &Context,
         lock: &dyn Notified,
         slot: Slot,
-        turn: &LeaderTurn<'_>,
+        wakeups: &Wakeups,
         mut remaining: Option<Duration>,
     ) {
-        loop {
-            let delay = self.next_poll_delay(remaining);
-            tokio::select! {
-                biased;
-                () = turn.registration.entry.wakeup.0.notified() => return,
-                () = tokio::time::sleep(delay) => {}
-            }
+        while !wakeups.next(self.next_poll_delay(remaining)).await {
             self.last = Some(BootInstant::now());
             match poll(context, lock, slot).await {
                 Ok(LockStatus::Held { remaining: left }) => remaining = left,
@@ -151,7 +128,8 @@ impl Polls {
     }
 }
 
-async fn poll(
+/// Reads whether `lock` is free.
+pub(super) async fn poll(
     context: &Context,
     lock: &dyn Notified,
     slot: Slot,

@@ -6,22 +6,19 @@
 //! waiter thus holds the lock without another request. A lost message is
 //! recovered by the next heartbeat, a lost entry is restored by its ticket.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::grants::{GrantReceiver, GrantRouter, QueueEvent};
-use super::leader::LeaderTurn;
+use super::progress::Wait;
+use super::slot::MAX_PATIENCE;
 use crate::backend::{Purpose, RequestError};
-use crate::info::Holder;
 use crate::lease::attempt::{CancelOnDrop, establish};
-use crate::lease::context::Context;
 use crate::lease::owned::OwnedLease;
-use crate::lease::retry::RetryState;
 use crate::lease::schedule::floor;
 use crate::lease::state::{Granted, first_lease};
-use crate::options::{AcquireOptions, margin};
+use crate::options::margin;
 use crate::owner::{Owner, Token};
-use crate::protocol::{Grant, Kind, LockValue, QueueStatus, ServerQueue};
+use crate::protocol::{Grant, LockValue, QueueStatus, ServerQueue};
 use crate::time::BootInstant;
 
 /// The longest time that a queue entry lasts without a heartbeat, and the
@@ -37,35 +34,32 @@ const MIN_QUEUE_TTL: Duration = Duration::from_millis(500);
 /// one node then leave together, as one pipeline.
 const HEARTBEAT_INSTANTS: u32 = 16;
 
-/// Queues until the lock is acquired.
+/// Queues until the lock is acquired. `ticket` is the position that an entry
+/// restores.
+///
+/// A caller that waits on its own task passes its `patience`: the keeper
+/// cancels a pushed grant that the caller does not claim in this time.
 pub(super) async fn acquire(
-    context: &Arc<Context>,
+    wait: &Wait<'_>,
     grants: &GrantRouter,
-    kind: &Arc<dyn Kind>,
     queue: &dyn ServerQueue,
-    options: &AcquireOptions,
-    turn: Option<LeaderTurn<'_>>,
-    retry: &mut RetryState,
+    ticket: &mut Option<u64>,
+    mut patience: Option<Duration>,
 ) -> Result<OwnedLease, RequestError> {
-    let mut wait = WaitContext {
-        turn,
-        ticket: None,
-        retry,
-    };
     loop {
-        match enqueue(context, grants, kind, queue, options, &mut wait).await {
-            Ok(Some(mut lease)) => {
-                *wait.ticket() = None;
-                if let Some(turn) = wait.turn {
-                    turn.on_acquired(&mut lease, options);
-                }
+        match enqueue(wait, grants, queue, ticket, patience).await {
+            Ok(Some(lease)) => {
+                *ticket = None;
                 return Ok(lease);
             }
             // The entry was lost: enqueue again with its ticket.
             Ok(None) => {}
             Err(error) => {
-                wait.retry.on_error(error)?;
-                tokio::time::sleep(wait.retry.backoff.pause()).await;
+                let pause = wait.progress.on_error(error)?;
+                // The grant may have been cancelled, because the machine is
+                // slow.
+                patience = patience.map(|patience| (2 * patience).min(MAX_PATIENCE));
+                tokio::time::sleep(pause).await;
             }
         }
     }
@@ -74,13 +68,18 @@ pub(super) async fn acquire(
 /// Enqueues with a new owner and waits until the lock is acquired, or the
 /// entry is lost (`None`).
 async fn enqueue(
-    context: &Arc<Context>,
+    wait: &Wait<'_>,
     grants: &GrantRouter,
-    kind: &Arc<dyn Kind>,
     queue: &dyn ServerQueue,
-    options: &AcquireOptions,
-    wait: &mut WaitContext<'_>,
+    ticket: &mut Option<u64>,
+    patience: Option<Duration>,
 ) -> Result<Option<OwnedLease>, RequestError> {
+    let Wait {
+        context,
+        kind,
+        options,
+        ..
+    } = *wait;
     // The connection that carries the grants: a reconnect is noticed by both.
     let connection = context
         .backend
@@ -94,16 +93,18 @@ async fn enqueue(
         .await?;
     let lease = first_lease(options);
     let entry = QueueEntry {
-        context,
-        kind: &**kind,
+        wait,
         queue,
         value: value.clone(),
         lease,
         queue_ttl: queue_ttl(lease),
     };
-    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone())?;
+    let pending = CancelOnDrop::new(context, kind, value, connection.clone())?;
+    if let (Some(patience), Some(id)) = (patience, pending.id()) {
+        events.watch(&context.keeper, id, patience);
+    }
     let sent = BootInstant::now();
-    let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *wait.ticket());
+    let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *ticket);
     let status = match call.send(&*connection, context.limits.request).await {
         Err(error) if error.proves_unexecuted() => {
             pending.disarm();
@@ -117,9 +118,8 @@ async fn enqueue(
         status,
     };
     pending.enter_queue()?;
-    match entry.wait(first, &mut events, wait).await? {
+    match entry.wait(first, &mut events, ticket).await? {
         QueueExit::Granted(token, granted) => {
-            pending.leave_queue()?;
             let lease = establish(context, pending, token, options, granted).await?;
             Ok(Some(lease))
         }
@@ -130,37 +130,9 @@ async fn enqueue(
     }
 }
 
-/// What a waiter keeps across its queue entries.
-struct WaitContext<'a> {
-    /// Present if tasks of this client share one entry.
-    turn: Option<LeaderTurn<'a>>,
-    /// The ticket of a task that has its own entry.
-    ticket: Option<u64>,
-    retry: &'a mut RetryState,
-}
-
-impl WaitContext<'_> {
-    fn ticket(&mut self) -> &mut Option<u64> {
-        match &mut self.turn {
-            Some(turn) => turn.ticket(),
-            None => &mut self.ticket,
-        }
-    }
-
-    fn on_queued(&mut self, ahead: u64, ticket: Option<u64>, holder: Holder) {
-        tracing::Span::current().record("lock.position", ahead + 1);
-        *self.ticket() = ticket.or(*self.ticket());
-        if let Some(turn) = &self.turn {
-            turn.record_holder(&holder, Some(ahead));
-        }
-        self.retry.on_queued(holder, ahead);
-    }
-}
-
 /// One entry in the server's queue, of one owner.
 struct QueueEntry<'a> {
-    context: &'a Context,
-    kind: &'a dyn Kind,
+    wait: &'a Wait<'a>,
     queue: &'a dyn ServerQueue,
     value: LockValue,
     /// The lease that the waiter wants.
@@ -189,7 +161,7 @@ impl QueueEntry<'_> {
         &self,
         first: HeartbeatReply,
         events: &mut GrantReceiver<'_>,
-        wait: &mut WaitContext<'_>,
+        ticket: &mut Option<u64>,
     ) -> Result<QueueExit, RequestError> {
         let mut last = first;
         loop {
@@ -202,10 +174,12 @@ impl QueueEntry<'_> {
                 QueueStatus::Waits {
                     ahead,
                     server_now,
-                    ticket,
+                    ticket: place,
                     holder,
                 } => {
-                    wait.on_queued(ahead, ticket, holder);
+                    *ticket = place.or(*ticket);
+                    self.wait.position.set(ahead + 1);
+                    self.wait.progress.on_busy(holder, Some(ahead));
                     server_now
                 }
             };
@@ -225,8 +199,8 @@ impl QueueEntry<'_> {
                     reply = self.heartbeat(delay) => match reply {
                         Ok(reply) => break reply,
                         Err(error) => {
-                            wait.retry.on_error(error)?;
-                            delay = wait.retry.backoff.pause().min(self.queue_ttl / 3);
+                            let pause = self.wait.progress.on_error(error)?;
+                            delay = pause.min(self.queue_ttl / 3);
                         }
                     }
                 }
@@ -237,13 +211,14 @@ impl QueueEntry<'_> {
     /// Sends a heartbeat after `delay`.
     async fn heartbeat(&self, delay: Duration) -> Result<HeartbeatReply, RequestError> {
         tokio::time::sleep(delay).await;
-        let (backend, slot) = (&self.context.backend, self.kind.slot());
-        let connection = backend.connection(Purpose::Keeper, slot).await?;
+        let Wait { context, kind, .. } = self.wait;
+        let backend = &context.backend;
+        let connection = backend.connection(Purpose::Keeper, kind.slot()).await?;
         let sent = BootInstant::now();
         let call = self
             .queue
             .heartbeat(&self.value, self.lease, self.queue_ttl);
-        let status = call.send(&*connection, self.context.limits.request).await?;
+        let status = call.send(&*connection, context.limits.request).await?;
         Ok(HeartbeatReply {
             sent,
             connection: connection.id(),

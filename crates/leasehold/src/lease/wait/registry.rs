@@ -1,159 +1,223 @@
-//! The locks that tasks of this client wait for, or hold after a wait.
+//! The locks that callers of this client wait for, or hold after a wait.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
 
-use tokio::sync::Notify;
+use tracing::Span;
 
-use super::local_queue::LocalQueue;
-use crate::backend::{Listener, PubSubEvent, Subscription};
-use crate::info::Holder;
+use super::progress::Progress;
+use super::slots::Place;
+use super::terms::{LeaseQueue, Terms};
+use crate::backend::RequestError;
 use crate::lease::owned::OwnedLease;
 use crate::sync::Mutex;
-use crate::time::BootInstant;
 
-/// All locks that have a [`Registration`].
+/// All locks that have a waiting task.
 #[derive(Default)]
-pub(in crate::lease) struct WaiterRegistry {
-    locks: Mutex<HashMap<Arc<[u8]>, EntryRef>>,
+pub(in crate::lease) struct WaitRegistry {
+    locks: Mutex<HashMap<Arc<[u8]>, Arc<LockEntry>>>,
 }
 
-struct EntryRef {
-    entry: Arc<LockEntry>,
-    /// The number of registrations. The entry is removed with the last one.
-    registrations: usize,
-}
-
-/// The local queue of a lock.
-pub(in crate::lease) type LeaseQueue = LocalQueue<LeaderState, OwnedLease>;
-
-/// What the tasks that want one lock share.
-pub(super) struct LockEntry {
+/// What the callers that want one lock share.
+pub(in crate::lease) struct LockEntry {
     key: Arc<[u8]>,
     pub(super) queue: Arc<LeaseQueue>,
-    pub(super) wakeup: Arc<Wakeup>,
-    /// The leader's last observation, and when it was made.
-    observed: Mutex<Option<(BootInstant, Observed)>>,
-}
-
-/// What one leader leaves to the next.
-#[derive(Default)]
-pub(in crate::lease) struct LeaderState {
-    pub(super) subscription: Option<Subscription>,
-    /// The ticket of the position in the server's queue, if the last leader
-    /// gave up before it was served.
-    pub(super) ticket: Option<u64>,
-    pub(super) last_window: HandoffWindow,
+    pub(in crate::lease) progress: Progress,
+    pub(super) last_window: Mutex<HandoffWindow>,
 }
 
 /// The hand-off window that ended when the lock last left this process.
 #[derive(Clone, Copy, Default)]
 pub(super) struct HandoffWindow {
-    /// Whether the window was used up while other processes wait.
-    pub(super) yield_next: bool,
+    /// The number of other processes to yield to: those that waited when the
+    /// window was used up.
+    pub(super) yields: u64,
     pub(super) handoffs: u64,
 }
 
-/// A leader's observation of the lock.
-#[derive(Clone)]
-pub(in crate::lease) struct Observed {
-    pub(in crate::lease) holder: Holder,
-    /// The number of waiters that are served first, for kinds with a queue.
-    pub(in crate::lease) ahead: Option<u64>,
+/// A caller's place at a lock.
+pub(super) struct InLine {
+    pub(super) entry: Arc<LockEntry>,
+    place: Place<Terms, OwnedLease>,
+    /// The span of the caller's wait. Not in the slot, which lives longer.
+    span: Span,
 }
 
-/// A wake-up for a waiter or watcher, set by the connection's task.
-#[derive(Default)]
-pub(in crate::lease) struct Wakeup(pub(in crate::lease) Notify);
-
-impl Listener for Wakeup {
-    fn on_event(&self, _event: PubSubEvent<'_>) {
-        // Every event is a wake-up; its content does not matter.
-        self.0.notify_one();
-    }
-}
-
-impl WaiterRegistry {
-    /// Registers at `key` if another task is registered there.
-    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> Option<Registration> {
-        let mut locks = self.locks.lock();
-        Some(locks.get_mut(key)?.register(self))
+impl WaitRegistry {
+    /// Returns the lock at `key` if callers wait there.
+    pub(super) fn get(&self, key: &[u8]) -> Option<Arc<LockEntry>> {
+        self.locks.lock().get(key).cloned()
     }
 
-    /// Registers at `key`.
-    pub(super) fn register(self: &Arc<Self>, key: &[u8]) -> Registration {
+    /// Adds a slot at `key`. Also returns the entry if it is new, and has no
+    /// waiting task yet.
+    pub(super) fn line_up(
+        &self,
+        key: &[u8],
+        mut terms: Terms,
+        span: &Span,
+        max_outage: Duration,
+    ) -> (InLine, Option<Arc<LockEntry>>) {
         let mut locks = self.locks.lock();
-        let entry = locks.entry(key.into()).or_insert_with_key(|key| EntryRef {
-            entry: Arc::new(LockEntry {
-                key: key.clone(),
-                queue: Arc::new(LocalQueue::new(LeaderState::default())),
-                wakeup: Arc::default(),
-                observed: Mutex::default(),
-            }),
-            registrations: 0,
+        if let Some(entry) = locks.get(key) {
+            match entry.line_up(terms, span) {
+                Ok(waiter) => return (waiter, None),
+                Err(returned) => terms = returned,
+            }
+        }
+        let key: Arc<[u8]> = key.into();
+        let queue = Arc::<LeaseQueue>::default();
+        let entry = Arc::new(LockEntry {
+            key: key.clone(),
+            progress: Progress::of_slots(max_outage, queue.clone()),
+            queue,
+            last_window: Mutex::default(),
         });
-        entry.register(self)
+        locks.insert(key, entry.clone());
+        match entry.line_up(terms, span) {
+            Ok(waiter) => (waiter, Some(entry)),
+            Err(_) => unreachable!("BUG: a new queue is closed"),
+        }
     }
 
-    /// Returns what the leader at `key` last observed.
-    pub(in crate::lease) fn last_observed(&self, key: &[u8]) -> Option<Observed> {
-        let entry = self.locks.lock().get(key)?.entry.clone();
-        let (at, mut observed) = entry.observed.lock().clone()?;
-        let passed = BootInstant::now().since(at);
-        let remaining = observed.holder.lease_remaining;
-        observed.holder.lease_remaining =
-            remaining.map(|remaining| remaining.saturating_sub(passed));
-        Some(observed)
+    /// Removes a lock for which no caller waits. Returns `false` if one has
+    /// arrived meanwhile.
+    pub(super) fn remove_idle(&self, entry: &LockEntry) -> bool {
+        let mut locks = self.locks.lock();
+        let is_idle = entry.queue.close_if_idle();
+        if is_idle {
+            locks.remove(&entry.key);
+        }
+        is_idle
+    }
+
+    /// Removes a lock whose waiting task has ended.
+    pub(super) fn remove(&self, entry: &Arc<LockEntry>) {
+        let mut locks = self.locks.lock();
+        let current = locks.get(&entry.key);
+        if current.is_some_and(|current| Arc::ptr_eq(current, entry)) {
+            locks.remove(&entry.key);
+        }
     }
 
     #[cfg(test)]
-    pub(in crate::lease) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.locks.lock().is_empty()
     }
 }
 
-impl EntryRef {
-    fn register(&mut self, registry: &Arc<WaiterRegistry>) -> Registration {
-        self.registrations += 1;
-        Registration {
-            registry: registry.clone(),
-            entry: self.entry.clone(),
-        }
+impl LockEntry {
+    /// Adds a slot, or returns the terms if the waiting task has ended.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the terms are used again, and the error is rare"
+    )]
+    pub(super) fn line_up(self: &Arc<Self>, terms: Terms, span: &Span) -> Result<InLine, Terms> {
+        Ok(InLine {
+            place: self.queue.enqueue(terms)?,
+            entry: self.clone(),
+            span: span.clone(),
+        })
+    }
+
+    /// Returns the number of waiters that are served before the first caller
+    /// that waits here.
+    pub(in crate::lease) fn ahead(&self) -> Option<u64> {
+        self.queue.test_first(|_| ())?;
+        self.progress.ahead()
     }
 }
 
-/// The registration of a task that waits for a lock, or holds it after a wait.
-pub(super) struct Registration {
-    registry: Arc<WaiterRegistry>,
-    pub(super) entry: Arc<LockEntry>,
-}
-
-impl Registration {
-    /// Registers once more at the same lock.
-    pub(super) fn again(&self) -> Self {
-        self.registry.register(&self.entry.key)
-    }
-
-    /// Records the holder for the other tasks at this lock.
-    pub(super) fn record_holder(&self, holder: Holder, ahead: Option<u64>) {
-        let observed = Observed { holder, ahead };
-        *self.entry.observed.lock() = Some((BootInstant::now(), observed));
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let mut locks = self.registry.locks.lock();
-        let mut last = None;
-        if let Some(entry) = locks.get_mut(&self.entry.key) {
-            entry.registrations -= 1;
-            if entry.registrations == 0 {
-                last = locks.remove(&self.entry.key);
+impl InLine {
+    /// Waits until the lock is granted, and claims it in one step. Returns
+    /// `None` if that was lost before, and the waiting task has ended: then the
+    /// caller must line up again.
+    pub(super) async fn claimed(self) -> Result<Option<OwnedLease>, RequestError> {
+        poll_fn(|context| {
+            loop {
+                match ready!(self.place.poll(context)) {
+                    Ok(lease) if lease.is_valid() => return Poll::Ready(Ok(Some(lease))),
+                    Ok(lost) => {
+                        let waits = self.place.wait_again();
+                        drop(lost);
+                        if !waits {
+                            return Poll::Ready(Ok(None));
+                        }
+                    }
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
             }
+        })
+        .await
+    }
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        self.place.terms().position.record(&self.span);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::lease::tests::scripted::{LEASE, kind};
+    use crate::lease::wait::terms::Position;
+    use crate::options::AcquireOptions;
+
+    fn terms() -> Terms {
+        Terms {
+            kind: kind(),
+            options: AcquireOptions::new(LEASE),
+            position: Position::default(),
         }
-        // The entry may own resources that must not be dropped under the
-        // mutex.
-        drop(locks);
-        drop(last);
+    }
+
+    fn line_up(registry: &WaitRegistry) -> (InLine, Option<Arc<LockEntry>>) {
+        registry.line_up(b"job", terms(), &Span::none(), LEASE)
+    }
+
+    #[test]
+    fn arrival_and_end_exclude_each_other() {
+        let registry = WaitRegistry::default();
+        let (waiter, new) = line_up(&registry);
+        let entry = new.expect("the first caller starts a task");
+        drop(waiter);
+        let (arriving, begun) = (registry.locks.lock(), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let ending = scope.spawn(|| {
+                begun.wait();
+                registry.remove_idle(&entry)
+            });
+            begun.wait();
+            // A wrong end needs a moment to happen.
+            std::thread::sleep(Duration::from_millis(20));
+            let waiter = entry.line_up(terms(), &Span::none());
+            assert!(waiter.is_ok(), "ended while a caller arrives");
+            drop(arriving);
+            assert!(!ending.join().unwrap(), "ended without its caller");
+            assert!(!registry.is_empty());
+        });
+    }
+
+    #[test]
+    fn ended_task_leaves_a_newer_one_alone() {
+        let registry = WaitRegistry::default();
+        let (waiter, new) = line_up(&registry);
+        let ended = new.expect("the first caller starts a task");
+        drop(waiter);
+        assert!(registry.remove_idle(&ended));
+        assert!(ended.line_up(terms(), &Span::none()).is_err());
+        let (_waiter, new) = line_up(&registry);
+        let current = new.expect("the task has ended");
+        registry.remove(&ended);
+        assert!(Arc::ptr_eq(&registry.get(b"job").unwrap(), &current));
+        registry.remove(&current);
+        assert!(registry.is_empty());
     }
 }

@@ -8,8 +8,8 @@ use super::context::RedissonContext;
 use crate::error::Error;
 use crate::lease::Engine;
 use crate::owner::Owner;
-use crate::protocol::Call;
 use crate::protocol::redisson::CountDownCalls;
+use crate::protocol::{Call, Notified};
 
 /// A count-down latch of Redisson.
 ///
@@ -146,9 +146,9 @@ impl RCountDownLatch {
 
     async fn watch(&self, limit: Option<Duration>) -> Result<(), Error> {
         let calls = self.calls()?;
-        let (slot, name) = (calls.slot(), calls.name());
+        let latch: Arc<dyn Notified> = calls.clone();
         self.engine
-            .wait_until_free(&*calls, slot, name, limit)
+            .wait_until_free(&latch, calls.slot(), calls.name(), limit)
             .await
     }
 

@@ -89,6 +89,10 @@ impl Kind for ExpirableCalls {
         "redisson_permit_expirable_semaphore"
     }
 
+    fn variant(&self) -> [u64; 2] {
+        [self.permits.into(), 0]
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

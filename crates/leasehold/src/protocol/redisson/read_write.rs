@@ -108,6 +108,10 @@ impl Kind for ReadWriteCalls {
         "redisson_read_write_lock"
     }
 
+    fn variant(&self) -> [u64; 2] {
+        [u64::from(self.mode == Mode::Write), 0]
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

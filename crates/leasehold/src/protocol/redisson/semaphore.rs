@@ -92,6 +92,10 @@ impl Kind for SemaphoreCalls {
         "redisson_semaphore"
     }
 
+    fn variant(&self) -> [u64; 2] {
+        [self.permits.into(), 0]
+    }
+
     fn keys(&self) -> &dyn Keys {
         &self.object
     }

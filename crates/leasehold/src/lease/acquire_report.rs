@@ -7,9 +7,9 @@
 use tracing::field::{Empty, display};
 use tracing::{Span, debug_span};
 
+use super::owned::OwnedLease;
 use crate::error::Error;
 use crate::info::Holder;
-use crate::lease::owned::OwnedLease;
 use crate::observe::{Acquired, Observers, Refusal, Refused, WaitEnded, WaitStarted};
 use crate::owner::Token;
 use crate::protocol::Kind;

@@ -1,0 +1,70 @@
+//! Work for one caller that continues whether or not the caller is polled.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tracing::{Instrument, Span};
+
+use super::slots::{SlotQueue, Step};
+use crate::backend::RequestError;
+use crate::lease::keeper::KeeperRuntime;
+
+/// Runs `work` on the keeper's runtime and returns its output.
+///
+/// If the caller does not claim the output in time, it is dropped, and the work
+/// starts again once the caller is polled.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the work, or its output, on the keeper's runtime.
+pub(in crate::lease) async fn deliver<T, W>(
+    keeper: &KeeperRuntime,
+    work: impl Fn() -> W + Send + 'static,
+) -> Result<T, RequestError>
+where
+    T: Send + 'static,
+    W: Future<Output = T> + Send + 'static,
+{
+    let queue = Arc::<SlotQueue<(), T>>::default();
+    let Ok(place) = queue.enqueue(()) else {
+        unreachable!("BUG: a new queue is closed");
+    };
+    let task = serve(CloseQueue(queue), work);
+    keeper.spawn(task.instrument(Span::current()));
+    poll_fn(|context| place.poll(context)).await
+}
+
+async fn serve<T, W: Future<Output = T>>(queue: CloseQueue<T>, work: impl Fn() -> W) {
+    let queue = &queue.0;
+    loop {
+        match queue.next_step() {
+            Step::Seek(_) => {
+                let mut working = pin!(work());
+                let output = loop {
+                    tokio::select! {
+                        biased;
+                        output = &mut working => break output,
+                        () = queue.changed() => {}
+                    }
+                    // The caller has left.
+                    if queue.test_first(|()| ()).is_none() {
+                        return;
+                    }
+                };
+                drop(queue.grant(output, |(), _| true));
+            }
+            Step::StandBy => queue.stand_by().await,
+            Step::Prepare(_) | Step::End => return,
+        }
+    }
+}
+
+/// Ends the wait of the caller if the keeper ends.
+struct CloseQueue<T>(Arc<SlotQueue<(), T>>);
+
+impl<T> Drop for CloseQueue<T> {
+    fn drop(&mut self) {
+        drop(self.0.close());
+    }
+}

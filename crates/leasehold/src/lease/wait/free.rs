@@ -1,0 +1,193 @@
+//! Waiting until a lock is free, or a latch is open, without acquiring it.
+//!
+//! All callers of this client that wait for the same lock follow one task on
+//! the keeper's runtime, which asks the server for all of them. Nothing is at
+//! stake if one of them is not polled.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::notified::{Polls, poll};
+use super::wakeup::Wakeups;
+use crate::backend::{Backoff, RequestError, Slot};
+use crate::lease::context::Context;
+use crate::protocol::{LockStatus, Notified};
+use crate::sync::Mutex;
+use crate::time::BootInstant;
+
+/// The locks whose release callers wait for.
+#[derive(Default)]
+pub(in crate::lease) struct FreeRegistry {
+    locks: Mutex<HashMap<Arc<[u8]>, SharedStatus>>,
+}
+
+/// The status that callers follow. Its task owns it.
+type SharedStatus = Weak<watch::Sender<FreeStatus>>;
+
+/// What the task last learned.
+#[derive(Clone)]
+enum FreeStatus {
+    Held,
+    /// The server does not reply.
+    Failing {
+        since: BootInstant,
+        error: Arc<RequestError>,
+    },
+    Free,
+    Failed(Arc<RequestError>),
+}
+
+/// A caller that waits until a lock is free.
+pub(in crate::lease) struct FreeWaiter {
+    status: watch::Receiver<FreeStatus>,
+    start: BootInstant,
+    max_outage: Duration,
+}
+
+impl FreeWaiter {
+    /// Waits until the lock is free.
+    pub(in crate::lease) async fn wait(&mut self) -> Result<(), RequestError> {
+        loop {
+            let give_up = match &*self.status.borrow_and_update() {
+                FreeStatus::Held => BootInstant::NEVER,
+                FreeStatus::Free => return Ok(()),
+                FreeStatus::Failed(error) => return Err(error.duplicate()),
+                // The budget counts from the caller's own start.
+                FreeStatus::Failing { since, .. } => self.start.max(*since) + self.max_outage,
+            };
+            tokio::select! {
+                biased;
+                changed = self.status.changed() => if changed.is_err() {
+                    // The task has ended with the client.
+                    return Err(RequestError::ShutDown);
+                },
+                () = tokio::time::sleep_until(give_up.as_timer()) => {
+                    if let Some(error) = self.outage() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the last failed request, while an outage lasts.
+    pub(in crate::lease) fn outage(&self) -> Option<RequestError> {
+        match &*self.status.borrow() {
+            FreeStatus::Failing { error, .. } => Some(error.duplicate()),
+            _ => None,
+        }
+    }
+}
+
+impl FreeRegistry {
+    /// Follows the task for `lock`, or starts one.
+    pub(in crate::lease) fn follow(
+        self: &Arc<Self>,
+        context: &Arc<Context>,
+        lock: &Arc<dyn Notified>,
+        slot: Slot,
+    ) -> FreeWaiter {
+        let key = lock.local_queue_key();
+        let mut locks = self.locks.lock();
+        // Followed under the mutex, or the task could end in between.
+        let current = locks.get(key).and_then(Weak::upgrade);
+        let status = current.map_or_else(
+            || {
+                let sender = Arc::new(watch::Sender::new(FreeStatus::Held));
+                let status = sender.subscribe();
+                let key: Arc<[u8]> = key.into();
+                locks.insert(key.clone(), Arc::downgrade(&sender));
+                let task = FreeTask {
+                    registry: self.clone(),
+                    context: context.clone(),
+                    lock: lock.clone(),
+                    slot,
+                    key,
+                    status: sender,
+                };
+                context.keeper.runtime.spawn(task.run());
+                status
+            },
+            |sender| sender.subscribe(),
+        );
+        FreeWaiter {
+            status,
+            start: BootInstant::now(),
+            max_outage: context.limits.outage,
+        }
+    }
+}
+
+/// The task that asks the server for all callers.
+struct FreeTask {
+    registry: Arc<FreeRegistry>,
+    context: Arc<Context>,
+    lock: Arc<dyn Notified>,
+    slot: Slot,
+    key: Arc<[u8]>,
+    status: Arc<watch::Sender<FreeStatus>>,
+}
+
+impl FreeTask {
+    async fn run(self) {
+        let outcome = tokio::select! {
+            biased;
+            () = self.context.closed() => FreeStatus::Failed(Arc::new(RequestError::ShutDown)),
+            () = self.abandoned() => return,
+            outcome = self.ask() => outcome,
+        };
+        // Forgotten first: a caller that follows now asks the server again.
+        self.registry.locks.lock().remove(&self.key);
+        self.status.send_replace(outcome);
+    }
+
+    /// Waits until no caller follows, and none can any more.
+    async fn abandoned(&self) {
+        loop {
+            self.status.closed().await;
+            let mut locks = self.registry.locks.lock();
+            if self.status.receiver_count() == 0 {
+                locks.remove(&self.key);
+                return;
+            }
+        }
+    }
+
+    /// Asks until the lock is free, or a request fails for good.
+    async fn ask(&self) -> FreeStatus {
+        let mut wakeups = Wakeups::default();
+        let mut polls = Polls::default();
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+        let mut failing_since = None;
+        loop {
+            // Subscribed before the poll, so that no release is missed.
+            let channel = || self.lock.channel_name().channel();
+            let status = match wakeups.listen(&self.context, channel, self.slot).await {
+                Ok(()) => poll(&self.context, &*self.lock, self.slot).await,
+                Err(error) => Err(error),
+            };
+            match status {
+                Ok(LockStatus::Free) => return FreeStatus::Free,
+                Ok(LockStatus::Held { remaining }) => {
+                    failing_since = None;
+                    backoff.reset();
+                    self.status.send_replace(FreeStatus::Held);
+                    polls
+                        .wait_for_wakeup(&self.context, &*self.lock, self.slot, &wakeups, remaining)
+                        .await;
+                }
+                Err(error) if error.is_transient() => {
+                    let since = *failing_since.get_or_insert_with(BootInstant::now);
+                    let error = Arc::new(error);
+                    self.status
+                        .send_replace(FreeStatus::Failing { since, error });
+                    tokio::time::sleep(backoff.pause()).await;
+                }
+                Err(error) => return FreeStatus::Failed(Arc::new(error)),
+            }
+        }
+    }
+}

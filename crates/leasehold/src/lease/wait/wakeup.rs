@@ -1,0 +1,57 @@
+//! Wake-ups: a subscription, and polls as a fallback (invariant 5).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::backend::{Channel, Listener, PubSubEvent, RequestError, Slot, Subscription};
+use crate::lease::context::Context;
+
+/// A wake-up, set by the connection's task.
+#[derive(Default)]
+struct Wakeup(Notify);
+
+impl Listener for Wakeup {
+    fn on_event(&self, _event: PubSubEvent<'_>) {
+        // Every event is a wake-up; its content does not matter.
+        self.0.notify_one();
+    }
+}
+
+/// The messages of one channel, from the first [`listen`](Self::listen) on.
+#[derive(Default)]
+pub(in crate::lease) struct Wakeups {
+    wakeup: Arc<Wakeup>,
+    subscription: Option<Subscription>,
+}
+
+impl Wakeups {
+    /// Subscribes. If that takes too long we go on without for now, and try
+    /// again the next time.
+    pub(in crate::lease) async fn listen(
+        &mut self,
+        context: &Context,
+        channel: impl FnOnce() -> Channel,
+        slot: Slot,
+    ) -> Result<(), RequestError> {
+        if self.subscription.is_none() {
+            let listener = self.wakeup.clone();
+            let subscribing = context.backend.subscribe(channel(), slot, listener);
+            let limit = context.limits.request;
+            if let Ok(subscribed) = tokio::time::timeout(limit, subscribing).await {
+                self.subscription = Some(subscribed?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a message, at most `limit`. Returns whether there was one.
+    pub(in crate::lease) async fn next(&self, limit: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = self.wakeup.0.notified() => true,
+            () = tokio::time::sleep(limit) => false,
+        }
+    }
+}
