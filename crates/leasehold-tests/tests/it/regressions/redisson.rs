@@ -11,7 +11,7 @@ use super::holding::script_calls;
 use crate::support::redisson::{
     LONG_WATCHDOG, acquire_now, client, is_refused, server, with_newest,
 };
-use crate::support::{AMPLE, LEASE, eventually, lua, run, url_at};
+use crate::support::{AMPLE, LEASE, SHORT, eventually, lua, run, url_at};
 
 /// The kinds, and the script that renews each of them.
 const RENEWALS: [(&str, &str); 5] = [
@@ -174,4 +174,36 @@ async fn release_with_at_least(ours: &Redisson, kind: &str, name: &str) {
 async fn release_kept(lock: Acquire<Guard<Unfenced>>) -> ReleaseOutcome {
     let guard = lock.at_least(AMPLE).await.unwrap();
     guard.release().await.unwrap()
+}
+
+/// A reader that left could leave its place to a writer of the same process,
+/// which then held the lock as a reader.
+#[test]
+fn writer_behind_a_reader_that_left_writes() {
+    run(async {
+        let server = server(&Flavor::one());
+        let url = url_at(server.port());
+        let lock = async || {
+            let client = client(&url).await;
+            client.redisson().watchdog(LEASE).read_write_lock("job")
+        };
+        let (ours, theirs) = (lock().await, lock().await);
+        let held = theirs.write_lock().lock().await.unwrap();
+        let leaves = tokio::spawn(ours.read_lock().lock().into_future());
+        eventually("the reader waits", || {
+            let channels = server.ask(&["PUBSUB", "CHANNELS", "redisson_rwlock*"]);
+            !channels.list().is_empty()
+        })
+        .await;
+        let mut stays = ours.write_lock().lock().into_future();
+        let waits = tokio::time::timeout(SHORT, &mut stays).await;
+        assert!(waits.is_err(), "another client writes");
+        leaves.abort();
+        assert!(leaves.await.unwrap_err().is_cancelled());
+        let _ = held.release().await.unwrap();
+        let guard = stays.await.unwrap();
+        let reader = theirs.read_lock().try_lock().await.unwrap();
+        assert!(reader.is_none(), "a writer excludes readers");
+        let _ = guard.release().await.unwrap();
+    });
 }

@@ -9,8 +9,8 @@ use testkit::{Fault, Flavor, Proxy, Server};
 
 use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
-    AMPLE, LEASE, builder_at, channels, client, eventually, lua, name, only_counters_left, run,
-    scaled, server,
+    AMPLE, LEASE, SHORT, builder_at, channels, client, eventually, lua, name, only_counters_left,
+    owners, run, scaled, server,
 };
 
 pub(super) async fn wait_for_waiters(server: &Server) {
@@ -209,5 +209,34 @@ fn acquire_dropped_before_script_load_is_cancelled() {
         }
         let released = || only_counters_left(&server);
         eventually("only counters are left", released).await;
+    });
+}
+
+/// A caller that left could leave its place to one that wants more permits,
+/// which then held fewer than it had asked for.
+#[test]
+fn successor_gets_the_permits_it_asked_for() {
+    run(async {
+        let server = server();
+        for (first, second) in [(1, 3), (3, 1)] {
+            let name = name();
+            let (ours, theirs) = (client(&server).await, client(&server).await);
+            let (ours, theirs) = (ours.semaphore(&name, 3), theirs.semaphore(&name, 3));
+            let held = theirs.acquire_many(3).await.unwrap();
+            let leaves = tokio::spawn(ours.acquire_many(first).into_future());
+            let is_queued = || !owners(&server, "queue", &name).is_empty();
+            eventually("the first is queued", is_queued).await;
+            let mut stays = ours.acquire_many(second).into_future();
+            let waits = tokio::time::timeout(SHORT, &mut stays).await;
+            assert!(waits.is_err(), "all permits are held");
+            leaves.abort();
+            assert!(leaves.await.unwrap_err().is_cancelled());
+            let _ = held.release().await.unwrap();
+            let guard = stays.await.unwrap();
+            let left = 3 - second;
+            let rest = theirs.try_acquire_many(left.max(1)).await.unwrap();
+            assert_eq!(rest.is_some(), left > 0, "{second} are held");
+            let _ = guard.release().await.unwrap();
+        }
     });
 }

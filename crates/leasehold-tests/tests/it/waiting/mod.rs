@@ -5,4 +5,5 @@ mod grants;
 mod handover_latency;
 pub(crate) mod local_handoff;
 mod queue;
+mod unpolled;
 mod wakeups;
