@@ -121,24 +121,18 @@ async fn handed_off(scene: &Scene, kind: &'static str, other: Other) -> Duration
     let held = exclusive(&scene.ours, kind, &name).await;
     let first = scene.ours.clone();
     let first_name = name.clone();
-    let (release, released) = tokio::sync::oneshot::channel::<()>();
+    // It holds the lock for less than the hand-off window.
     let first = tokio::spawn(async move {
-        let guard = exclusive(&first, kind, &first_name).await;
-        released.await.unwrap();
-        drop(guard);
+        drop(exclusive(&first, kind, &first_name).await);
         Instant::now()
     });
     eventually("it waits", || scene.is_waited_for(kind, &name)).await;
     let mut unpolled = acquire(&scene.ours, kind, &name);
-    assert!(
-        timeout(Duration::from_millis(100), &mut unpolled)
-            .await
-            .is_err()
-    );
-    drop(held);
+    let waits = timeout(Duration::from_millis(100), &mut unpolled).await;
+    assert!(waits.is_err(), "the lock is held");
     let next = tokio::spawn(timed(acquire(scene.other(other), kind, &name)));
     tokio::time::sleep(Duration::from_millis(100)).await;
-    release.send(()).unwrap();
+    drop(held);
     let released = first.await.unwrap();
     next.await.unwrap();
     let gap = released.elapsed();
