@@ -9,14 +9,11 @@ use serde::Serialize;
 use crate::args::{OutputArgs, ServerArgs};
 use crate::identity::host_and_pid;
 use crate::output::{CliError, chain, print, printable, use_colors};
-use crate::settings::Settings;
+use crate::settings::{DEFAULT_LEASE, Settings};
 use crate::{duration, exit, json};
 
 /// The maximum difference of clocks in seconds. Above it, shown ages mislead.
 const MAX_CLOCK_DIFFERENCE: f64 = 1.0;
-
-/// The lease of a client that sets none.
-const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// The maximum round trip. Above it, every lock is slow.
 const MAX_ROUND_TRIP: Duration = Duration::from_millis(20);

@@ -12,6 +12,9 @@ use crate::args::ServerArgs;
 use crate::duration;
 use crate::output::CliError;
 
+/// The lease of a client that sets none.
+pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
 /// The contents of a configuration file.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]

@@ -17,12 +17,9 @@ use super::{progress, terminal};
 use crate::args::{ServerArgs, WorkArgs};
 use crate::identity::host_and_pid;
 use crate::output::{CliError, message};
-use crate::settings::Settings;
+use crate::settings::{DEFAULT_LEASE, Settings};
 use crate::signals::{Interruption, Signals, die_of_sigint};
 use crate::{duration, exit};
-
-/// The default lease of the library.
-const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 
 /// The default time between SIGTERM and SIGKILL.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
