@@ -35,3 +35,4 @@ pub(crate) use matching::PushEvent;
 pub(crate) use node::NodeConnections;
 pub(crate) use pubsub::OnStateChange;
 pub(crate) use redis_connection::RedisConnection;
+pub(crate) use replicated::replicas_of;

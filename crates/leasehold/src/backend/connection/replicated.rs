@@ -186,7 +186,8 @@ impl ReplicatedPool {
                 parse_cluster_nodes(&connection.query(&["CLUSTER", "NODES"], timeout).await?)?
             }
             Master::Fixed(_, _) => {
-                let connected = parse_role(&connection.query(&["ROLE"], timeout).await?)?;
+                let role = connection.query(&["ROLE"], timeout).await?;
+                let connected = u32::try_from(replicas_of(&role)?.len()).unwrap_or(u32::MAX);
                 connected.max(cached.map_or(0, |(_, count)| count))
             }
         };
@@ -198,11 +199,11 @@ impl ReplicatedPool {
     }
 }
 
-/// Returns the number of replicas in a reply to `ROLE`.
-fn parse_role(role: &Reply) -> Result<u32, RequestError> {
+/// Returns the replicas in a master's reply to `ROLE`: host, port and offset
+/// of each.
+pub(crate) fn replicas_of(role: &Reply) -> Result<&[Reply], RequestError> {
     let replicas = role.list().and_then(|parts| parts.get(2)?.list());
-    let count = replicas.and_then(|replicas| u32::try_from(replicas.len()).ok());
-    count.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
+    replicas.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
 }
 
 /// Returns the number of replicas of the replying node in `CLUSTER NODES`.
@@ -305,7 +306,7 @@ mod tests {
         let replica = Reply::List(Vec::new());
         let master = Reply::Bytes(b"master".to_vec());
         let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
-        assert_eq!(parse_role(&role).unwrap(), 3);
-        assert!(parse_role(&Reply::Nil).is_err());
+        assert_eq!(replicas_of(&role).unwrap().len(), 3);
+        assert!(replicas_of(&Reply::Nil).is_err());
     }
 }

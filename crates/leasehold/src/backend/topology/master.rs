@@ -7,7 +7,9 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::sentinel::Sentinels;
-use crate::backend::connection::{ConnectOptions, Endpoint, PushEvent, RedisConnection, Role};
+use crate::backend::connection::{
+    ConnectOptions, Endpoint, PushEvent, RedisConnection, Role, replicas_of,
+};
 use crate::backend::{Connection as _, Reply, RequestError, ServerFacts};
 use crate::error::BoxError;
 
@@ -64,9 +66,8 @@ impl Master {
             [host, port, ..] => Some(master.at(host.text()?, port.text()?.parse().ok()?)),
             _ => None,
         };
-        let listed = role.list().and_then(|parts| parts.get(2)?.list());
         let mut replicas = Vec::new();
-        for replica in listed.ok_or_else(malformed)? {
+        for replica in replicas_of(role)? {
             let endpoint = address(replica).ok_or_else(malformed)?;
             let name = "leasehold-clock";
             let connection = RedisConnection::connect(&endpoint, name, Role::Replica, |_, _| ());
