@@ -297,11 +297,12 @@ impl<'a> CancelOnDrop<'a> {
     ///
     /// # Errors
     ///
-    /// [`RequestError::ShutDown`] once the client was shut down.
+    /// An error if the keeper already cancels the acquire. After a shutdown,
+    /// the next request says so.
     pub(super) fn enter_queue(&self) -> Result<(), RequestError> {
         match self.id.is_some_and(|id| self.keeper.enter_queue(id)) {
             true => Ok(()),
-            false => Err(RequestError::ShutDown),
+            false => Err(not_polled()),
         }
     }
 

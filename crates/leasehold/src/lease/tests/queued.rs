@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use crate::sync::Mutex;
@@ -274,14 +275,7 @@ async fn granted_lease_is_renewed_and_fixed_one_once() {
 async fn requests_while_unpolled(is_granted: bool) -> u64 {
     let (server, backend) = QueueServer::start();
     let engine = engine(&backend);
-    let keys = Keyspace::new("lock:", Counters::one()).unwrap();
-    let semaphore = QueueParams {
-        shared: true,
-        local_handoff: false,
-        hand_over: false,
-        ..QueueParams::FAIR
-    };
-    let kind: Arc<dyn Kind> = Arc::new(Queued::new(keys.queue("job").unwrap(), semaphore));
+    let kind = reader();
     let options = AcquireOptions::new(LEASE);
     let mut acquiring = Box::pin(engine.acquire(&kind, &options));
     let waited = tokio::time::timeout(Duration::from_millis(1500), &mut acquiring).await;
@@ -300,4 +294,37 @@ async fn requests_while_unpolled(is_granted: bool) -> u64 {
 async fn unclaimed_pushed_grant_is_cancelled() {
     assert_eq!(requests_while_unpolled(false).await, 0);
     assert_eq!(requests_while_unpolled(true).await, 1);
+}
+
+fn reader() -> Arc<dyn Kind> {
+    let keys = Keyspace::new("lock:", Counters::one()).unwrap();
+    let params = QueueParams {
+        shared: true,
+        local_handoff: false,
+        hand_over: false,
+        ..QueueParams::FAIR
+    };
+    Arc::new(Queued::new(keys.queue("job").unwrap(), params))
+}
+
+/// A caller that entered the queue, and was polled after the keeper had
+/// cancelled that, was told that the client was shut down.
+#[tokio::test(start_paused = true)]
+async fn reader_polled_late_waits_on() {
+    let (server, backend) = QueueServer::start();
+    let engine = engine(&backend);
+    let (kind, options) = (reader(), AcquireOptions::new(LEASE));
+    let mut acquiring = Box::pin(engine.acquire(&kind, &options));
+    // Polled until it has sent the request, and not when the reply arrives.
+    while server.owner.lock().is_empty() {
+        sleep(AT_ONCE).await;
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(acquiring.as_mut().poll(&mut context).is_pending());
+    }
+    sleep(Duration::from_secs(2)).await;
+    let polled = tokio::time::timeout(Duration::from_secs(2), &mut acquiring).await;
+    assert!(polled.is_err(), "{:?}", polled.map(|lease| lease.map(drop)));
+    server.status.store(1, Ordering::SeqCst);
+    backend.publish(&server.grant());
+    Guard::new(acquiring.await.unwrap()).check().unwrap();
 }
