@@ -74,6 +74,8 @@ struct QueueServer {
     start: BootInstant,
     /// The owner that enqueued.
     owner: Mutex<String>,
+    /// The tickets with which owners enqueued.
+    tickets: Mutex<Vec<String>>,
     heartbeats: AtomicU64,
     requests: AtomicU64,
     /// Its status: 2 waits, 1 holds, 0 unknown.
@@ -85,6 +87,7 @@ impl QueueServer {
         let server = Arc::new(Self {
             start: BootInstant::now(),
             owner: Mutex::default(),
+            tickets: Mutex::default(),
             heartbeats: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             status: AtomicU64::new(2),
@@ -113,6 +116,7 @@ impl QueueServer {
         let replied = match (sent.purpose, args.len()) {
             (Purpose::Requests, 14) => 0,
             (Purpose::Keeper, 14) => {
+                self.tickets.lock().push(args[13].to_string());
                 *self.owner.lock() = args[9].split(' ').nth(1).unwrap().to_owned();
                 status
             }
@@ -327,4 +331,25 @@ async fn reader_polled_late_waits_on() {
     server.status.store(1, Ordering::SeqCst);
     backend.publish(&server.grant());
     Guard::new(acquiring.await.unwrap()).check().unwrap();
+}
+
+/// A caller inherited the position of one that had left long before.
+#[tokio::test(start_paused = true)]
+async fn ticket_of_departed_caller_is_not_used() {
+    let (server, backend) = QueueServer::start();
+    let engine = engine(&backend);
+    let (kind, options) = (kind(), AcquireOptions::new(LEASE));
+    let wait = Duration::from_millis(1500);
+    let mut dormant = Box::pin(engine.acquire(&kind, &options));
+    assert!(tokio::time::timeout(wait, &mut dormant).await.is_err());
+    backend.publish(&server.grant());
+    sleep(wait).await;
+    let departed = acquire(&engine, AcquireOptions::new(LEASE));
+    sleep(wait).await;
+    departed.abort();
+    sleep(wait).await;
+    let next = acquire(&engine, AcquireOptions::new(LEASE));
+    sleep(wait).await;
+    assert_eq!(*server.tickets.lock(), ["0", "0", "0"]);
+    next.abort();
 }

@@ -72,14 +72,22 @@ impl WaitingTask {
             loop {
                 tokio::select! {
                     biased;
-                    acquired = &mut acquiring => break acquired,
+                    acquired = &mut acquiring => break Ok(acquired),
                     () = queue.stand_by() => {}
                 }
                 // A slot on the same terms can have what was asked for.
-                let goes_on = queue.test_first(|terms| terms.equal(&slot.terms));
-                if goes_on != Some(true) {
-                    return;
+                match queue.test_first(|terms| terms.equal(&slot.terms)) {
+                    Some(true) => {}
+                    first => break Err(first),
                 }
+            }
+        };
+        let acquired = match acquired {
+            Ok(acquired) => acquired,
+            Err(first) => {
+                // The position belonged to those who waited.
+                *ticket = ticket.filter(|_| first.is_some());
+                return;
             }
         };
         self.entry.progress.on_reply();
