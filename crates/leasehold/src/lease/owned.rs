@@ -8,6 +8,7 @@
 
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::context::{Context, error_of};
 use super::keeper::{CallerRequest, InboxSlot};
@@ -37,6 +38,10 @@ pub(super) trait Successor: EndHook {
 
     /// Grants the lease to the next waiter, which gets its current token.
     fn grant(&self, lease: OwnedLease) -> Result<(), OwnedLease>;
+
+    /// Announces that the lease was ended, and that a request of at most
+    /// `limit` releases the lock.
+    fn on_release(&self, limit: Duration);
 
     /// Returns whether the hand-off window is still open.
     fn is_open(&self) -> bool;
@@ -353,7 +358,11 @@ impl OwnedLease {
     /// keeper no longer finds the lease, and could not release it.
     fn end(&mut self) -> bool {
         self.release = Some(self.context.keeper.begin_request());
-        self.state.end(EndReason::Released)
+        let has_ended = self.state.end(EndReason::Released);
+        if let Some(successor) = self.successor.as_ref().filter(|_| has_ended) {
+            successor.on_release(self.context.limits.request);
+        }
+        has_ended
     }
 
     /// Completes a release or a hand-over that the server has executed. It

@@ -10,3 +10,4 @@ mod queued;
 mod schedules;
 pub(super) mod scripted;
 mod simulation;
+mod waiting;

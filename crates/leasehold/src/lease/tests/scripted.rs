@@ -65,7 +65,7 @@ pub(super) fn granting(batch: &Batch) -> Vec<Reply> {
 }
 
 /// Returns the replies of a server whose lock another owner holds for `left`.
-fn busy(batch: &Batch, left: i64) -> Vec<Reply> {
+pub(super) fn busy(batch: &Batch, left: i64) -> Vec<Reply> {
     replies(batch, &Reply::Bytes(b"other".to_vec()), left)
 }
 

@@ -4,10 +4,12 @@
 //! passes it on without a request. See decision 15 in `docs/decisions/`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::registry::{HandoffWindow, LockEntry};
 use super::terms::{LeaseSlot, Terms};
+use crate::lease::attempt::PATIENCE;
 use crate::lease::owned::{OwnedLease, Successor};
 use crate::lease::state::EndHook;
 use crate::time::BootInstant;
@@ -23,6 +25,8 @@ pub(super) struct Handoff {
     origin: Arc<LeaseSlot>,
     since: BootInstant,
     last_handoffs: u64,
+    /// The number of this window at the lock.
+    number: u64,
 }
 
 impl Handoff {
@@ -33,7 +37,12 @@ impl Handoff {
             origin: origin.clone(),
             since: BootInstant::now(),
             last_handoffs: entry.last_window.lock().handoffs,
+            number: entry.windows.fetch_add(1, Ordering::Relaxed) + 1,
         })
+    }
+
+    fn is_last(&self) -> bool {
+        self.entry.windows.load(Ordering::Relaxed) == self.number
     }
 
     fn fits(&self, terms: &Terms) -> bool {
@@ -58,6 +67,11 @@ impl Successor for Handoff {
         self.entry.queue.grant(lease, |terms, _| self.fits(terms))
     }
 
+    fn on_release(&self, limit: Duration) {
+        let by = BootInstant::now() + limit + PATIENCE;
+        self.entry.queue.set_leaving(by);
+    }
+
     fn is_open(&self) -> bool {
         BootInstant::now().since(self.since) < HANDOFF_WINDOW
     }
@@ -75,6 +89,9 @@ impl EndHook for Handoff {
             yields: if self.is_open() { 0 } else { others },
             handoffs,
         };
-        self.entry.queue.set_here(false);
+        // Unless a release that was not polled ends after the lock returned.
+        if self.is_last() {
+            self.entry.queue.set_here(false);
+        }
     }
 }

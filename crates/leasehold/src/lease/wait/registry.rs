@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub(in crate::lease) struct LockEntry {
     pub(super) queue: Arc<LeaseQueue>,
     pub(in crate::lease) progress: Progress,
     pub(super) last_window: Mutex<HandoffWindow>,
+    /// The number of hand-off windows so far.
+    pub(super) windows: AtomicU64,
 }
 
 /// The hand-off window that ended when the lock last left this process.
@@ -75,6 +78,7 @@ impl WaitRegistry {
             progress: Progress::of_slots(max_outage, queue.clone()),
             queue,
             last_window: Mutex::default(),
+            windows: AtomicU64::new(0),
         });
         locks.insert(key, entry.clone());
         match entry.line_up(terms, span) {

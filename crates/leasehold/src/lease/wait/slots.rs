@@ -40,8 +40,9 @@ struct Inner<T, L> {
     granted: VecDeque<Arc<CallerSlot<T, L>>>,
     /// A lock that the waiting task must prepare before it can be granted.
     parked: Option<L>,
-    /// Whether a lock that holders hand off is in this process.
-    is_here: bool,
+    /// Until when a lock that holders hand off is in this process, as far as
+    /// we know: [`BootInstant::NEVER`] while it is held.
+    here_until: Option<BootInstant>,
     /// Whether the waiting task knows that a grant may be unclaimed.
     is_watched: bool,
     is_closed: bool,
@@ -72,7 +73,7 @@ impl<T, L> Default for SlotQueue<T, L> {
                 slots: VecDeque::new(),
                 granted: VecDeque::new(),
                 parked: None,
-                is_here: false,
+                here_until: None,
                 is_watched: false,
                 is_closed: false,
             }),
@@ -163,8 +164,20 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Records whether a lock that holders hand off is in this process.
     pub(in crate::lease) fn set_here(&self, is_here: bool) {
-        self.inner.lock().is_here = is_here;
+        self.inner.lock().here_until = is_here.then_some(BootInstant::NEVER);
         if !is_here {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Records that the lock is being released. The waiting task asks for it at
+    /// `by` even if nobody learns how the release went: its caller may not be
+    /// polled.
+    pub(in crate::lease) fn set_leaving(&self, by: BootInstant) {
+        let mut inner = self.inner.lock();
+        if inner.here_until.is_some() {
+            inner.here_until = Some(by);
+            drop(inner);
             self.wake.notify_one();
         }
     }
@@ -175,8 +188,9 @@ impl<T, L> SlotQueue<T, L> {
         if let Some(lock) = inner.parked.take() {
             return Step::Prepare(lock);
         }
+        let is_here = inner.is_here();
         match inner.first_waiting() {
-            Some(at) if !inner.is_here => Step::Seek(inner.slots[at].clone()),
+            Some(at) if !is_here => Step::Seek(inner.slots[at].clone()),
             _ => match inner.is_idle() {
                 true => Step::End,
                 false => Step::StandBy,
@@ -188,7 +202,8 @@ impl<T, L> SlotQueue<T, L> {
     /// lock is in this process.
     pub(in crate::lease) fn test_first<R>(&self, test: impl FnOnce(&T) -> R) -> Option<R> {
         let mut inner = self.inner.lock();
-        let at = inner.first_waiting().filter(|_| !inner.is_here)?;
+        let is_here = inner.is_here();
+        let at = inner.first_waiting().filter(|_| !is_here)?;
         Some(test(&inner.slots[at].terms))
     }
 
@@ -208,6 +223,8 @@ impl<T, L> SlotQueue<T, L> {
             // Dropping a lease offers it to the next slot, or releases it.
             return drop(unclaimed);
         }
+        let leaves_by = self.inner.lock().here_until;
+        let due = leaves_by.map_or(due, |by| by.min(due));
         tokio::select! {
             biased;
             () = self.changed() => {}
@@ -295,6 +312,12 @@ impl<T, L> Inner<T, L> {
         self.slots.iter().position(|slot| slot.is_waiting())
     }
 
+    fn is_here(&mut self) -> bool {
+        // Forgotten when it is over: the waiting task would wake up for it.
+        self.here_until = self.here_until.filter(|until| BootInstant::now() < *until);
+        self.here_until.is_some()
+    }
+
     /// Puts a slot back before those that arrived later.
     fn put_back(&mut self, slot: Arc<CallerSlot<T, L>>) {
         let arrived_earlier = |other: &&Arc<CallerSlot<T, L>>| other.start < slot.start;
@@ -329,7 +352,7 @@ impl<T, L> Inner<T, L> {
     fn is_idle(&mut self) -> bool {
         self.forget_gone();
         self.forget_claimed();
-        self.slots.is_empty() && self.granted.is_empty() && self.parked.is_none() && !self.is_here
+        self.slots.is_empty() && self.granted.is_empty() && self.parked.is_none() && !self.is_here()
     }
 }
 

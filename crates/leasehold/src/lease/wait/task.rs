@@ -124,8 +124,8 @@ impl WaitingTask {
         let granted = match lease.handoff_holder(&origin.terms.options) {
             Some(holder) => {
                 self.entry.progress.on_busy(holder, None);
-                queue.set_here(true);
                 let handoff = Handoff::new(&self.entry, origin);
+                queue.set_here(true);
                 lease.attach(handoff.clone());
                 handoff.grant(lease)
             }
