@@ -4,14 +4,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
+use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::scripted::{AT_ONCE, LEASE, REQUEST, acquire, busy, engine, granting};
 use crate::backend::scripted::{Answer, Scripted, Sent};
+use crate::backend::{Reply, Slot};
 use crate::error::Error;
 use crate::lease::{Engine, Guard};
 use crate::options::AcquireOptions;
+use crate::protocol::{Counters, Keyspace, Notified, SingleKey};
 
 /// A server with a single lock.
 #[derive(Default)]
@@ -83,4 +86,41 @@ async fn unpolled_release_blocks_no_local_waiter() {
     sleep(REQUEST).await;
     assert!(!server.is_held.load(Ordering::SeqCst));
     assert!(engine.waits.is_empty(), "a waiting task is left");
+}
+
+/// A reply that was sent before the caller began to wait ended its wait.
+#[tokio::test(start_paused = true)]
+async fn late_follower_does_not_rely_on_older_reply() {
+    let is_held = Arc::new(AtomicBool::new(true));
+    let held = is_held.clone();
+    let slow = Duration::from_millis(500);
+    let backend = Scripted::new(move |sent| {
+        let left = if held.load(Ordering::SeqCst) {
+            25_000
+        } else {
+            -2
+        };
+        assert_eq!(sent.name(), "PTTL");
+        (slow, Ok(vec![Reply::Int(left)]))
+    });
+    let engine = engine(&backend);
+    let keys = Keyspace::new("lock:", Counters::one()).unwrap();
+    let lock = SingleKey::new(keys.lock("job").unwrap());
+    let slot: Slot = 0;
+    let lock: Arc<dyn Notified> = Arc::new(lock);
+    let follow = || {
+        let (engine, lock) = (engine.clone(), lock.clone());
+        tokio::spawn(async move { engine.wait_until_free(&lock, slot, "job", None).await })
+    };
+    is_held.store(false, Ordering::SeqCst);
+    let first = follow();
+    sleep(slow / 2).await;
+    is_held.store(true, Ordering::SeqCst);
+    let second = follow();
+    sleep(slow * 4).await;
+    assert!(first.is_finished(), "the lock was free");
+    assert!(!second.is_finished(), "the lock is held since before");
+    is_held.store(false, Ordering::SeqCst);
+    backend.publish(b"");
+    timeout(slow * 3, second).await.unwrap().unwrap().unwrap();
 }

@@ -21,11 +21,16 @@ use crate::time::BootInstant;
 /// The locks whose release callers wait for.
 #[derive(Default)]
 pub(in crate::lease) struct FreeRegistry {
-    locks: Mutex<HashMap<Arc<[u8]>, SharedStatus>>,
+    locks: Mutex<HashMap<Arc<[u8]>, Followed>>,
 }
 
-/// The status that callers follow. Its task owns it.
-type SharedStatus = Weak<watch::Sender<FreeStatus>>;
+/// A lock that callers follow.
+struct Followed {
+    /// The status, which its task owns.
+    status: Weak<watch::Sender<FreeStatus>>,
+    /// When the last caller began to follow.
+    newest: BootInstant,
+}
 
 /// What the task last learned.
 #[derive(Clone)]
@@ -36,7 +41,10 @@ enum FreeStatus {
         since: BootInstant,
         error: Arc<RequestError>,
     },
-    Free,
+    /// The lock was free after this instant.
+    Free {
+        asked: BootInstant,
+    },
     Failed(Arc<RequestError>),
 }
 
@@ -52,8 +60,9 @@ impl FreeWaiter {
     pub(in crate::lease) async fn wait(&mut self) -> Result<(), RequestError> {
         loop {
             let give_up = match &*self.status.borrow_and_update() {
-                FreeStatus::Held => BootInstant::NEVER,
-                FreeStatus::Free => return Ok(()),
+                FreeStatus::Free { asked } if *asked >= self.start => return Ok(()),
+                // The caller began to wait after the lock was free.
+                FreeStatus::Held | FreeStatus::Free { .. } => BootInstant::NEVER,
                 FreeStatus::Failed(error) => return Err(error.duplicate()),
                 // The budget counts from the caller's own start.
                 FreeStatus::Failing { since, .. } => self.start.max(*since) + self.max_outage,
@@ -93,13 +102,21 @@ impl FreeRegistry {
         let key = lock.local_queue_key();
         let mut locks = self.locks.lock();
         // Followed under the mutex, or the task could end in between.
-        let current = locks.get(key).and_then(Weak::upgrade);
+        let start = BootInstant::now();
+        let current = locks.get_mut(key).and_then(|followed| {
+            followed.newest = start;
+            followed.status.upgrade()
+        });
         let status = current.map_or_else(
             || {
                 let sender = Arc::new(watch::Sender::new(FreeStatus::Held));
                 let status = sender.subscribe();
                 let key: Arc<[u8]> = key.into();
-                locks.insert(key.clone(), Arc::downgrade(&sender));
+                let followed = Followed {
+                    status: Arc::downgrade(&sender),
+                    newest: start,
+                };
+                locks.insert(key.clone(), followed);
                 let task = FreeTask {
                     registry: self.clone(),
                     context: context.clone(),
@@ -115,7 +132,7 @@ impl FreeRegistry {
         );
         FreeWaiter {
             status,
-            start: BootInstant::now(),
+            start,
             max_outage: context.limits.outage,
         }
     }
@@ -133,15 +150,34 @@ struct FreeTask {
 
 impl FreeTask {
     async fn run(self) {
-        let outcome = tokio::select! {
-            biased;
-            () = self.context.closed() => FreeStatus::Failed(Arc::new(RequestError::ShutDown)),
-            () = self.abandoned() => return,
-            outcome = self.ask() => outcome,
-        };
-        // Forgotten first: a caller that follows now asks the server again.
-        self.registry.locks.lock().remove(&self.key);
-        self.status.send_replace(outcome);
+        loop {
+            let outcome = tokio::select! {
+                biased;
+                () = self.context.closed() => FreeStatus::Failed(Arc::new(RequestError::ShutDown)),
+                () = self.abandoned() => return,
+                outcome = self.ask() => outcome,
+            };
+            // Forgotten first: a caller that follows now asks the server again.
+            let is_last = self.forget(&outcome);
+            self.status.send_replace(outcome);
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Forgets the lock, unless a caller began to wait after it was free.
+    /// Returns whether it did.
+    fn forget(&self, outcome: &FreeStatus) -> bool {
+        let mut locks = self.registry.locks.lock();
+        if let FreeStatus::Free { asked } = outcome
+            && let Some(followed) = locks.get(&self.key)
+            && followed.newest > *asked
+        {
+            return false;
+        }
+        locks.remove(&self.key);
+        true
     }
 
     /// Waits until no caller follows, and none can any more.
@@ -165,12 +201,14 @@ impl FreeTask {
         loop {
             // Subscribed before the poll, so that no release is missed.
             let channel = || self.lock.channel_name().channel();
-            let status = match wakeups.listen(&self.context, channel, self.slot).await {
+            let listening = wakeups.listen(&self.context, channel, self.slot).await;
+            let asked = BootInstant::now();
+            let status = match listening {
                 Ok(()) => poll(&self.context, &*self.lock, self.slot).await,
                 Err(error) => Err(error),
             };
             match status {
-                Ok(LockStatus::Free) => return FreeStatus::Free,
+                Ok(LockStatus::Free) => return FreeStatus::Free { asked },
                 Ok(LockStatus::Held { remaining }) => {
                     failing_since = None;
                     backoff.reset();
