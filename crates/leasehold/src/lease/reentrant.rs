@@ -45,7 +45,11 @@ impl Reentry {
             }
             tokio::select! {
                 biased;
-                lease = &mut acquiring => return Ok(self.share(lease?)),
+                lease = &mut acquiring => return match lease {
+                    Ok(lease) => Ok(self.share(lease)),
+                    // Another task of the handle may have been faster.
+                    Err(error) => self.current().ok_or(error),
+                },
                 () = entered => {}
             }
         }

@@ -2,17 +2,17 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::scripted::{AT_ONCE, LEASE, REQUEST, acquire, busy, engine, granting};
+use super::scripted::{AT_ONCE, LEASE, REQUEST, acquire, busy, engine, granting, kind, yes};
 use crate::backend::scripted::{Answer, Scripted, Sent};
 use crate::backend::{Reply, Slot};
 use crate::error::Error;
-use crate::lease::{Engine, Guard};
+use crate::lease::{Engine, Guard, Reentry};
 use crate::options::AcquireOptions;
 use crate::protocol::{Counters, Keyspace, Notified, SingleKey};
 
@@ -123,4 +123,24 @@ async fn late_follower_does_not_rely_on_older_reply() {
     is_held.store(false, Ordering::SeqCst);
     backend.publish(b"");
     timeout(slow * 3, second).await.unwrap().unwrap().unwrap();
+}
+
+/// Of two tasks of a handle, the slower one was told that the lock is busy.
+#[tokio::test(start_paused = true)]
+async fn reentrant_handle_that_holds_is_not_busy() {
+    let attempts = AtomicU32::new(0);
+    let backend = Scripted::new(move |sent| match sent.name().as_str() {
+        "SET" if attempts.fetch_add(1, Ordering::SeqCst) > 0 => {
+            (AT_ONCE, Ok(busy(sent.batch, 25_000)))
+        }
+        _ => yes(sent),
+    });
+    let engine = engine(&backend);
+    let (reentry, kind) = (Reentry::default(), kind());
+    let mut options = AcquireOptions::new(LEASE);
+    options.timeout = Some(Duration::ZERO);
+    let enter = || reentry.enter(&engine, &kind, &options);
+    let (first, second) = tokio::join!(biased; enter(), enter());
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert!(Arc::ptr_eq(&first, &second));
 }
