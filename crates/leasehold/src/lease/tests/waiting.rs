@@ -144,3 +144,21 @@ async fn reentrant_handle_that_holds_is_not_busy() {
     let (first, second) = (first.unwrap(), second.unwrap());
     assert!(Arc::ptr_eq(&first, &second));
 }
+
+/// A task that had delivered its output lived on, and with it the caller's
+/// span and client.
+#[tokio::test(start_paused = true)]
+async fn delivered_work_ends_at_once() {
+    let engine = engine(&Scripted::new(yes));
+    let owned = Arc::new(());
+    let used = owned.clone();
+    let work = move || {
+        let _used = used.clone();
+        async { Ok(()) }
+    };
+    engine.deliver(work).await.unwrap();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(Arc::strong_count(&owned), 1, "its task lives on");
+}

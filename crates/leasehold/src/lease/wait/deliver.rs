@@ -32,7 +32,10 @@ where
     };
     let task = serve(CloseQueue(queue), work);
     keeper.spawn(task.instrument(Span::current()));
-    poll_fn(|context| place.poll(context)).await
+    let delivered = poll_fn(|context| place.poll(context)).await;
+    // The task must not keep the caller's span and client any longer.
+    place.end();
+    delivered
 }
 
 async fn serve<T, W: Future<Output = T>>(queue: CloseQueue<T>, work: impl Fn() -> W) {

@@ -384,6 +384,12 @@ impl<T, L> Place<T, L> {
         Poll::Pending
     }
 
+    /// Leaves after a claim, and wakes the waiting task, which would notice only
+    /// when the grant is overdue.
+    pub(in crate::lease) fn end(self) {
+        self.queue.wake.notify_one();
+    }
+
     /// Returns to its place: the lock that was claimed is of no use. Returns
     /// `false` if the waiting task has ended meanwhile.
     pub(in crate::lease) fn wait_again(&self) -> bool {
@@ -409,8 +415,9 @@ impl<T, L> Drop for Place<T, L> {
         match phase {
             // Dropping the lock offers it to the next slot.
             Phase::Granted(lock) => drop(lock),
-            Phase::Waiting | Phase::Dormant => self.queue.wake.notify_one(),
-            Phase::Failed(_) | Phase::Gone => {}
+            Phase::Waiting | Phase::Dormant => {}
+            Phase::Failed(_) | Phase::Gone => return,
         }
+        self.queue.wake.notify_one();
     }
 }
