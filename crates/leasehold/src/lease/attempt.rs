@@ -50,10 +50,10 @@ pub(super) async fn attempt(
     let pending = CancelOnDrop::new(context, kind, value, connection)?;
     let sent = BootInstant::now();
     let call = kind.acquire(pending.value(), first_lease(options), poll);
-    match call
-        .send(pending.connection(), context.limits.request)
-        .await
-    {
+    let limit = context.limits.request;
+    // Each request of the call has its own time.
+    let sending = call.send_steps(pending.connection(), limit, || pending.allow(limit));
+    match sending.await {
         Ok(AcquireReply::Held { token }) => {
             let granted = Granted::new(sent, first_lease(options));
             let owned = establish(context, pending, token, options, granted).await?;
@@ -225,6 +225,8 @@ pub(super) struct CancelOnDrop<'a> {
     acquire: PendingAcquire,
     /// `None` once the acquire is claimed or disarmed.
     id: Option<AcquireId>,
+    /// Whether all its requests were executed.
+    is_executed: bool,
 }
 
 impl<'a> CancelOnDrop<'a> {
@@ -250,6 +252,7 @@ impl<'a> CancelOnDrop<'a> {
             keeper,
             id: Some(keeper.watch(acquire.clone(), due)),
             acquire,
+            is_executed: false,
         };
         // Checked once the acquire is registered: a shutdown that began before
         // is noticed here, and one that begins later waits for it.
@@ -299,8 +302,9 @@ impl<'a> CancelOnDrop<'a> {
     ///
     /// An error if the keeper already cancels the acquire. After a shutdown,
     /// the next request says so.
-    pub(super) fn enter_queue(&self) -> Result<(), RequestError> {
-        match self.id.is_some_and(|id| self.keeper.enter_queue(id)) {
+    pub(super) fn enter_queue(&mut self) -> Result<(), RequestError> {
+        self.is_executed = self.id.is_some_and(|id| self.keeper.enter_queue(id));
+        match self.is_executed {
             true => Ok(()),
             false => Err(not_polled()),
         }
@@ -316,7 +320,19 @@ impl<'a> CancelOnDrop<'a> {
         let counted = self.keeper.begin_request();
         match self.end() {
             true => Ok(counted),
-            false => Err(not_polled()),
+            false => {
+                self.cancel_again();
+                Err(not_polled())
+            }
+        }
+    }
+
+    /// Cancels an acquire that the keeper has cancelled before. A caller that
+    /// was not polled in between may have sent the acquire's last request
+    /// since: the second step of a call, or a script that the server lacked.
+    fn cancel_again(&self) {
+        if !self.is_executed {
+            self.keeper.cancel(self.acquire.clone());
         }
     }
 
@@ -340,8 +356,9 @@ impl Drop for CancelOnDrop<'_> {
         }
         // A shutdown must not find the acquire gone before the cancel is sent.
         let _counted = self.keeper.begin_request();
-        if self.end() {
-            self.keeper.cancel(self.acquire.clone());
+        match self.end() {
+            true => self.keeper.cancel(self.acquire.clone()),
+            false => self.cancel_again(),
         }
     }
 }

@@ -85,6 +85,17 @@ impl<R> Call<R> {
         connection: &dyn Connection,
         timeout: Duration,
     ) -> impl Future<Output = Result<R, RequestError>> + Send {
+        self.send_steps(connection, timeout, || Ok(()))
+    }
+
+    /// Sends the call and reads the reply. Before each further request of the
+    /// call, `begin_step` can end it with an error.
+    pub(crate) fn send_steps(
+        self,
+        connection: &dyn Connection,
+        timeout: Duration,
+        begin_step: impl Fn() -> Result<(), RequestError> + Send,
+    ) -> impl Future<Output = Result<R, RequestError>> + Send {
         let (mut expected, mut read) = (self.commands.len(), self.read);
         let mut request = connection.ask(Batch::new(self.commands, self.await_all_nodes), timeout);
         async move {
@@ -93,6 +104,7 @@ impl<R> Call<R> {
                 match read(replies)? {
                     CallStep::Done(outcome) => return Ok(outcome),
                     CallStep::Next(call) => {
+                        begin_step()?;
                         (expected, read) = (call.commands.len(), call.read);
                         request = connection
                             .ask(Batch::new(call.commands, self.await_all_nodes), timeout);

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Error, MultiLock};
 use testkit::{Fault, Flavor, Proxy, Server};
+use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
     AMPLE, LEASE, SHORT, builder_at, channels, client, eventually, lua, name, only_counters_left,
-    owners, run, scaled, server,
+    owners, poll_at_most, run, scaled, server,
 };
 
 pub(super) async fn wait_for_waiters(server: &Server) {
@@ -238,5 +239,46 @@ fn successor_gets_the_permits_it_asked_for() {
             assert_eq!(rest.is_some(), left > 0, "{second} are held");
             let _ = guard.release().await.unwrap();
         }
+    });
+}
+
+/// A caller that was polled late sent another request of its acquire after the
+/// keeper had cancelled it. The lock stayed until its lease ended.
+#[test]
+fn acquire_polled_late_leaves_no_lease() {
+    run(async {
+        let server = server();
+        let limit = Duration::from_millis(100);
+        let client = builder_at(server.port()).lease(LEASE * 100);
+        let client = client.request_timeout(limit).connect().await.unwrap();
+        let semaphore = client.semaphore(&name(), 100);
+        let held = loop {
+            if let Ok(held) = semaphore.acquire().await {
+                break held;
+            }
+        };
+        for flush in [false, true] {
+            for polls in 1..4 {
+                let mut acquiring = Some(Box::pin(semaphore.try_acquire().into_future()));
+                for _ in 0..polls {
+                    if flush {
+                        server.tell(&["SCRIPT", "FLUSH"]);
+                    }
+                    let Some(polled) = &mut acquiring else { break };
+                    if poll_at_most(polled, 1).await.is_some() {
+                        acquiring = None;
+                    }
+                    // The reply arrives.
+                    tokio::time::sleep(limit / 10).await;
+                }
+                // The keeper cancels what it does not see claimed.
+                tokio::time::sleep(limit * 3).await;
+                if let Some(acquiring) = acquiring {
+                    drop(timeout(limit * 3, acquiring).await);
+                }
+            }
+        }
+        drop(held);
+        eventually("only counters are left", || only_counters_left(&server)).await;
     });
 }

@@ -99,7 +99,7 @@ async fn enqueue(
         lease,
         queue_ttl: queue_ttl(lease),
     };
-    let pending = CancelOnDrop::new(context, kind, value, connection.clone())?;
+    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone())?;
     if let (Some(patience), Some(id)) = (patience, pending.id()) {
         events.watch(&context.keeper, id, patience);
     }
