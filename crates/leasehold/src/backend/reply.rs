@@ -38,6 +38,13 @@ impl Reply {
         }
     }
 
+    /// Returns the replicas in a master's reply to `ROLE`: host, port and
+    /// offset of each.
+    pub(super) fn replicas(&self) -> Result<&[Self], RequestError> {
+        let replicas = self.list().and_then(|parts| parts.get(2)?.list());
+        replicas.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(self)))
+    }
+
     pub(super) fn is_refused(&self, kind: ServerErrorKind) -> bool {
         matches!(self, Self::Refused(error) if error.kind == kind)
     }

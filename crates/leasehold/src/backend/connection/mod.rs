@@ -35,4 +35,3 @@ pub(crate) use matching::PushEvent;
 pub(crate) use node::NodeConnections;
 pub(crate) use pubsub::OnStateChange;
 pub(crate) use redis_connection::RedisConnection;
-pub(crate) use replicated::replicas_of;

@@ -187,7 +187,7 @@ impl ReplicatedPool {
             }
             Master::Fixed(_, _) => {
                 let role = connection.query(&["ROLE"], timeout).await?;
-                let connected = u32::try_from(replicas_of(&role)?.len()).unwrap_or(u32::MAX);
+                let connected = u32::try_from(role.replicas()?.len()).unwrap_or(u32::MAX);
                 connected.max(cached.map_or(0, |(_, count)| count))
             }
         };
@@ -197,13 +197,6 @@ impl ReplicatedPool {
         }
         Ok(count)
     }
-}
-
-/// Returns the replicas in a master's reply to `ROLE`: host, port and offset
-/// of each.
-pub(crate) fn replicas_of(role: &Reply) -> Result<&[Reply], RequestError> {
-    let replicas = role.list().and_then(|parts| parts.get(2)?.list());
-    replicas.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(role)))
 }
 
 /// Returns the number of replicas of the replying node in `CLUSTER NODES`.
@@ -306,7 +299,7 @@ mod tests {
         let replica = Reply::List(Vec::new());
         let master = Reply::Bytes(b"master".to_vec());
         let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
-        assert_eq!(replicas_of(&role).unwrap().len(), 3);
-        assert!(replicas_of(&Reply::Nil).is_err());
+        assert_eq!(role.replicas().unwrap().len(), 3);
+        assert!(Reply::Nil.replicas().is_err());
     }
 }

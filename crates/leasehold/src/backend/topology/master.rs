@@ -7,9 +7,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::sentinel::Sentinels;
-use crate::backend::connection::{
-    ConnectOptions, Endpoint, PushEvent, RedisConnection, Role, replicas_of,
-};
+use crate::backend::connection::{ConnectOptions, Endpoint, PushEvent, RedisConnection, Role};
 use crate::backend::{Connection as _, Reply, RequestError, ServerFacts};
 use crate::error::BoxError;
 
@@ -67,7 +65,7 @@ impl Master {
             _ => None,
         };
         let mut replicas = Vec::new();
-        for replica in replicas_of(role)? {
+        for replica in role.replicas()? {
             let endpoint = address(replica).ok_or_else(malformed)?;
             let name = "leasehold-clock";
             let connection = RedisConnection::connect(&endpoint, name, Role::Replica, |_, _| ());

@@ -312,7 +312,7 @@ fn reader() -> Arc<dyn Kind> {
 }
 
 /// A caller that entered the queue, and was polled after the keeper had
-/// cancelled that, was told that the client was shut down.
+/// cancelled that, failed as if the client was shut down.
 #[tokio::test(start_paused = true)]
 async fn reader_polled_late_waits_on() {
     let (server, backend) = QueueServer::start();

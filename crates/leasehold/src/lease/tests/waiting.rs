@@ -59,7 +59,7 @@ fn spawn_acquire(engine: &Arc<Engine>) -> tokio::task::JoinHandle<Result<Guard, 
 }
 
 /// The waiting task did not ask for a lock that was here, until its release had
-/// returned to a caller that nobody polled.
+/// returned to a caller that was not polled.
 #[tokio::test(start_paused = true)]
 async fn unpolled_release_blocks_no_local_waiter() {
     let (server, backend) = OneLock::start();
@@ -125,7 +125,7 @@ async fn late_follower_does_not_rely_on_older_reply() {
     timeout(slow * 3, second).await.unwrap().unwrap().unwrap();
 }
 
-/// Of two tasks of a handle, the slower one was told that the lock is busy.
+/// Of two tasks of a handle, the slower one found the lock busy.
 #[tokio::test(start_paused = true)]
 async fn reentrant_handle_that_holds_is_not_busy() {
     let attempts = AtomicU32::new(0);

@@ -171,7 +171,7 @@ impl<T, L> SlotQueue<T, L> {
     }
 
     /// Records that the lock is being released. The waiting task asks for it at
-    /// `by` even if nobody learns how the release went: its caller may not be
+    /// `by`, because the caller that learns how the release went may not be
     /// polled.
     pub(in crate::lease) fn set_leaving(&self, by: BootInstant) {
         let mut inner = self.inner.lock();
@@ -384,8 +384,8 @@ impl<T, L> Place<T, L> {
         Poll::Pending
     }
 
-    /// Leaves after a claim, and wakes the waiting task, which would notice only
-    /// when the grant is overdue.
+    /// Leaves after a claim, and wakes the waiting task, which would notice
+    /// only when the grant is overdue.
     pub(in crate::lease) fn end(self) {
         self.queue.wake.notify_one();
     }

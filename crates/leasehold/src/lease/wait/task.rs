@@ -85,7 +85,7 @@ impl WaitingTask {
         let acquired = match acquired {
             Ok(acquired) => acquired,
             Err(first) => {
-                // The position belonged to those who waited.
+                // The position belonged to the callers that waited.
                 *ticket = ticket.filter(|_| first.is_some());
                 return;
             }
