@@ -171,8 +171,7 @@ impl<T, L> SlotQueue<T, L> {
     }
 
     /// Records that the lock is being released. The waiting task asks for it at
-    /// `by`, because the caller that learns how the release went may not be
-    /// polled.
+    /// `by` even if the release did not return: its caller may not be polled.
     pub(in crate::lease) fn set_leaving(&self, by: BootInstant) {
         let mut inner = self.inner.lock();
         if inner.here_until.is_some() {

@@ -85,7 +85,7 @@ impl WaitingTask {
         let acquired = match acquired {
             Ok(acquired) => acquired,
             Err(first) => {
-                // The position belonged to the callers that waited.
+                // The position belonged to the callers that have left.
                 *ticket = ticket.filter(|_| first.is_some());
                 return;
             }
