@@ -200,26 +200,14 @@ impl Engine {
         self.context
             .check_open()
             .map_err(|error| error_of(error, name))?;
-        let mut waiter = self.waits.follow(&self.context, lock, slot);
+        let mut waiter = self.waits.free.follow(&self.context, lock, slot);
         let outcome = match timeout {
             Some(limit) => tokio::time::timeout(limit, waiter.wait()).await.ok(),
             None => Some(waiter.wait().await),
         };
-        let error = match outcome {
-            Some(Ok(())) => return Ok(()),
-            Some(Err(error)) => error,
-            None => match waiter.outage() {
-                Some(error) => error,
-                None => {
-                    return Err(Error::Timeout {
-                        name: name.to_owned(),
-                        waited: BootInstant::now().since(start),
-                        holder: None,
-                        position: None,
-                    });
-                }
-            },
-        };
-        Err(error_of(error, name))
+        match outcome {
+            Some(outcome) => outcome.map_err(|error| error_of(error, name)),
+            None => Err(waiter.timed_out(name, BootInstant::now().since(start))),
+        }
     }
 }

@@ -255,7 +255,7 @@ impl<'a> CancelOnDrop<'a> {
             is_executed: false,
         };
         // Checked once the acquire is registered: a shutdown that began before
-        // is noticed here, and one that begins later waits for it.
+        // is noticed here, and a later shutdown waits for the acquire.
         match context.check_open() {
             Ok(()) => Ok(registered),
             Err(error) => {

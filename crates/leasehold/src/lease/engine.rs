@@ -51,8 +51,8 @@ impl Engine {
         &self.context.keeper.runtime
     }
 
-    /// Runs `work` on the keeper's runtime, where it is polled whatever the
-    /// caller does; see [`deliver`].
+    /// Runs `work` on the keeper's runtime, which polls it even if the caller
+    /// is not polled; see [`deliver`].
     pub(crate) async fn deliver<T, W>(
         &self,
         work: impl Fn() -> W + Send + 'static,

@@ -12,8 +12,8 @@ use testkit::{Fault, Proxy, Server};
 use crate::support::inspection::allow_inspection;
 use crate::support::threads::on_thread;
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, eventually, exists, heartbeat, key, name, owners,
-    poll_at_most, run, server, url_at,
+    AMPLE, LEASE, SHORT, builder_at, client, command_calls, eventually, exists, heartbeat, key,
+    name, owners, poll_at_most, run, server, url_at,
 };
 
 /// A lease that `at_most` limits was not renewed, and so its holder never
@@ -174,22 +174,13 @@ fn shutdown_waits_for_the_acquire_of_a_thread() {
     });
 }
 
-/// Returns how many `SET` commands the server has executed.
-fn sets(server: &Server) -> u64 {
-    let stats = server.ask(&["INFO", "commandstats"]);
-    let calls = stats.text().split_once("cmdstat_set:calls=");
-    calls.map_or(0, |(_, calls)| {
-        calls.split(',').next().unwrap().parse().unwrap()
-    })
-}
-
 /// The same with an acquire whose task is not polled any more.
 #[test]
 fn shutdown_waits_for_an_unpolled_acquire() {
     run(async {
         let held = Held::new();
         let client = builder_at(held.proxy.port()).connect().await.unwrap();
-        let before = sets(&held.server);
+        let before = command_calls(&held.server, "set");
         held.hold(&["SET"]);
         let mut unpolled = client.mutex(&held.name).lock().into_future();
         assert!(poll_at_most(&mut unpolled, 2).await.is_none());
@@ -200,7 +191,10 @@ fn shutdown_waits_for_an_unpolled_acquire() {
         held.proxy.release_held();
         // The keeper may cancel the acquire at once, so the lock itself may
         // not be seen.
-        eventually("the server executes it", || sets(&held.server) > before).await;
+        eventually("the server executes it", || {
+            command_calls(&held.server, "set") > before
+        })
+        .await;
         drop(unpolled);
         let outcome = client.shutdown(AMPLE).await;
         assert_eq!(outcome, ShutdownOutcome::Released);

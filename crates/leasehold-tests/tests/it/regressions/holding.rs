@@ -8,8 +8,8 @@ use testkit::{Fault, Proxy, Server};
 
 use crate::support::inspection::allow_inspection;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, has_subscriber, key, lua, name, owners, run,
-    server,
+    AMPLE, LEASE, builder_at, client, command_calls, eventually, has_subscriber, key, lua, name,
+    owners, run, server,
 };
 use crate::waiting::local_handoff::{KINDS, hand_off_to};
 
@@ -140,9 +140,12 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
     eventually("the renewal is delayed", || delayed.load(Ordering::SeqCst)).await;
     assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
     let kept = expiry_of(server, &name).expect("at_least still applies");
-    let before = script_calls(server);
+    let before = command_calls(server, "evalsha");
     proxy.release_held();
-    eventually("the renewal arrives", || script_calls(server) > before).await;
+    eventually("the renewal arrives", || {
+        command_calls(server, "evalsha") > before
+    })
+    .await;
     assert_eq!(expiry_of(server, &name), Some(kept), "prolonged");
     let seen = client
         .inspect(&name)
@@ -150,14 +153,6 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
         .unwrap()
         .expect("at_least still applies");
     assert_eq!(seen.holders[0].note.as_deref(), Some("job"));
-}
-
-/// Returns how many scripts the server executed by digest.
-pub(super) fn script_calls(server: &Server) -> u64 {
-    let stats = server.ask(&["INFO", "commandstats"]);
-    let stats = stats.text();
-    let (_, calls) = stats.split_once("cmdstat_evalsha:calls=").unwrap();
-    calls.split(',').next().unwrap().parse().unwrap()
 }
 
 /// Returns the expiry of this lock on the server.

@@ -7,11 +7,10 @@ use leasehold::redisson::Redisson;
 use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
 use testkit::{Fault, Flavor, Proxy, Redisson as Java, RedissonConfig, Reply, Server};
 
-use super::holding::script_calls;
 use crate::support::redisson::{
     LONG_WATCHDOG, acquire_now, client, is_refused, server, with_newest,
 };
-use crate::support::{AMPLE, LEASE, SHORT, eventually, lua, run, url_at};
+use crate::support::{AMPLE, LEASE, SHORT, command_calls, eventually, lua, run, url_at};
 
 /// The kinds, and the script that renews each of them.
 const RENEWALS: [(&str, &str); 5] = [
@@ -86,9 +85,12 @@ async fn renew_late(kind: &str, renewal: &str) {
     assert_eq!(released, ReleaseOutcome::Released, "{kind}");
     let at_release = state(&server);
     assert!(!at_release.is_empty(), "{kind}");
-    let before = script_calls(&server);
+    let before = command_calls(&server, "evalsha");
     proxy.release_held();
-    eventually("the renewal arrives", || script_calls(&server) > before).await;
+    eventually("the renewal arrives", || {
+        command_calls(&server, "evalsha") > before
+    })
+    .await;
     assert_eq!(state(&server), at_release, "{kind}: extended");
 }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::support::deployment::{Deployment, FiveServers, cluster, group, sentinel_builder};
 use crate::support::with_long_timeouts;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, name, poll_at_most, run, server,
+    AMPLE, LEASE, builder_at, client, command_calls, eventually, name, poll_at_most, run, server,
 };
 
 fn runtime() -> Runtime {
@@ -114,15 +114,6 @@ fn idle_runtime_delays_no_other_of_a_quorum() {
     check_independence(|| client.mutex(&name()));
 }
 
-/// Returns how many scripts the server has run.
-fn scripts(server: &Server) -> u64 {
-    let stats = server.ask(&["INFO", "commandstats"]);
-    let mut lines = stats.text().lines();
-    let line = lines.find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    let calls = line.and_then(|line| line.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
-
 /// The votes waited for tasks of the caller's runtime. The cancel overtook
 /// them, and the lock stayed held without a holder.
 #[test]
@@ -132,13 +123,18 @@ fn dropped_acquire_of_a_quorum_leaves_no_lock() {
         let builder = five.builder().max_lease(AMPLE * 4);
         let quorum = builder.lease(AMPLE * 4).connect().await.unwrap();
         acquire(&quorum.mutex(&name())).await;
-        let before: Vec<_> = five.servers.iter().map(scripts).collect();
+        let before: Vec<_> = five
+            .servers
+            .iter()
+            .map(|server| command_calls(server, "evalsha"))
+            .collect();
         let name = name();
         let acquiring = quorum.mutex(&name).try_lock().into_future();
         assert!(poll_at_most(acquiring, 1).await.is_none());
         // Blocks the runtime, so that only the keeper works.
         let start = Instant::now();
-        let is_idle = |(server, before): &(&Server, &u64)| scripts(server) == **before;
+        let is_idle =
+            |(server, before): &(&Server, &u64)| command_calls(server, "evalsha") == **before;
         while five.servers.iter().zip(&before).filter(is_idle).count() > 2 {
             assert!(start.elapsed() < AMPLE, "no request arrives");
         }

@@ -213,8 +213,8 @@ fn acquire_dropped_before_script_load_is_cancelled() {
     });
 }
 
-/// A caller that left could leave its place to one that wants more permits,
-/// which then held fewer than it had asked for.
+/// When a waiter for one permit left, the next waiter took over its queue
+/// entry, and held one permit although it had asked for more.
 #[test]
 fn successor_gets_the_permits_it_asked_for() {
     run(async {

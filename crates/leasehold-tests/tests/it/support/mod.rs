@@ -216,6 +216,16 @@ pub(crate) fn only_counters_left(server: &Server) -> bool {
     keys.all(|key| key.text().starts_with("leasehold:token:"))
 }
 
+/// Returns how often the server has executed this command.
+pub(crate) fn command_calls(server: &Server, command: &str) -> u64 {
+    let stats = server.ask(&["INFO", "commandstats"]);
+    let prefix = format!("cmdstat_{command}:calls=");
+    let mut lines = stats.text().lines();
+    let line = lines.find_map(|line| line.strip_prefix(&prefix));
+    let calls = line.and_then(|line| line.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
 /// Runs a test on its own runtime.
 pub(crate) fn run<F: Future>(test: F) -> F::Output {
     tokio::runtime::Builder::new_multi_thread()

@@ -123,6 +123,16 @@ async fn until(what: &str, count: &AtomicU64, value: u64) {
     eventually(what, || count.load(Ordering::SeqCst) >= value).await;
 }
 
+/// Waits until every task has ended.
+async fn served(mut waiting: JoinSet<()>) {
+    while let Some(served) = tokio::time::timeout(AMPLE, waiting.join_next())
+        .await
+        .expect("a waiter hangs")
+    {
+        served.unwrap();
+    }
+}
+
 #[test]
 #[ignore = "deep: 10,000 tasks wait for one lock"]
 fn many_waiters_of_one_lock_are_all_served() {
@@ -179,12 +189,7 @@ fn many_waiters_of_one_lock_are_all_served() {
             idle.print("they wait on", start);
             let (busy, start) = (Usage::now(), Instant::now());
             drop(held);
-            while let Some(served) = tokio::time::timeout(AMPLE, waiting.join_next())
-                .await
-                .expect("a waiter hangs")
-            {
-                served.unwrap();
-            }
+            served(waiting).await;
             busy.print("all are served", start);
             renewed.finish().await;
             nothing_left(&server, ours, theirs).await;
@@ -240,12 +245,7 @@ fn many_contended_locks_are_all_served() {
         idle.print("the others wait on", start);
         let (busy, start) = (Usage::now(), Instant::now());
         drop(held);
-        while let Some(served) = tokio::time::timeout(AMPLE, waiting.join_next())
-            .await
-            .expect("a waiter hangs")
-        {
-            served.unwrap();
-        }
+        served(waiting).await;
         busy.print("all are served", start);
         renewed.finish().await;
         nothing_left(&server, ours, theirs).await;

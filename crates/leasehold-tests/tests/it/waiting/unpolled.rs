@@ -94,9 +94,20 @@ async fn timed(acquiring: Acquiring) -> Duration {
     let start = Instant::now();
     let acquired = timeout(AMPLE, acquiring).await;
     acquired
-        .expect("blocked by a future that nobody polls")
+        .expect("blocked by a future that is not polled")
         .unwrap();
     start.elapsed()
+}
+
+/// Lets `next` wait, drops the guard `held`, and returns how long `next` waits
+/// from then on.
+async fn gap_after<G>(held: G, next: Acquiring) -> Duration {
+    let next = tokio::spawn(timed(next));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(held);
+    let released = Instant::now();
+    next.await.unwrap();
+    released.elapsed()
 }
 
 /// The only waiter of its process is not polled when the lock is released.
@@ -105,12 +116,7 @@ async fn first_waiter(scene: &Scene, kind: &str, other: Other) -> Duration {
     let held = exclusive(&scene.theirs, kind, &name).await;
     let mut unpolled = acquire(&scene.ours, kind, &name);
     scene.begin_wait(&mut unpolled, kind, &name).await;
-    let next = tokio::spawn(timed(acquire(scene.other(other), kind, &name)));
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    drop(held);
-    let released = Instant::now();
-    next.await.unwrap();
-    let gap = released.elapsed();
+    let gap = gap_after(held, acquire(scene.other(other), kind, &name)).await;
     finish(unpolled).await;
     gap
 }
@@ -160,12 +166,7 @@ async fn blocked_task(scene: &Scene, kind: &'static str, other: Other) -> Durati
     });
     begun.await.unwrap();
     eventually("it waits", || scene.is_waited_for(kind, &name)).await;
-    let next = tokio::spawn(timed(acquire(scene.other(other), kind, &name)));
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    drop(held);
-    let released = Instant::now();
-    next.await.unwrap();
-    let gap = released.elapsed();
+    let gap = gap_after(held, acquire(scene.other(other), kind, &name)).await;
     go_on.send(()).unwrap();
     tokio::task::spawn_blocking(|| thread.join().unwrap())
         .await
@@ -208,12 +209,7 @@ async fn reentrant(scene: &Scene, _kind: &str, other: Other) -> Duration {
         Other::SameProcess => enter(&handle),
         Other::OtherProcess => acquire(&scene.theirs, "mutex", &name),
     };
-    let next = tokio::spawn(timed(next));
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    drop(held);
-    let released = Instant::now();
-    next.await.unwrap();
-    let gap = released.elapsed();
+    let gap = gap_after(held, next).await;
     finish(unpolled).await;
     gap
 }
@@ -229,12 +225,7 @@ async fn multi_lock(scene: &Scene, _kind: &str, other: Other) -> Duration {
         both.await.map(drop)
     });
     scene.begin_wait(&mut unpolled, "mutex", &second).await;
-    let next = tokio::spawn(timed(acquire(scene.other(other), "mutex", &first)));
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    drop(held);
-    let released = Instant::now();
-    next.await.unwrap();
-    let gap = released.elapsed();
+    let gap = gap_after(held, acquire(scene.other(other), "mutex", &first)).await;
     finish(unpolled).await;
     gap
 }

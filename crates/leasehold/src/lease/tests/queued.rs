@@ -333,7 +333,7 @@ async fn reader_polled_late_waits_on() {
     Guard::new(acquiring.await.unwrap()).check().unwrap();
 }
 
-/// A caller inherited the position of one that had left long before.
+/// A caller inherited the position of a caller that had left long before.
 #[tokio::test(start_paused = true)]
 async fn ticket_of_departed_caller_is_not_used() {
     let (server, backend) = QueueServer::start();

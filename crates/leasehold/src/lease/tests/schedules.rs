@@ -137,7 +137,7 @@ impl ModelLock {
             world: self.world.clone(),
             wanted: true,
         };
-        let fits = |accepts: &bool, _: &ModelLock| *accepts;
+        let fits = |accepts: &bool| *accepts;
         let offered = match next.generation % 2 {
             0 => queue.grant(next, fits),
             _ => queue.park(next, fits),
@@ -188,7 +188,7 @@ async fn serve(ending: EndOnDrop) {
         match queue.next_step() {
             Step::Prepare(lock) => {
                 yield_now().await;
-                drop(queue.grant(lock, |accepts, _| *accepts));
+                drop(queue.grant(lock, |accepts| *accepts));
             }
             Step::Seek(slot) => loop {
                 yield_now().await;
@@ -240,7 +240,7 @@ fn deliver(queue: &Arc<ModelQueue>, lock: ModelLock, terms: bool) {
             lease.notify_released();
         }
     }
-    if let Err(mut unneeded) = queue.grant(lock, |other, _| *other == terms) {
+    if let Err(mut unneeded) = queue.grant(lock, |other| *other == terms) {
         unneeded.wanted = false;
     }
 }

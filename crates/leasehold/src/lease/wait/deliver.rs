@@ -55,7 +55,7 @@ async fn serve<T, W: Future<Output = T>>(queue: CloseQueue<T>, work: impl Fn() -
                         return;
                     }
                 };
-                drop(queue.grant(output, |(), _| true));
+                drop(queue.grant(output, |()| true));
             }
             Step::StandBy => queue.stand_by().await,
             Step::Prepare(_) | Step::End => return,

@@ -11,9 +11,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::notified::{Polls, poll};
+use super::progress::Progress;
 use super::wakeup::Wakeups;
-use crate::backend::{Backoff, RequestError, Slot};
-use crate::lease::context::Context;
+use crate::backend::{RequestError, Slot};
+use crate::error::Error;
+use crate::lease::context::{Context, error_of};
 use crate::protocol::{LockStatus, Notified};
 use crate::sync::Mutex;
 use crate::time::BootInstant;
@@ -82,8 +84,22 @@ impl FreeWaiter {
         }
     }
 
+    /// Returns the error of a wait that timed out: the last failed request if
+    /// the outage continues, else [`Error::Timeout`].
+    pub(in crate::lease) fn timed_out(&self, name: &str, waited: Duration) -> Error {
+        match self.outage() {
+            Some(error) => error_of(error, name),
+            None => Error::Timeout {
+                name: name.to_owned(),
+                waited,
+                holder: None,
+                position: None,
+            },
+        }
+    }
+
     /// Returns the last failed request, while an outage lasts.
-    pub(in crate::lease) fn outage(&self) -> Option<RequestError> {
+    fn outage(&self) -> Option<RequestError> {
         match &*self.status.borrow() {
             FreeStatus::Failing { error, .. } => Some(error.duplicate()),
             _ => None,
@@ -196,8 +212,8 @@ impl FreeTask {
     async fn ask(&self) -> FreeStatus {
         let mut wakeups = Wakeups::default();
         let mut polls = Polls::default();
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
-        let mut failing_since = None;
+        // Each caller ends its own wait when an outage takes too long.
+        let progress = Progress::new(Duration::MAX);
         loop {
             // Subscribed before the poll, so that no release is missed.
             let channel = || self.lock.channel_name().channel();
@@ -210,21 +226,23 @@ impl FreeTask {
             match status {
                 Ok(LockStatus::Free) => return FreeStatus::Free { asked },
                 Ok(LockStatus::Held { remaining }) => {
-                    failing_since = None;
-                    backoff.reset();
+                    progress.on_reply();
                     self.status.send_replace(FreeStatus::Held);
                     polls
                         .wait_for_wakeup(&self.context, &*self.lock, self.slot, &wakeups, remaining)
                         .await;
                 }
-                Err(error) if error.is_transient() => {
-                    let since = *failing_since.get_or_insert_with(BootInstant::now);
-                    let error = Arc::new(error);
-                    self.status
-                        .send_replace(FreeStatus::Failing { since, error });
-                    tokio::time::sleep(backoff.pause()).await;
-                }
-                Err(error) => return FreeStatus::Failed(Arc::new(error)),
+                Err(error) => match progress.on_error(error) {
+                    Ok(pause) => {
+                        if let Some((since, error)) = progress.outage() {
+                            let error = Arc::new(error);
+                            self.status
+                                .send_replace(FreeStatus::Failing { since, error });
+                        }
+                        tokio::time::sleep(pause).await;
+                    }
+                    Err(error) => return FreeStatus::Failed(Arc::new(error)),
+                },
             }
         }
     }

@@ -4,10 +4,9 @@
 //! passes it on without a request. See decision 15 in `docs/decisions/`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::registry::{HandoffWindow, LockEntry};
+use super::registry::LockEntry;
 use super::terms::{LeaseSlot, Terms};
 use crate::lease::attempt::PATIENCE;
 use crate::lease::owned::{OwnedLease, Successor};
@@ -32,17 +31,15 @@ pub(super) struct Handoff {
 impl Handoff {
     /// Opens the hand-off window of a lock that was acquired for `origin`.
     pub(super) fn new(entry: &Arc<LockEntry>, origin: &Arc<LeaseSlot>) -> Arc<Self> {
+        let mut windows = entry.windows.lock();
+        windows.opened += 1;
         Arc::new(Self {
             entry: entry.clone(),
             origin: origin.clone(),
             since: BootInstant::now(),
-            last_handoffs: entry.last_window.lock().handoffs,
-            number: entry.windows.fetch_add(1, Ordering::Relaxed) + 1,
+            last_handoffs: windows.handoffs,
+            number: windows.opened,
         })
-    }
-
-    fn is_last(&self) -> bool {
-        self.entry.windows.load(Ordering::Relaxed) == self.number
     }
 
     fn fits(&self, terms: &Terms) -> bool {
@@ -58,13 +55,13 @@ impl Successor for Handoff {
             // must not await anything.
             false => {
                 let queue = &self.entry.queue;
-                queue.park(lease, |terms, _| self.fits(terms))
+                queue.park(lease, |terms| self.fits(terms))
             }
         }
     }
 
     fn grant(&self, lease: OwnedLease) -> Result<(), OwnedLease> {
-        self.entry.queue.grant(lease, |terms, _| self.fits(terms))
+        self.entry.queue.grant(lease, |terms| self.fits(terms))
     }
 
     fn on_release(&self, limit: Duration) {
@@ -85,12 +82,13 @@ impl EndHook for Handoff {
     fn on_end(&self, notified: u64, handoffs: u64) {
         // One of the notified processes is this one.
         let others = notified.saturating_sub(1);
-        *self.entry.last_window.lock() = HandoffWindow {
-            yields: if self.is_open() { 0 } else { others },
-            handoffs,
-        };
+        let mut windows = self.entry.windows.lock();
+        windows.yields = if self.is_open() { 0 } else { others };
+        windows.handoffs = handoffs;
         // Unless a release that was not polled ends after the lock returned.
-        if self.is_last() {
+        let is_last = windows.opened == self.number;
+        drop(windows);
+        if is_last {
             self.entry.queue.set_here(false);
         }
     }

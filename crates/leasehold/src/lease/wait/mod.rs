@@ -3,10 +3,11 @@
 //! Callers of one client that want the same lock stand in a local FIFO of
 //! [`slots`]. One [waiting task](task) on the keeper's runtime talks to the
 //! server for all of them, as a single waiter. A caller polls its slot only,
-//! so one that is not polled blocks no other.
+//! so a caller that is not polled does not block the others.
 //!
-//! Kinds that admit several holders have no local queue: each caller has its
-//! own entry in the server's queue, and waits on its own task.
+//! Readers of a read-write lock have no local queue, because several of one
+//! process hold it together: each reader has its own entry in the server's
+//! queue, and waits on its own task.
 
 mod deliver;
 mod free;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use tracing::Span;
 
 pub(super) use self::deliver::deliver;
-use self::free::{FreeRegistry, FreeWaiter};
+use self::free::FreeRegistry;
 use self::grants::GrantRouter;
 pub(super) use self::progress::{Progress, Wait};
 pub(super) use self::registry::LockEntry;
@@ -37,17 +38,16 @@ pub(super) use self::terms::Position;
 use self::terms::Terms;
 pub(super) use self::wakeup::Wakeups;
 use super::attempt::PATIENCE;
-use super::context::Context;
 use super::owned::OwnedLease;
-use crate::backend::{RequestError, Slot};
-use crate::protocol::{Kind, Notified, WaitStrategy};
+use crate::backend::RequestError;
+use crate::protocol::{Kind, WaitStrategy};
 
 /// All waits of one client.
 #[derive(Default)]
 pub(super) struct Waits {
     registry: Arc<WaitRegistry>,
     grants: Arc<GrantRouter>,
-    free: Arc<FreeRegistry>,
+    pub(super) free: Arc<FreeRegistry>,
 }
 
 impl Waits {
@@ -124,16 +124,6 @@ impl Waits {
             task.spawn();
         }
         waiter
-    }
-
-    /// Follows the task that waits until `lock` is free.
-    pub(super) fn follow(
-        &self,
-        context: &Arc<Context>,
-        lock: &Arc<dyn Notified>,
-        slot: Slot,
-    ) -> FreeWaiter {
-        self.free.follow(context, lock, slot)
     }
 
     #[cfg(test)]

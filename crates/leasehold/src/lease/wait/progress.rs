@@ -113,6 +113,13 @@ impl Progress {
         self.seen.lock().holder()
     }
 
+    /// Returns when the outage began, and the last failed request, while it
+    /// lasts.
+    pub(super) fn outage(&self) -> Option<(BootInstant, RequestError)> {
+        let seen = self.seen.lock();
+        Some((seen.failing_since?, seen.error.as_ref()?.duplicate()))
+    }
+
     /// Returns the number of waiters that are served first.
     pub(in crate::lease) fn ahead(&self) -> Option<u64> {
         self.seen.lock().ahead

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -27,17 +26,18 @@ pub(in crate::lease) struct LockEntry {
     key: Arc<[u8]>,
     pub(super) queue: Arc<LeaseQueue>,
     pub(in crate::lease) progress: Progress,
-    pub(super) last_window: Mutex<HandoffWindow>,
-    /// The number of hand-off windows so far.
-    pub(super) windows: AtomicU64,
+    pub(super) windows: Mutex<HandoffWindows>,
 }
 
-/// The hand-off window that ended when the lock last left this process.
-#[derive(Clone, Copy, Default)]
-pub(super) struct HandoffWindow {
-    /// The number of other processes to yield to: those that waited when the
+/// The hand-off windows of one lock.
+#[derive(Default)]
+pub(super) struct HandoffWindows {
+    /// How many were opened.
+    pub(super) opened: u64,
+    /// How many other processes to yield to, because they waited when the last
     /// window was used up.
     pub(super) yields: u64,
+    /// How often the lock was handed off in the last window.
     pub(super) handoffs: u64,
 }
 
@@ -77,8 +77,7 @@ impl WaitRegistry {
             key: key.clone(),
             progress: Progress::of_slots(max_outage, queue.clone()),
             queue,
-            last_window: Mutex::default(),
-            windows: AtomicU64::new(0),
+            windows: Mutex::default(),
         });
         locks.insert(key, entry.clone());
         match entry.line_up(terms, span) {

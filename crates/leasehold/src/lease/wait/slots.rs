@@ -107,18 +107,14 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Grants the lock to the first waiting slot, or returns the lock if there
     /// is none or the lock does not fit.
-    pub(in crate::lease) fn grant(
-        &self,
-        mut lock: L,
-        fits: impl Fn(&T, &L) -> bool,
-    ) -> Result<(), L> {
+    pub(in crate::lease) fn grant(&self, mut lock: L, fits: impl Fn(&T) -> bool) -> Result<(), L> {
         let mut inner = self.inner.lock();
         let (slot, waker) = loop {
             let Some(at) = inner.first_waiting() else {
                 return Err(lock);
             };
             let slot = inner.slots[at].clone();
-            if !fits(&slot.terms, &lock) {
+            if !fits(&slot.terms) {
                 return Err(lock);
             }
             inner.slots.remove(at);
@@ -143,14 +139,10 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Parks a lock for the waiting task, or returns it if it does not fit the
     /// first waiting slot.
-    pub(in crate::lease) fn park(
-        &self,
-        lock: L,
-        fits: impl FnOnce(&T, &L) -> bool,
-    ) -> Result<(), L> {
+    pub(in crate::lease) fn park(&self, lock: L, fits: impl FnOnce(&T) -> bool) -> Result<(), L> {
         let mut inner = self.inner.lock();
         match inner.first_waiting() {
-            Some(at) if !inner.is_closed && fits(&inner.slots[at].terms, &lock) => {
+            Some(at) if !inner.is_closed && fits(&inner.slots[at].terms) => {
                 // A lock that was parked before has ended.
                 let ended = inner.parked.replace(lock);
                 drop(inner);
@@ -317,7 +309,7 @@ impl<T, L> Inner<T, L> {
         self.here_until.is_some()
     }
 
-    /// Puts a slot back before those that arrived later.
+    /// Puts a slot back before the slots of callers that arrived later.
     fn put_back(&mut self, slot: Arc<CallerSlot<T, L>>) {
         let arrived_earlier = |other: &&Arc<CallerSlot<T, L>>| other.start < slot.start;
         let at = self.slots.iter().take_while(arrived_earlier).count();

@@ -1,9 +1,9 @@
 //! The waiting task: talks to the server for all callers of this client that
 //! want one lock.
 //!
-//! It runs on the keeper's runtime, where it is polled whatever the
-//! application does. It begins with the first caller that waits, and ends when
-//! none waits and none holds the lock after a wait.
+//! It runs on the keeper's runtime, which polls it even if the application is
+//! stalled. It begins with the first caller that waits, and ends when none
+//! waits and none holds the lock after a wait.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl WaitingTask {
         ticket: &mut Option<u64>,
     ) {
         let queue = &self.entry.queue;
-        let yields = std::mem::take(&mut self.entry.last_window.lock().yields);
+        let yields = std::mem::take(&mut self.entry.windows.lock().yields);
         conversation.yield_to(yields);
         let acquired = {
             let mut acquiring = pin!(self.acquire(slot, conversation, ticket));
@@ -129,7 +129,7 @@ impl WaitingTask {
                 lease.attach(handoff.clone());
                 handoff.grant(lease)
             }
-            None => queue.grant(lease, |terms, _| terms.equal(&origin.terms)),
+            None => queue.grant(lease, |terms| terms.equal(&origin.terms)),
         };
         if let Err(unwanted) = granted {
             unwanted.discard();

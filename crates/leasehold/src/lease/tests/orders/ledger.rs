@@ -1,5 +1,5 @@
-//! What is true, whatever the queue says: a lock that hands itself off, and
-//! what each caller must see.
+//! The specification of the queue: a lock that hands itself off, and what each
+//! caller must see.
 
 use std::hash::{DefaultHasher, Hash};
 use std::sync::Arc;
@@ -113,13 +113,13 @@ impl Ledger {
 
     /// Asserts that a lock may be granted to this caller, and returns whether
     /// it fits.
-    pub(super) fn may_grant(&self, wish: Wish, lock: &Lock) -> bool {
+    pub(super) fn may_grant(&self, wish: Wish, handoff: bool) -> bool {
         assert_eq!(Some(wish.caller), self.first_waiting(), "not FIFO");
-        wish.handoff == lock.handoff
+        wish.handoff == handoff
     }
 
     pub(super) fn on_granted(&mut self, id: LockId) {
-        let caller = self.first_waiting().expect("nobody waits");
+        let caller = self.first_waiting().expect("a caller waits");
         self.seats[caller] = Seat::Granted(id);
         self.granted[caller] = BootInstant::now();
     }
@@ -186,8 +186,8 @@ impl Lock {
     }
 
     pub(super) fn grant(self, queue: &Queue) -> Result<(), Self> {
-        let (id, ledger) = (self.id, self.ledger.clone());
-        queue.grant(self, |wish, lock| ledger.lock().may_grant(*wish, lock))?;
+        let (id, handoff, ledger) = (self.id, self.handoff, self.ledger.clone());
+        queue.grant(self, |wish| ledger.lock().may_grant(*wish, handoff))?;
         ledger.lock().on_granted(id);
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Lock {
         drop(ledger);
         let offered = match next.id.handoffs % 2 {
             0 => next.grant(&queue),
-            _ => queue.park(next, |wish, lock| self.ledger.lock().may_grant(*wish, lock)),
+            _ => queue.park(next, |wish| self.ledger.lock().may_grant(*wish, true)),
         };
         match offered {
             Ok(()) => true,

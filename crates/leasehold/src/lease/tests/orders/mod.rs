@@ -120,7 +120,8 @@ fn task_ends_if_a_claim_precedes_its_wait() {
     order.assert_nothing_left();
 }
 
-/// A caller that found its lock lost overtook one that was polled again.
+/// A caller that found its lock lost overtook an earlier caller, which was
+/// polled again.
 #[test]
 fn caller_that_waits_again_keeps_its_place() {
     let clock = paused_clock();
