@@ -1,5 +1,16 @@
-//! Checks every order of events for three nodes and two clients with two
-//! attempts in total. The deep tier checks larger models.
+//! A model of the quorum protocol, small enough to check every order of events.
+//!
+//! The protocol itself is in `lua/quorum` and `src/protocol/tally.rs`. The
+//! model covers which client sends which token to which node, what a node
+//! remembers, and what may happen before the reply arrives. Messages are
+//! delayed, reordered and lost. Clients choose their tokens arbitrarily, as
+//! from unsynchronized clocks. Nodes restart without their data. We leave out
+//! time except for what leases guarantee: a node forgets a holder only after
+//! that holder has stopped relying on it.
+//!
+//! The gate checks three nodes and two clients with two attempts in total, the
+//! deep tier larger models. Two schemes are wrong on purpose, to show that the
+//! check detects them.
 
 mod model;
 
