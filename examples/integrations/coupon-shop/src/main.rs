@@ -11,9 +11,9 @@
 //! | `lock` | a distributed lock around the sale |
 //! | `fence` | the same lock, and transactions that reject a stale token |
 //!
-//! Run all modes with `examples/coupon-shop/run`. It starts three processes,
-//! pauses one of them in the middle of a sale for longer than its lease, and
-//! prints how many coupons were sold.
+//! Run all modes with `examples/integrations/coupon-shop/run`. It starts three
+//! processes, pauses one of them in the middle of a sale for longer than its
+//! lease, and prints how many coupons were sold.
 //!
 //! To run one process yourself:
 //!
