@@ -16,7 +16,7 @@ mod scenarios;
 
 use std::path::PathBuf;
 
-use testkit::{Flavor, Server};
+use testkit::{Flavor, ServerExt};
 
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -27,7 +27,7 @@ fn main() {
         .collect();
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("out");
     std::fs::create_dir_all(&folder).expect("a folder for the results");
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     println!("# {}\n", server.name());
     let mut tables = Vec::new();
     let page = arguments.iter().any(|word| word == "--page");
@@ -43,10 +43,8 @@ fn main() {
     }
     if page {
         for flavor in ["redis-8.6", "valkey-9.1"] {
-            tables.extend(scenarios::other_servers(&Server::start(&Flavor::named(
-                flavor,
-            ))));
+            tables.extend(scenarios::other_servers(&Flavor::named(flavor).start()));
         }
-        page::write(server.name(), &tables);
+        page::write(&server.name(), &tables);
     }
 }

@@ -1,6 +1,6 @@
 //! The cost of holding many leases.
 
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use super::measure::{row, spent};
 use crate::peer::{Contestant, FAIR, OURS, Peer};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use super::measure::{position, rows, spent, warm};
 use crate::peer::{Contestant, ENGINE, OURS};

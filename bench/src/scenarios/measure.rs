@@ -1,6 +1,6 @@
 //! Helpers of the scenarios.
 
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use crate::peer::{Contestant, Peer};
 use crate::report::Row;

@@ -9,7 +9,7 @@ mod measure;
 mod pair;
 mod waiting;
 
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use crate::report::Table;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use super::measure::{row, spent};
 use crate::peer::{FAIR, OURS};

@@ -42,7 +42,7 @@ fn lost(text: &str) -> u64 {
 
 #[test]
 fn only_the_global_recorder_sees_the_keeper() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

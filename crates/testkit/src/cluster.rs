@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::flavor::Flavor;
 use crate::resp::Reply;
-use leasehold_testkit::Port;
+use leasehold_testkit::{Port, Server};
 
-use crate::server::{Server, Setup};
+use crate::server_ext::ServerExt;
+use crate::setup::Setup;
 
 /// The node timeout: long enough that a stalled machine does not cause a
 /// failover.
@@ -148,7 +149,7 @@ impl Cluster {
 
     /// Restarts the node at `index`.
     pub fn restart(&mut self, index: usize) {
-        self.servers[index].restart();
+        self.servers[index].restart().expect("the server starts");
     }
 
     /// Returns the index of the node that owns `slot`, according to node

@@ -4,6 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use leasehold_testkit::Server;
+
+use crate::setup::Setup;
+
 /// A version of a server installed on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flavor {
@@ -41,6 +45,17 @@ impl Flavor {
             Ok(name) => Self::named(&name),
             Err(_) => all.into_iter().next().expect("at least one"),
         }
+    }
+
+    /// Starts a server of this version with the default configuration, without
+    /// persistence.
+    ///
+    /// # Panics
+    ///
+    /// If the server is not up within a minute.
+    #[must_use]
+    pub fn start(&self) -> Server {
+        Setup::default().start(self)
     }
 
     /// Returns the server with this name.

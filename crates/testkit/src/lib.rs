@@ -1,9 +1,10 @@
 //! Real servers and a faulty network for tests.
 //!
-//! [`Server`] starts a Redis or Valkey server on a free loopback port, and
-//! kills, pauses and restarts it. [`Proxy`] forwards requests between a client
-//! and a server, and injects network faults. [`Database`] starts PostgreSQL or
-//! MariaDB. The crate does not depend on the library.
+//! [`Server`] is the published one; [`Setup`] configures it, [`Flavor`] names
+//! its version, and [`ServerExt`] sends commands to it. [`Proxy`] forwards
+//! requests between a client and a server, and injects network faults.
+//! [`Database`] starts PostgreSQL or MariaDB. The crate does not depend on the
+//! library.
 
 mod clock;
 pub mod cluster;
@@ -15,17 +16,20 @@ mod random;
 pub mod redisson;
 pub mod resp;
 pub mod sentinel_group;
-pub mod server;
+mod server_ext;
+mod setup;
 mod tls;
 mod tools;
 
 pub use cluster::Cluster;
 pub use database::{Database, DatabaseKind};
 pub use flavor::Flavor;
+pub use leasehold_testkit::Server;
 pub use peers::skip;
 pub use proxy::{Fault, Proxy};
 pub use random::{SeededRng, check_property, scaled};
 pub use redisson::{Redisson, RedissonConfig};
 pub use resp::{Connection, Reply};
-pub use server::{Server, Setup};
+pub use server_ext::ServerExt;
+pub use setup::Setup;
 pub use tools::tool;

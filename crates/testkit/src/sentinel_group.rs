@@ -5,12 +5,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::Port;
+use leasehold_testkit::{Port, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::flavor::Flavor;
 use crate::resp::{Connection, Reply};
-use crate::server::{Server, Setup};
+use crate::server_ext::ServerExt;
+use crate::setup::Setup;
 
 /// The name of the group.
 pub const GROUP: &str = "group";
@@ -223,7 +224,7 @@ impl SentinelGroup {
 
     /// Restarts the server at `index` in its initial role.
     pub fn restart(&mut self, index: usize) {
-        self.servers[index].restart();
+        self.servers[index].restart().expect("the server starts");
     }
 
     /// Kills a sentinel.

@@ -1,15 +1,23 @@
 //! Certificates for one server and its clients, issued by a new CA.
 
-use leasehold_testkit::ServerBuilder;
+use std::sync::Mutex;
+
+use leasehold_testkit::{Port, ServerBuilder};
+
+/// Files in the server's folder, for [`ServerExt`](crate::ServerExt).
+pub(crate) const CA_CERTIFICATE: &str = "ca.pem";
+pub(crate) const CLIENT_CERTIFICATE: &str = "client.pem";
+pub(crate) const CLIENT_KEY: &str = "client-key.pem";
+pub(crate) const TLS_PORT: &str = "tls-port";
 
 /// The TLS material of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
-    pub(crate) ca_certificate: String,
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+    ca_certificate: String,
+    certificate: String,
+    key: String,
     /// The certificate and key for clients, if the server requires one.
-    pub(crate) client: Option<(String, String)>,
+    client: Option<(String, String)>,
 }
 
 impl Tls {
@@ -42,17 +50,34 @@ impl Tls {
         }
     }
 
-    /// Enables TLS of a server on `port`.
-    pub(crate) fn attach(&self, server: ServerBuilder, port: u16) -> ServerBuilder {
-        let required = if self.client.is_some() { "yes" } else { "no" };
-        server
-            .file("ca.pem", self.ca_certificate.as_str())
+    /// Enables TLS of a server on a free port.
+    pub(crate) fn attach(&self, server: ServerBuilder) -> ServerBuilder {
+        let port = reserve_port().to_string();
+        let server = server
+            .file(CA_CERTIFICATE, self.ca_certificate.as_str())
             .file("cert.pem", self.certificate.as_str())
             .file("key.pem", self.key.as_str())
-            .option("tls-port", port.to_string())
-            .option("tls-ca-cert-file", "ca.pem")
+            .file(TLS_PORT, port.as_str())
+            .option("tls-port", port)
+            .option("tls-ca-cert-file", CA_CERTIFICATE)
             .option("tls-cert-file", "cert.pem")
-            .option("tls-key-file", "key.pem")
-            .option("tls-auth-clients", required)
+            .option("tls-key-file", "key.pem");
+        match &self.client {
+            Some((certificate, key)) => server
+                .file(CLIENT_CERTIFICATE, certificate.as_str())
+                .file(CLIENT_KEY, key.as_str())
+                .option("tls-auth-clients", "yes"),
+            None => server.option("tls-auth-clients", "no"),
+        }
     }
+}
+
+/// Reserves a port for the rest of this process: a server that was killed must
+/// find it free when it restarts, and nothing tells us when the server is gone.
+fn reserve_port() -> u16 {
+    static RESERVED: Mutex<Vec<Port>> = Mutex::new(Vec::new());
+    let port = Port::reserve().expect("a free port");
+    let number = port.number();
+    RESERVED.lock().expect("no panic").push(port);
+    number
 }

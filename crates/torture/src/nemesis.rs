@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::SeededRng;
+use testkit::{SeededRng, ServerExt};
 
 use crate::environment::{Environment, SENTINELS, SentinelFault};
 use crate::fault_log::{FaultLog, InjectedFault};

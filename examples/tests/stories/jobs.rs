@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
-use testkit::{Flavor, Reply, Server, Setup};
+use testkit::{Flavor, Reply, ServerExt, Setup};
 
 use crate::page::shows;
 use crate::process::{AMPLE, Process, client, locks, program, run, start};
@@ -47,7 +47,7 @@ fn wait_out_midnight() {
 
 #[test]
 fn ten_instances_draw_once_a_day() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     wait_out_midnight();
     let first = run(program!("noon-lottery"), &server);
     let draws = first.lines().filter(|line| line.contains(" with token "));
@@ -60,7 +60,7 @@ fn ten_instances_draw_once_a_day() {
 
 #[test]
 fn instance_that_starts_late_does_not_draw() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let noon = server.ask(&["TIME"]).list()[0].text().to_owned();
     let draw = |name| start(program!("noon-lottery"), &server, &[name, &noon]).succeeds();
     assert!(draw("instance 1").contains("drew ticket "));
@@ -72,7 +72,7 @@ fn instance_that_starts_late_does_not_draw() {
 
 #[test]
 fn batch_runs_once_and_stops_when_it_is_lost() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let mut batch = start(program!("dawn-batch"), &server, &[]);
     batch.enter("invoice-1 30");
     batch.prints("posted invoice-1");
@@ -107,7 +107,7 @@ fn batch_runs_once_and_stops_when_it_is_lost() {
 
 #[test]
 fn paused_batch_does_not_write_after_its_successor() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let operator = client(&server);
     let mut paused = start(program!("dawn-batch"), &server, &[]);
     paused.enter("invoice-1 30");
@@ -130,7 +130,7 @@ fn paused_batch_does_not_write_after_its_successor() {
 
 #[test]
 fn lock_is_handed_over_to_a_worker() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let output = run(program!("hand-over"), &server);
     assert_eq!(locks(&server), [""; 0]);
     shows("hand-over", &[output]);
@@ -138,7 +138,7 @@ fn lock_is_handed_over_to_a_worker() {
 
 #[test]
 fn threads_import_under_one_lock() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let output = run(program!("blocking"), &server);
     assert_eq!(locks(&server), [""; 0]);
     shows("blocking", &[output]);
@@ -146,7 +146,7 @@ fn threads_import_under_one_lock() {
 
 #[test]
 fn stopped_leader_is_replaced_at_once() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let first = start(program!("election"), &server, &["10.0.0.7:8080"]);
     first.prints("leading");
     let second = start(program!("election"), &server, &["10.0.0.8:8080"]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::blocking::Client;
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 /// The limit of an event that must happen. Only a defect reaches it.
 pub(crate) const AMPLE: Duration = Duration::from_secs(60);

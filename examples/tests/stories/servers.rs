@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use testkit::{Flavor, Redisson, Server};
+use testkit::{Flavor, Redisson, Server, ServerExt};
 
 use crate::page::{code, shows};
 use crate::process::{Process, locks, program, start, url};
@@ -10,7 +10,7 @@ use crate::{read, root};
 
 #[test]
 fn quorum_lock_survives_the_loss_of_a_server() {
-    let mut servers: Vec<_> = (0..3).map(|_| Server::start(&Flavor::one())).collect();
+    let mut servers: Vec<_> = (0..3).map(|_| Flavor::one().start()).collect();
     let urls: Vec<_> = servers.iter().map(url).collect();
     let quorum = |words: &[&str]| {
         let mut command = Command::new(program!("quorum"));
@@ -53,7 +53,7 @@ fn java_and_rust_exclude_each_other() {
     let Some(version) = Redisson::versions().into_iter().next() else {
         return;
     };
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let mut first = start(program!("redisson"), &server, &[]);
     first.prints("acquired");
     let mut java = Process::start(java(version, &server));

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::thread;
 
 use rustix::process::Signal;
-use testkit::{Flavor, Server};
+use testkit::{Flavor, ServerExt};
 
 use crate::page::shows;
 use crate::process::{AMPLE, Process, client, eventually, locks, program, start};
@@ -28,7 +28,7 @@ fn address(service: &Process) -> String {
 
 #[test]
 fn stopped_service_finishes_and_releases() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let other_instance = client(&server);
     let service = start(program!("axum"), &server, &["127.0.0.1:0"]);
     let address = address(&service);
@@ -80,7 +80,7 @@ fn stopped_service_finishes_and_releases() {
 
 #[test]
 fn held_order_is_a_conflict_and_no_outage() {
-    let mut server = Server::start(&Flavor::one());
+    let mut server = Flavor::one().start();
     let other_instance = client(&server);
     let service = start(program!("axum"), &server, &["127.0.0.1:0"]);
     let address = address(&service);

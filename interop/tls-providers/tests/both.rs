@@ -2,22 +2,22 @@
 //! relies on the default provider of rustls panics.
 
 use leasehold::{Client, ReleaseOutcome};
-use testkit::{Flavor, Setup};
+use testkit::{Flavor, ServerExt, Setup};
 
 #[tokio::test]
 async fn library_and_reqwest_use_both_providers() {
     let server = Setup::default().tls().start(&Flavor::one());
-    let authority = server.ca_certificate().as_bytes();
+    let authority = server.ca_certificate();
     let with_tls = format!("rediss://127.0.0.1:{}", server.tls_port());
     let plain = format!("redis://127.0.0.1:{}", server.port());
     for url in [&plain, &with_tls] {
-        let client = Client::builder(url).root_certificate(authority);
+        let client = Client::builder(url).root_certificate(authority.as_str());
         let client = client.connect().await.unwrap();
         let guard = client.mutex("job").lock().await.unwrap();
 
         // The server does not speak HTTP and closes the connection. The
         // handshake must succeed.
-        let root = reqwest::Certificate::from_pem(authority).unwrap();
+        let root = reqwest::Certificate::from_pem(authority.as_bytes()).unwrap();
         let web = reqwest::Client::builder()
             .tls_certs_only([root])
             .build()

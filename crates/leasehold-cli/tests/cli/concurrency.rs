@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::scaled;
+use testkit::{ServerExt, scaled};
 
 use crate::harness::{Harness, Running, eventually};
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use testkit::ServerExt;
+
 use nix::sys::signal::Signal;
 
 use crate::harness::{Finished, Harness, eventually, is_running};

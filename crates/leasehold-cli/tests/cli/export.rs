@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
-use testkit::tool;
+use testkit::{ServerExt, tool};
 
 use crate::harness::{Cmd, Harness, Running, UNTIL_STOPPED, eventually};
 

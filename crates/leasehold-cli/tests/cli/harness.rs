@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use testkit::{Flavor, Server};
+use testkit::{Flavor, Server, ServerExt};
 
 /// The executable under test.
 pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
@@ -30,7 +30,7 @@ pub(crate) struct Harness {
 
 impl Harness {
     pub(crate) fn new() -> Self {
-        Self::with_server(Server::start(&Flavor::one()))
+        Self::with_server(Flavor::one().start())
     }
 
     pub(crate) fn with_server(server: Server) -> Self {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use testkit::{Flavor, Setup, scaled};
+use testkit::{Flavor, ServerExt, Setup, scaled};
 
 use crate::harness::{Harness, LEASEHOLD, eventually};
 

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use testkit::tool;
+use testkit::{ServerExt, tool};
 
 use crate::export::{Metrics, hold, printed};
 use crate::harness::{EVENT_TIMEOUT, Harness, Running, eventually};
@@ -101,7 +101,7 @@ fn listener_survives_an_outage_of_the_server() {
         failed.check();
         failed.assert("leasehold_export_success", 0.0);
         failed.assert(r#"leasehold_lock_holders{lock="job"}"#, None);
-        harness.server.restart();
+        harness.server.restart().unwrap();
         eventually("the inspection succeeds", || succeeds(address));
         harness.server.kill();
     }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use testkit::{Flavor, Server};
+use testkit::{Flavor, ServerExt};
 
 use crate::harness::{Cmd, Harness, eventually};
 
@@ -63,7 +63,7 @@ fn hostile_note_is_harmless() {
 fn hostile_server_error_is_harmless() {
     let user = "\x1b[2J\u{202e}poor";
     for flavor in Flavor::all() {
-        let harness = Harness::with_server(Server::start(&flavor));
+        let harness = Harness::with_server(flavor.start());
         let rules = "on nopass ~* &* +@all -eval -evalsha".split(' ');
         let rules: Vec<_> = ["ACL", "SETUSER", user].into_iter().chain(rules).collect();
         harness.server.tell(&rules);

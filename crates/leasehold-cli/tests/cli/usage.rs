@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use testkit::{Fault, Flavor, Proxy, Setup};
+use testkit::{Fault, Flavor, Proxy, ServerExt, Setup};
 
 use crate::harness::{Finished, Harness, eventually};
 
@@ -395,8 +395,8 @@ fn quorum_init_keeps_a_held_lock_exclusive() {
         .leasehold_with_url("", &format!("run --lease 60s {quorum}"))
         .start_holding(&harnesses[0]);
     // They have no data on disk.
-    harnesses[1].server.restart();
-    harnesses[2].server.restart();
+    harnesses[1].server.restart().unwrap();
+    harnesses[2].server.restart().unwrap();
     let second = |harness: &Harness| {
         let run = format!("run -n --request-timeout 1s {quorum}");
         let run = harness.leasehold_with_url("", &run).script("echo ran");

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold_fence::Fence;
-use testkit::{Database, DatabaseKind, Flavor, Server, scaled};
+use testkit::{Database, DatabaseKind, Flavor, scaled};
 
 use crate::support::store::Store;
 use crate::support::{Folder, name, run};
@@ -53,7 +53,7 @@ fn guard_costs_less_than_two_plain_writes() {
         measure("MariaDB, no flush at commit", &database.url());
     }
     measure("SQLite, synchronous=off", &Folder::new().sqlite());
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     measure("Redis", &format!("redis:{}", server.port()));
     println!("| resource | without | with the guard | ratio |\n|---|---|---|---|");
     for (resource, plain, fenced) in &rows {

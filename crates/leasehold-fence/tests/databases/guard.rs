@@ -4,7 +4,7 @@
 use leasehold_fence::redis::{FENCED, FencedWrite};
 use leasehold_fence::{Fence, FenceError, migrate};
 use testkit::resp::Reply;
-use testkit::{Flavor, Server};
+use testkit::{Flavor, ServerExt};
 use tokio::task::JoinHandle;
 
 use crate::support::store::{Store, ask};
@@ -73,7 +73,7 @@ fn sqlite_accepts_rising_and_rejects_stale() {
 #[test]
 fn redis_accepts_rising_and_rejects_stale() {
     for flavor in Flavor::all() {
-        let server = Server::start(&flavor);
+        let server = flavor.start();
         run(accepts_and_rejects(&format!("redis:{}", server.port())));
     }
 }
@@ -81,7 +81,7 @@ fn redis_accepts_rising_and_rejects_stale() {
 #[test]
 fn redis_runs_all_commands_or_none() {
     for flavor in Flavor::all() {
-        let server = Server::start(&flavor);
+        let server = flavor.start();
         let mut connection = server.connect();
         let write = |token: u64| {
             FencedWrite::new(&Fence::new("coupon", token), "fence:{coupon}")
@@ -106,7 +106,7 @@ fn redis_runs_all_commands_or_none() {
 #[test]
 fn redis_checks_commands_before_it_writes() {
     for flavor in Flavor::all() {
-        let server = Server::start(&flavor);
+        let server = flavor.start();
         let mut connection = server.connect();
         let with_words = |count: usize| {
             let words = ["RPUSH", "{coupon}:sold"].into_iter();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::Client;
 use leasehold_fence::Fence;
-use testkit::{Flavor, Server};
+use testkit::Flavor;
 
 use crate::support::store::Store;
 use crate::support::worker::{Task, Worker};
@@ -15,7 +15,7 @@ const LEASE: Duration = Duration::from_secs(1);
 
 /// Pauses a holder between two writes until another process has written.
 async fn late_write(store: &str, guarded: bool) {
-    let (server, name) = (Server::start(&Flavor::one()), name());
+    let (server, name) = (Flavor::one().start(), name());
     let locks = format!("redis://127.0.0.1:{}", server.port());
     let resource = Store::open(store).await;
     resource.create().await;
@@ -89,6 +89,6 @@ fn sqlite_rejects_late_write() {
 
 #[test]
 fn redis_rejects_late_write() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     late_writes(&format!("redis:{}", server.port()));
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
-use testkit::{Flavor, SeededRng, Server, Setup, scaled};
+use testkit::{Flavor, SeededRng, Server, ServerExt, Setup, scaled};
 
 use crate::support::store::Store;
 use crate::support::worker::{Log, Task, Worker, storm_name};
@@ -254,7 +254,7 @@ fn sqlite_accepts_no_stale_write() {
 #[ignore = "deep: many writes under faults, a million with LEASEHOLD_SCALE=10"]
 fn redis_accepts_no_stale_write() {
     let run = || {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         (format!("redis:{}", server.port()), Box::new(server) as _)
     };
     storms("redis", scaled(50_000), run);

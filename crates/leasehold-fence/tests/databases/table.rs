@@ -4,13 +4,13 @@ use leasehold::Client;
 use leasehold_fence::sql::{MYSQL, POSTGRES, SQLITE};
 use leasehold_fence::{Fence, migrate};
 use sqlx::{AssertSqlSafe, Executor, MySqlPool, PgPool, SqlitePool};
-use testkit::{Flavor, Server};
+use testkit::Flavor;
 
 use crate::support::{Folder, mysql_and_mariadb, name, postgres, run};
 
 #[test]
 fn fences_of_other_prefixes_are_separate() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let folder = Folder::new();
     run(async {
         let pool = SqlitePool::connect(&folder.sqlite()).await.unwrap();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold_metrics::{ACQUIRE_DURATION, HELD, HOLD_DURATION, WAITING};
+use testkit::ServerExt;
 
 use crate::{SHORT, eventually, observed, release, run, server};
 

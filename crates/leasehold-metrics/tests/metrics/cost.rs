@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::Client;
 use leasehold_metrics::Metrics;
-use testkit::{Server, scaled};
+use testkit::{Server, ServerExt, scaled};
 
 use crate::scrape::Registry;
 use crate::{builder, release, run, server};

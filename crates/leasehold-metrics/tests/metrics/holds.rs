@@ -7,7 +7,7 @@ use leasehold_metrics::{
     HANDED_OFF, HELD, HOLD_DURATION, LEASE_MARGIN, LEASE_MARGIN_RATIO, LOST, Metrics,
     RELEASES_PENDING, RENEWALS,
 };
-use testkit::{Fault, Proxy};
+use testkit::{Fault, Proxy, ServerExt};
 
 use crate::scrape::Registry;
 use crate::{AMPLE, LEASE, SHORT, builder, eventually, observed, release, run, server};

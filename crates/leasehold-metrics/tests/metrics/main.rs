@@ -30,7 +30,7 @@ const SHORT: Duration = Duration::from_millis(300);
 const AMPLE: Duration = Duration::from_secs(60);
 
 fn server() -> Server {
-    Server::start(&Flavor::one())
+    Flavor::one().start()
 }
 
 fn builder(port: u16) -> ClientBuilder {

@@ -28,7 +28,7 @@ fn stopped_server_fails_renewals_and_reconnects() {
         eventually("the lease expires", || expired() == 1.0).await;
         eventually("no connection", || registry.value(CONNECTIONS, &own) == 0.0).await;
 
-        server.restart();
+        server.restart().unwrap();
         release(client.mutex("job").lock().await.unwrap()).await;
         let reconnects = || registry.value(RECONNECTS, &own);
         eventually("it reconnects", || reconnects() >= 1.0).await;

@@ -6,7 +6,7 @@ use leasehold::{Client, Error, Guard, Shared};
 use leasehold_metrics::{
     ACQUIRE_DURATION, CONNECTIONS, HELD, HOLD_DURATION, RELEASES_PENDING, WAITING,
 };
-use testkit::{SeededRng, Server, scaled};
+use testkit::{SeededRng, Server, ServerExt, scaled};
 
 use crate::scrape::Registry;
 use crate::{AMPLE, eventually, observed, run, server};

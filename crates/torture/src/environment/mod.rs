@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::Quorum;
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::{Fault as RequestFault, Flavor, Proxy, Reply, SeededRng, Server};
+use testkit::{Fault as RequestFault, Flavor, Proxy, Reply, SeededRng, Server, ServerExt};
 
 pub(crate) use sentinels::{SENTINELS, SentinelFault};
 use servers::Servers;
@@ -65,7 +65,7 @@ impl Environment {
                 .collect(),
             servers,
             network_state,
-            store: Server::start(&Flavor::one()),
+            store: Flavor::one().start(),
             workers: Vec::new(),
             histories: Vec::new(),
             folder: folder.to_owned(),

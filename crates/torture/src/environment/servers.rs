@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
-use testkit::{Cluster, Connection, Flavor, Reply, Server, Setup};
+use testkit::{Cluster, Connection, Flavor, Reply, Server, ServerExt, Setup};
 
 use crate::plan::{Fault, Persistence, Plan, Topology};
 
@@ -96,7 +96,7 @@ impl Servers {
 
     pub(crate) fn restart(&mut self, node: usize) {
         match self {
-            Self::Independent(servers) => servers[node].restart(),
+            Self::Independent(servers) => servers[node].restart().expect("the server starts"),
             Self::Group(group) => group.restart(node),
             Self::Cluster(cluster) => cluster.restart(node),
         }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use testkit::{Flavor, Server};
+use testkit::Flavor;
 
 /// Longer than any tick takes. Only a defect reaches it.
 const AMPLE: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ impl Drop for Scheduler {
 }
 
 fn runs_each_tick_once(program: &str) {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let (sender, lines) = channel();
     let start = || Scheduler::start(program, &server, sender.clone());
     let _schedulers = [start(), start()];

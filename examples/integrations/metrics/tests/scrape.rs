@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use testkit::{Flavor, Server};
+use testkit::Flavor;
 
 /// Longer than any event takes. Only a defect reaches it.
 const AMPLE: Duration = Duration::from_secs(60);
@@ -31,7 +31,7 @@ fn scrape(address: &str) -> std::io::Result<String> {
 
 #[test]
 fn scrape_has_the_locks_and_their_losses() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = free.local_addr().expect("an address").to_string();
     drop(free);

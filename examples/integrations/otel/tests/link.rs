@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use testkit::{Flavor, Server};
+use testkit::Flavor;
 
 fn start(server: &Server, what: &str) -> Child {
     Command::new(env!("CARGO_BIN_EXE_otel"))
@@ -27,7 +27,7 @@ fn after<'a>(output: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> 
 
 #[test]
 fn waiter_links_to_the_trace_of_the_holder() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let mut holder = start(&server, "hold");
     let mut output = BufReader::new(holder.stdout.take().expect("a pipe"));
     let mut line = String::new();

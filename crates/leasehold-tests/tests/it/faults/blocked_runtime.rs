@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use crate::support::{AMPLE, LEASE, builder_at, exists, key, name, run, server};
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold::{Error, Guard, Loss, OnceOutcome, Quorum, ReleaseOutcome, Tick, Token};
-use testkit::{Flavor, Server, Setup};
+use testkit::{Flavor, Server, ServerExt, Setup};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::deployment::{Deployment, FiveServers};

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Loss, ReleaseOutcome, blocking};
-use testkit::{Fault, Proxy, Server};
+use testkit::{Fault, Proxy, Server, ServerExt};
 
 use super::lost_work::{Hold, Holders, LONG, Work};
 use crate::support::contract::any_try_lock;

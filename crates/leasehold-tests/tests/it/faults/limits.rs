@@ -1,6 +1,7 @@
 //! Servers without memory, and clients that run for long.
 
 use leasehold::{Error, ReleaseOutcome};
+use testkit::ServerExt;
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::worker::Worker;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error};
-use testkit::{Fault, Proxy, Reply, SeededRng, Server};
+use testkit::{Fault, Proxy, Reply, SeededRng, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::{

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::ServerExt;
+
 use crate::support::{AMPLE, channels, client, eventually, exists, key, name, run, server};
 
 /// How soon polling must find a release that is not published.

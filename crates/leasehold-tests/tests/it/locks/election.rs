@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Changes, Client, Election, ElectionEvent, Error, Token};
-use testkit::{Fault, Flavor, Proxy, Server};
+use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -161,7 +161,7 @@ fn change_reaches_a_waiting_follower() {
 #[test]
 fn follower_without_terms_sees_the_leader() {
     run(async {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url));
         let client = builder.connect().await.unwrap();
@@ -246,7 +246,7 @@ fn follower_sees_a_term_that_begins_as_it_asks() {
 #[test]
 fn leader_without_recorded_term_resigns() {
     run(async {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url));
         let client = builder.connect().await.unwrap();
@@ -295,7 +295,7 @@ fn commands(server: &Server) -> BTreeMap<String, u64> {
 #[test]
 fn follower_polls_with_one_request() {
     run(async {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = || with_long_timeouts(Client::builder(&url)).lease(AMPLE * 10);
         let leader = builder().connect().await.unwrap();
@@ -398,7 +398,7 @@ impl Drop for Stopped {
 #[test]
 fn campaign_continues_through_an_outage() {
     run(async {
-        let mut server = Server::start(&Flavor::one());
+        let mut server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url)).max_outage(SHORT);
         let client = builder.connect().await.unwrap();
@@ -407,7 +407,7 @@ fn campaign_continues_through_an_outage() {
         // Longer than the outage that an acquire bears.
         tokio::time::sleep(SHORT * 3).await;
         assert!(candidate.epochs.try_recv().is_err());
-        server.restart();
+        server.restart().unwrap();
         candidate.elected().await;
     });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::observe::{Acquired, Lost, Observer, Released};
 use leasehold::{Client, Error, Guard, LockInfo, Loss, ReleaseOutcome, Ticket};
-use testkit::Flavor;
+use testkit::{Flavor, ServerExt};
 
 use crate::support::deployment::{Deployment, FiveServers, cluster, group};
 use crate::support::hand_over::{HAND_OVER_KINDS, HandOverKind, LONG, is_spent};

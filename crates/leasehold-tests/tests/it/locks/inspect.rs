@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, LockInfo, LockKind, Loss, ReleaseOutcome};
-use testkit::{Flavor, Server};
+use testkit::{Flavor, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::deployment::{Deployment, cluster, oldest_and_newest};

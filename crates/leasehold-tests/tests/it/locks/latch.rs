@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, LatchState, SetOutcome};
-use testkit::{Proxy, Server};
+use testkit::{Proxy, Server, ServerExt};
 
 use crate::support::{
     AMPLE, builder_at, channels, client, eventually, key, name, on_every_server, run, server,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Fenced, Lease, Loss, ReleaseOutcome};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 use tokio::task::JoinSet;
 
 use crate::support::contract::{MultiLock, any_lock};

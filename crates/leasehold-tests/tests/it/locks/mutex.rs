@@ -2,6 +2,7 @@
 //! holder, names and keys.
 
 use leasehold::{Error, ReleaseOutcome};
+use testkit::ServerExt;
 
 use crate::support::{AMPLE, LEASE, SHORT, client, exists, name, on_every_server};
 

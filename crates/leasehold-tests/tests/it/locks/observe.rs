@@ -9,7 +9,7 @@ use leasehold::observe::{
     Refused, Released, RenewalFailed, Renewed, RequestDone, WaitEnded, WaitStarted,
 };
 use leasehold::{Client, ClientBuilder};
-use testkit::{Flavor, SeededRng, Server};
+use testkit::{Flavor, SeededRng, Server, ServerExt};
 
 use crate::support::log::{log_line, start_log};
 use crate::support::{
@@ -133,7 +133,7 @@ async fn observed(server: &Server) -> (Recorder, Client) {
 fn free_lock_is_reported_acquired_and_released() {
     run(async {
         // With permissions for the keys of Redisson.
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let recorder = Recorder::default();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url));
@@ -287,7 +287,7 @@ fn renewal_reports_the_margin_that_was_left() {
 #[test]
 fn restart_of_the_server_is_reported() {
     run(async {
-        let mut server = Server::start(&Flavor::one());
+        let mut server = Flavor::one().start();
         let recorder = Recorder::default();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url));
@@ -302,7 +302,7 @@ fn restart_of_the_server_is_reported() {
         server.kill();
         eventually("both are down", || recorder.count("connection_down") == 2).await;
         eventually("a renewal fails", || recorder.count("renewal_failed") > 0).await;
-        server.restart();
+        server.restart().unwrap();
         eventually("the keeper reconnects", || {
             recorder.count("connection_up") > 2
         })

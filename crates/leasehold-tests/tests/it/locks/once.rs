@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use leasehold::{Client, Error, OnceOutcome, Tick};
-use testkit::{Fault, Proxy, SeededRng};
+use testkit::{Fault, Proxy, SeededRng, ServerExt};
 
 use crate::support::{AMPLE, SHORT, client, client_at, exists, name, on_every_server, run, server};
 

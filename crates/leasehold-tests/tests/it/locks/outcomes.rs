@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error, ShutdownOutcome};
-use testkit::{Flavor, Proxy, Server};
+use testkit::{Flavor, Proxy, ServerExt};
 
 use crate::support::{
     AMPLE, LEASE, PASSWORD, SHORT, builder_at, client, key, name, run, server, url_at,
@@ -17,7 +17,7 @@ fn assert_transient(error: &Error, transient: bool) {
 #[test]
 fn busy_full_or_unreachable_server_is_transient() {
     run(async {
-        let mut server = Server::start(&Flavor::one());
+        let mut server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url));
         let client = builder.connect().await.unwrap();

@@ -2,7 +2,7 @@
 
 use leasehold::redisson::PermitGuard;
 use leasehold::{Acquire, TryAcquire};
-use testkit::Flavor;
+use testkit::{Flavor, ServerExt};
 
 use crate::support::redisson::{client, redisson_of, server};
 use crate::support::{AMPLE, eventually, name, run, url_at};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Fenced, Lease, ReleaseOutcome, Shared};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use crate::support::worker::Worker;
 use crate::support::{

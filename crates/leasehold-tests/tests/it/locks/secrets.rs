@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error};
-use testkit::{Fault, Proxy};
+use testkit::{Fault, Proxy, ServerExt};
 
 use crate::support::log::{log, log_line, start_log};
 use crate::support::{PASSWORD, SHORT, builder_at, eventually, key, name, run, server, url_at};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use crate::support::worker::Worker;
 use crate::support::{

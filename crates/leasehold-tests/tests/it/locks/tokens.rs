@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use testkit::ServerExt;
+
 use crate::support::worker::Worker;
 use crate::support::{name, run, scaled, server};
 
@@ -39,7 +41,7 @@ fn tokens_increase_through_data_loss_and_crashes() {
             }
             match loss % 3 {
                 0 => server.tell(&["FLUSHALL"]),
-                1 => server.restart(),
+                1 => server.restart().unwrap(),
                 _ => server.tell(&["CLIENT", "KILL", "TYPE", "normal"]),
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::{Error, Loss};
-use testkit::Fault;
+use testkit::{Fault, ServerExt};
 
 use super::feature::Trace;
 use super::fork::fork;

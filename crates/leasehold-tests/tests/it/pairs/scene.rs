@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, ShutdownOutcome, blocking};
-use testkit::{Connection, Flavor, Proxy, Reply, Server, Setup};
+use testkit::{Connection, Flavor, Proxy, Reply, Server, ServerExt, Setup};
 
 use crate::support::threads::on_thread;
 use crate::support::{AMPLE, LEASE, SHORT, eventually, key, only_holder, with_long_timeouts};
@@ -55,7 +55,7 @@ impl Scene {
             Needs::MovableClock => setup.movable_clock().start(&Flavor::all()[0]),
         };
         let port = server.port();
-        let replica = replicated.then(|| Server::start(&Flavor::one()));
+        let replica = replicated.then(|| Flavor::one().start());
         if let Some(replica) = &replica {
             replica.tell(&["REPLICAOF", "127.0.0.1", &port.to_string()]);
             wait_for_replica(&server).await;
@@ -71,7 +71,7 @@ impl Scene {
     pub(super) async fn restart(&self, meanwhile: impl Future<Output = ()>) {
         self.server.lock().unwrap().kill();
         meanwhile.await;
-        tokio::task::block_in_place(|| self.server.lock().unwrap().restart());
+        tokio::task::block_in_place(|| self.server.lock().unwrap().restart().unwrap());
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, ReleaseOutcome, Replicas, ShutdownOutcome};
 use testkit::sentinel_group::GROUP;
-use testkit::{Fault, Flavor, Proxy, Server, Setup};
+use testkit::{Fault, Flavor, Proxy, Server, ServerExt, Setup};
 
 use crate::support::deployment::{Deployment, cluster, group, sentinel_builder};
 use crate::support::{
@@ -124,7 +124,7 @@ fn slow_replica_count_is_awaited() {
     run(async {
         let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
         let master = at_once.start(&Flavor::one());
-        let replica = Server::start(&Flavor::one());
+        let replica = Flavor::one().start();
         replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
         let role = || master.ask(&["INFO", "replication"]);
         eventually("the replica is in sync", || {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use leasehold::{Acquire, Client, Error, Loss, ReleaseOutcome, ShutdownOutcome, blocking};
-use testkit::{Fault, Proxy, Server};
+use testkit::{Fault, Proxy, Server, ServerExt};
 
 use crate::support::inspection::allow_inspection;
 use crate::support::threads::on_thread;

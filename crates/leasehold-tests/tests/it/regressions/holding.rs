@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::{Acquire, Client, Error, ReleaseOutcome};
-use testkit::{Fault, Proxy, Server};
+use testkit::{Fault, Proxy, Server, ServerExt};
 
 use crate::support::inspection::allow_inspection;
 use crate::support::{

@@ -1,7 +1,7 @@
 //! Bugs of inspection and of forced release.
 
 use leasehold::{Client, Error, LockKind, ReleaseOutcome, ShutdownOutcome};
-use testkit::{Connection, Fault, Proxy, Reply, Server};
+use testkit::{Connection, Fault, Proxy, Reply, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::inspection::allow_inspection;

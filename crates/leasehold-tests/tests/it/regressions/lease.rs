@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, ReleaseOutcome};
-use testkit::{Flavor, SeededRng, Server, Setup};
+use testkit::{Flavor, SeededRng, Server, ServerExt, Setup};
 
 use super::waiting::wait_for_waiters;
 use crate::support::{
@@ -235,7 +235,7 @@ fn unknown_script_is_acknowledged() {
 async fn pair() -> (Server, Server) {
     let at_once = Setup::default().option("repl-diskless-sync-delay", "0");
     let master = at_once.start(&Flavor::one());
-    let replica = Server::start(&Flavor::one());
+    let replica = Flavor::one().start();
     replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
     let role = || master.ask(&["INFO", "replication"]);
     eventually("the replica is in sync", || {
@@ -249,7 +249,7 @@ async fn pair() -> (Server, Server) {
 #[test]
 fn reentry_leaves_keeper_no_backlog() {
     run(async {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let client = with_long_timeouts(Client::builder(&url))
             .connect()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, Loss, ReleaseOutcome};
 use testkit::sentinel_group::{GROUP, SentinelGroup};
-use testkit::{Cluster, Fault, Flavor, Proxy, Reply, Server, Setup};
+use testkit::{Cluster, Fault, Flavor, Proxy, Reply, Server, ServerExt, Setup};
 
 use crate::support::deployment::{
     Deployment, FiveServers, builder_for_sentinels, cluster, cluster_url, group, quorum_builder,
@@ -44,7 +44,7 @@ fn stale_sentinel_is_skipped() {
         group.remove_group(0);
         connect_via(&group, 0, 1).await;
         let dead = {
-            let server = Server::start(&Flavor::one());
+            let server = Flavor::one().start();
             server.port()
         };
         group.set_master(0, dead);
@@ -357,7 +357,7 @@ fn late_repair_does_not_outlast_release() {
 #[test]
 fn acquire_does_not_wait_for_other_acks() {
     run(async {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let timeout = LEASE / 2;
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url)).lease(AMPLE * 10);

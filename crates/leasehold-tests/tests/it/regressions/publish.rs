@@ -2,7 +2,7 @@
 //! after it took effect.
 
 use leasehold::{LatchState, ReleaseOutcome, SetOutcome};
-use testkit::{Flavor, Reply, Server};
+use testkit::{Flavor, Reply, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::inspection::allow_inspection;

@@ -1,7 +1,7 @@
 //! Bugs of quorums: votes and errors.
 
 use leasehold::{Error, ReleaseOutcome};
-use testkit::{Flavor, Server};
+use testkit::{Flavor, Server, ServerExt};
 
 use crate::support::deployment::{Deployment, FiveServers, LONGEST};
 use crate::support::{AMPLE, eventually, key, name, run};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold::redisson::Redisson;
 use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
-use testkit::{Fault, Flavor, Proxy, Redisson as Java, RedissonConfig, Reply, Server};
+use testkit::{Fault, Flavor, Proxy, Redisson as Java, RedissonConfig, Reply, Server, ServerExt};
 
 use crate::support::redisson::{
     LONG_WATCHDOG, acquire_now, client, is_refused, server, with_newest,

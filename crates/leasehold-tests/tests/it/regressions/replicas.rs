@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error, Replicas};
-use testkit::{Flavor, Server};
+use testkit::Flavor;
 use tokio::time::timeout;
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
@@ -14,7 +14,7 @@ use crate::support::{AMPLE, LEASE, exists, name, run, with_long_timeouts};
 #[test]
 fn acquire_without_replicas_fails_at_once() {
     run(async {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let builder = with_long_timeouts(Client::builder(&url));
         let client = builder.connect().await.unwrap();

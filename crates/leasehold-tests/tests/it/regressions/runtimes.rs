@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use leasehold::{Client, Mutex, ReleaseOutcome};
-use testkit::{Flavor, Server};
+use testkit::{Flavor, Server, ServerExt};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 

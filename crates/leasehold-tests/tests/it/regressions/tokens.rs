@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, Guard};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use crate::support::{AMPLE, LEASE, client, eventually, name, run, server};
 

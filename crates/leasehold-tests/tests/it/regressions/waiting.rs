@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, MultiLock};
-use testkit::{Fault, Flavor, Proxy, Server};
+use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, FiveServers};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Error, Quorum, ReleaseOutcome};
 use testkit::resp::{arguments, frame_length};
-use testkit::{Fault, Flavor, Proxy, Reply, Setup};
+use testkit::{Fault, Flavor, Proxy, Reply, ServerExt, Setup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

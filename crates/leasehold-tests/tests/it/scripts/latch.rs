@@ -1,13 +1,13 @@
 //! The scripts of latches, each on its own.
 
-use testkit::{Flavor, Reply, Server};
+use testkit::{Flavor, Reply, ServerExt};
 
 use super::is_error;
 use crate::support::lua;
 
 #[test]
 fn latch_counts_each_caller_once() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let call = |script: &str, args: &[&str]| {
         let words = ["EVAL", script, "1", "latch"].into_iter();
         server.ask(&words.chain(args.iter().copied()).collect::<Vec<_>>())

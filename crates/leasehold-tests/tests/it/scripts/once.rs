@@ -1,6 +1,6 @@
 //! The scripts of jobs that run once per tick, each on its own.
 
-use testkit::{Flavor, Reply, Server};
+use testkit::{Flavor, Reply, Server, ServerExt};
 
 use super::is_error;
 use crate::support::lua;
@@ -22,7 +22,7 @@ fn field(server: &Server, name: &str) -> Option<String> {
 
 #[test]
 fn claim_out_of_range_changes_nothing() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let claim = lua!("once/claim");
     for args in [
         ["-1", DAY, "7", "1 host ", DAY],
@@ -47,7 +47,7 @@ fn claim_out_of_range_changes_nothing() {
 
 #[test]
 fn ticks_are_compared_by_their_start() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let claim = |tick: &str, period: &str, token: &str| {
         let args = [tick, period, token, "1 host ", DAY];
         call(&server, lua!("once/claim"), &args).int()
@@ -68,7 +68,7 @@ fn ticks_are_compared_by_their_start() {
 
 #[test]
 fn forgotten_run_restores_the_one_before() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let claim = |tick: &str, token: &str| {
         let args = [tick, DAY, token, "1 host note", DAY];
         call(&server, lua!("once/claim"), &args).int()

@@ -1,6 +1,6 @@
 //! The scripts of queued locks and of latches, each on its own.
 
-use testkit::{Flavor, Reply, Server};
+use testkit::{Flavor, Reply, Server, ServerExt};
 
 use super::is_error;
 use crate::support::lua;
@@ -85,7 +85,7 @@ fn summary(server: &Server) -> (String, i64, i64) {
 
 /// Starts a server where `a` and `b` hold the lock and `c` and `d` wait.
 fn full() -> Server {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     assert_eq!(enter(&server, "a", "0")[0], 1);
     assert_eq!(enter(&server, "b", MINUTE)[0], 1);
     assert_eq!(enter(&server, "c", MINUTE)[..2], [2, 0]);
@@ -95,7 +95,7 @@ fn full() -> Server {
 
 #[test]
 fn only_holder_is_one_plain_string() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let plain = lock_value("fair", "2", "1", "a");
     // By script, by the commands of a mutex, and by script again.
     let taken = enter(&server, "a", MINUTE);
@@ -116,7 +116,7 @@ fn only_holder_is_one_plain_string() {
 
 #[test]
 fn second_owner_converts_string_to_queue() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let plain = lock_value("fair", "1", "1", "a");
     server.tell(&["SET", "lock", &plain, "NX", "PX", "60000"]);
     let (first, second) = (
@@ -325,7 +325,7 @@ fn capacity_grants_waiters_and_persists() {
 
 #[test]
 fn downgrade_grants_freed_weight_to_next() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let enter = |owner: &str, weight: &str| {
         let args = [
             &*lock_value("rw", "9", weight, owner),
@@ -378,7 +378,7 @@ fn expire_sole_holder(server: &Server) {
 
 #[test]
 fn empty_queue_allows_other_kinds() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let enter = |kind: &str, owner: &str| {
         let lock_value = lock_value(kind, "1", "1", owner);
         eval(&server, ENTER, &[&lock_value, "c", MINUTE, MINUTE, "0"])

@@ -1,6 +1,6 @@
 //! The scripts of a quorum's node, each on its own.
 
-use testkit::{Flavor, Reply, Server};
+use testkit::{Flavor, Reply, Server, ServerExt};
 
 use crate::support::lua;
 
@@ -49,7 +49,7 @@ fn has_voted(server: &Server) -> bool {
 
 fn on_every_server(test: impl Fn(&Server)) {
     for flavor in Flavor::all() {
-        test(&Server::start(&flavor));
+        test(&flavor.start());
     }
 }
 
@@ -160,7 +160,7 @@ fn restarted_node_waits_before_voting() {
             "the node does not vote"
         );
         assert_eq!(vote(&server, "me", start + 1), [1, start + 1]);
-        server.restart();
+        server.restart().unwrap();
         assert_eq!(
             vote(&server, "you", start + 2),
             [3, 0],

@@ -1,6 +1,6 @@
 //! The scripts of single-key locks, each on its own.
 
-use testkit::{Flavor, Reply, Server};
+use testkit::{Flavor, Reply, Server, ServerExt};
 
 use super::is_error;
 use crate::support::lua;
@@ -22,7 +22,7 @@ fn eval(server: &Server, script: &str, key: &str, args: &[&str]) -> Reply {
 
 /// Starts a server where `me` holds `k` for a hundred seconds.
 fn server_with_holder() -> Server {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     server.tell(&["SET", "k", "me", "PX", "100000"]);
     server
 }
@@ -212,7 +212,7 @@ fn adoption_replaces_the_pending_owner() {
 
 #[test]
 fn raise_returns_tokens_above_clock_and_floor() {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let clock = || clock(&server);
     let before = clock();
     let first = eval(&server, RAISE, "t", &["0"]).int();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Quorum, QuorumBuilder, ShutdownOutcome, blocking};
 use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
-use testkit::{Cluster, Flavor, Server, Setup};
+use testkit::{Cluster, Flavor, Server, ServerExt, Setup};
 
 use super::{
     AMPLE, LEASE, PASSWORD, SERVERS, builder_at, channels, eventually, key, least_privilege_rule,

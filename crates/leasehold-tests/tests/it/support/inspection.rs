@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use super::{AMPLE, SERVERS, eventually};
 

@@ -16,7 +16,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Lease};
-use testkit::{Flavor, Reply, Server, Setup};
+use testkit::{Flavor, Reply, Server, ServerExt, Setup};
 
 /// The password of the user that the library logs in as. No log, error or
 /// `Debug` output may contain it.
@@ -51,7 +51,7 @@ pub(crate) fn with_least_privilege(setup: Setup, flavor: &Flavor) -> Server {
 
 /// Returns the ACL rule of that user for servers of this flavor.
 pub(crate) fn least_privilege_rule(flavor: &Flavor) -> String {
-    least_privilege(&Server::start(flavor))
+    least_privilege(&flavor.start())
 }
 
 /// Returns the arguments of `ACL SETUSER` that the guide lists for this

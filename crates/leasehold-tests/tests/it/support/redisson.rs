@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::redisson::Redisson as Ours;
 use leasehold::{Client, Error, Guard, Loss, Reentrant, ReleaseOutcome, Unfenced, WriteGuard};
 use testkit::redisson::Response;
-use testkit::{Flavor, Redisson as Java, Server, Setup};
+use testkit::{Flavor, Redisson as Java, Server, ServerExt, Setup};
 
 use crate::support::{AMPLE, LEASE, PASSWORD, eventually, url_at};
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Error, ReleaseOutcome};
-use testkit::{Cluster, Flavor, SeededRng, Server, Setup};
+use testkit::{Cluster, Flavor, SeededRng, Server, ServerExt, Setup};
 
 use crate::support::contract::{KINDS, any_lock, release_to_next};
 use crate::support::deployment::{
@@ -228,7 +228,7 @@ fn misconfigure(settings: impl Fn(ClientBuilder) -> ClientBuilder, limit: Durati
         let flavor = Flavor::one();
         let cluster = Cluster::start(&Setup::default(), &flavor, 3, false);
         let node = cluster.server(0).port();
-        let alone = Server::start(&flavor);
+        let alone = flavor.start();
         let start = Instant::now();
         for (url, hint) in [
             (format!("redis://127.0.0.1:{node}"), "redis+cluster://"),

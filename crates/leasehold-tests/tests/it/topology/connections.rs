@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, ReleaseOutcome};
-use testkit::{Cluster, Flavor, Proxy, Server, Setup};
+use testkit::{Cluster, Flavor, Proxy, Server, ServerExt, Setup};
 
 use crate::support::{
     AMPLE, LEASE, PASSWORD, builder_at, channels, client, eventually, exists, key, name,
@@ -50,7 +50,7 @@ fn url_schemes_sockets_and_databases_work() {
 #[test]
 fn prefix_is_used_verbatim() {
     run(async {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         for prefix in ["", "app:{locks}:"] {
             let builder = with_long_timeouts(Client::builder(&url)).prefix(prefix);
@@ -119,7 +119,7 @@ fn rejected_client_certificate_fails_in_time() {
 
 fn present_certificate(limit: Duration) {
     on_every_server(|plain| async move {
-        let flavor = Flavor::named(plain.name());
+        let flavor = Flavor::named(&plain.name());
         let server = Setup::default().mutual_tls().start(&flavor);
         let stranger = Setup::default().mutual_tls().start(&flavor);
         let url = format!("rediss://127.0.0.1:{}", server.tls_port());
@@ -131,8 +131,8 @@ fn present_certificate(limit: Duration) {
         let start = Instant::now();
         for refused in [
             trusting(),
-            trusting().client_certificate(certificate, key),
-            Client::builder(&url).client_certificate(certificate, key),
+            trusting().client_certificate(certificate.as_str(), key.as_str()),
+            Client::builder(&url).client_certificate(certificate.as_str(), key.as_str()),
             trusting().client_certificate("no certificate", "no key"),
         ] {
             let error = refused.connect().await.unwrap_err();
@@ -171,7 +171,7 @@ fn replica_url_is_rejected_within_two_seconds() {
 
 fn connect_to_replica(limit: Duration) {
     on_every_server(|server| async move {
-        let replica = Server::start(&Flavor::named(server.name()));
+        let replica = Flavor::named(&server.name()).start();
         let port = server.port().to_string();
         replica.tell(&["REPLICAOF", "127.0.0.1", &port]);
         let start = Instant::now();
@@ -300,7 +300,7 @@ fn wait_through_outage(outage: Duration, limit: Duration) {
         );
         tokio::time::sleep(outage).await;
         assert!(!waiting.is_finished());
-        server.restart();
+        server.restart().unwrap();
         let got = tokio::time::timeout(AMPLE, waiting).await;
         let guard = got.expect("the waiter acquires the lock").unwrap().unwrap();
         // Subscriptions and renewals work again, too.

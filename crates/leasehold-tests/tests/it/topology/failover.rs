@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, Loss, ReleaseOutcome, Replicas};
 use testkit::sentinel_group::{GROUP, SentinelGroup};
-use testkit::{Flavor, Server};
+use testkit::{Flavor, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::deployment::wait_for_new_master;
@@ -166,7 +166,7 @@ fn lock_all_kinds_with_acks(flavors: &[Flavor]) {
 fn missing_ack_releases_and_does_not_renew() {
     run(async {
         let master = server();
-        let replica = Server::start(&Flavor::one());
+        let replica = Flavor::one().start();
         replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
         let url = format!("redis://127.0.0.1:{}", master.port());
         let in_sync = || master.info("connected_slaves") == 1.0;

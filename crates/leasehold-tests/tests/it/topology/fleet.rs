@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, ClientBuilder, Guard, Quorum};
-use testkit::{Flavor, Server, Setup};
+use testkit::{Flavor, Server, ServerExt, Setup};
 
 use crate::support::deployment::{cluster, cluster_url, group, rule_with_grants, sentinel_builder};
 use crate::support::{AMPLE, run, url_at, with_long_timeouts};
@@ -50,7 +50,10 @@ impl Load {
         Self {
             commands: servers.iter().map(commands).sum(),
             connections: servers.iter().map(connections).sum(),
-            cpu_time: servers.iter().map(|one| cpu_time(one.pid())).sum(),
+            cpu_time: servers
+                .iter()
+                .map(|one| cpu_time(one.pid().expect("the server is up")))
+                .sum(),
         }
     }
 
@@ -212,7 +215,7 @@ async fn reconnect_all(what: &str, mut server: Server, builder: impl Fn() -> Cli
 
     server.kill();
     tokio::time::sleep(DOWNTIME).await;
-    server.restart();
+    server.restart().unwrap();
     wait_for_reconnect(&server, what, "killed and restarted", Load::default()).await;
 
     waiters.iter().for_each(tokio::task::JoinHandle::abort);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss, Quorum, QuorumBuilder, ReleaseOutcome};
-use testkit::{Fault, Flavor, Proxy, Server};
+use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 
 use crate::support::deployment::{Deployment, FiveServers, quorum_builder};
 use crate::support::{AMPLE, LEASE, SHORT, eventually, key, name, percentile, run, scaled, url_at};
@@ -175,8 +175,8 @@ fn restarted_node_rejoins_after_max_lease() {
         })
         .await;
         let restarted = Instant::now();
-        five.servers[0].restart();
-        five.servers[3].restart();
+        five.servers[0].restart().unwrap();
+        five.servers[3].restart().unwrap();
         // The two restarted nodes do not vote yet.
         loop {
             let count = five.count_with_key(&name);
@@ -211,7 +211,7 @@ fn restarted_majority_requires_bootstrap() {
         let first = quorum.mutex(&name).lock().await.unwrap();
         let token = first.token();
         for index in [0, 1, 2] {
-            five.servers[index].restart();
+            five.servers[index].restart().unwrap();
         }
         assert!(first.lost().await.is_some());
         tokio::time::sleep(MAX_LEASE + Duration::from_secs(2)).await;
@@ -232,7 +232,7 @@ fn bootstrap_waits_for_forgotten_leases() {
         let name = name();
         let held = quorum.mutex(&name).lock().await.unwrap();
         for index in [0, 1, 2] {
-            five.servers[index].restart();
+            five.servers[index].restart().unwrap();
         }
         // Two nodes have the lock. The others do not know about it.
         let error = five.builder().bootstrap().await.unwrap_err();
@@ -249,7 +249,7 @@ fn bootstrap_waits_for_forgotten_leases() {
 #[test]
 fn bootstrap_requires_all_nodes() {
     run(async {
-        let servers: Vec<_> = (0..3).map(|_| Server::start(&Flavor::one())).collect();
+        let servers: Vec<_> = (0..3).map(|_| Flavor::one().start()).collect();
         let urls: Vec<_> = servers
             .iter()
             .map(|server| format!("redis://127.0.0.1:{}", server.port()))

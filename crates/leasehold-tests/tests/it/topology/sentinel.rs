@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error, Guard, ReleaseOutcome};
 use testkit::sentinel_group::{GROUP, SentinelGroup};
-use testkit::{Flavor, Server};
+use testkit::{Flavor, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock, release_to_next};
 use crate::support::deployment::{group, sentinel_builder};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold::Client;
-use testkit::{Cluster, Flavor, Setup};
+use testkit::{Cluster, Flavor, ServerExt, Setup};
 
 use crate::support::deployment::{cluster_url, rule_with_grants};
 use crate::support::{key, name, run, scaled, with_long_timeouts};

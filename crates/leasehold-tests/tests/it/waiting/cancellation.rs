@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, blocking};
-use testkit::{Fault, Proxy, SeededRng, Server};
+use testkit::{Fault, Proxy, SeededRng, Server, ServerExt};
 
 use crate::support::contract::{any_lock, any_lock_for_thread};
 use crate::support::{

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Guard, Loss};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use super::queue::{hold_elsewhere, waiter_count};
 use crate::support::worker::Worker;

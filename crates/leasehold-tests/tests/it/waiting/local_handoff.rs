@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use leasehold::{Acquire, Client, Error, Guard, Loss, ReleaseOutcome};
-use testkit::{Connection, SeededRng, Server};
+use testkit::{Connection, SeededRng, Server, ServerExt};
 use tokio::task::JoinHandle;
 
 use crate::support::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use testkit::{Fault, Proxy};
+use testkit::{Fault, Proxy, ServerExt};
 
 use super::handover_latency::{ONE_WAY, measure_handovers, median_over_slow_link};
 use crate::support::worker::Worker;

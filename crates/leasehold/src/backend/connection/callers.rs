@@ -87,7 +87,7 @@ impl CallerConnections {
 
 #[cfg(test)]
 mod tests {
-    use testkit::{Flavor, Server};
+    use testkit::Flavor;
 
     use super::*;
     use crate::backend::Connection;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn ended_runtimes_are_forgotten() {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
         let endpoint = Endpoint::new(&url, &ConnectOptions::default()).unwrap();
         let master = Master::Fixed(Arc::new(endpoint), Role::Master);

@@ -183,7 +183,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
     use std::task::{Context, Poll, Waker};
 
-    use testkit::{Fault, Flavor, Proxy, SeededRng, Server, scaled};
+    use testkit::{Fault, Flavor, Proxy, SeededRng, scaled};
 
     use super::*;
     use crate::backend::Command;
@@ -284,7 +284,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn faulty_replies_are_never_accepted() {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let proxy = Proxy::start(server.port());
         let rng = Mutex::new((SeededRng::new(1), 0));
         let injected = Arc::new(AtomicI64::new(0));

@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Loss, ReleaseOutcome};
-use testkit::{Flavor, Redisson as Java, RedissonConfig};
+use testkit::{Flavor, Redisson as Java, RedissonConfig, ServerExt};
 
 use crate::support::redisson::{
     AT_ONCE, Harness, LONG_WATCHDOG, ONCE, WATCHDOG, acquire_now, acquire_reentrant, client,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Error, Loss, ReleaseOutcome};
-use testkit::{Cluster, Flavor, Redisson as Java, RedissonConfig, Reply, Setup};
+use testkit::{Cluster, Flavor, Redisson as Java, RedissonConfig, Reply, ServerExt, Setup};
 use tokio::runtime::Handle;
 
 use super::sharing::{

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::redisson::Redisson as Ours;
-use testkit::{Fault, Flavor, Proxy, SeededRng, Server};
+use testkit::{Fault, Flavor, Proxy, SeededRng, Server, ServerExt};
 
 use crate::faults::lost_replies::inject_faults;
 use crate::support::redisson::{acquire, server};

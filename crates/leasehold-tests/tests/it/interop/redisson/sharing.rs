@@ -4,6 +4,7 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use leasehold::ReleaseOutcome;
+use testkit::ServerExt;
 
 use crate::support::redisson::{Harness, WATCHDOG, acquire, acquire_now, is_refused};
 use crate::support::{AMPLE, LEASE, eventually, name, scaled};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Flavor, Redisson as Java, RedissonConfig, SeededRng, Server};
+use testkit::{Flavor, Redisson as Java, RedissonConfig, SeededRng, Server, ServerExt};
 
 use crate::support::redisson::{client, server, with_newest};
 use crate::support::worker::Worker;

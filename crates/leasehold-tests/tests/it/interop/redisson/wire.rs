@@ -6,7 +6,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use leasehold::redisson::Redisson as Ours;
-use testkit::{Connection, Flavor, Redisson as Java, RedissonConfig, Reply, Server};
+use testkit::{Connection, Flavor, Redisson as Java, RedissonConfig, Reply, Server, ServerExt};
 use tokio::runtime::Handle;
 
 use crate::support::redisson::{

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::blocking::{Client, LostSignal, MultiLock};
 use leasehold::{Error, Loss, ReleaseOutcome, SetOutcome, ShutdownOutcome};
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use crate::support::{
     AMPLE, LEASE, SHORT, builder_at, exists, has_subscriber, key, name, owners, percentile, run,

@@ -59,7 +59,7 @@ fn guards_and_handles_match_the_async_api() {
 
 /// Returns a server without an ACL, and a client of it.
 fn open_server() -> (Server, Client) {
-    let server = Server::start(&Flavor::one());
+    let server = Flavor::one().start();
     let client = Client::connect(&format!("redis://127.0.0.1:{}", server.port()));
     (server, client.unwrap())
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use testkit::{Connection, Flavor, Reply, Server};
+use testkit::{Connection, Flavor, Reply, Server, ServerExt};
 
 use crate::support::{lua, scaled};
 use queue::{Form, Model};
@@ -49,7 +49,7 @@ struct Rig {
 impl Rig {
     /// Loads the scripts after `change` edited their text.
     fn new(change: impl Fn(&str) -> String) -> Self {
-        let server = Server::start(&Flavor::one());
+        let server = Flavor::one().start();
         let queue = STEPS.map(|(name, text)| (name, format!("{STATE}{SHARED}{text}")));
         let plain = PLAIN.map(|(name, text)| (name, text.to_owned()));
         let digests = queue
