@@ -13,8 +13,7 @@ use testkit::check_property;
 use crate::backend::{ConnectOptions, Reply, ServerError, ServerErrorKind, Target};
 use crate::owner::{Owner, Token};
 use crate::protocol::redisson::{
-    CountDownCalls, ExpirableCalls, FairLockCalls, LockCalls, Mode, Naming, Object, ReadWriteCalls,
-    SemaphoreCalls,
+    CountDownCalls, ExpirableCalls, FairLockCalls, LockCalls, Mode, Naming, Object, SemaphoreCalls,
 };
 use crate::protocol::{
     Call, Counters, Electorate, FollowUp, Keyspace, Kind, LatchCalls, Probe, QueueParams, Queued,
@@ -190,8 +189,8 @@ fn kinds() -> Vec<Box<dyn Kind>> {
         Box::new(FairLockCalls::new(object(), LEASE)),
         Box::new(SemaphoreCalls::new(object())),
         Box::new(ExpirableCalls::new(object())),
-        Box::new(ReadWriteCalls::new(object(), Mode::Read)),
-        Box::new(ReadWriteCalls::new(object(), Mode::Write)),
+        Box::new(LockCalls::read_write(object(), Mode::Read)),
+        Box::new(LockCalls::read_write(object(), Mode::Write)),
     ]
 }
 
@@ -215,17 +214,17 @@ fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
     read(kind.release(&value, Some(LEASE), server), replies);
     read(kind.cancel(&value, server), replies);
     read(kind.holder(), replies);
-    if let Some(hold_count) = kind.hold_count() {
-        read(hold_count.set_hold_count(&value, 2), replies);
+    if let Some(call) = kind.set_hold_count(&value, 2) {
+        read(call, replies);
     }
-    if let Some(tokens) = kind.raise_token() {
-        read(tokens.raise_token(5), replies);
+    if let Some(call) = kind.raise_token(5) {
+        read(call, replies);
     }
-    if let Some(writer) = kind.downgrade() {
-        read(writer.downgrade(&value), replies);
+    if let Some(call) = kind.downgrade(&value) {
+        read(call, replies);
     }
-    if let Some(handoff) = kind.local_handoff() {
-        read(handoff.reserve_tokens(&value, 4, Token::new(3)), replies);
+    if let Some(call) = kind.reserve_tokens(&value, 4, Token::new(3)) {
+        read(call, replies);
     }
     if let Some(lock) = kind.hand_over() {
         let (owner, token) = (Owner::random(), Token::new(3));

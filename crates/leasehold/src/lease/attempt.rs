@@ -205,11 +205,8 @@ async fn token_above_floor(
     token: Token,
 ) -> Result<Token, RequestError> {
     let connection = pending.connection();
-    match pending.kind().raise_token() {
-        Some(counter) => {
-            let call = counter.raise_token(connection.facts().server_time);
-            call.send(connection, context.limits.request).await
-        }
+    match pending.kind().raise_token(connection.facts().server_time) {
+        Some(call) => call.send(connection, context.limits.request).await,
         None => Ok(token),
     }
 }

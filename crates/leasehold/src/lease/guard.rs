@@ -184,11 +184,8 @@ impl<F> Guard<F> {
 
     async fn send_downgrade(&self) -> Result<RenewReply, RequestError> {
         let state = self.lease.state();
-        match state.kind.downgrade() {
-            Some(writer) => {
-                let call = writer.downgrade(&state.value);
-                self.owned.context.send(state.kind.slot(), call).await
-            }
+        match state.kind.downgrade(&state.value) {
+            Some(call) => self.owned.context.send(state.kind.slot(), call).await,
             None => Ok(RenewReply::Renewed),
         }
     }

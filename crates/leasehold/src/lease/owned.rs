@@ -172,10 +172,9 @@ impl OwnedLease {
     /// Returns the holder as other tasks see it, if the lease can be handed
     /// off under `options`.
     pub(super) fn handoff_holder(&self, options: &AcquireOptions) -> Option<Holder> {
-        let kind = self.state.kind.local_handoff()?;
         let holder = Holder {
             lease_remaining: Some(self.state.lease),
-            ..kind.holder_info(&self.state.value)
+            ..self.state.kind.handoff_holder(&self.state.value)?
         };
         options.allows_handoff().then_some(holder)
     }
@@ -249,10 +248,9 @@ impl OwnedLease {
     /// Reserves tokens. While this owner holds the lock, no other client
     /// draws from its counter, so these are larger than all before.
     async fn reserve_tokens(&self, count: u64) -> Option<TokenBlock> {
-        let kind = self.state.kind.local_handoff()?;
-        let call = kind.reserve_tokens(&self.state.value, count, self.tokens.own);
-        let slot = self.state.kind.slot();
-        self.context.send(slot, call).await.ok()?
+        let kind = &self.state.kind;
+        let call = kind.reserve_tokens(&self.state.value, count, self.tokens.own)?;
+        self.context.send(kind.slot(), call).await.ok()?
     }
 
     /// Hands the lease off to the next local waiter. Returns `false` if it

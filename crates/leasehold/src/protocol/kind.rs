@@ -69,63 +69,46 @@ pub(crate) trait Kind: Send + Sync + 'static {
     /// Returns how waiters wait for the lock.
     fn wait_strategy(&self) -> WaitStrategy<'_>;
 
-    /// Returns the calls of a lock whose hold count other clients see.
-    fn hold_count(&self) -> Option<&dyn HoldCount> {
+    // What only some kinds can do. The others keep the default, `None`.
+
+    /// Writes the hold count, if `value` owns the lock and other clients see
+    /// how often it does.
+    fn set_hold_count(&self, _value: &[u8], _holds: u32) -> Option<Call<RenewReply>> {
         None
     }
-    /// Returns the calls of a lock whose tokens can fall behind the clock.
-    fn raise_token(&self) -> Option<&dyn RaiseToken> {
+    /// Takes a token that is below neither the server's clock nor `floor`, if
+    /// tokens come from a counter that can fall behind the clock.
+    fn raise_token(&self, _floor: u64) -> Option<Call<Token>> {
         None
     }
-    /// Returns the calls of a lock that a writer can downgrade.
-    fn downgrade(&self) -> Option<&dyn Downgrade> {
+    /// Makes the writer a reader for the rest of its lease.
+    fn downgrade(&self, _value: &[u8]) -> Option<Call<RenewReply>> {
         None
     }
-    /// Returns the calls of a lock that lives on several nodes.
-    fn repair(&self) -> Option<&dyn Repair> {
+    /// Writes a lock of several nodes to those that miss it, for `remaining`.
+    fn repair(&self, _value: &[u8], _remaining: Duration, _token: Token) -> Option<Call<()>> {
         None
     }
-    /// Returns the calls of a lock that tasks of one client hand off locally.
-    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
+    /// Returns the holder as other clients see it, if tasks of one client may
+    /// hand the lock off without a round trip.
+    fn handoff_holder(&self, _value: &[u8]) -> Option<Holder> {
         None
     }
-    /// Returns the calls of a lock that a process can hand over to another.
+    /// Reserves up to `count` tokens above `own` for such hand-offs. The reply
+    /// is `None` if `value` no longer owns the lock, or the server's clock
+    /// allows none.
+    fn reserve_tokens(
+        &self,
+        _value: &[u8],
+        _count: u64,
+        _own: Token,
+    ) -> Option<Call<Option<TokenBlock>>> {
+        None
+    }
+    /// Returns the calls that hand the lock over to another process.
     fn hand_over(&self) -> Option<&dyn HandOver> {
         None
     }
-}
-
-/// A lock whose hold count the server stores.
-pub(crate) trait HoldCount: Send + Sync {
-    /// Writes the hold count, if `value` owns the lock.
-    fn set_hold_count(&self, value: &[u8], holds: u32) -> Call<RenewReply>;
-}
-
-/// A lock whose tokens come from a counter on the server.
-pub(crate) trait RaiseToken: Send + Sync {
-    /// Takes a token that is below neither the server's clock nor `floor`.
-    fn raise_token(&self, floor: u64) -> Call<Token>;
-}
-
-/// A lock whose writer can become a reader.
-pub(crate) trait Downgrade: Send + Sync {
-    /// Makes the writer a reader for the rest of its lease.
-    fn downgrade(&self, value: &[u8]) -> Call<RenewReply>;
-}
-
-/// A lock that lives on several nodes.
-pub(crate) trait Repair: Send + Sync {
-    /// Writes the lock to the nodes that miss it, for `remaining`.
-    fn repair(&self, value: &[u8], remaining: Duration, token: Token) -> Call<()>;
-}
-
-/// A lock that tasks of one client hand off without a round trip.
-pub(crate) trait LocalHandoff: Send + Sync {
-    /// Reserves up to `count` tokens above `own` for hand-offs. Returns `None`
-    /// if `value` no longer owns the lock, or the server's clock allows none.
-    fn reserve_tokens(&self, value: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>>;
-    /// Returns the holder as other clients see it.
-    fn holder_info(&self, value: &[u8]) -> Holder;
 }
 
 /// A lock that a process can hand over to another.

@@ -16,10 +16,7 @@ use std::time::Duration;
 
 use super::call::{Call, CallStep, first};
 use super::keys::QueueKeys;
-use super::kind::{
-    Downgrade, GrantDelivery, HandOver, Keys, Kind, LocalHandoff, RaiseToken, ServerQueue,
-    WaitStrategy,
-};
+use super::kind::{GrantDelivery, HandOver, Keys, Kind, ServerQueue, WaitStrategy};
 use super::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockValue, QueueStatus, ReleaseReply, RenewReply,
 };
@@ -366,45 +363,33 @@ impl Kind for Queued {
         WaitStrategy::Queued(self)
     }
 
-    fn raise_token(&self) -> Option<&dyn RaiseToken> {
-        Some(self)
+    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
+        Some(token::raise(self.keys.counter(), floor))
     }
 
-    fn downgrade(&self) -> Option<&dyn Downgrade> {
-        Some(self)
+    fn downgrade(&self, value: &[u8]) -> Option<Call<RenewReply>> {
+        let args = [record::owner(value), &digits(1)];
+        let downgrade = Call::script(&DOWNGRADE, &self.keys.all(), &args, self.status_reader());
+        Some(downgrade.map(|status| renewed(&status)))
     }
 
-    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
-        self.params.local_handoff.then_some(self)
+    fn handoff_holder(&self, value: &[u8]) -> Option<Holder> {
+        self.params.local_handoff.then(|| record::read(value))
+    }
+
+    fn reserve_tokens(
+        &self,
+        value: &[u8],
+        count: u64,
+        own: Token,
+    ) -> Option<Call<Option<TokenBlock>>> {
+        let args = [record::owner(value), &digits(count), &digits(own.as_u64())];
+        let reserve = || Call::script(&RESERVE_TOKENS, &self.keys.all(), &args, token::read_block);
+        self.params.local_handoff.then(reserve)
     }
 
     fn hand_over(&self) -> Option<&dyn HandOver> {
         self.params.hand_over.then_some(self)
-    }
-}
-
-impl RaiseToken for Queued {
-    fn raise_token(&self, floor: u64) -> Call<Token> {
-        token::raise(self.keys.counter(), floor)
-    }
-}
-
-impl Downgrade for Queued {
-    fn downgrade(&self, value: &[u8]) -> Call<RenewReply> {
-        let args = [record::owner(value), &digits(1)];
-        let downgrade = Call::script(&DOWNGRADE, &self.keys.all(), &args, self.status_reader());
-        downgrade.map(|status| renewed(&status))
-    }
-}
-
-impl LocalHandoff for Queued {
-    fn reserve_tokens(&self, value: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
-        let args = [record::owner(value), &digits(count), &digits(own.as_u64())];
-        Call::script(&RESERVE_TOKENS, &self.keys.all(), &args, token::read_block)
-    }
-
-    fn holder_info(&self, value: &[u8]) -> Holder {
-        record::read(value)
     }
 }
 

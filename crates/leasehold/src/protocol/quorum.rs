@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::call::Call;
 use super::keys::LockKeys;
-use super::kind::{ChannelName, Keys, Kind, Notified, Repair, WaitStrategy};
+use super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
 use super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
 use super::pttl::remaining;
 use super::record;
@@ -197,17 +197,11 @@ impl Kind for QuorumLock {
         WaitStrategy::Notified(self)
     }
 
-    fn repair(&self) -> Option<&dyn Repair> {
-        Some(self)
-    }
-}
-
-impl Repair for QuorumLock {
-    fn repair(&self, value: &[u8], remaining: Duration, token: Token) -> Call<()> {
+    fn repair(&self, value: &[u8], remaining: Duration, token: Token) -> Option<Call<()>> {
         let keys = [self.key(), self.votes.as_bytes(), self.voter()];
         let remaining_ms = digits(millis_up(remaining).max(1));
         let args = [value, &remaining_ms[..], &digits(token.as_u64())];
-        Call::script(&REPAIR, &keys, &args, |_| Ok(()))
+        Some(Call::script(&REPAIR, &keys, &args, |_| Ok(())))
     }
 }
 

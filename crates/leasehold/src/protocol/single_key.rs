@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use super::call::{Call, first};
 use super::keys::LockKeys;
-use super::kind::{
-    ChannelName, HandOver, Keys, Kind, LocalHandoff, Notified, RaiseToken, WaitStrategy,
-};
+use super::kind::{ChannelName, HandOver, Keys, Kind, Notified, WaitStrategy};
 use super::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockStatus, LockValue, ReleaseReply, RenewReply,
 };
@@ -123,34 +121,32 @@ impl Kind for SingleKey {
         WaitStrategy::Notified(self)
     }
 
-    fn raise_token(&self) -> Option<&dyn RaiseToken> {
-        Some(self)
+    fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
+        Some(token::raise(&self.keys.counter, floor))
     }
 
-    fn local_handoff(&self) -> Option<&dyn LocalHandoff> {
-        Some(self)
+    fn handoff_holder(&self, value: &[u8]) -> Option<Holder> {
+        Some(record::read(value))
+    }
+
+    fn reserve_tokens(
+        &self,
+        value: &[u8],
+        count: u64,
+        own: Token,
+    ) -> Option<Call<Option<TokenBlock>>> {
+        let keys = [self.key(), self.keys.counter.as_bytes()];
+        let args = [value, &digits(count), &digits(own.as_u64())];
+        Some(Call::script(
+            &RESERVE_TOKENS,
+            &keys,
+            &args,
+            token::read_block,
+        ))
     }
 
     fn hand_over(&self) -> Option<&dyn HandOver> {
         Some(self)
-    }
-}
-
-impl RaiseToken for SingleKey {
-    fn raise_token(&self, floor: u64) -> Call<Token> {
-        token::raise(&self.keys.counter, floor)
-    }
-}
-
-impl LocalHandoff for SingleKey {
-    fn reserve_tokens(&self, value: &[u8], count: u64, own: Token) -> Call<Option<TokenBlock>> {
-        let keys = [self.key(), self.keys.counter.as_bytes()];
-        let args = [value, &digits(count), &digits(own.as_u64())];
-        Call::script(&RESERVE_TOKENS, &keys, &args, token::read_block)
-    }
-
-    fn holder_info(&self, value: &[u8]) -> Holder {
-        record::read(value)
     }
 }
 

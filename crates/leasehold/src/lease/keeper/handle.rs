@@ -128,7 +128,9 @@ impl Keeper {
     /// Writes the number of reentrant guards to the server, if the kind stores
     /// it there.
     pub(in crate::lease) fn set_hold_count(&self, state: Arc<LeaseState>) {
-        if state.kind.hold_count().is_some() && state.begin_hold_count() {
+        // The keeper builds the call again, with the count by then.
+        let is_stored = state.kind.set_hold_count(&state.value, 1).is_some();
+        if is_stored && state.begin_hold_count() {
             self.send(KeeperMsg::SetHoldCount(state));
         }
     }

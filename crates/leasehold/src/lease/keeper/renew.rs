@@ -117,10 +117,9 @@ pub(super) async fn repair(state: Arc<LeaseState>, backend: Arc<dyn Backend>, ti
         return;
     };
     let remaining = deadline.since(BootInstant::now());
-    let Some(nodes) = state.kind.repair() else {
+    let Some(call) = state.kind.repair(&state.value, remaining, state.token) else {
         return;
     };
-    let call = nodes.repair(&state.value, remaining, state.token);
     // The node that misses the lease may not be in the first majority.
     if let Err(error) = call.await_all_nodes().send(&*connection, timeout).await {
         tracing::debug!(lock = state.kind.name(), %error, "repair failed");
@@ -167,11 +166,8 @@ async fn write_hold_count(
     timeout: Duration,
 ) -> bool {
     let connection = backend.connection(Purpose::Keeper, state.kind.slot()).await;
-    match (state.kind.hold_count(), connection) {
-        (Some(lock), Ok(connection)) => {
-            let call = lock.set_hold_count(&state.value, entries);
-            call.send(&*connection, timeout).await.is_ok()
-        }
+    match (state.kind.set_hold_count(&state.value, entries), connection) {
+        (Some(call), Ok(connection)) => call.send(&*connection, timeout).await.is_ok(),
         _ => false,
     }
 }

@@ -4,7 +4,7 @@ use super::super::rw_lock::WriteGuard;
 use super::context::RedissonContext;
 use super::lock::RLock;
 use crate::lease::{Guard, Unfenced};
-use crate::protocol::redisson::{Mode, ReadWriteCalls};
+use crate::protocol::redisson::{LockCalls, Mode};
 
 /// A read-write lock of Redisson.
 ///
@@ -22,7 +22,7 @@ pub struct RReadWriteLock {
 
 impl RReadWriteLock {
     pub(super) fn new(context: &RedissonContext, name: &str) -> Self {
-        let calls = |mode| move |object, _: &_| ReadWriteCalls::new(object, mode);
+        let calls = |mode| move |object, _: &_| LockCalls::read_write(object, mode);
         let write = |guard: Guard| WriteGuard::new(guard.unfenced());
         let (read_mode, write_mode) = (calls(Mode::Read), calls(Mode::Write));
         Self {
@@ -30,16 +30,10 @@ impl RReadWriteLock {
                 context,
                 name,
                 read_mode,
-                ReadWriteCalls::force_unlock,
+                LockCalls::force_unlock,
                 Guard::unfenced,
             ),
-            write: RLock::new(
-                context,
-                name,
-                write_mode,
-                ReadWriteCalls::force_unlock,
-                write,
-            ),
+            write: RLock::new(context, name, write_mode, LockCalls::force_unlock, write),
         }
     }
 

@@ -6,17 +6,17 @@
 
 use std::time::Duration;
 
-use super::super::call::{Call, first};
-use super::super::kind::{GrantDelivery, HoldCount, Keys, Kind, ServerQueue, WaitStrategy};
-use super::super::outcome::{AcquireReply, LockValue, QueueStatus, ReleaseReply, RenewReply};
-use super::super::pttl::remaining;
-use super::super::script::script;
 use super::lock;
 use super::naming::{Object, released_owner};
 use super::shared::{NO_TOKEN, holder, holder_at, millis, read_done};
 use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
+use crate::protocol::call::{Call, first};
+use crate::protocol::kind::{GrantDelivery, Keys, Kind, ServerQueue, WaitStrategy};
+use crate::protocol::outcome::{AcquireReply, LockValue, QueueStatus, ReleaseReply, RenewReply};
+use crate::protocol::pttl::remaining;
+use crate::protocol::script::script;
 
 script!(
     ENQUEUE,
@@ -107,7 +107,7 @@ impl Kind for FairLockCalls {
     }
 
     fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
-        lock::renew(self.key(), value, lease)
+        lock::renew(&[self.key()], value, lease)
     }
 
     fn release(
@@ -143,14 +143,8 @@ impl Kind for FairLockCalls {
         WaitStrategy::Queued(self)
     }
 
-    fn hold_count(&self) -> Option<&dyn HoldCount> {
-        Some(self)
-    }
-}
-
-impl HoldCount for FairLockCalls {
-    fn set_hold_count(&self, value: &[u8], holds: u32) -> Call<RenewReply> {
-        lock::set_hold_count(self.key(), value, holds)
+    fn set_hold_count(&self, value: &[u8], holds: u32) -> Option<Call<RenewReply>> {
+        Some(lock::set_hold_count(&[self.key()], value, holds))
     }
 }
 

@@ -1,15 +1,15 @@
 //! Redisson's count-down latch: a number on the server, which is deleted when
 //! it reaches zero.
 
-use super::super::call::Call;
-use super::super::kind::{ChannelName, Keys, Notified};
-use super::super::outcome::LockStatus;
-use super::super::script::script;
 use super::naming::Object;
 use super::semaphore::SemaphoreCalls;
 use super::shared::{DEDUP_TTL, delete, millis, read_number, set};
 use crate::backend::Slot;
 use crate::owner::Owner;
+use crate::protocol::call::Call;
+use crate::protocol::kind::{ChannelName, Keys, Notified};
+use crate::protocol::outcome::LockStatus;
+use crate::protocol::script::script;
 
 script!(COUNT_DOWN, "redisson/latch_count_down.lua");
 

@@ -1,14 +1,11 @@
-//! Redisson's lock and fenced lock: a hash with one field, which maps the owner
-//! to its hold count.
+//! Redisson's lock, fenced lock and read-write lock: a hash that maps each
+//! owner to its hold count.
+//!
+//! A read-write lock also stores its mode in the hash, and has a key for each
+//! hold of a reader, which expires with the reader's lease.
 
 use std::time::Duration;
 
-use super::super::call::{Call, first};
-use super::super::kind::{ChannelName, HoldCount, Keys, Kind, Notified, WaitStrategy};
-use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
-use super::super::pttl::poll_key;
-use super::super::script::{digits, script};
-use super::super::token;
 use super::naming::{Object, released_owner};
 use super::shared::{
     delete, holder, holder_at, millis, read_acquired, read_done, released, renewed,
@@ -16,6 +13,12 @@ use super::shared::{
 use crate::backend::{Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::Owner;
+use crate::protocol::call::{Call, first};
+use crate::protocol::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
+use crate::protocol::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use crate::protocol::pttl::poll_key;
+use crate::protocol::script::{Script, digits, script};
+use crate::protocol::token;
 
 script!(ACQUIRE, "redisson/lock_acquire.lua");
 script!(ACQUIRE_FENCED, "redisson/fenced_acquire.lua");
@@ -27,51 +30,163 @@ script!(
 script!(RELEASE, "redisson/lock_release.lua");
 script!(SET_HOLD_COUNT, "redisson/lock_set_hold_count.lua");
 
+script!(ACQUIRE_READ, "redisson/read_acquire.lua");
+script!(ACQUIRE_WRITE, "redisson/write_acquire.lua");
+script!(
+    RW_RENEW,
+    "redisson/renew_prelude.lua",
+    "redisson/rw_prelude.lua",
+    "redisson/rw_renew.lua"
+);
+script!(
+    RW_RELEASE,
+    "redisson/rw_prelude.lua",
+    "redisson/rw_release.lua"
+);
+script!(
+    RW_SET_HOLD_COUNT,
+    "redisson/rw_prelude.lua",
+    "redisson/rw_set_hold_count.lua"
+);
+script!(
+    DOWNGRADE,
+    "redisson/rw_prelude.lua",
+    "redisson/rw_downgrade.lua"
+);
+script!(FORCE_UNLOCK, "redisson/rw_force_unlock.lua");
+
+/// The mode in which a read-write lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Read,
+    Write,
+}
+
+impl Mode {
+    /// Returns the mode as stored in the hash.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+
+    /// Reads a mode from the hash; `None` if the word is unknown.
+    pub(crate) fn read(word: &str) -> Option<Self> {
+        [Self::Read, Self::Write]
+            .into_iter()
+            .find(|mode| mode.word() == word)
+    }
+}
+
 /// The calls of a lock.
 #[derive(Debug)]
 pub(crate) struct LockCalls {
     object: Object,
     channel: String,
-    /// The key of a fenced lock's token counter.
-    token: Option<String>,
+    form: HashForm,
+}
+
+/// What a lock's hash contains.
+#[derive(Debug)]
+enum HashForm {
+    /// One owner.
+    Lock,
+    /// One owner, which takes its token from the counter at this key.
+    Fenced { token: String },
+    /// A mode and several owners. The calls are those of readers or of writers,
+    /// and `stem` begins the keys of readers' holds.
+    ReadWrite { mode: Mode, stem: String },
 }
 
 impl LockCalls {
     pub(crate) fn plain(object: Object) -> Self {
         Self {
             channel: object.prefixed("redisson_lock__channel"),
-            token: None,
+            form: HashForm::Lock,
             object,
         }
     }
 
     pub(crate) fn fenced(object: Object) -> Self {
         Self {
-            token: Some(object.prefixed("redisson_lock_token")),
+            form: HashForm::Fenced {
+                token: object.prefixed("redisson_lock_token"),
+            },
             ..Self::plain(object)
         }
     }
 
-    /// Revokes the lock from its holder. Returns false if it was free.
+    pub(crate) fn read_write(object: Object, mode: Mode) -> Self {
+        Self {
+            channel: object.prefixed("redisson_rwlock"),
+            form: HashForm::ReadWrite {
+                mode,
+                stem: object.stem(),
+            },
+            object,
+        }
+    }
+
+    /// Revokes the lock from its holder, or from all holders in this mode.
+    /// Returns false if there are none.
     pub(crate) fn force_unlock(&self) -> Call<bool> {
-        delete(&self.object, &self.channel)
+        let HashForm::ReadWrite { mode, .. } = &self.form else {
+            return delete(&self.object, &self.channel);
+        };
+        let keys = [self.key(), self.channel.as_bytes()];
+        let args = [mode.word().as_bytes(), self.object.publish()];
+        Call::script(&FORCE_UNLOCK, &keys, &args, read_done)
+    }
+
+    fn own_keys(&self) -> Vec<&[u8]> {
+        let stem = match &self.form {
+            HashForm::Lock | HashForm::Fenced { .. } => None,
+            HashForm::ReadWrite { stem, .. } => Some(stem.as_bytes()),
+        };
+        std::iter::once(self.key()).chain(stem).collect()
+    }
+
+    fn keys_and_channel(&self) -> Vec<&[u8]> {
+        let mut keys = self.own_keys();
+        keys.push(self.channel.as_bytes());
+        keys
+    }
+
+    /// Returns the script of a step that both kinds of hashes have.
+    fn script(&self, lock: &'static Script, read_write: &'static Script) -> &'static Script {
+        match &self.form {
+            HashForm::Lock | HashForm::Fenced { .. } => lock,
+            HashForm::ReadWrite { .. } => read_write,
+        }
     }
 }
 
-/// Writes the hold count of `owner` in the hash at `key`.
-pub(super) fn set_hold_count(key: &[u8], owner: &[u8], holds: u32) -> Call<RenewReply> {
+/// Writes the hold count of `owner` in the hash of a lock.
+pub(super) fn set_hold_count(keys: &[&[u8]], owner: &[u8], holds: u32) -> Call<RenewReply> {
     let args = [owner, &digits(holds.into())];
-    Call::script(&SET_HOLD_COUNT, &[key], &args, read_done).map(renewed)
+    Call::script(&SET_HOLD_COUNT, keys, &args, read_done).map(renewed)
 }
 
-/// Extends the lease of `owner` in the hash at `key`.
-pub(super) fn renew(key: &[u8], owner: &[u8], lease: Duration) -> Call<RenewReply> {
-    Call::script(&RENEW, &[key], &[owner, &millis(lease)], read_done).map(renewed)
+/// Extends the lease of `owner` in the hash of a lock.
+pub(super) fn renew(keys: &[&[u8]], owner: &[u8], lease: Duration) -> Call<RenewReply> {
+    Call::script(&RENEW, keys, &[owner, &millis(lease)], read_done).map(renewed)
 }
 
+/// Uses the owner as the value, also for a writer. The hash tells readers from
+/// writers, because a writer can become a reader.
 impl Kind for LockCalls {
     fn label(&self) -> &'static str {
-        "redisson_lock"
+        match &self.form {
+            HashForm::Lock | HashForm::Fenced { .. } => "redisson_lock",
+            HashForm::ReadWrite { .. } => "redisson_read_write_lock",
+        }
+    }
+
+    fn variant(&self) -> [u64; 2] {
+        let is_writer =
+            matches!(&self.form, HashForm::ReadWrite { mode, .. } if *mode == Mode::Write);
+        [u64::from(is_writer), 0]
     }
 
     fn keys(&self) -> &dyn Keys {
@@ -83,18 +198,32 @@ impl Kind for LockCalls {
     }
 
     fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
-        let args = [&value[..], &millis(lease)];
-        match &self.token {
-            None => Call::script(&ACQUIRE, &[self.key()], &args, read_acquired),
-            Some(token) => {
+        let lease = millis(lease);
+        let args = [&value[..], &lease];
+        let owner = String::from_utf8_lossy(value);
+        match &self.form {
+            HashForm::Lock => Call::script(&ACQUIRE, &[self.key()], &args, read_acquired),
+            HashForm::Fenced { token } => {
                 let keys = [self.key(), token.as_bytes()];
                 Call::script(&ACQUIRE_FENCED, &keys, &args, read_fenced)
+            }
+            HashForm::ReadWrite { mode, stem } if *mode == Mode::Read => {
+                let holds = format!("{stem}:{owner}:rwlock_timeout");
+                let keys = [self.key(), holds.as_bytes()];
+                Call::script(&ACQUIRE_READ, &keys, &args, read_acquired)
+            }
+            HashForm::ReadWrite { .. } => {
+                let writer = format!("{owner}:write");
+                let args = [writer.as_bytes(), &lease];
+                Call::script(&ACQUIRE_WRITE, &[self.key()], &args, read_acquired)
             }
         }
     }
 
     fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
-        renew(self.key(), value, lease)
+        let script = self.script(&RENEW, &RW_RENEW);
+        let args = [value, &millis(lease)];
+        Call::script(script, &self.own_keys(), &args, read_done).map(renewed)
     }
 
     fn release(
@@ -103,14 +232,14 @@ impl Kind for LockCalls {
         hold_for: Option<Duration>,
         _server: Capabilities,
     ) -> Call<ReleaseReply> {
-        let keys = [self.key(), self.channel.as_bytes()];
+        let script = self.script(&RELEASE, &RW_RELEASE);
         let args = [
             value,
             &millis(hold_for.unwrap_or_default()),
             self.object.publish(),
             &released_owner(value),
         ];
-        Call::script(&RELEASE, &keys, &args, read_done).map(released)
+        Call::script(script, &self.keys_and_channel(), &args, read_done).map(released)
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
@@ -121,14 +250,18 @@ impl Kind for LockCalls {
         WaitStrategy::Notified(self)
     }
 
-    fn hold_count(&self) -> Option<&dyn HoldCount> {
-        Some(self)
+    fn set_hold_count(&self, value: &[u8], holds: u32) -> Option<Call<RenewReply>> {
+        let script = self.script(&SET_HOLD_COUNT, &RW_SET_HOLD_COUNT);
+        let args = [value, &digits(holds.into())];
+        Some(Call::script(script, &self.own_keys(), &args, read_done).map(renewed))
     }
-}
 
-impl HoldCount for LockCalls {
-    fn set_hold_count(&self, value: &[u8], holds: u32) -> Call<RenewReply> {
-        set_hold_count(self.key(), value, holds)
+    fn downgrade(&self, value: &[u8]) -> Option<Call<RenewReply>> {
+        let HashForm::ReadWrite { .. } = self.form else {
+            return None;
+        };
+        let args = [value, self.object.publish()];
+        Some(Call::script(&DOWNGRADE, &self.keys_and_channel(), &args, read_done).map(renewed))
     }
 }
 

@@ -11,14 +11,12 @@ mod latch;
 mod lock;
 mod naming;
 mod permits;
-mod read_write;
 mod semaphore;
 mod shared;
 
 pub(crate) use fair::FairLockCalls;
 pub(crate) use latch::CountDownCalls;
-pub(crate) use lock::LockCalls;
+pub(crate) use lock::{LockCalls, Mode};
 pub(crate) use naming::{Naming, Object, owner_in, prefixed};
 pub(crate) use permits::ExpirableCalls;
-pub(crate) use read_write::{Mode, ReadWriteCalls};
 pub(crate) use semaphore::SemaphoreCalls;

@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::keys::{NAME_LIMIT, slot_of};
-use super::super::kind::{ChannelName, Keys};
 use crate::backend::Slot;
 use crate::owner::Owner;
+use crate::protocol::keys::{NAME_LIMIT, slot_of};
+use crate::protocol::kind::{ChannelName, Keys};
 
 /// The conventions that all clients of one deployment share.
 #[derive(Clone, Debug)]

@@ -3,10 +3,6 @@
 
 use std::time::Duration;
 
-use super::super::call::Call;
-use super::super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
-use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
-use super::super::script::script;
 use super::naming::Object;
 use super::semaphore::SemaphoreCalls;
 use super::shared::{
@@ -15,6 +11,10 @@ use super::shared::{
 use crate::backend::Capabilities;
 use crate::info::Holder;
 use crate::owner::Owner;
+use crate::protocol::call::Call;
+use crate::protocol::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
+use crate::protocol::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use crate::protocol::script::script;
 
 script!(
     ACQUIRE,

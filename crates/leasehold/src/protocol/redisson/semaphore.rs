@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
-use super::super::call::Call;
-use super::super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
-use super::super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
-use super::super::script::{digits, script};
 use super::naming::Object;
 use super::shared::{DEDUP_TTL, millis, permits_acquired, poll_permits, read_done, released, set};
 use crate::backend::{Capabilities, Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::Owner;
+use crate::protocol::call::Call;
+use crate::protocol::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
+use crate::protocol::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use crate::protocol::script::{digits, script};
 
 script!(ACQUIRE, "redisson/semaphore_acquire.lua");
 script!(RELEASE, "redisson/semaphore_release.lua");

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use super::super::call::{Call, first};
-use super::super::kind::Keys;
-use super::super::outcome::{AcquireReply, LockStatus, ReleaseReply, RenewReply};
-use super::super::pttl::remaining;
-use super::super::script::{digits, script};
 use super::naming::{Object, owner_in};
 use crate::backend::{Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::Token;
+use crate::protocol::call::{Call, first};
+use crate::protocol::kind::Keys;
+use crate::protocol::outcome::{AcquireReply, LockStatus, ReleaseReply, RenewReply};
+use crate::protocol::pttl::remaining;
+use crate::protocol::script::{digits, script};
 
 script!(SET, "redisson/set.lua");
 script!(DELETE, "redisson/delete.lua");
