@@ -16,8 +16,8 @@ use crate::protocol::redisson::{
     CountDownCalls, ExpirableCalls, FairLockCalls, LockCalls, Mode, Naming, Object, SemaphoreCalls,
 };
 use crate::protocol::{
-    Call, Counters, Electorate, FollowUp, Keyspace, Kind, LatchCalls, Probe, QueueParams, Queued,
-    QuorumLock, SingleKey, WaitStrategy, clock, is_connected, page, report,
+    Call, Counters, Description, Electorate, FollowUp, Keyspace, Kind, LatchCalls, Probe,
+    QueueParams, Queued, QuorumLock, SingleKey, WaitStrategy, clock, is_connected, page, report,
 };
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -205,7 +205,7 @@ fn read<R>(call: Call<R>, replies: &[Reply]) {
 }
 
 fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
-    let value = kind.value(&Owner::random(), 1, "note");
+    let value = kind.value(&Owner::random(), Description::default());
     let server = crate::backend::Capabilities::default();
     read(kind.acquire(&value, LEASE, true), replies);
     read(kind.acquire(&value, LEASE, false), replies);

@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::trace_parent::{self, TraceParentSource};
+use crate::trace_parent::TraceParentSource;
 
 /// Long enough to survive a pause or a short outage, short enough that a
 /// crashed holder blocks other clients for half a minute at most. Redisson's
@@ -77,6 +77,8 @@ pub(crate) struct AcquireOptions {
     /// After which time a hold is reported as slow.
     pub(crate) slow_hold: Option<Duration>,
     pub(crate) trace_parent: Option<TraceParentSource>,
+    /// The trace of the task that asked for the lock.
+    pub(crate) trace: Option<String>,
     /// Where the caller asked for the lock.
     pub(crate) caller: &'static Location<'static>,
 }
@@ -97,15 +99,15 @@ impl AcquireOptions {
             local_handoff: true,
             slow_hold: None,
             trace_parent: None,
+            trace: None,
             caller: Location::caller(),
         }
     }
 
-    /// Adds the trace of the current task to the note.
+    /// Adds the trace of the current task.
     pub(crate) fn add_trace_parent(&mut self) {
-        let source = self.trace_parent.as_ref();
-        if let Some(note) = source.and_then(|source| source.add_to(&self.note)) {
-            self.note = note;
+        if let Some(source) = &self.trace_parent {
+            self.trace = source.current();
         }
     }
 
@@ -118,7 +120,7 @@ impl AcquireOptions {
         lease(self) == lease(other)
             && limits(self) == limits(other)
             && rest(self) == rest(other)
-            && self.note == other.note
+            && (&self.note, &self.trace) == (&other.note, &other.trace)
     }
 
     /// Returns whether the lock may be handed off to another task.
@@ -150,7 +152,7 @@ impl AcquireOptions {
         if let Some(replica_ack) = self.replica_ack {
             self.validate_replica_ack(replica_ack)?;
         }
-        check_len("note", trace_parent::split(&self.note).1, MAX_NOTE_LEN)
+        check_len("note", &self.note, MAX_NOTE_LEN)
     }
 
     fn validate_replica_ack(&self, replica_ack: ReplicaAck) -> Result<(), Error> {

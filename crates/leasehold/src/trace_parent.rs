@@ -1,15 +1,11 @@
-//! The holder's trace in the note of a lock.
+//! The W3C `traceparent` of a holder.
 //!
-//! A holder that is part of a distributed trace stores its W3C `traceparent`
-//! in front of its note: `traceparent=00-…-…-01 NOTE`. A waiter reads it from
-//! the reply that reports the lock busy, so the link to the holder's trace
-//! costs no request. Clients that do not know the prefix show it as a part of
-//! the note.
+//! A holder that is part of a distributed trace stores it in the lock's value.
+//! A waiter reads it from the reply that reports the lock busy, so the link to
+//! the holder's trace costs no request.
 
 use std::fmt;
 use std::sync::Arc;
-
-const PREFIX: &str = "traceparent=";
 
 /// The lengths of the parts of a `traceparent`: version, trace id, span id and
 /// flags.
@@ -24,11 +20,9 @@ impl TraceParentSource {
         Self(Arc::new(source))
     }
 
-    /// Returns `note` with the trace of the current task, if it has a valid
-    /// one.
-    pub(crate) fn add_to(&self, note: &str) -> Option<String> {
-        let parent = (self.0)().filter(|parent| is_valid(parent))?;
-        Some(format!("{PREFIX}{parent} {note}"))
+    /// Returns the trace of the current task, if it has a valid one.
+    pub(crate) fn current(&self) -> Option<String> {
+        (self.0)().filter(|parent| is_valid(parent))
     }
 }
 
@@ -38,21 +32,13 @@ impl fmt::Debug for TraceParentSource {
     }
 }
 
-/// Splits a note into the holder's `traceparent` and the rest.
-pub(crate) fn split(note: &str) -> (Option<&str>, &str) {
-    let parts = note.strip_prefix(PREFIX);
-    match parts.map(|rest| rest.split_once(' ').unwrap_or((rest, ""))) {
-        Some((parent, rest)) if is_valid(parent) => (Some(parent), rest),
-        _ => (None, note),
-    }
-}
-
 /// Returns the trace id of a valid `traceparent`.
 pub(crate) fn trace_id(parent: &str) -> &str {
     parent.split('-').nth(1).unwrap_or_default()
 }
 
-fn is_valid(parent: &str) -> bool {
+/// Returns whether a text is a `traceparent`, in the form that W3C defines.
+pub(crate) fn is_valid(parent: &str) -> bool {
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let parts: Vec<_> = parent.split('-').collect();
     parts.len() == PARTS.len()
@@ -73,24 +59,18 @@ mod tests {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn note_with_a_trace_is_split_again() {
-        let source = TraceParentSource::new(|| Some(PARENT.to_owned()));
-        for note in ["", "monthly report", " two  spaces "] {
-            let stored = source.add_to(note).unwrap();
-            assert_eq!(split(&stored), (Some(PARENT), note));
-        }
+    fn trace_id_is_the_second_part() {
+        assert!(is_valid(PARENT));
         assert_eq!(trace_id(PARENT), "4bf92f3577b34da6a3ce929d0e0e4736");
     }
 
     #[test]
-    fn invalid_trace_is_neither_stored_nor_read() {
+    fn invalid_trace_is_not_stored() {
         let zero = "00-00000000000000000000000000000000-00f067aa0ba902b7-01";
         for parent in ["", "00", zero, &PARENT.to_uppercase(), "00-4bf9 evil-1-01"] {
             let invalid = parent.to_owned();
             let source = TraceParentSource::new(move || Some(invalid.clone()));
-            assert_eq!(source.add_to("note"), None, "{parent}");
-            let note = format!("{PREFIX}{parent} note");
-            assert_eq!(split(&note), (None, note.as_str()));
+            assert_eq!(source.current(), None, "{parent}");
         }
     }
 }

@@ -72,7 +72,7 @@ impl Engine {
         for task in 0..tasks {
             let name = format!("lock:{prefix}:{task}");
             let channel = format!("leasehold:wake:{{0}}:{name}");
-            let value = "lh1 0123456789abcdef0123456789abcdef 1763000000000 4711 host ";
+            let value = "lh1 0123456789abcdef0123456789abcdef 1763000000000 4711 host - ";
             lock.extend(encode(&["SET", &name, value, "NX", "GET", "PX", "30000"]));
             lock.extend(encode(&["INCR", "engine-counter"]));
             match &self.release {

@@ -311,7 +311,7 @@ fn ls_streams_many_locks_in_constant_memory() {
 /// Creates locks as the library writes them.
 fn create_locks(harness: &Harness, count: u64) {
     const CREATE: &str = "for n = ARGV[1], ARGV[2] do redis.call('SET', 'lock:job:' .. n, \
-                        string.format('lh1 %032x 1763000000000 %d web-%d nightly', n, n % 30000, n % 100), 'PX', 3600000) end";
+                        string.format('lh1 %032x 1763000000000 %d web-%d - nightly', n, n % 30000, n % 100), 'PX', 3600000) end";
     let mut from = 1;
     while from <= count {
         let to = (from + 9_999).min(count);

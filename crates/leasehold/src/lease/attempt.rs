@@ -16,7 +16,7 @@ use crate::backend::{Backoff, Connection, RequestError};
 use crate::info::Holder;
 use crate::options::{AcquireOptions, ReplicaAck};
 use crate::owner::{Owner, Token};
-use crate::protocol::{AcquireReply, Kind, LockValue, RenewReply};
+use crate::protocol::{AcquireReply, Description, Kind, LockValue, RenewReply};
 use crate::time::BootInstant;
 
 /// How often an acquire that does not wait is repeated while no client gets a
@@ -45,8 +45,7 @@ pub(super) async fn attempt(
 ) -> Result<Attempt, RequestError> {
     context.check_open()?;
     let connection = context.connection(kind.slot()).await?;
-    let since = connection.facts().server_now();
-    let value = kind.value(&Owner::random(), since, &options.note);
+    let value = kind.value(&Owner::random(), description(options, &*connection));
     let pending = CancelOnDrop::new(context, kind, value, connection)?;
     let sent = BootInstant::now();
     let call = kind.acquire(pending.value(), first_lease(options), poll);
@@ -77,6 +76,18 @@ pub(super) async fn attempt(
             }
             Err(error)
         }
+    }
+}
+
+/// Describes a holder that requests a lock now.
+pub(super) fn description<'a>(
+    options: &'a AcquireOptions,
+    connection: &dyn Connection,
+) -> Description<'a> {
+    Description {
+        since_micros: connection.facts().server_now(),
+        trace: options.trace.as_deref(),
+        note: &options.note,
     }
 }
 

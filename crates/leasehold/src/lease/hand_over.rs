@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::attempt::{CancelOnDrop, establish};
+use super::attempt::{CancelOnDrop, description, establish};
 use super::context::{Context, error_of};
 use super::guard::Guard;
 use super::owned::OwnedLease;
@@ -194,8 +194,7 @@ pub(super) async fn adopt(
     let Some(lock) = kind.hand_over() else {
         return Ok(Adoption::Spent);
     };
-    let since = connection.facts().server_now();
-    let value = kind.value(&Owner::random(), since, &options.note);
+    let value = kind.value(&Owner::random(), description(options, &*connection));
     let registered = CancelOnDrop::new(context, kind, value, connection)?;
     let sent = BootInstant::now();
     let call = lock.adopt(pending, registered.value(), first_lease(options));

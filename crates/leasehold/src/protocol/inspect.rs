@@ -446,7 +446,10 @@ mod tests {
 
     #[test]
     fn foreign_string_is_recognised() {
-        let value = record::write(&crate::owner::Owner::random(), 1_000_000, "x");
+        let value = record::write(
+            &crate::owner::Owner::random(),
+            record::Description::default(),
+        );
         let listeners = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
         let snapshot = read_string(&value, None, &listeners).unwrap();
         assert_eq!(

@@ -8,6 +8,7 @@ use super::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockStatus, LockValue, QueueStatus, ReleaseReply,
     RenewReply,
 };
+use super::record::Description;
 use super::token::TokenBlock;
 use crate::backend::{Capabilities, Channel, Slot};
 use crate::info::Holder;
@@ -46,7 +47,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
         [0, 0]
     }
     /// Returns the value that the server stores for `owner`.
-    fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue;
+    fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue;
     /// Acquires the lock if it is free. With `want_ttl`, a busy reply includes
     /// the remaining lease.
     fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply>;

@@ -49,6 +49,7 @@ pub(crate) use outcome::{
 };
 pub(crate) use queued::{QueueParams, Queued};
 pub(crate) use quorum::{Electorate, NodeStatus, QuorumLock, too_few};
+pub(crate) use record::Description;
 pub(crate) use server_report::{Report, clock, report};
 pub(crate) use single_key::SingleKey;
 pub(crate) use token::TokenBlock;

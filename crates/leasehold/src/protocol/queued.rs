@@ -21,7 +21,7 @@ use super::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockValue, QueueStatus, ReleaseReply, RenewReply,
 };
 use super::queue_reply::{QueueStats, read_stats, read_status};
-use super::record::{self, Form, Part};
+use super::record::{self, Description, Form, Part};
 use super::script::{digits, script};
 use super::single_key::{self, Comparison, SetReply};
 use super::token::{self, TokenBlock};
@@ -286,7 +286,7 @@ impl Kind for Queued {
         [self.params.capacity, self.params.weight]
     }
 
-    fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue {
+    fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue {
         let QueueParams {
             kind,
             capacity,
@@ -298,7 +298,7 @@ impl Kind for Queued {
             capacity,
             weight,
         };
-        record::write_part(part, owner, since_micros, note).into()
+        record::write_part(part, owner, description).into()
     }
 
     /// Acquires the lock if no owner waits and it fits.

@@ -19,7 +19,7 @@ use super::keys::LockKeys;
 use super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
 use super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
 use super::pttl::remaining;
-use super::record;
+use super::record::{self, Description};
 use super::script::{digest, digits, script};
 use super::single_key::release_after;
 use super::tally::{self, Ballot, RenewalTally, Verdict};
@@ -80,8 +80,8 @@ impl Kind for QuorumLock {
         &self.keys
     }
 
-    fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue {
-        record::write(owner, since_micros, note).into()
+    fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue {
+        record::write(owner, description).into()
     }
 
     fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {

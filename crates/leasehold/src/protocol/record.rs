@@ -1,11 +1,12 @@
 //! The value of a held lock: its owner, and a description for people.
 //!
-//! `lh1 OWNER SINCE PID HOST NOTE`, separated by single spaces. `lh1` is the
-//! version of this layout, OWNER has 32 hex digits, SINCE is the server's clock
-//! in milliseconds, and NOTE is free text to the end. A released lock that
-//! `at_least` still holds begins with `lh1:released`. A lock that was handed
-//! over begins with `lh1:handover:TOKEN` until it is adopted. A lock that can
-//! have a queue begins with `lh1:KIND:CAPACITY:WEIGHT`.
+//! `lh1 OWNER SINCE PID HOST TRACE NOTE`, separated by single spaces. `lh1` is
+//! the version of this layout, OWNER has 32 hex digits, SINCE is the server's
+//! clock in milliseconds, TRACE is the holder's `traceparent` or `-`, and NOTE
+//! is free text to the end. A released lock that `at_least` still holds begins
+//! with `lh1:released`. A lock that was handed over begins with
+//! `lh1:handover:TOKEN` until it is adopted. A lock that can have a queue
+//! begins with `lh1:KIND:CAPACITY:WEIGHT`.
 
 use std::fmt::{Display, Write};
 use std::sync::LazyLock;
@@ -13,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
-use crate::trace_parent;
+use crate::trace_parent::is_valid;
 
 const VERSION: &str = "lh1";
 
@@ -27,6 +28,18 @@ const HANDED_OVER: &str = "lh1:handover:";
 
 /// The prefix of a queue's summary.
 const QUEUE: &str = "lh1:queue:";
+
+/// Stands for the trace of a holder without one.
+const NO_TRACE: &str = "-";
+
+/// What a value tells people about its owner, besides the process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Description<'a> {
+    /// The server's clock when the lock was requested.
+    pub(crate) since_micros: u64,
+    pub(crate) trace: Option<&'a str>,
+    pub(crate) note: &'a str,
+}
 
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,20 +100,24 @@ impl<'a> Form<'a> {
 }
 
 /// Returns the value of one acquisition of a mutex by this process.
-pub(super) fn write(owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
-    write_as(VERSION, owner, since_micros, note)
+pub(super) fn write(owner: &Owner, description: Description<'_>) -> Vec<u8> {
+    write_as(VERSION, owner, description)
 }
 
 /// Returns the value of one acquisition of `part` of a lock by this process.
-pub(super) fn write_part(part: Part<'_>, owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
-    write_as(part, owner, since_micros, note)
+pub(super) fn write_part(part: Part<'_>, owner: &Owner, description: Description<'_>) -> Vec<u8> {
+    write_as(part, owner, description)
 }
 
-fn write_as(form: impl Display, owner: &Owner, since_micros: u64, note: &str) -> Vec<u8> {
-    let (since, pid, host) = (since_micros / 1000, std::process::id(), host());
+fn write_as(form: impl Display, owner: &Owner, description: Description<'_>) -> Vec<u8> {
+    let since = description.since_micros / 1000;
+    let pid = std::process::id();
+    let host = host();
+    let trace = description.trace.unwrap_or(NO_TRACE);
+    let note = description.note;
     // 96: the form, the owner, the two numbers and the spaces.
-    let mut value = String::with_capacity(96 + host.len() + note.len());
-    let _ = write!(value, "{form} {owner} {since} {pid} {host} {note}");
+    let mut value = String::with_capacity(96 + host.len() + trace.len() + note.len());
+    let _ = write!(value, "{form} {owner} {since} {pid} {host} {trace} {note}");
     value.into_bytes()
 }
 
@@ -196,13 +213,14 @@ fn read_fields(value: &str) -> Option<Holder> {
     let form = parts.next()?;
     let _owner = parts.next()?;
     let process = read_process(parts.next()?)?;
-    let (trace_parent, note) = trace_parent::split(&process.note);
+    let (trace, note) = process.note.split_once(' ')?;
     Some(Holder {
         host: Some(process.host),
         pid: Some(process.pid),
         since: process.since.or(Some(SystemTime::UNIX_EPOCH)),
         note: non_empty(note),
-        trace_parent: trace_parent.map(str::to_owned),
+        // Any client can write the value: we link to nothing but a trace.
+        trace_parent: is_valid(trace).then(|| trace.to_owned()),
         released: form == RELEASED,
         handed_over: form.starts_with(HANDED_OVER),
         ..Holder::default()
@@ -237,10 +255,39 @@ fn host_name() -> String {
 mod tests {
     use super::*;
 
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn described(note: &str) -> Description<'_> {
+        Description {
+            since_micros: 1_763_000_000_123_456,
+            trace: None,
+            note,
+        }
+    }
+
+    #[test]
+    fn trace_and_note_are_read_back() {
+        // A note that looks like a trace stays a note.
+        for note in ["", "monthly report", " two  spaces ", TRACE] {
+            for trace in [None, Some(TRACE)] {
+                let description = Description {
+                    trace,
+                    ..described(note)
+                };
+                let holder = read(&write(&Owner::random(), description));
+                assert_eq!(holder.trace_parent.as_deref(), trace);
+                assert_eq!(holder.note.unwrap_or_default(), note);
+            }
+        }
+        let forged = b"lh1 0f1e 1 2 host 00-evil note";
+        assert_eq!(read(forged).trace_parent, None);
+        assert_eq!(read(forged).note.as_deref(), Some("note"));
+    }
+
     #[test]
     fn holder_is_read_back_without_the_owner() {
         let owner = Owner::random();
-        let holder = read(&write(&owner, 1_763_000_000_123_456, "daily batch"));
+        let holder = read(&write(&owner, described("daily batch")));
         assert_eq!(holder.pid, Some(std::process::id()));
         assert_eq!(holder.host.as_deref(), Some(host()));
         assert_eq!(holder.note.as_deref(), Some("daily batch"));
@@ -253,7 +300,7 @@ mod tests {
 
     #[test]
     fn released_value_differs_and_names_the_holder() {
-        let value = write(&Owner::random(), 1_763_000_000_123_456, "nightly");
+        let value = write(&Owner::random(), described("nightly"));
         let released = released(&value);
         assert_ne!(released, value);
         let holder = Holder {
@@ -267,7 +314,7 @@ mod tests {
     #[test]
     fn handed_over_value_has_another_owner() {
         let (giver, next) = (Owner::random(), Owner::random());
-        let value = write(&giver, 1_763_000_000_123_456, "a note");
+        let value = write(&giver, described("a note"));
         let pending = handed_over(&value, &next, Token::new(42));
         assert_eq!(owner(&pending), next.to_string().as_bytes());
         assert!(pending.starts_with(b"lh1:handover:42 "));
@@ -284,7 +331,7 @@ mod tests {
 
     #[test]
     fn process_is_read_from_its_values_only() {
-        let value = write(&Owner::random(), 0, "");
+        let value = write(&Owner::random(), Description::default());
         assert_eq!(process(&value), Some(Owner::process().as_str()));
         for foreign in [&b"lh1 0123"[..], b"lh1 \xff", b"0b2c9f", b""] {
             assert_eq!(process(foreign), None);
@@ -299,7 +346,7 @@ mod tests {
             b"0b2c9f",
             b"lh1",
             b"lh1 x y z",
-            b"lh2 a 1 2 h n",
+            b"lh2 a 1 2 h - n",
         ] {
             assert_eq!(read(value), Holder::default(), "{value:?}");
         }

@@ -14,7 +14,7 @@ use super::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockStatus, LockValue, ReleaseReply, RenewReply,
 };
 use super::pttl::{poll_key, remaining};
-use super::record::{self, Form};
+use super::record::{self, Description, Form};
 use super::script::{digits, script};
 use super::token::{self, TokenBlock};
 use crate::backend::{Capabilities, Command, Reply, RequestError, ServerError};
@@ -56,8 +56,8 @@ impl Kind for SingleKey {
         &self.keys
     }
 
-    fn value(&self, owner: &Owner, since_micros: u64, note: &str) -> LockValue {
-        record::write(owner, since_micros, note).into()
+    fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue {
+        record::write(owner, description).into()
     }
 
     fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply> {

@@ -35,7 +35,7 @@ fn eval(server: &Server, script: &str, args: &[&str]) -> Reply {
 }
 
 fn lock_value(kind: &str, capacity: &str, weight: &str, owner: &str) -> String {
-    format!("lh1:{kind}:{capacity}:{weight} {owner} 1 77 host note")
+    format!("lh1:{kind}:{capacity}:{weight} {owner} 1 77 host - note")
 }
 
 /// Enqueues with weight 1 at a lock of capacity 2, for a minute.
@@ -489,6 +489,6 @@ fn invalid_arguments_and_kinds_change_nothing() {
     assert!(is_error(&other, "WRONGTYPE"));
     assert_eq!(server.ask(&["GET", "lock"]), before);
     // A mutex of the same name.
-    server.tell(&["SET", "lock", "lh1 e 1 77 host note", "PX", "60000"]);
+    server.tell(&["SET", "lock", "lh1 e 1 77 host - note", "PX", "60000"]);
     assert!(is_error(&eval(&server, RENEW, &["e", "1"]), "WRONGTYPE"));
 }

@@ -185,7 +185,7 @@ fn adoption_replaces_the_pending_owner() {
     let adopt = |owner: &str, value: &str, lease: &str| {
         server.ask(&["EVAL", ADOPT, "2", "k", "counter", owner, value, lease])
     };
-    let pending = "lh1:handover:41 abc 1 77 host note";
+    let pending = "lh1:handover:41 abc 1 77 host - note";
     // Neither a holder nor a free lock can be adopted.
     assert_eq!(adopt("me", "you", "9000"), Reply::Int(0));
     let handed = eval(&server, KEEP, "k", &["me", "30000", pending]);

@@ -222,6 +222,7 @@ mod tests {
     use crate::backend::{Backend, Purpose};
     use crate::lease::tests::scripted::{kind, yes};
     use crate::owner::Owner;
+    use crate::protocol::Description;
 
     const SOON: Duration = Duration::from_millis(50);
     const LATER: Duration = Duration::from_secs(1);
@@ -229,7 +230,7 @@ mod tests {
     fn acquire() -> PendingAcquire {
         let kind = kind();
         PendingAcquire {
-            value: kind.value(&Owner::random(), 0, ""),
+            value: kind.value(&Owner::random(), Description::default()),
             connection: Scripted::new(yes)
                 .open_connection(Purpose::Requests, kind.slot())
                 .expect("a scripted backend is connected"),

@@ -176,6 +176,7 @@ mod tests {
     use crate::lease::tests::scripted::kind;
     use crate::options::AcquireOptions;
     use crate::owner::{Owner, Token};
+    use crate::protocol::Description;
 
     /// A lease of a year that was released stayed in memory for a year.
     #[test]
@@ -184,7 +185,7 @@ mod tests {
         for _ in 0..10_000 {
             let mut options = AcquireOptions::new(Duration::from_secs(366 * 86_400));
             options.renewed = false;
-            let value = kind().value(&Owner::random(), 0, "");
+            let value = kind().value(&Owner::random(), Description::default());
             let granted = Granted::new(BootInstant::now(), options.lease);
             let state = Arc::new(LeaseState::new(
                 kind(),

@@ -7,6 +7,7 @@ use crate::lease::state::Granted;
 use crate::lease::tests::scripted::kind;
 use crate::options::AcquireOptions;
 use crate::owner::Token;
+use crate::protocol::Description;
 
 const LEASE: Duration = Duration::from_secs(30);
 const AT_ONCE: Duration = Duration::from_millis(1);
@@ -19,7 +20,7 @@ fn keeper_of_one() -> (Worker, Arc<LeaseState>) {
     let timeout = Duration::from_secs(1);
     let mut worker = Worker::new(&keeper, backend, timeout, Observers::default());
     let options = AcquireOptions::new(LEASE);
-    let value = kind().value(&Owner::random(), 0, "");
+    let value = kind().value(&Owner::random(), Description::default());
     let granted = Granted::new(BootInstant::now(), LEASE);
     let state = Arc::new(LeaseState::new(
         kind(),
@@ -55,7 +56,7 @@ async fn short_lease_does_not_limit_other_renewals() {
     worker.timers.clear();
     let (now, short) = (BootInstant::now(), Duration::from_secs(2));
     let (options, granted) = (AcquireOptions::new(short), Granted::new(now, short));
-    let value = kind().value(&Owner::random(), 0, "");
+    let value = kind().value(&Owner::random(), Description::default());
     let short = LeaseState::new(kind(), value, Token::new(2), &options, granted);
     for state in [long, Arc::new(short)] {
         let renew = TimerKind::Renew { failures: 0 };
@@ -72,7 +73,7 @@ async fn revocation_before_registration_is_verified() {
     let (mut worker, _) = keeper_of_one();
     let mut options = AcquireOptions::new(LEASE);
     options.renewed = false;
-    let value = kind().value(&Owner::random(), 0, "");
+    let value = kind().value(&Owner::random(), Description::default());
     worker.inbox.send(KeeperMsg::Verify(value.to_vec()));
     worker.round();
     assert_eq!(worker.jobs.len(), 0);

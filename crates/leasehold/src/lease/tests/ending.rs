@@ -15,6 +15,7 @@ use crate::lease::ShutdownOutcome;
 use crate::lease::state::{Granted, LeaseState, Validity};
 use crate::options::AcquireOptions;
 use crate::owner::{Owner, Token};
+use crate::protocol::Description;
 use crate::sync::Mutex;
 use crate::time::BootInstant;
 
@@ -170,7 +171,7 @@ async fn verification_does_not_extend_a_fixed_lease() {
 #[tokio::test(start_paused = true)]
 async fn expiry_spares_a_deadline_that_moved() {
     let options = AcquireOptions::new(LEASE);
-    let value = kind().value(&Owner::random(), 0, "");
+    let value = kind().value(&Owner::random(), Description::default());
     let granted = Granted::new(BootInstant::now(), LEASE);
     let state = LeaseState::new(kind(), value, Token::new(1), &options, granted);
     let Validity::Valid { deadline } = state.validity() else {
@@ -191,7 +192,7 @@ async fn expiry_spares_a_deadline_that_moved() {
 async fn late_renewal_does_not_exceed_at_most() {
     let mut options = AcquireOptions::new(LEASE);
     options.at_most = Some(LEASE);
-    let value = kind().value(&Owner::random(), 0, "");
+    let value = kind().value(&Owner::random(), Description::default());
     let start = BootInstant::now();
     let granted = Granted::new(start, LEASE);
     let state = LeaseState::new(kind(), value, Token::new(1), &options, granted);

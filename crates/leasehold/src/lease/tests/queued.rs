@@ -106,7 +106,7 @@ impl QueueServer {
         let args: Vec<_> = sent.batch.args(0).map(String::from_utf8_lossy).collect();
         if args[0] == "SET" {
             // The first attempt does not wait: another owner holds the lock.
-            let held = format!("lh1:fair:1:1 {:032x} 1 1 host ", 7);
+            let held = format!("lh1:fair:1:1 {:032x} 1 1 host - ", 7);
             let replies = vec![Reply::Bytes(held.into_bytes()), Reply::Int(1)];
             return (AT_ONCE, Ok(replies));
         }

@@ -16,7 +16,7 @@ use crate::lease::{Engine, Guard, Keeper, Limits, ReleaseOutcome};
 use crate::observe::Observers;
 use crate::options::{AcquireOptions, margin};
 use crate::owner::{Owner, Token};
-use crate::protocol::{Counters, Keyspace, Kind, SingleKey};
+use crate::protocol::{Counters, Description, Keyspace, Kind, SingleKey};
 use crate::time::BootInstant;
 
 pub(in crate::lease) const LEASE: Duration = Duration::from_secs(30);
@@ -196,7 +196,7 @@ async fn late_renewal_reply_does_not_revive_a_lease() {
 #[tokio::test(start_paused = true)]
 async fn confirmation_after_the_deadline_has_no_effect() {
     let (kind, options) = (kind(), AcquireOptions::new(LEASE));
-    let value = kind.value(&Owner::random(), 0, "");
+    let value = kind.value(&Owner::random(), Description::default());
     let granted = Granted::new(BootInstant::now(), LEASE);
     let state = LeaseState::new(kind, value, Token::new(1), &options, granted);
     state.confirm(BootInstant::now() + LEASE / 2, LEASE);

@@ -12,7 +12,7 @@ use super::grants::{GrantReceiver, GrantRouter, QueueEvent};
 use super::progress::Wait;
 use super::slot::MAX_PATIENCE;
 use crate::backend::{Purpose, RequestError};
-use crate::lease::attempt::{CancelOnDrop, establish};
+use crate::lease::attempt::{CancelOnDrop, description, establish};
 use crate::lease::owned::OwnedLease;
 use crate::lease::schedule::floor;
 use crate::lease::state::{Granted, first_lease};
@@ -86,7 +86,7 @@ async fn enqueue(
         .connection(Purpose::Keeper, kind.slot())
         .await?;
     let owner = Owner::random();
-    let value = kind.value(&owner, connection.facts().server_now(), &options.note);
+    let value = kind.value(&owner, description(options, &*connection));
     let mut events = grants.register(owner);
     grants
         .subscribe(context, queue.delivery(&value), kind.slot(), &mut events)

@@ -9,8 +9,8 @@ use crate::error::Error;
 use crate::lease::{Guard, Unfenced};
 use crate::options::{AcquireOptions, MAX_LEASE};
 use crate::owner::Owner;
-use crate::protocol::Kind;
 use crate::protocol::redisson::SemaphoreCalls;
+use crate::protocol::{Description, Kind};
 
 /// A semaphore of Redisson, whose permits do not expire.
 ///
@@ -85,7 +85,7 @@ impl RSemaphore {
     /// one, the permits may have been added.
     pub async fn add_permits(&self, permits: u32) -> Result<(), Error> {
         let kind = self.with_permits(permits)?;
-        let value = kind.value(&Owner::random(), 0, "");
+        let value = kind.value(&Owner::random(), Description::default());
         self.handle
             .send(|_| kind.release_permits(&value, true))
             .await

@@ -16,6 +16,7 @@ use crate::protocol::call::{Call, first};
 use crate::protocol::kind::{GrantDelivery, Keys, Kind, ServerQueue, WaitStrategy};
 use crate::protocol::outcome::{AcquireReply, LockValue, QueueStatus, ReleaseReply, RenewReply};
 use crate::protocol::pttl::remaining;
+use crate::protocol::record::Description;
 use crate::protocol::script::script;
 
 script!(
@@ -93,7 +94,7 @@ impl Kind for FairLockCalls {
         &self.object
     }
 
-    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
+    fn value(&self, owner: &Owner, _description: Description<'_>) -> LockValue {
         self.object.owner(owner).into_bytes().into()
     }
 

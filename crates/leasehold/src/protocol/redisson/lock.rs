@@ -17,6 +17,7 @@ use crate::protocol::call::{Call, first};
 use crate::protocol::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
 use crate::protocol::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
 use crate::protocol::pttl::poll_key;
+use crate::protocol::record::Description;
 use crate::protocol::script::{Script, digits, script};
 use crate::protocol::token;
 
@@ -193,7 +194,7 @@ impl Kind for LockCalls {
         &self.object
     }
 
-    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
+    fn value(&self, owner: &Owner, _description: Description<'_>) -> LockValue {
         self.object.owner(owner).into_bytes().into()
     }
 

@@ -14,6 +14,7 @@ use crate::owner::Owner;
 use crate::protocol::call::Call;
 use crate::protocol::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
 use crate::protocol::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use crate::protocol::record::Description;
 use crate::protocol::script::script;
 
 script!(
@@ -98,7 +99,7 @@ impl Kind for ExpirableCalls {
     }
 
     /// Returns the ids of all permits, 16 bytes each.
-    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
+    fn value(&self, owner: &Owner, _description: Description<'_>) -> LockValue {
         let ids = (0..u128::from(self.permits)).flat_map(|number| owner.id(number));
         ids.collect()
     }

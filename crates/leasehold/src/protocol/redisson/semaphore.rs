@@ -14,6 +14,7 @@ use crate::owner::Owner;
 use crate::protocol::call::Call;
 use crate::protocol::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
 use crate::protocol::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
+use crate::protocol::record::Description;
 use crate::protocol::script::{digits, script};
 
 script!(ACQUIRE, "redisson/semaphore_acquire.lua");
@@ -100,7 +101,7 @@ impl Kind for SemaphoreCalls {
         &self.object
     }
 
-    fn value(&self, owner: &Owner, _since_micros: u64, _note: &str) -> LockValue {
+    fn value(&self, owner: &Owner, _description: Description<'_>) -> LockValue {
         owner.to_string().into_bytes().into()
     }
 

@@ -63,7 +63,7 @@ pub(super) fn name(owner: usize) -> String {
 
 /// Acquired one millisecond after the epoch.
 pub(super) fn lock_value(owner: usize, weight: i64, limit: i64) -> String {
-    format!("lh1:fair:{limit}:{weight} {} 1 77 host note", name(owner))
+    format!("lh1:fair:{limit}:{weight} {} 1 77 host - note", name(owner))
 }
 
 /// Rounds as the server does, which expires keys at whole milliseconds.
