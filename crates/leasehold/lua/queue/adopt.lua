@@ -4,7 +4,7 @@
 -- caller, with a token above that of the process that handed it over. A ticket
 -- therefore gives one holder. Repeated by the same caller, returns its status.
 --
--- Preceded by queue/prelude_state and queue/prelude_steps.
+-- Preceded by queue/prelude.
 --
 -- ARGV[1]  pending  string; 32 hex digits: the owner in the ticket
 -- ARGV[2]  value    string; the caller's value
@@ -12,7 +12,7 @@
 -- ARGV[4]  lease    integer from 1
 --
 -- Returns
---   status  of the caller's owner; see queue/prelude_steps
+--   status  of the caller's owner; see queue/prelude
 --   error WRONGTYPE  the lock is of another kind; nothing was changed
 --   error LEASEHOLD  an argument is out of range; nothing was changed
 
@@ -28,16 +28,17 @@ if expiry > 0 then
   call('HDEL', entries, '')
   evict_expired()
   local weight, first_lease, given, _, mark = entry(pending)
-  if mark == '>' and sole and sole.owner == pending then
+  if mark == '>' then
     local token = next_token()
     if token <= tonumber(given) then
       -- The counter was lost, and the clock stepped back.
       token = given + 1
       call('SET', counter, digits(token))
     end
-    sole = {owner = owner}
     write_entry(owner, weight, first_lease, digits(token), digits(now), channel, value)
     set_end(owner, now + lease)
+    call('ZREM', holders, pending)
+    call('HDEL', entries, pending)
   end
 end
 return store_and(status(owner))

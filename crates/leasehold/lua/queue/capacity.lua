@@ -4,7 +4,7 @@
 -- it for a while after the lock was last used. Removes waiters whose weight
 -- exceeds it; they learn this by their next heartbeat.
 --
--- Preceded by queue/prelude_state and queue/prelude_steps.
+-- Preceded by queue/prelude.
 --
 -- ARGV[1]  wanted_kind  string; the kind of the lock
 -- ARGV[2]  limit        integer from 1; the capacity from now on

@@ -3,7 +3,7 @@
 -- Acquires the lock if no owner waits and it fits; otherwise enters the queue
 -- if the owner waits. Repeated by the same owner, only returns its status.
 --
--- Preceded by queue/prelude_state and queue/prelude_steps.
+-- Preceded by queue/prelude.
 --
 -- ARGV[1]  value    string; kind, capacity, weight, owner: see lua/README.md
 -- ARGV[2]  channel  string; where the owner's client receives its grants
@@ -12,7 +12,7 @@
 -- ARGV[5]  ticket   integer; 0, or the ticket of a queue entry that was lost
 --
 -- Returns
---   status  of the owner; see queue/prelude_steps
+--   status  of the owner; see queue/prelude
 --   error WRONGTYPE  the lock is of another kind; nothing was changed
 --   error LEASEHOLD  an argument is out of range; nothing was changed
 
@@ -37,8 +37,8 @@ if used == 0 and capacity_ttl == 0 then
   return {1, next_token(), now, now + lease, 1}
 end
 local reply
-local is_known = sole and sole.owner == owner or not plain and call('HEXISTS', entries, owner) == 1
-local is_refused = plain and wait == 0 and used + weight > capacity
+local is_known = entry(owner)
+local is_refused = alone and wait == 0 and used + weight > capacity
 if not is_known and weight > capacity then
   reply = {3, capacity, now}
 elseif not is_known and not is_refused then

@@ -1,10 +1,10 @@
 -- queue/hand_over
 --
--- Replaces the only holder by the owner in a ticket, until that owner is
+-- Replaces a holder by the owner in a ticket, until that owner is
 -- adopted or `within` is over. Its entry is marked, and waiters stay in the
 -- queue. Repeated, changes nothing.
 --
--- Preceded by queue/prelude_state and queue/prelude_steps.
+-- Preceded by queue/prelude.
 --
 -- ARGV[1]  owner    string; 32 hex digits: the holder
 -- ARGV[2]  pending  string; the holder's value with the owner in the ticket
@@ -12,7 +12,7 @@
 -- ARGV[4]  within   integer from 1; how long the lock waits for its adoption
 --
 -- Returns
---   list  state, now: 1 handed over, 0 not the only holder
+--   list  state, now: 1 handed over, 0 not a holder
 --   error LEASEHOLD  an argument is out of range; nothing was changed
 
 local owner, pending = ARGV[1], ARGV[2]
@@ -22,23 +22,21 @@ local next_owner = match(pending, '^lh1%S+ (%x+) ')
 if not next_owner or not in_range(token or 0, within or 0) then
   return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-if not kind or plain and sole.owner ~= owner then
+if not kind or alone and alone.owner ~= owner then
   return {0, now}
 end
 open_queue()
 -- A full server allows what follows only after a write that needs no memory.
 call('HDEL', entries, '')
 evict_expired()
-local state = 0
-if sole and sole.owner == next_owner then
-  state = 1
-elseif sole and sole.owner == owner then
+local state = call('ZSCORE', holders, next_owner) and 1 or 0
+if state == 0 and call('ZSCORE', holders, owner) then
   local weight, first_lease, _, since = entry(owner)
-  -- The entry that it had while it waited.
-  call('HDEL', entries, owner)
-  sole = {owner = next_owner}
   write_entry(next_owner, weight, first_lease, digits(token), since, '>', pending)
   set_end(next_owner, now + within)
+  -- Last: a set that is empty in between would lose its expiry.
+  call('ZREM', holders, owner)
+  call('HDEL', entries, owner)
   state = 1
 end
 store()

@@ -2,7 +2,7 @@
 --
 -- Lists the holders and waiters of a lock. Changes nothing.
 --
--- Preceded by queue/prelude_state.
+-- Preceded by queue/prelude.
 --
 -- ARGV[1]  limit  integer from 1; how many holders and waiters to list
 --
@@ -23,9 +23,9 @@ local function add(role, owner, ends)
   table.insert(owners, tonumber(ends))
 end
 
-local holder_count = sole and sole.ends > now and 1 or 0
-if sole then
-  owners = holder_count == 1 and {1, sole.entry, sole.ends} or owners
+local holder_count = 1
+if alone then
+  owners = {1, alone.entry, alone.ends}
 else
   holder_count = call('ZCOUNT', holders, from, '+inf')
   local held = call('ZRANGEBYSCORE', holders, from, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)

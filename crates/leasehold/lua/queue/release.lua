@@ -4,7 +4,7 @@
 -- waiter. With hold_for, other owners stay out until then, and the entry is
 -- marked so that a renewal in flight cannot prolong it.
 --
--- Preceded by queue/prelude_state and queue/prelude_steps.
+-- Preceded by queue/prelude.
 --
 -- ARGV[1]  owner     string; 32 hex digits
 -- ARGV[2]  hold_for  integer; 0, or how long other owners stay out
@@ -18,24 +18,18 @@ local owner, hold_for = ARGV[1], tonumber(ARGV[2])
 if not in_range((hold_for or -1) + 1) then
   return redis.error_reply('LEASEHOLD hold_for is out of range')
 end
-if not kind or plain and sole.owner ~= owner then
+if not kind or alone and alone.owner ~= owner then
   return {0, now}
 end
-if plain and hold_for == 0 then
+if alone and hold_for == 0 then
   call('DEL', lock)
   return {1, now}
 end
 open_queue()
 evict_expired()
 local weight, first_lease, token, since, channel, value = entry(owner)
-local holds = sole and sole.owner == owner or not sole and call('ZSCORE', holders, owner)
-local state = holds and 1 or since == '0' and 2 or 0
-if not weight or state == 0 then
-  -- Unknown, or lost by an evicting server: the next script recounts weights.
-  due, changed = holds and 0 or due, changed or holds
-  call('ZREM', holders, owner)
-  call('HDEL', entries, owner)
-elseif state == 1 and hold_for > 0 then
+local state = not weight and 0 or since == '0' and 2 or 1
+if state == 1 and hold_for > 0 then
   if channel ~= '-' then
     -- A full server allows the rest only after a write without new memory.
     call('HDEL', entries, '')
@@ -46,13 +40,10 @@ elseif state == 2 then
   remove_waiter(owner)
   promote()
 elseif state == 1 then
-  local beside_others = not sole
-  used, sole, changed = used - weight, nil, true
+  used, changed = used - weight, true
   -- Promotes first: a set that is empty in between would lose its expiry.
   promote()
-  if beside_others then
-    call('ZREM', holders, owner)
-  end
+  call('ZREM', holders, owner)
   call('HDEL', entries, owner)
 end
 store()

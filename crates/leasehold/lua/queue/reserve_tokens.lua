@@ -4,7 +4,7 @@
 -- counter never passes the server's clock: a counter that was lost restarts at
 -- the clock, above every token issued before.
 --
--- Preceded by queue/prelude_state.
+-- Preceded by queue/prelude.
 --
 -- ARGV[1]  owner  string; 32 hex digits
 -- ARGV[2]  count  integer from 1; the number of tokens requested
@@ -20,8 +20,13 @@ local owner, count, own = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if not in_range(count or 0, (own or -1) + 1) then
   return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-local ends = sole and sole.owner == owner and sole.ends or not sole and call('ZSCORE', holders, owner)
-if not ends or tonumber(ends) <= now then
+local ends
+if alone then
+  ends = alone.owner == owner and alone.ends
+else
+  ends = tonumber(call('ZSCORE', holders, owner) or 0)
+end
+if not ends or ends <= now then
   return 0
 end
 local last = max(tonumber(call('GET', counter) or 0), own)

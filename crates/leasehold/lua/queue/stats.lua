@@ -2,7 +2,7 @@
 --
 -- Returns how much of the lock is in use. Changes nothing.
 --
--- Preceded by queue/prelude_state.
+-- Preceded by queue/prelude.
 --
 -- Returns
 --   list  used, capacity or 0, now, the number of waiters, the entry of a
@@ -10,10 +10,10 @@
 
 local from, count = '(' .. digits(now), 0
 local waiter_count = call('ZCOUNT', heartbeats, from, '+inf')
-if sole and sole.ends > now then
-  return {used, capacity, now, waiter_count, sole.entry, sole.ends}
+if alone then
+  return {used, capacity, now, waiter_count, alone.entry, alone.ends}
 end
-local held = sole and {} or call('ZRANGEBYSCORE', holders, from, '+inf', 'WITHSCORES')
+local held = call('ZRANGEBYSCORE', holders, from, '+inf', 'WITHSCORES')
 for at = 1, #held, 2 do
   count = count + (entry(held[at]) or 0)
 end

@@ -17,7 +17,7 @@ use super::script::{digits, script};
 use crate::backend::{Command, Reply, RequestError, ServerErrorKind, Slot};
 use crate::info::{Holder, LockKind};
 
-script!(INSPECT, "queue/prelude_state.lua", "queue/inspect.lua");
+script!(INSPECT, "queue/prelude.lua", "queue/inspect.lua");
 
 /// The last byte that is read of a string: beyond any value of this library.
 const MAX_VALUE: u64 = 2047;

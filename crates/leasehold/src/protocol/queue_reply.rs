@@ -1,4 +1,4 @@
-//! The replies of the queue's scripts, as `queue/prelude_steps.lua` lists them.
+//! The replies of the queue's scripts, as `queue/prelude.lua` lists them.
 
 use std::time::Duration;
 

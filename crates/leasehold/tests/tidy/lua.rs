@@ -60,7 +60,7 @@ fn check_script(name: &str, text: &str) {
         "{name}: keys and arguments"
     );
     if header[0].ends_with(PRELUDE) {
-        assert!(body.len() <= 140, "{name} is too long");
+        assert!(body.len() <= 240, "{name} is too long");
         return;
     }
 

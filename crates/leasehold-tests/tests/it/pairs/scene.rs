@@ -199,7 +199,7 @@ pub(super) fn ask(port: u16, args: &[&str]) -> Option<Reply> {
 
 /// Returns the owner of a mutex; `None` if it is free.
 pub(super) fn owner(port: u16, name: &str) -> Option<String> {
-    only_holder(&ask(port, &["GET", &key(name)])?)
+    only_holder(|args| ask(port, args), name)
 }
 
 /// Returns whether a client waits for this lock on the server.

@@ -101,11 +101,7 @@ fn at_least_above_fixed_lease_is_rejected() {
 fn late_renewal_does_not_extend_released_lock() {
     const RENEWALS: [&str; 2] = [
         lua!("single_key/renew"),
-        concat!(
-            lua!("queue/prelude_state"),
-            lua!("queue/prelude_steps"),
-            lua!("queue/renew")
-        ),
+        concat!(lua!("queue/prelude"), lua!("queue/renew")),
     ];
     run(async {
         let servers = [server(), server()];

@@ -167,11 +167,7 @@ fn guard_dropped_with_last_client_is_released() {
 /// ended.
 #[test]
 fn acquire_dropped_before_script_load_is_cancelled() {
-    const RELEASE: &str = concat!(
-        lua!("queue/prelude_state"),
-        lua!("queue/prelude_steps"),
-        lua!("queue/release")
-    );
+    const RELEASE: &str = concat!(lua!("queue/prelude"), lua!("queue/release"));
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());

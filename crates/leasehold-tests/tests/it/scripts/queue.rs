@@ -5,8 +5,7 @@ use testkit::{Flavor, Reply, Server, ServerExt};
 use super::is_error;
 use crate::support::lua;
 
-const STATE: &str = lua!("queue/prelude_state");
-const STEPS: &str = lua!("queue/prelude_steps");
+const PRELUDE: &str = lua!("queue/prelude");
 const ENTER: &str = lua!("queue/enqueue");
 const RENEW: &str = lua!("queue/renew");
 const RELEASE: &str = lua!("queue/release");
@@ -27,7 +26,7 @@ const KEYS: [&str; 6] = [
 const MINUTE: &str = "60000000";
 
 fn eval(server: &Server, script: &str, args: &[&str]) -> Reply {
-    let script = format!("{STATE}{STEPS}{script}");
+    let script = format!("{PRELUDE}{script}");
     let mut words = vec!["EVAL", &script, "6"];
     words.extend(KEYS);
     words.extend(args);
@@ -132,7 +131,8 @@ fn second_owner_converts_string_to_queue() {
     assert_eq!(enter(&first, MINUTE)[..2], [2, 0]);
     assert_eq!(enter(&second, MINUTE)[..2], [2, 1]);
     assert_eq!(summary(&server), ("fair".to_owned(), 1, 1));
-    assert!(server.ask(&["GET", "lock"]).text().ends_with(&plain));
+    assert_eq!(members(&server, "holders"), ["a"]);
+    assert!(entry(&server, "a").text().ends_with(&plain));
     // `SET NX` does not bypass the queue, and the holder keeps its owner.
     let set = server.ask(&["SET", "lock", "x", "NX", "PX", "1"]);
     assert_eq!(set, Reply::Nil);
@@ -351,29 +351,49 @@ fn downgrade_grants_freed_weight_to_next() {
 }
 
 #[test]
-fn partial_eviction_misleads_no_script() {
-    // Losing any key loses data, but never blocks the lock.
-    for lost in &KEYS[..5] {
-        let server = full();
-        server.tell(&["DEL", lost]);
-        if *lost != "lock" {
-            make_eviction_due(&server);
-        }
-        for owner in ["a", "b", "c", "d"] {
-            eval(&server, RELEASE, &[owner, "0"]);
-        }
-        assert_eq!(enter(&server, "e", "0")[0], 1, "without {lost}");
-        assert_eq!(enter(&server, "f", "0")[0], 1, "without {lost}");
-        assert_eq!(enter(&server, "0", "0")[0], 0, "without {lost}");
+fn deleted_lock_key_revives_no_owner() {
+    // As an operator does who deletes a lock by hand.
+    let server = full();
+    server.tell(&["DEL", "lock"]);
+    for owner in ["a", "b", "c", "d"] {
+        assert_eq!(numbers(&eval(&server, RELEASE, &[owner, "0"]))[0], 0);
     }
+    assert_eq!(enter(&server, "e", "0")[0], 1);
+    assert_eq!(enter(&server, "f", "0")[0], 1);
+    assert_eq!(enter(&server, "0", "0")[0], 0);
+    assert_eq!(members(&server, "holders"), ["e", "f"]);
+    let server = full();
+    server.tell(&["DEL", "lock"]);
+    eval(&server, CAPACITY, &["fair", "2", MINUTE]);
+    assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 0);
 }
 
-/// Expires the sole holder's lease, and makes the next script evict it.
-fn expire_sole_holder(server: &Server) {
-    let summary = server.ask(&["GET", "lock"]);
-    let mut words: Vec<_> = summary.text().split(' ').collect();
-    (words[3], words[6]) = ("1", "1");
-    server.tell(&["SET", "lock", &words.join(" "), "KEEPTTL"]);
+#[test]
+fn lost_set_does_not_block_the_lock() {
+    let server = full();
+    server.tell(&["DEL", "holders"]);
+    make_eviction_due(&server);
+    for owner in ["c", "d"] {
+        assert_eq!(numbers(&eval(&server, RENEW, &[owner, MINUTE]))[0], 1);
+    }
+    assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 0);
+}
+
+#[test]
+fn lost_entries_prolong_no_key() {
+    // The scripts fail until all keys have expired.
+    let server = full();
+    server.tell(&["DEL", "entries"]);
+    server.tell(&["ZADD", "holders", "1", "a"]);
+    make_eviction_due(&server);
+    let expiry = server.ask(&["PEXPIRETIME", "lock"]);
+    for _ in 0..2 {
+        let answer = eval(&server, RENEW, &["c", "3600000000"]);
+        assert!(matches!(answer, Reply::Error(_)), "{answer:?}");
+    }
+    for key in &KEYS[..4] {
+        assert_eq!(server.ask(&["PEXPIRETIME", key]), expiry, "{key}");
+    }
 }
 
 #[test]
@@ -387,7 +407,8 @@ fn empty_queue_allows_other_kinds() {
     enter("fair", "b");
     assert!(is_error(&enter("rw", "c"), "WRONGTYPE"));
     eval(&server, RELEASE, &["b", "0"]);
-    expire_sole_holder(&server);
+    server.tell(&["ZADD", "holders", "1", "a"]);
+    make_eviction_due(&server);
     let taken = numbers(&enter("rw", "c"));
     assert_eq!((taken[0], taken[4]), (1, 1));
     // An unknown owner moves no expiry.
@@ -408,40 +429,6 @@ fn renew_with_other_holders_always_writes() {
         written() > before,
         "the renewal wrote nothing for replicas to acknowledge"
     );
-}
-
-#[test]
-fn late_release_after_eviction_keeps_other_holder() {
-    let server = full();
-    server.tell(&["DEL", "holders"]);
-    make_eviction_due(&server);
-    assert_eq!(numbers(&eval(&server, RENEW, &["c", MINUTE]))[0], 1);
-    // The evicted owners no longer hold what they release.
-    for keep in ["0", MINUTE] {
-        assert_eq!(numbers(&eval(&server, RELEASE, &["a", keep]))[0], 0);
-    }
-    for owner in ["c", "d"] {
-        assert_eq!(numbers(&eval(&server, RENEW, &[owner, MINUTE]))[0], 1);
-    }
-}
-
-#[test]
-fn partial_eviction_is_reported_and_counted() {
-    // The summary: setting a capacity revives no old holder.
-    let server = full();
-    server.tell(&["DEL", "lock"]);
-    eval(&server, CAPACITY, &["fair", "2", MINUTE]);
-    assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 0);
-    // The entries: the holders are gone, and their weight is free.
-    let server = full();
-    server.tell(&["DEL", "entries"]);
-    assert_eq!(numbers(&eval(&server, RENEW, &["a", MINUTE]))[0], 0);
-    assert_eq!(enter(&server, "e", MINUTE)[0], 1);
-    // The queue: a waiter learns that it must enqueue again.
-    let server = full();
-    server.tell(&["DEL", "queue"]);
-    assert_eq!(numbers(&eval(&server, RENEW, &["c", MINUTE]))[0], 0);
-    assert_eq!(enter(&server, "c", MINUTE)[..2], [2, 0]);
 }
 
 #[test]

@@ -150,11 +150,11 @@ macro_rules! lua {
 pub(crate) use lua;
 
 /// Returns the owners in a sorted set of a queued lock, in order: `queue`
-/// contains the waiters, `holders` the holders. The value of the lock's own key
-/// names a sole holder.
+/// contains the waiters, `holders` the holders. Without a queue, the value of
+/// the lock's own key names the holder.
 pub(crate) fn owners(server: &Server, set: &str, name: &str) -> Vec<String> {
     if set == "holders"
-        && let Some(owner) = only_holder(&server.ask(&["GET", &key(name)]))
+        && let Some(owner) = owner_in(&server.ask(&["GET", &key(name)]))
     {
         return vec![owner];
     }
@@ -175,8 +175,23 @@ pub(crate) fn heartbeat(server: &Server, name: &str) -> Option<(String, String)>
     }
 }
 
-/// Returns the owner that the value of a lock's own key names.
-pub(crate) fn only_holder(value: &Reply) -> Option<String> {
+/// Returns the owner that holds a lock; `None` if it is free or `ask` fails.
+pub(crate) fn only_holder(
+    mut ask: impl FnMut(&[&str]) -> Option<Reply>,
+    name: &str,
+) -> Option<String> {
+    let value = ask(&["GET", &key(name)])?;
+    if let Some(owner) = owner_in(&value) {
+        return Some(owner);
+    }
+    let keys = ask(&["KEYS", &format!("leasehold:holders:*:{}", key(name))])?;
+    let holders = keys.list().first()?.text();
+    let owners = ask(&["ZRANGE", holders, "0", "0"])?;
+    Some(owners.list().first()?.text().to_owned())
+}
+
+/// Returns the owner in the value of a lock; `None` if it is a queue's summary.
+fn owner_in(value: &Reply) -> Option<String> {
     let Reply::Text(value) = value else {
         return None;
     };
@@ -193,14 +208,10 @@ pub(crate) fn expire(server: &Server, name: &str, owner: &str) {
         return;
     }
     let mut words: Vec<_> = summary.text().split(' ').collect();
-    // The times of the next eviction and of the sole holder's expiry.
+    // When a lease or a heartbeat ends next.
     words[3] = "1";
-    if words[6] != "0" {
-        words[6] = "1";
-    } else {
-        let holders = queue_key(server, "holders", name).expect("the lock has a holder");
-        server.tell(&["ZADD", &holders, "1", owner]);
-    }
+    let holders = queue_key(server, "holders", name).expect("the lock has a holder");
+    server.tell(&["ZADD", &holders, "1", owner]);
     server.tell(&["SET", &key, &words.join(" "), "KEEPTTL"]);
 }
 

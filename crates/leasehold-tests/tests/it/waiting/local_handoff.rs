@@ -294,8 +294,8 @@ pub(crate) async fn hand_off_to(
 
 /// Returns the owner that the server considers the holder.
 fn value(connection: &mut Connection, name: &str) -> String {
-    let value = connection.ask(&["GET", &key(name)]).unwrap();
-    only_holder(&value).expect("one holder exists")
+    let holder = only_holder(|args| connection.ask(args).ok(), name);
+    holder.expect("one holder exists")
 }
 
 /// Drops acquires during local hand-offs. Returns how long the next acquire

@@ -54,7 +54,7 @@ impl Model {
 
     pub(super) fn hand_over(&mut self, owner: usize, token: i64, within: i64, now: i64) -> String {
         let value = self.hand_over_args(owner, token, within).swap_remove(1);
-        match self.only_holder(owner) {
+        match self.hold_of(owner) {
             Some(held) => {
                 held.request.owner = pending(owner);
                 held.request.lock_value = value;
@@ -67,13 +67,13 @@ impl Model {
     }
 
     pub(super) fn adopt(&mut self, owner: usize, lease: i64, now: i64) -> String {
-        let given = match self.only_holder(pending(owner)) {
+        let given = match self.hold_of(pending(owner)) {
             Some(held) if held.channel == '>' => held.token,
             _ => return self.status(owner, now),
         };
         let token = self.next_token(now).max(given + 1);
         self.counter = token;
-        if let Some(held) = self.only_holder(pending(owner)) {
+        if let Some(held) = self.hold_of(pending(owner)) {
             held.request.owner = owner;
             held.request.lock_value = lock_value(owner, 1, 2);
             (held.token, held.since) = (token, now);
@@ -82,10 +82,8 @@ impl Model {
         self.status(owner, now)
     }
 
-    /// Returns the hold of `owner` if it has been the only holder since it
-    /// acquired the lock.
-    fn only_holder(&mut self, owner: usize) -> Option<&mut Hold> {
-        let held = self.holders.first_mut().filter(|_| self.is_alone)?;
-        (held.request.owner == owner).then_some(held)
+    fn hold_of(&mut self, owner: usize) -> Option<&mut Hold> {
+        let mut holders = self.holders.iter_mut();
+        holders.find(|held| held.request.owner == owner)
     }
 }

@@ -19,8 +19,7 @@ use crate::support::{lua, scaled};
 use queue::{Form, Model};
 use step::Step;
 
-const STATE: &str = lua!("queue/prelude_state");
-const SHARED: &str = lua!("queue/prelude_steps");
+const PRELUDE: &str = lua!("queue/prelude");
 const STEPS: [(&str, &str); 8] = [
     ("enter", lua!("queue/enqueue")),
     ("renew", lua!("queue/renew")),
@@ -50,7 +49,7 @@ impl Rig {
     /// Loads the scripts after `change` edited their text.
     fn new(change: impl Fn(&str) -> String) -> Self {
         let server = Flavor::one().start();
-        let queue = STEPS.map(|(name, text)| (name, format!("{STATE}{SHARED}{text}")));
+        let queue = STEPS.map(|(name, text)| (name, format!("{PRELUDE}{text}")));
         let plain = PLAIN.map(|(name, text)| (name, text.to_owned()));
         let digests = queue
             .iter()
@@ -161,7 +160,7 @@ fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), Te
             if is_taken {
                 // Its lease may have expired by now.
                 let end = if end < 0 { 0 } else { end * 1000 };
-                model.set_sole(step, end);
+                model.set_alone(step, end);
             }
         }
         Step::Extend { owner, length } => {
@@ -171,8 +170,8 @@ fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), Te
                 .int()
                 == 1;
             let end = rig.ask(&["PEXPIRETIME", &lock]).int();
-            if let Some(is_sole) = model.is_sole(*owner, rig.now()) {
-                prop_assert_eq!(renewed, is_sole, "{:?}", step);
+            if let Some(is_alone) = model.is_alone(*owner, rig.now()) {
+                prop_assert_eq!(renewed, is_alone, "{:?}", step);
             }
             if renewed && end > 0 {
                 model.extend(end * 1000);
@@ -180,8 +179,8 @@ fn plain(rig: &Rig, name: &str, model: &mut Model, step: &Step) -> Result<(), Te
         }
         Step::Drop { owner } => {
             let dropped = rig.call_with("drop", &[&lock], &[lock_value]).int() > 0;
-            if let Some(is_sole) = model.is_sole(*owner, rig.now()) {
-                prop_assert_eq!(dropped, is_sole, "{:?}", step);
+            if let Some(is_alone) = model.is_alone(*owner, rig.now()) {
+                prop_assert_eq!(dropped, is_alone, "{:?}", step);
             }
             if dropped {
                 model.set_free();

@@ -74,14 +74,14 @@ const MUTANTS: [Mutant; 17] = [
         witness: &[hold(0, 2, 2), wait(1, 2), wait(2, 2), release(0)],
     },
     Mutant {
-        text: "elseif used + weight > capacity then",
-        replacement: "elseif used > capacity then",
+        text: "    if used + weight > capacity then",
+        replacement: "    if used > capacity then",
         effect: "a grant exceeds the capacity",
         witness: &[hold(0, 2, 3), wait(1, 2)],
     },
     Mutant {
-        text: "used, sole, changed = used - weight, nil, true",
-        replacement: "sole, changed = nil, true",
+        text: "used, changed = used - weight, true",
+        replacement: "changed = true",
         effect: "a release does not return the weight",
         witness: &[hold(0, 2, 2), wait(1, 1), release(0)],
     },
@@ -116,14 +116,14 @@ const MUTANTS: [Mutant; 17] = [
         ],
     },
     Mutant {
-        text: "not plain and call('HEXISTS', entries, owner) == 1",
-        replacement: "false",
+        text: "local is_known = entry(owner)",
+        replacement: "local is_known = alone and entry(owner)",
         effect: "a repeated enqueue counts twice",
         witness: &[hold(0, 1, 2), hold(1, 1, 2), wait(0, 1)],
     },
     Mutant {
-        text: "  promote()\n  if beside_others then",
-        replacement: "  if beside_others then",
+        text: "  promote()\n  call('ZREM', holders, owner)",
+        replacement: "  call('ZREM', holders, owner)",
         effect: "a release promotes no waiter",
         witness: &[hold(0, 2, 2), wait(1, 1), release(0)],
     },
@@ -146,7 +146,7 @@ const MUTANTS: [Mutant; 17] = [
         ],
     },
     Mutant {
-        text: "    call('ZADD', holders, digits(before.ends), before.owner)\n",
+        text: "    call('ZADD', holders, digits(alone.ends), alone.owner)\n",
         replacement: "",
         effect: "a second holder removes the first",
         witness: &[acquire(0, 1, 2), hold(1, 1, 2), Step::Stats],
@@ -180,14 +180,14 @@ const MUTANTS: [Mutant; 17] = [
     Mutant {
         text: "    if token == '0' then",
         replacement: "    if false then",
-        effect: "the holder of a plain string gets no token",
+        effect: "an owner that was alone gets no token",
         witness: &[acquire(0, 1, 2), hold(1, 1, 2), hold(0, 1, 2)],
     },
     Mutant {
-        text: "  sole = {owner = next_owner}\n",
-        replacement: "",
+        text: "  call('ZREM', holders, owner)\n  call('HDEL', entries, owner)\n  state = 1",
+        replacement: "  state = 1",
         effect: "a hand-over keeps the holder",
-        witness: &[hold(0, 2, 2), hand_over(0, 1), hold(1, 1, 2)],
+        witness: &[hold(0, 2, 2), hand_over(0, 1), release(0)],
     },
     Mutant {
         text: "  set_end(next_owner, now + within)\n",
@@ -196,9 +196,9 @@ const MUTANTS: [Mutant; 17] = [
         witness: &[hold(0, 1, 2), hand_over(0, 1)],
     },
     Mutant {
-        text: "  call('HDEL', entries, owner)\n  sole =",
-        replacement: "  sole =",
-        effect: "a hand-over leaves the entry of a waiter",
+        text: "  call('HDEL', entries, owner)\n  state = 1",
+        replacement: "  state = 1",
+        effect: "a hand-over leaves the holder's entry",
         witness: &[
             hold(0, 2, 2),
             wait(1, 2),

@@ -8,8 +8,8 @@ use super::step::{OWNERS, Step};
 pub(super) enum Form {
     #[default]
     Free,
-    /// The value of the sole holder.
-    Sole,
+    /// The value of the only holder.
+    Alone,
     /// The summary of a queue.
     Queue,
 }
@@ -23,8 +23,6 @@ pub(super) struct Model {
     capacity: i64,
     kept: bool,
     pub(super) counter: i64,
-    /// Whether the lock has had one holder since it was last free.
-    pub(super) is_alone: bool,
     /// The last ticket of each owner.
     tickets: [i64; OWNERS],
     /// A hold that the server may still have for two milliseconds after its
@@ -129,9 +127,9 @@ impl Model {
 
     /// Returns whether `owner` holds a plain string, or `None` if its lease may
     /// have ended by `now`.
-    pub(super) fn is_sole(&self, owner: usize, now: i64) -> Option<bool> {
+    pub(super) fn is_alone(&self, owner: usize, now: i64) -> Option<bool> {
         match (self.form, self.holders.first()) {
-            (Form::Sole, Some(held)) if held.request.owner == owner => {
+            (Form::Alone, Some(held)) if held.request.owner == owner => {
                 (held.end > now).then_some(true)
             }
             _ => self
@@ -146,13 +144,13 @@ impl Model {
     pub(super) fn may_be_free(&self, now: i64) -> bool {
         match self.form {
             Form::Free => true,
-            Form::Sole => self.holders[0].end <= now,
+            Form::Alone => self.holders[0].end <= now,
             Form::Queue => false,
         }
     }
 
     /// Makes the lock a plain string.
-    pub(super) fn set_sole(&mut self, step: &Step, end: i64) {
+    pub(super) fn set_alone(&mut self, step: &Step, end: i64) {
         let (owner, weight, limit) = step.acquires().expect("an acquire");
         let request = Request {
             owner,
@@ -160,7 +158,7 @@ impl Model {
             first: 0,
             lock_value: lock_value(owner, weight, limit),
         };
-        (self.form, self.capacity, self.is_alone) = (Form::Sole, limit, true);
+        (self.form, self.capacity) = (Form::Alone, limit);
         self.queue.clear();
         self.holders = vec![Hold {
             request,
@@ -175,7 +173,7 @@ impl Model {
     /// scripts already consider expired.
     pub(super) fn extend(&mut self, end: i64) {
         if let (Form::Free, Some((held, capacity))) = (self.form, self.expired.take()) {
-            (self.form, self.capacity, self.is_alone) = (Form::Sole, capacity, true);
+            (self.form, self.capacity) = (Form::Alone, capacity);
             self.holders = vec![held];
         }
         self.holders[0].end = end;
@@ -194,7 +192,7 @@ impl Model {
     /// grants.
     pub(super) fn apply(&mut self, step: &Step, now: i64) -> (String, Vec<String>) {
         let mut grants = Vec::new();
-        if self.form == Form::Sole && self.holders[0].end <= now {
+        if self.form == Form::Alone && self.holders[0].end <= now {
             let expired = self.holders.pop().map(|held| (held, self.capacity));
             self.set_free();
             self.expired = expired;
@@ -207,7 +205,7 @@ impl Model {
         {
             return (self.status(*owner, now), grants);
         }
-        if let (Form::Free | Form::Sole, Step::Adopt { owner, .. }) = (self.form, step) {
+        if let (Form::Free | Form::Alone, Step::Adopt { owner, .. }) = (self.form, step) {
             return (self.status(*owner, now), grants);
         }
         if let (Form::Free, Step::Release { .. } | Step::HandOver { .. }) = (self.form, step) {
@@ -281,7 +279,7 @@ impl Model {
             if weight > limit {
                 return format!("3|{limit}|{now}");
             }
-            self.set_sole(step, whole_millis(now + lease));
+            self.set_alone(step, whole_millis(now + lease));
             return format!("1|{}|{now}|{}|1", self.next_token(now), now + lease);
         }
         let is_known = self.holders.iter().any(|held| held.request.owner == *owner)
@@ -296,7 +294,7 @@ impl Model {
             return format!("3|{}|{now}", self.capacity);
         }
         let has_room = self.queue.is_empty() && self.used() + weight <= self.capacity;
-        if self.form == Form::Sole && !has_room && *wait == 0 {
+        if self.form == Form::Alone && !has_room && *wait == 0 {
             return self.status(*owner, now);
         }
         self.form = Form::Queue;
@@ -328,13 +326,13 @@ impl Model {
     }
 
     fn renew(&mut self, owner: usize, length: i64, now: i64) -> String {
-        let sole = self.form == Form::Sole;
+        let is_alone = self.form == Form::Alone;
         if let Some(held) = self
             .holders
             .iter_mut()
             .find(|held| held.request.owner == owner)
         {
-            if sole {
+            if is_alone {
                 held.end = held.end.max(whole_millis(now + length));
             } else if held.channel != '-' {
                 held.end = held.end.max(now + length);
@@ -378,7 +376,7 @@ impl Model {
             }
             (Some(at), _) => {
                 self.holders.remove(at);
-                if self.form == Form::Sole {
+                if self.form == Form::Alone {
                     self.set_free();
                 }
                 1
@@ -400,7 +398,6 @@ impl Model {
 
     fn grant(&mut self, request: Request, lease: i64, now: i64) -> i64 {
         let token = self.next_token(now);
-        self.is_alone = self.holders.is_empty();
         let (since, end) = (now, now + lease);
         self.holders.push(Hold {
             request,
@@ -424,14 +421,14 @@ impl Model {
     }
 
     pub(super) fn status(&mut self, owner: usize, now: i64) -> String {
-        let sole = self.form == Form::Sole;
+        let is_alone = self.form == Form::Alone;
         if let Some(at) = self
             .holders
             .iter()
             .position(|held| held.request.owner == owner)
         {
             let end = self.holders[at].end;
-            if sole {
+            if is_alone {
                 return format!("1|{}|{now}|{end}|1", self.next_token(now));
             }
             if self.holders[at].token == 0 {

@@ -3,82 +3,43 @@
 //!
 //! One algorithm serves all kinds. A lock has a capacity, an owner takes a
 //! weight of it, and a release grants the lock to the head of the queue while
-//! it fits. Each step is one script.
-//!
-//! While one owner holds the lock and none waits, it is a plain string, like a
-//! [mutex](super::single_key), and the mutex's commands acquire, renew and
-//! release it. A second owner turns it into a queue by a script. A client that
-//! finds a queue uses the scripts until it finds the string again.
+//! it fits. Each step is one script. A lock without waiters has a cheaper form,
+//! [alone].
+
+mod alone;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::call::{Call, CallStep, first};
-use super::keys::QueueKeys;
-use super::kind::{GrantDelivery, HandOver, Keys, Kind, ServerQueue, WaitStrategy};
-use super::outcome::{
-    AcquireReply, AdoptReply, HandOverReply, LockValue, QueueStatus, ReleaseReply, RenewReply,
-};
-use super::queue_reply::{QueueStats, read_stats, read_status};
-use super::record::{self, Description, Form, Part};
-use super::script::{digits, script};
-use super::single_key::{self, Comparison, SetReply};
-use super::token::{self, TokenBlock};
 use crate::backend::{Capabilities, Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
+use crate::protocol::call::{Call, first};
+use crate::protocol::keys::QueueKeys;
+use crate::protocol::kind::{GrantDelivery, HandOver, Keys, Kind, ServerQueue, WaitStrategy};
+use crate::protocol::outcome::{
+    AcquireReply, AdoptReply, HandOverReply, LockValue, QueueStatus, ReleaseReply, RenewReply,
+};
+use crate::protocol::queue_reply::{QueueStats, read_stats, read_status};
+use crate::protocol::record::{self, Description, Part};
+use crate::protocol::script::{digits, script};
+use crate::protocol::token::{self, TokenBlock};
 use crate::ticket::TicketKind;
 
-script!(
-    ENQUEUE,
-    "queue/prelude_state.lua",
-    "queue/prelude_steps.lua",
-    "queue/enqueue.lua"
-);
-script!(
-    RENEW,
-    "queue/prelude_state.lua",
-    "queue/prelude_steps.lua",
-    "queue/renew.lua"
-);
-script!(
-    RELEASE,
-    "queue/prelude_state.lua",
-    "queue/prelude_steps.lua",
-    "queue/release.lua"
-);
-script!(
-    DOWNGRADE,
-    "queue/prelude_state.lua",
-    "queue/prelude_steps.lua",
-    "queue/downgrade.lua"
-);
-script!(
-    CAPACITY,
-    "queue/prelude_state.lua",
-    "queue/prelude_steps.lua",
-    "queue/capacity.lua"
-);
-script!(
-    HAND_OVER,
-    "queue/prelude_state.lua",
-    "queue/prelude_steps.lua",
-    "queue/hand_over.lua"
-);
-script!(
-    ADOPT,
-    "queue/prelude_state.lua",
-    "queue/prelude_steps.lua",
-    "queue/adopt.lua"
-);
-script!(STATS, "queue/prelude_state.lua", "queue/stats.lua");
+script!(ENQUEUE, "queue/prelude.lua", "queue/enqueue.lua");
+script!(RENEW, "queue/prelude.lua", "queue/renew.lua");
+script!(RELEASE, "queue/prelude.lua", "queue/release.lua");
+script!(DOWNGRADE, "queue/prelude.lua", "queue/downgrade.lua");
+script!(CAPACITY, "queue/prelude.lua", "queue/capacity.lua");
+script!(HAND_OVER, "queue/prelude.lua", "queue/hand_over.lua");
+script!(ADOPT, "queue/prelude.lua", "queue/adopt.lua");
+script!(STATS, "queue/prelude.lua", "queue/stats.lua");
 script!(
     RESERVE_TOKENS,
-    "queue/prelude_state.lua",
+    "queue/prelude.lua",
     "queue/reserve_tokens.lua"
 );
-script!(COMPARE_AND_DELETE, "queue/compare_and_delete.lua");
 
 /// How long the server keeps a capacity that was set after the lock was last
 /// used.
@@ -195,39 +156,6 @@ impl Queued {
         })
     }
 
-    /// Acquires the lock like a mutex. Runs the script if the lock has a queue,
-    /// or may have room beside its holder.
-    fn acquire_plain(
-        &self,
-        value: &LockValue,
-        lease: Duration,
-        want_ttl: bool,
-    ) -> Call<AcquireReply> {
-        let (this, value) = (self.clone(), value.clone());
-        let (lock, counter) = (self.keys.lock(), self.keys.counter());
-        let commands = single_key::acquire(lock, counter, &value, lease, want_ttl);
-        Call::stepwise(commands, move |replies| {
-            let (found, pttl) = match single_key::read_acquire(&value, &replies)? {
-                SetReply::Acquired(reply) => return Ok(CallStep::Done(reply)),
-                SetReply::Found { value, pttl } => (value, pttl),
-            };
-            let kind = this.params.kind;
-            match Form::of(found) {
-                Form::Alone(part) if part.kind == kind && !this.fits_beside(part) => {
-                    Ok(CallStep::Done(single_key::busy(found, pttl)))
-                }
-                Form::Alone(Part { kind: other, .. }) | Form::Queue(other) if other == kind => {
-                    Ok(CallStep::Next(this.try_enqueue(&value, lease)))
-                }
-                _ => Err(RequestError::Refused(single_key::another_kind())),
-            }
-        })
-    }
-
-    fn fits_beside(&self, holder: Part<'_>) -> bool {
-        holder.weight.saturating_add(self.params.weight) <= holder.capacity
-    }
-
     /// Releases the lock or leaves the queue, by script.
     fn remove(&self, value: &[u8], hold_for: Duration) -> Call<ReleaseReply> {
         let args = [record::owner(value), &micros(hold_for)];
@@ -254,8 +182,8 @@ impl Queued {
         let has_queue = self.has_queue.clone();
         move |replies| {
             let reply = first("an owner's status", replies)?;
-            let is_plain = reply.list().and_then(|parts| parts.get(4)) == Some(&Reply::Int(1));
-            has_queue.store(!is_plain, Ordering::Relaxed);
+            let is_alone = reply.list().and_then(|parts| parts.get(4)) == Some(&Reply::Int(1));
+            has_queue.store(!is_alone, Ordering::Relaxed);
             match read_status(&reply) {
                 Some(status) => status,
                 None => Err(RequestError::malformed("an owner's status", &[reply])),
@@ -306,25 +234,15 @@ impl Kind for Queued {
         // The script reports the capacity to a caller that asks for more.
         match self.has_queue() || self.params.weight > self.params.capacity {
             true => self.try_enqueue(value, lease),
-            false => self.acquire_plain(value, lease, want_ttl),
+            false => self.acquire_alone(value, lease, want_ttl),
         }
     }
 
     fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
-        if self.has_queue() {
-            return self.extend(value, lease).map(|status| renewed(&status));
+        match self.has_queue() {
+            true => self.extend(value, lease).map(|status| renewed(&status)),
+            false => self.renew_alone(value, lease),
         }
-        let (this, owned) = (self.clone(), LockValue::from(value));
-        let renew = single_key::renew(self.keys.lock(), value, lease);
-        Call::stepwise(vec![renew], move |replies| {
-            Ok(match single_key::read_renewal(replies)? {
-                Comparison::Equal => CallStep::Done(RenewReply::Renewed),
-                Comparison::Free => CallStep::Done(RenewReply::NotOwner),
-                Comparison::Different => {
-                    CallStep::Next(this.extend(&owned, lease).map(|status| renewed(&status)))
-                }
-            })
-        })
     }
 
     /// Releases the lock or leaves the queue.
@@ -334,20 +252,10 @@ impl Kind for Queued {
         hold_for: Option<Duration>,
         server: Capabilities,
     ) -> Call<ReleaseReply> {
-        if hold_for.is_some() || self.has_queue() {
-            return self.remove(value, hold_for.unwrap_or_default());
+        match hold_for.is_some() || self.has_queue() {
+            true => self.remove(value, hold_for.unwrap_or_default()),
+            false => self.release_alone(value, server),
         }
-        let lock = self.keys.lock();
-        let command = single_key::compare_and_delete(lock, value, server)
-            .unwrap_or_else(|| COMPARE_AND_DELETE.call(&[lock.as_bytes()], &[value]));
-        let (this, owned) = (self.clone(), LockValue::from(value));
-        Call::stepwise(vec![command], move |replies| {
-            match first("a release", replies)?.int() {
-                Some(1) => Ok(CallStep::Done(ReleaseReply::Released { notified: 0 })),
-                Some(0 | -1) => Ok(CallStep::Next(this.remove(&owned, Duration::ZERO))),
-                _ => Err(RequestError::malformed("a release", &[])),
-            }
-        })
     }
 
     /// Runs the script, which covers owners that hold and owners that wait.
