@@ -156,6 +156,16 @@ impl Batch {
     }
 }
 
+#[cfg(test)]
+impl Batch {
+    /// Returns the title in the first line of the script at `index`. A script
+    /// with preludes begins with the first one's.
+    pub(crate) fn script_name(&self, index: usize) -> Option<&'static str> {
+        let source = self.commands.get(index)?.source?;
+        source.lines().next()?.strip_prefix("-- ")
+    }
+}
+
 impl FromIterator<Command> for Batch {
     fn from_iter<I: IntoIterator<Item = Command>>(commands: I) -> Self {
         Self::new(commands.into_iter().collect(), false)

@@ -25,14 +25,15 @@ pub(crate) enum ServerErrorKind {
     Denied,
     /// The server does not know the script; the connection sends its source.
     NoScript,
-    /// Fewer than a majority of a quorum's nodes can vote. Computed by this
-    /// client.
-    TooFewVote,
+    /// Fewer than a majority of a quorum's nodes can serve the request.
+    /// Computed by this client.
+    NoMajority,
     /// Two addresses of a quorum lead to the same server. Computed by this
     /// client.
     SameServer,
-    /// The request exceeds what the lock can ever grant. Returned by a script.
-    TooMuch,
+    /// The request asks for more than the server can ever grant. Returned by a
+    /// script.
+    OutOfRange,
     Other,
 }
 
@@ -144,7 +145,7 @@ impl RequestError {
             Self::Unreachable(_) | Self::Unknown(_) | Self::NotReplicated { .. } => true,
             Self::Refused(error) => matches!(
                 error.kind,
-                ServerErrorKind::Temporary | ServerErrorKind::TooFewVote
+                ServerErrorKind::Temporary | ServerErrorKind::NoMajority
             ),
             // Waiting does not help: an operator must set a replica up first.
             Self::NoReplicas(_) | Self::Malformed(_) | Self::ShutDown => false,

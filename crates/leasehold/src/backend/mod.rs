@@ -1,6 +1,5 @@
 //! Connections, topologies and subscriptions. This layer transports commands
-//! and replies. Of locks, it knows only the error codes of our scripts, and
-//! whether a node may vote.
+//! and replies, and knows nothing about locks.
 //!
 //! A [`Backend`] returns the [`Connection`] for a purpose and a slot. A
 //! connection sends pipelines and returns one [`Reply`] per command. Callers

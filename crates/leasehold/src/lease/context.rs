@@ -140,8 +140,8 @@ pub(super) fn error_of(error: RequestError, name: &str) -> Error {
             ServerErrorKind::OutOfMemory => Error::OutOfMemory(error.into()),
             ServerErrorKind::Denied => Error::Denied(error.into()),
             ServerErrorKind::NoScript | ServerErrorKind::Other => Error::Unexpected(error.into()),
-            ServerErrorKind::TooFewVote => Error::NoQuorum(error.into()),
-            ServerErrorKind::TooMuch => Error::invalid("permits", error.message),
+            ServerErrorKind::NoMajority => Error::NoQuorum(error.into()),
+            ServerErrorKind::OutOfRange => Error::invalid("permits", error.message),
             ServerErrorKind::SameServer => Error::invalid("url", error.message),
             ServerErrorKind::WrongType => Error::WrongType {
                 name: name.to_owned(),

@@ -21,7 +21,7 @@ use crate::sync::Mutex;
 use crate::time::BootInstant;
 
 /// One acquisition, from the reply that granted it to its end.
-pub(super) struct LeaseState {
+pub(crate) struct LeaseState {
     pub(super) kind: Arc<dyn Kind>,
     pub(super) value: LockValue,
     pub(super) token: Token,

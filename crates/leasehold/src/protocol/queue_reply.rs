@@ -43,7 +43,7 @@ pub(super) fn read_status(reply: &Reply) -> Option<Result<QueueStatus, RequestEr
         },
         3 => {
             return Some(Err(RequestError::Refused(ServerError {
-                kind: ServerErrorKind::TooMuch,
+                kind: ServerErrorKind::OutOfRange,
                 message: format!("above the capacity of {}", number(1)?),
             })));
         }

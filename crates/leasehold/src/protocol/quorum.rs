@@ -336,7 +336,7 @@ fn refusal(replies: &[Reply]) -> Option<ServerError> {
 /// Returns the error for a quorum in which fewer than `needed` nodes vote.
 pub(crate) fn too_few(voting: usize, nodes: usize, needed: usize) -> ServerError {
     ServerError {
-        kind: ServerErrorKind::TooFewVote,
+        kind: ServerErrorKind::NoMajority,
         message: format!("{voting} of {nodes} nodes can vote, {needed} are needed"),
     }
 }

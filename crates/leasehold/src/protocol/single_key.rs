@@ -337,8 +337,8 @@ fn holder(value: &[u8], pttl: Option<&Reply>) -> Holder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::{Counters, Keyspace};
     use super::*;
+    use crate::protocol::keys::{Counters, Keyspace};
 
     const LEASE: Duration = Duration::from_secs(30);
 

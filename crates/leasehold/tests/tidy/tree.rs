@@ -71,7 +71,10 @@ fn files_have_a_header_and_one_idea() {
     {
         let (text, place) = (read(&path), path.display().to_string());
         assert!(text.starts_with("//!"), "{place} has no header");
-        assert!(text.lines().count() <= 500, "{place} is too long");
+        // Tests stay beside what they test, so they do not count.
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        assert!(code.lines().count() <= 500, "{place} is too long");
+        assert!(text.lines().count() <= 1000, "{place} is too long");
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         assert!(!JUNK.contains(&name.as_str()), "{place} is a junk drawer");
     }

@@ -15,7 +15,7 @@ pub(crate) enum Role {
     /// A server that accepts writes for all slots.
     Master,
     /// A master that is a node of a quorum.
-    Voter,
+    QuorumNode,
     /// A node of a cluster. The cluster itself routes writes to masters.
     Member,
     /// A replica. We only read its clock.
@@ -48,7 +48,7 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
         commands.push(Command::new("CLIENT").arg("SETNAME").arg(name));
         commands.push(Command::new("ECHO").arg(name));
     }
-    if role == Role::Voter {
+    if role == Role::QuorumNode {
         commands.push(Command::new("INFO").arg("server"));
     }
     if login.database > 0 {
@@ -73,7 +73,7 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     }
     let (server_time, capabilities) = match role {
         Role::Sentinel => (0, Capabilities::default()),
-        Role::Master | Role::Voter | Role::Member | Role::Replica => {
+        Role::Master | Role::QuorumNode | Role::Member | Role::Replica => {
             // Seals need permission for `ECHO`.
             check(&replies[3])?;
             (server_time(&replies[0])?, capabilities(&replies[1]))
@@ -84,7 +84,7 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
         read_at,
         version: version(&hello)?,
         run_id: match role {
-            Role::Voter => run_id(&replies[4]),
+            Role::QuorumNode => run_id(&replies[4]),
             _ => None,
         },
         capabilities,
@@ -160,13 +160,13 @@ fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
     let reason = match (field("mode"), field("role"), role) {
         (_, _, Role::Sentinel) => return Ok(()),
         (Some("sentinel"), ..) => "the server is a sentinel; use `redis+sentinel://host/group`",
-        (Some("cluster"), _, Role::Master | Role::Voter) => {
+        (Some("cluster"), _, Role::Master | Role::QuorumNode) => {
             "the server is a cluster node; use `redis+cluster://host`"
         }
         (Some("standalone"), _, Role::Member) => {
             "the server is not a cluster node; use `redis://host`"
         }
-        (_, Some("replica" | "slave"), Role::Master | Role::Voter) => {
+        (_, Some("replica" | "slave"), Role::Master | Role::QuorumNode) => {
             "the server is a replica; use the URL of its master or of its sentinels"
         }
         _ => return Ok(()),

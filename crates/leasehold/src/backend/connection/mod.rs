@@ -14,8 +14,6 @@ mod channels;
 mod endpoint;
 mod handshake;
 mod matching;
-#[cfg(test)]
-mod matching_tests;
 mod node;
 mod pubsub;
 mod reconnect;
@@ -26,8 +24,6 @@ mod shared;
 mod socket;
 mod tls;
 mod wire;
-#[cfg(test)]
-mod wire_tests;
 
 pub(crate) use endpoint::{ConnectOptions, Endpoint};
 pub(crate) use handshake::Role;

@@ -47,14 +47,14 @@ mod with_rustls {
 
     /// A TLS configuration.
     #[derive(Clone)]
-    pub(in super::super) struct Connector {
+    pub(crate) struct Connector {
         config: Arc<ClientConfig>,
         /// The name to verify instead of the host.
         name: Option<ServerName<'static>>,
     }
 
     impl Connector {
-        pub(in super::super) fn new(tls: &Tls) -> Result<Self, BoxError> {
+        pub(crate) fn new(tls: &Tls) -> Result<Self, BoxError> {
             let provider = Arc::new(provider()?);
             let builder = ClientConfig::builder_with_provider(provider.clone())
                 .with_safe_default_protocol_versions()?;
@@ -87,7 +87,7 @@ mod with_rustls {
 
     /// Performs the TLS handshake. The server's certificate must be valid for
     /// `host`, or for the configured name.
-    pub(in super::super) async fn connect(
+    pub(crate) async fn connect(
         connector: &Connector,
         host: &str,
         stream: TcpStream,
@@ -197,15 +197,15 @@ mod without {
 
     /// TLS is not compiled in; this type has no values.
     #[derive(Clone)]
-    pub(in super::super) enum NoTls {}
+    pub(crate) enum NoTls {}
 
     impl NoTls {
-        pub(in super::super) fn new(_: &Tls) -> Result<Self, BoxError> {
+        pub(crate) fn new(_: &Tls) -> Result<Self, BoxError> {
             Err("TLS requires the feature `tls` of leasehold".into())
         }
     }
 
-    pub(in super::super) async fn connect(
+    pub(crate) async fn connect(
         connector: &NoTls,
         _: &str,
         _: TcpStream,

@@ -104,12 +104,12 @@ impl World {
         }
         let command = |index| {
             let words: Vec<_> = batch.args(index).collect();
-            self.execute_one(&words)
+            self.execute_one(batch.script_name(index), &words)
         };
         (0..batch.len()).map(command).collect()
     }
 
-    fn execute_one(self: &Arc<Self>, words: &[&[u8]]) -> Reply {
+    fn execute_one(self: &Arc<Self>, script: Option<&str>, words: &[&[u8]]) -> Reply {
         let mut server = self.server.lock();
         let now = BootInstant::now();
         server.keys.retain(|_, (_, ends)| *ends > now);
@@ -143,16 +143,18 @@ impl World {
                 drop(server);
                 Reply::Int(self.publish(&listeners, text))
             }
-            // The renewal is the only script with one key, the token
-            // reservation the only one with two.
-            [b"EVALSHA", _, b"1", key, mark, lease] => match server.keys.get_mut(*key) {
-                Some((value, ends)) if value == mark => {
-                    *ends = (*ends).max(now + millis(lease));
-                    Reply::Int(1)
+            [b"EVALSHA", _, b"1", key, mark, lease] if script == Some("single_key/renew") => {
+                match server.keys.get_mut(*key) {
+                    Some((value, ends)) if value == mark => {
+                        *ends = (*ends).max(now + millis(lease));
+                        Reply::Int(1)
+                    }
+                    _ => Reply::Int(0),
                 }
-                _ => Reply::Int(0),
-            },
-            [b"EVALSHA", _, b"2", key, _, mark, count, own] => {
+            }
+            [b"EVALSHA", _, b"2", key, _, mark, count, own]
+                if script == Some("single_key/reserve_tokens") =>
+            {
                 let last = server.counter.max(number(own));
                 match server.keys.get(*key).is_some_and(|(at, _)| at == mark) {
                     true => {

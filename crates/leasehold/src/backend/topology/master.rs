@@ -33,8 +33,8 @@ impl Master {
     /// Returns the same server as a node of a quorum.
     pub(crate) fn into_voter(self) -> Self {
         match self {
-            Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::Voter),
-            Self::Sentinel(sentinels, _) => Self::Sentinel(sentinels, Role::Voter),
+            Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::QuorumNode),
+            Self::Sentinel(sentinels, _) => Self::Sentinel(sentinels, Role::QuorumNode),
         }
     }
 

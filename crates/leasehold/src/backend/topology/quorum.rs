@@ -3,7 +3,7 @@
 //! A request goes to all nodes at once, and completes when a majority agrees.
 //! A slow or dead node delays nothing. This layer returns the replies side by
 //! side, as [`Reply::PerNode`](crate::backend::Reply::PerNode); `protocol`
-//! counts the votes.
+//! decides what they mean.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,14 +120,14 @@ impl QuorumBackend {
             .map(|error| match &*error {
                 RequestError::Refused(error) => error.clone(),
                 other => ServerError {
-                    kind: ServerErrorKind::TooFewVote,
+                    kind: ServerErrorKind::NoMajority,
                     message: other.to_string(),
                 },
             });
         let mut errors: Vec<_> = errors.collect();
-        errors.sort_by_key(|error| error.kind == ServerErrorKind::TooFewVote);
+        errors.sort_by_key(|error| error.kind == ServerErrorKind::NoMajority);
         let timed_out = || ServerError {
-            kind: ServerErrorKind::TooFewVote,
+            kind: ServerErrorKind::NoMajority,
             message: format!(
                 "fewer than {} of {} nodes connected in time",
                 majority(self.nodes.len()),

@@ -58,7 +58,7 @@ struct Registered {
 
 /// The registration of one acquire.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::lease) struct AcquireId(u64);
+pub(crate) struct AcquireId(u64);
 
 impl Callers {
     pub(super) fn new(wake: Arc<Notify>) -> Self {
@@ -206,7 +206,7 @@ impl Acquires {
 }
 
 /// One request of a caller, which a shutdown waits for.
-pub(in crate::lease) struct CallerRequest(Arc<Callers>);
+pub(crate) struct CallerRequest(Arc<Callers>);
 
 impl Drop for CallerRequest {
     fn drop(&mut self) {

@@ -15,11 +15,11 @@ pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(15);
 
 /// An acquire that may have been executed, or may still be.
 #[derive(Clone)]
-pub(in crate::lease) struct PendingAcquire {
-    pub(in crate::lease) kind: Arc<dyn Kind>,
-    pub(in crate::lease) value: LockValue,
+pub(crate) struct PendingAcquire {
+    pub(crate) kind: Arc<dyn Kind>,
+    pub(crate) value: LockValue,
     /// The connection that carried it.
-    pub(in crate::lease) connection: Arc<dyn Connection>,
+    pub(crate) connection: Arc<dyn Connection>,
 }
 
 /// Cancels `acquire` until its owner can no longer appear (invariant 6).

@@ -19,7 +19,7 @@ pub(crate) struct Keeper {
     pub(super) inbox: Arc<KeeperInbox>,
     pub(super) callers: Arc<Callers>,
     /// Runs the futures of blocking callers.
-    pub(in crate::lease) runtime: KeeperRuntime,
+    pub(crate) runtime: KeeperRuntime,
 }
 
 pub(super) type KeeperInbox = Inbox<KeeperMsg, Arc<LeaseState>>;
@@ -52,7 +52,7 @@ impl Keeper {
     }
 
     /// Renews and expires a lease, from its first renewal or its deadline on.
-    pub(in crate::lease) fn keep(&self, state: Arc<LeaseState>) -> InboxSlot {
+    pub(crate) fn keep(&self, state: Arc<LeaseState>) -> InboxSlot {
         let due = match state.validity() {
             // The keeper also announces the end (invariant 4).
             Validity::Valid { deadline } => state
@@ -66,7 +66,7 @@ impl Keeper {
     }
 
     /// Returns the process in which the keeper's thread exists.
-    pub(in crate::lease) fn process(&self) -> HomeProcess {
+    pub(crate) fn process(&self) -> HomeProcess {
         self.runtime.process
     }
 
@@ -79,55 +79,55 @@ impl Keeper {
     }
 
     /// Forgets a lease that has ended.
-    pub(in crate::lease) fn forget(&self, slot: InboxSlot) {
+    pub(crate) fn forget(&self, slot: InboxSlot) {
         self.inbox.remove(slot);
     }
 
     /// Releases a lease whose guard was dropped. Never blocks, fails or needs a
     /// runtime.
-    pub(in crate::lease) fn release(&self, state: Arc<LeaseState>) {
+    pub(crate) fn release(&self, state: Arc<LeaseState>) {
         self.send(KeeperMsg::Release(state));
     }
 
     /// Cancels an acquire of unknown outcome.
-    pub(in crate::lease) fn cancel(&self, acquire: PendingAcquire) {
+    pub(crate) fn cancel(&self, acquire: PendingAcquire) {
         self.send(KeeperMsg::Cancel(acquire));
     }
 
     /// Counts a request of a caller, which a shutdown waits for, until the
     /// result is dropped.
-    pub(in crate::lease) fn begin_request(&self) -> CallerRequest {
+    pub(crate) fn begin_request(&self) -> CallerRequest {
         self.callers.begin_request()
     }
 
     /// Registers an acquire that is about to be sent. The keeper cancels it at
     /// `due`, unless the caller has claimed the lock by then.
-    pub(in crate::lease) fn watch(&self, acquire: PendingAcquire, due: BootInstant) -> AcquireId {
+    pub(crate) fn watch(&self, acquire: PendingAcquire, due: BootInstant) -> AcquireId {
         self.callers.register(acquire, due)
     }
 
     /// Sets when the keeper cancels an acquire. Returns `false` if the keeper
     /// took it.
-    pub(in crate::lease) fn set_due(&self, id: AcquireId, due: BootInstant) -> bool {
+    pub(crate) fn set_due(&self, id: AcquireId, due: BootInstant) -> bool {
         self.callers.set_due(id, due)
     }
 
     /// Lets a shutdown cancel an acquire that waits in the server's queue,
     /// whether its task is polled or not. Returns `false` if the keeper took
     /// it, or the client is shut down.
-    pub(in crate::lease) fn enter_queue(&self, id: AcquireId) -> bool {
+    pub(crate) fn enter_queue(&self, id: AcquireId) -> bool {
         self.callers.enter_queue(id)
     }
 
     /// Ends the registration of an acquire. Returns `false` if the keeper took
     /// it.
-    pub(in crate::lease) fn claim(&self, id: AcquireId) -> bool {
+    pub(crate) fn claim(&self, id: AcquireId) -> bool {
         self.callers.remove(id)
     }
 
     /// Writes the number of reentrant guards to the server, if the kind stores
     /// it there.
-    pub(in crate::lease) fn set_hold_count(&self, state: Arc<LeaseState>) {
+    pub(crate) fn set_hold_count(&self, state: Arc<LeaseState>) {
         // The keeper builds the call again, with the count by then.
         let is_stored = state.kind.set_hold_count(&state.value, 1).is_some();
         if is_stored && state.begin_hold_count() {
@@ -137,7 +137,7 @@ impl Keeper {
 
     /// Releases every lock and returns when that is done, and no request of a
     /// caller is in flight that could still acquire one.
-    pub(in crate::lease) async fn shut_down(&self) {
+    pub(crate) async fn shut_down(&self) {
         self.callers.begin_shutdown();
         let (done, all_done) = oneshot::channel();
         self.send(KeeperMsg::ShutDown(done));
@@ -146,7 +146,7 @@ impl Keeper {
     }
 
     /// Announces that no more messages follow.
-    pub(in crate::lease) fn close(&self) {
+    pub(crate) fn close(&self) {
         if self.process().is_current() {
             self.inbox.close();
         }

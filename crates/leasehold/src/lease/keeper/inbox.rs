@@ -43,7 +43,7 @@ struct NewLeases<L> {
 
 /// The slot of a lease in the inbox.
 #[derive(Clone, Copy)]
-pub(in crate::lease) struct InboxSlot {
+pub(crate) struct InboxSlot {
     round: u64,
     at: usize,
 }

@@ -119,7 +119,7 @@ impl KeeperRuntime {
     }
 
     /// Runs a task on the keeper's thread.
-    pub(in crate::lease) fn spawn<T: Send + 'static>(
+    pub(crate) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {

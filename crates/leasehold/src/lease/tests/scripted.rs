@@ -19,11 +19,11 @@ use crate::owner::{Owner, Token};
 use crate::protocol::{Counters, Description, Keyspace, Kind, SingleKey};
 use crate::time::BootInstant;
 
-pub(in crate::lease) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 pub(super) const REQUEST: Duration = Duration::from_secs(1);
 pub(super) const AT_ONCE: Duration = Duration::from_millis(1);
 
-pub(in crate::lease) fn kind() -> Arc<dyn Kind> {
+pub(crate) fn kind() -> Arc<dyn Kind> {
     let keys = Keyspace::new("lock:", Counters::one())
         .unwrap()
         .lock("job")
@@ -32,7 +32,7 @@ pub(in crate::lease) fn kind() -> Arc<dyn Kind> {
 }
 
 /// Returns an engine whose keeper runs beside the test, on the paused clock.
-pub(in crate::lease) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
+pub(crate) fn engine(backend: &Arc<Scripted>) -> Arc<Engine> {
     let keeper = Keeper::default();
     tokio::spawn(
         keeper
@@ -78,7 +78,7 @@ fn replies(batch: &Batch, to_set: &Reply, to_pttl: i64) -> Vec<Reply> {
     (0..batch.len()).map(reply).collect()
 }
 
-pub(in crate::lease) fn yes(sent: &Sent<'_>) -> Answer {
+pub(crate) fn yes(sent: &Sent<'_>) -> Answer {
     (AT_ONCE, Ok(granting(sent.batch)))
 }
 

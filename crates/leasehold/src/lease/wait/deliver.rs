@@ -18,7 +18,7 @@ use crate::lease::keeper::KeeperRuntime;
 /// # Cancel safety
 ///
 /// Dropping the future drops the work, or its output, on the keeper's runtime.
-pub(in crate::lease) async fn deliver<T, W>(
+pub(crate) async fn deliver<T, W>(
     keeper: &KeeperRuntime,
     work: impl Fn() -> W + Send + 'static,
 ) -> Result<T, RequestError>

@@ -22,7 +22,7 @@ use crate::time::BootInstant;
 
 /// The locks whose release callers wait for.
 #[derive(Default)]
-pub(in crate::lease) struct FreeRegistry {
+pub(crate) struct FreeRegistry {
     locks: Mutex<HashMap<Arc<[u8]>, Followed>>,
 }
 
@@ -51,7 +51,7 @@ enum FreeStatus {
 }
 
 /// A caller that waits until a lock is free.
-pub(in crate::lease) struct FreeWaiter {
+pub(crate) struct FreeWaiter {
     status: watch::Receiver<FreeStatus>,
     start: BootInstant,
     max_outage: Duration,
@@ -59,7 +59,7 @@ pub(in crate::lease) struct FreeWaiter {
 
 impl FreeWaiter {
     /// Waits until the lock is free.
-    pub(in crate::lease) async fn wait(&mut self) -> Result<(), RequestError> {
+    pub(crate) async fn wait(&mut self) -> Result<(), RequestError> {
         loop {
             let give_up = match &*self.status.borrow_and_update() {
                 FreeStatus::Free { asked } if *asked >= self.start => return Ok(()),
@@ -86,7 +86,7 @@ impl FreeWaiter {
 
     /// Returns the error of a wait that timed out: the last failed request if
     /// the outage continues, else [`Error::Timeout`].
-    pub(in crate::lease) fn timed_out(&self, name: &str, waited: Duration) -> Error {
+    pub(crate) fn timed_out(&self, name: &str, waited: Duration) -> Error {
         match self.outage() {
             Some(error) => error_of(error, name),
             None => Error::Timeout {
@@ -109,7 +109,7 @@ impl FreeWaiter {
 
 impl FreeRegistry {
     /// Follows the task for `lock`, or starts one.
-    pub(in crate::lease) fn follow(
+    pub(crate) fn follow(
         self: &Arc<Self>,
         context: &Arc<Context>,
         lock: &Arc<dyn Notified>,

@@ -17,7 +17,7 @@ use crate::time::BootInstant;
 
 /// Routes grants to the waiters of this client.
 #[derive(Default)]
-pub(in crate::lease) struct GrantRouter {
+pub(crate) struct GrantRouter {
     /// The listener of every subscription. It does not own the subscriptions,
     /// or both would keep each other alive.
     waiters: Arc<GrantListener>,

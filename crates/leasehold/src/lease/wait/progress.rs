@@ -15,16 +15,16 @@ use crate::sync::Mutex;
 use crate::time::BootInstant;
 
 /// One wait, as it looks from the task that talks to the server.
-pub(in crate::lease) struct Wait<'a> {
-    pub(in crate::lease) context: &'a Arc<Context>,
-    pub(in crate::lease) kind: &'a Arc<dyn Kind>,
-    pub(in crate::lease) options: &'a AcquireOptions,
-    pub(in crate::lease) progress: &'a Progress,
-    pub(in crate::lease) position: &'a Position,
+pub(crate) struct Wait<'a> {
+    pub(crate) context: &'a Arc<Context>,
+    pub(crate) kind: &'a Arc<dyn Kind>,
+    pub(crate) options: &'a AcquireOptions,
+    pub(crate) progress: &'a Progress,
+    pub(crate) position: &'a Position,
 }
 
 /// The progress of one caller's wait, or of all slots of a lock.
-pub(in crate::lease) struct Progress {
+pub(crate) struct Progress {
     /// How long each caller retries through an outage.
     max_outage: Duration,
     /// The slots that follow this progress, if it is not a single caller's.
@@ -46,7 +46,7 @@ struct Seen {
 
 impl Progress {
     /// Creates the progress of a single caller.
-    pub(in crate::lease) fn new(max_outage: Duration) -> Self {
+    pub(crate) fn new(max_outage: Duration) -> Self {
         Self {
             max_outage,
             slots: None,
@@ -70,13 +70,13 @@ impl Progress {
     }
 
     /// Records that the server replied, which ends an outage.
-    pub(in crate::lease) fn on_reply(&self) {
+    pub(crate) fn on_reply(&self) {
         self.seen.lock().end_outage();
     }
 
     /// Records that the server replied with the current holder, and the
     /// waiter's position for a kind with a queue.
-    pub(in crate::lease) fn on_busy(&self, holder: Holder, ahead: Option<u64>) {
+    pub(crate) fn on_busy(&self, holder: Holder, ahead: Option<u64>) {
         let mut seen = self.seen.lock();
         seen.holder = Some(holder);
         seen.at = BootInstant::now();
@@ -91,7 +91,7 @@ impl Progress {
     /// Returns `error` if it is permanent, or if the outage takes longer than
     /// the caller's budget. The budget of each slot counts from its own start,
     /// so slots fail by themselves.
-    pub(in crate::lease) fn on_error(&self, error: RequestError) -> Result<Duration, RequestError> {
+    pub(crate) fn on_error(&self, error: RequestError) -> Result<Duration, RequestError> {
         let mut seen = self.seen.lock();
         let now = BootInstant::now();
         let since = *seen.failing_since.get_or_insert(now);
@@ -109,7 +109,7 @@ impl Progress {
     }
 
     /// Returns the last holder that was seen, with what is left of its lease.
-    pub(in crate::lease) fn holder(&self) -> Option<Holder> {
+    pub(crate) fn holder(&self) -> Option<Holder> {
         self.seen.lock().holder()
     }
 
@@ -121,13 +121,13 @@ impl Progress {
     }
 
     /// Returns the number of waiters that are served first.
-    pub(in crate::lease) fn ahead(&self) -> Option<u64> {
+    pub(crate) fn ahead(&self) -> Option<u64> {
         self.seen.lock().ahead
     }
 
     /// Returns the error of a wait that timed out: the last failed request if
     /// the outage continues, else [`Error::Timeout`] with the last holder.
-    pub(in crate::lease) fn timed_out(&self, name: &str, waited: Duration) -> Error {
+    pub(crate) fn timed_out(&self, name: &str, waited: Duration) -> Error {
         let seen = self.seen.lock();
         match &seen.error {
             Some(error) => error_of(error.duplicate(), name),

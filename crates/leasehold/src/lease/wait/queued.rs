@@ -257,7 +257,7 @@ fn queue_ttl(lease: Duration) -> Duration {
 
 /// Returns the delay until the next heartbeat: a third of the entry's TTL, at
 /// one of the instants that all waiters of this client share.
-pub(in crate::lease) fn next_heartbeat_delay(queue_ttl: Duration) -> Duration {
+pub(crate) fn next_heartbeat_delay(queue_ttl: Duration) -> Duration {
     let (now, period) = (BootInstant::now(), queue_ttl / 3);
     floor(now + period, period / HEARTBEAT_INSTANTS).since(now)
 }

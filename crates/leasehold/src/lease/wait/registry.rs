@@ -17,15 +17,15 @@ use crate::sync::Mutex;
 
 /// All locks that have a waiting task.
 #[derive(Default)]
-pub(in crate::lease) struct WaitRegistry {
+pub(crate) struct WaitRegistry {
     locks: Mutex<HashMap<Arc<[u8]>, Arc<LockEntry>>>,
 }
 
 /// What the callers that want one lock share.
-pub(in crate::lease) struct LockEntry {
+pub(crate) struct LockEntry {
     key: Arc<[u8]>,
     pub(super) queue: Arc<LeaseQueue>,
-    pub(in crate::lease) progress: Progress,
+    pub(crate) progress: Progress,
     pub(super) windows: Mutex<HandoffWindows>,
 }
 
@@ -128,7 +128,7 @@ impl LockEntry {
 
     /// Returns the number of waiters that are served before the first caller
     /// that waits here.
-    pub(in crate::lease) fn ahead(&self) -> Option<u64> {
+    pub(crate) fn ahead(&self) -> Option<u64> {
         self.queue.test_first(|_| ())?;
         self.progress.ahead()
     }

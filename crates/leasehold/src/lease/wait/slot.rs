@@ -14,8 +14,8 @@ use crate::time::BootInstant;
 pub(super) const MAX_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One caller that waits.
-pub(in crate::lease) struct CallerSlot<T, L> {
-    pub(in crate::lease) terms: T,
+pub(crate) struct CallerSlot<T, L> {
+    pub(crate) terms: T,
     /// When the caller began to wait.
     pub(super) start: BootInstant,
     pub(super) state: Mutex<SlotState<L>>,
@@ -106,7 +106,7 @@ impl<T, L> CallerSlot<T, L> {
     }
 
     /// Ends the wait of this caller, unless it was granted the lock.
-    pub(in crate::lease) fn fail(&self, error: RequestError) {
+    pub(crate) fn fail(&self, error: RequestError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Waiting | Phase::Dormant) {
             state.phase = Phase::Failed(error);

@@ -27,7 +27,7 @@ use crate::sync::Mutex;
 use crate::time::BootInstant;
 
 /// The slots of callers that want a lock `L` on terms `T`.
-pub(in crate::lease) struct SlotQueue<T, L> {
+pub(crate) struct SlotQueue<T, L> {
     inner: Mutex<Inner<T, L>>,
     /// Wakes the waiting task.
     wake: Notify,
@@ -49,13 +49,13 @@ struct Inner<T, L> {
 }
 
 /// A caller's place in the queue. Dropping it leaves the queue.
-pub(in crate::lease) struct Place<T, L> {
+pub(crate) struct Place<T, L> {
     queue: Arc<SlotQueue<T, L>>,
     slot: Arc<CallerSlot<T, L>>,
 }
 
 /// What the waiting task must do.
-pub(in crate::lease) enum Step<T, L> {
+pub(crate) enum Step<T, L> {
     /// Acquire the lock for this slot.
     Seek(Arc<CallerSlot<T, L>>),
     /// Prepare this lock, and grant it.
@@ -85,7 +85,7 @@ impl<T, L> Default for SlotQueue<T, L> {
 impl<T, L> SlotQueue<T, L> {
     /// Enqueues a caller at the end, or returns the terms if the waiting task
     /// has ended.
-    pub(in crate::lease) fn enqueue(self: &Arc<Self>, terms: T) -> Result<Place<T, L>, T> {
+    pub(crate) fn enqueue(self: &Arc<Self>, terms: T) -> Result<Place<T, L>, T> {
         let mut inner = self.inner.lock();
         if inner.is_closed {
             return Err(terms);
@@ -107,7 +107,7 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Grants the lock to the first waiting slot, or returns the lock if there
     /// is none or the lock does not fit.
-    pub(in crate::lease) fn grant(&self, mut lock: L, fits: impl Fn(&T) -> bool) -> Result<(), L> {
+    pub(crate) fn grant(&self, mut lock: L, fits: impl Fn(&T) -> bool) -> Result<(), L> {
         let mut inner = self.inner.lock();
         let (slot, waker) = loop {
             let Some(at) = inner.first_waiting() else {
@@ -139,7 +139,7 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Parks a lock for the waiting task, or returns it if it does not fit the
     /// first waiting slot.
-    pub(in crate::lease) fn park(&self, lock: L, fits: impl FnOnce(&T) -> bool) -> Result<(), L> {
+    pub(crate) fn park(&self, lock: L, fits: impl FnOnce(&T) -> bool) -> Result<(), L> {
         let mut inner = self.inner.lock();
         match inner.first_waiting() {
             Some(at) if !inner.is_closed && fits(&inner.slots[at].terms) => {
@@ -155,7 +155,7 @@ impl<T, L> SlotQueue<T, L> {
     }
 
     /// Records whether a lock that holders hand off is in this process.
-    pub(in crate::lease) fn set_here(&self, is_here: bool) {
+    pub(crate) fn set_here(&self, is_here: bool) {
         self.inner.lock().here_until = is_here.then_some(BootInstant::NEVER);
         if !is_here {
             self.wake.notify_one();
@@ -164,7 +164,7 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Records that the lock is being released. The waiting task asks for it at
     /// `by` even if the release did not return: its caller may not be polled.
-    pub(in crate::lease) fn set_leaving(&self, by: BootInstant) {
+    pub(crate) fn set_leaving(&self, by: BootInstant) {
         let mut inner = self.inner.lock();
         if inner.here_until.is_some() {
             inner.here_until = Some(by);
@@ -174,7 +174,7 @@ impl<T, L> SlotQueue<T, L> {
     }
 
     /// Returns what the waiting task must do.
-    pub(in crate::lease) fn next_step(&self) -> Step<T, L> {
+    pub(crate) fn next_step(&self) -> Step<T, L> {
         let mut inner = self.inner.lock();
         if let Some(lock) = inner.parked.take() {
             return Step::Prepare(lock);
@@ -191,7 +191,7 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Tests the first waiting slot. Returns `None` if there is none, or the
     /// lock is in this process.
-    pub(in crate::lease) fn test_first<R>(&self, test: impl FnOnce(&T) -> R) -> Option<R> {
+    pub(crate) fn test_first<R>(&self, test: impl FnOnce(&T) -> R) -> Option<R> {
         let mut inner = self.inner.lock();
         let is_here = inner.is_here();
         let at = inner.first_waiting().filter(|_| !is_here)?;
@@ -200,14 +200,14 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Closes the queue if no caller waits and nothing is left. Returns whether
     /// it did.
-    pub(in crate::lease) fn close_if_idle(&self) -> bool {
+    pub(crate) fn close_if_idle(&self) -> bool {
         let mut inner = self.inner.lock();
         inner.is_closed = inner.is_idle();
         inner.is_closed
     }
 
     /// Waits for the next change, or takes back what was not claimed in time.
-    pub(in crate::lease) async fn stand_by(&self) {
+    pub(crate) async fn stand_by(&self) {
         let now = BootInstant::now();
         let (unclaimed, due) = self.take_back(now);
         if due <= now || !unclaimed.is_empty() {
@@ -224,13 +224,13 @@ impl<T, L> SlotQueue<T, L> {
     }
 
     /// Waits for the next change.
-    pub(in crate::lease) async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.wake.notified().await;
     }
 
     /// Takes back the grants that were not claimed in time. Returns them, and
     /// when to call this again.
-    pub(in crate::lease) fn take_back(&self, now: BootInstant) -> (Vec<L>, BootInstant) {
+    pub(crate) fn take_back(&self, now: BootInstant) -> (Vec<L>, BootInstant) {
         let mut inner = self.inner.lock();
         let mut taken = Vec::new();
         let mut next = BootInstant::NEVER;
@@ -260,12 +260,7 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Fails every caller whose patience with an outage is over: it has waited
     /// for longer than `limit` since it began, and since the outage began.
-    pub(in crate::lease) fn fail_overdue(
-        &self,
-        outage: BootInstant,
-        limit: Duration,
-        error: &RequestError,
-    ) {
+    pub(crate) fn fail_overdue(&self, outage: BootInstant, limit: Duration, error: &RequestError) {
         let now = BootInstant::now();
         let mut overdue = Vec::new();
         let mut inner = self.inner.lock();
@@ -284,7 +279,7 @@ impl<T, L> SlotQueue<T, L> {
     }
 
     /// Ends the wait of all callers, and returns the locks that are left.
-    pub(in crate::lease) fn close(&self) -> Vec<L> {
+    pub(crate) fn close(&self) -> Vec<L> {
         let mut inner = self.inner.lock();
         inner.is_closed = true;
         let mut left: Vec<_> = inner.parked.take().into_iter().collect();
@@ -348,13 +343,13 @@ impl<T, L> Inner<T, L> {
 }
 
 impl<T, L> Place<T, L> {
-    pub(in crate::lease) fn terms(&self) -> &T {
+    pub(crate) fn terms(&self) -> &T {
         &self.slot.terms
     }
 
     /// Claims the lock if it was granted. Claiming awaits nothing, so a caller
     /// that is polled once holds the lock.
-    pub(in crate::lease) fn poll(&self, context: &Context<'_>) -> Poll<Result<L, RequestError>> {
+    pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<Result<L, RequestError>> {
         let mut state = self.slot.state.lock();
         let was_dormant = match mem::replace(&mut state.phase, Phase::Gone) {
             Phase::Granted(lock) => return Poll::Ready(Ok(lock)),
@@ -377,13 +372,13 @@ impl<T, L> Place<T, L> {
 
     /// Leaves after a claim, and wakes the waiting task, which would notice
     /// only when the grant is overdue.
-    pub(in crate::lease) fn end(self) {
+    pub(crate) fn end(self) {
         self.queue.wake.notify_one();
     }
 
     /// Returns to its place: the lock that was claimed is of no use. Returns
     /// `false` if the waiting task has ended meanwhile.
-    pub(in crate::lease) fn wait_again(&self) -> bool {
+    pub(crate) fn wait_again(&self) -> bool {
         let mut inner = self.queue.inner.lock();
         if inner.is_closed {
             return false;

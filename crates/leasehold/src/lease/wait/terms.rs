@@ -18,7 +18,7 @@ pub(super) type LeaseQueue = SlotQueue<Terms, OwnedLease>;
 pub(super) type LeaseSlot = CallerSlot<Terms, OwnedLease>;
 
 /// What a caller wants.
-pub(in crate::lease) struct Terms {
+pub(crate) struct Terms {
     pub(super) kind: Arc<dyn Kind>,
     pub(super) options: AcquireOptions,
     pub(super) position: Position,
@@ -40,7 +40,7 @@ impl Terms {
 
 /// The last position of one caller in the server's queue.
 #[derive(Default)]
-pub(in crate::lease) struct Position {
+pub(crate) struct Position {
     /// Zero if unknown.
     number: AtomicU64,
     /// The span of a caller that waits on its own task.
@@ -48,7 +48,7 @@ pub(in crate::lease) struct Position {
 }
 
 impl Position {
-    pub(in crate::lease) fn in_span(span: &Span) -> Self {
+    pub(crate) fn in_span(span: &Span) -> Self {
         Self {
             number: AtomicU64::new(0),
             span: Some(span.clone()),

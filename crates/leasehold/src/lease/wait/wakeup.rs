@@ -21,7 +21,7 @@ impl Listener for Wakeup {
 
 /// The messages of one channel, from the first [`listen`](Self::listen) on.
 #[derive(Default)]
-pub(in crate::lease) struct Wakeups {
+pub(crate) struct Wakeups {
     wakeup: Arc<Wakeup>,
     subscription: Option<Subscription>,
 }
@@ -29,7 +29,7 @@ pub(in crate::lease) struct Wakeups {
 impl Wakeups {
     /// Subscribes. If that takes too long we go on without for now, and try
     /// again the next time.
-    pub(in crate::lease) async fn listen(
+    pub(crate) async fn listen(
         &mut self,
         context: &Context,
         channel: impl FnOnce() -> Channel,
@@ -47,7 +47,7 @@ impl Wakeups {
     }
 
     /// Waits for a message, at most `limit`. Returns whether there was one.
-    pub(in crate::lease) async fn next(&self, limit: Duration) -> bool {
+    pub(crate) async fn next(&self, limit: Duration) -> bool {
         tokio::select! {
             biased;
             () = self.wakeup.0.notified() => true,
