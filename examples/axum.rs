@@ -1,5 +1,4 @@
-//! A web service with locks in its handlers, which holds no lock after its
-//! exit.
+//! A web service with locks in the handlers. It holds no lock after it exits.
 //!
 //! ```sh
 //! cargo run -p examples --bin axum -- 127.0.0.1:3000
@@ -9,7 +8,7 @@
 //!
 //! On Ctrl-C or SIGTERM, the service accepts no more connections, finishes its
 //! requests, and then shuts the client down. That releases what is still held,
-//! such as the lock of the archiver.
+//! such as the archiver's lock.
 
 use std::error::Error;
 use std::time::Duration;
@@ -18,7 +17,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::post;
-use leasehold::{Client, ReleaseOutcome, ShutdownOutcome, Token};
+use leasehold::{Client, Token};
 use tokio::net::TcpListener;
 
 /// How long a request waits for a lock.
@@ -53,8 +52,9 @@ async fn main() -> Result<(), BoxError> {
     println!("every request has its response");
 
     match client.shutdown(SHUTDOWN).await {
-        ShutdownOutcome::Released => println!("every lock is released"),
-        _ => println!("some locks stay held until their leases expire"),
+        Ok(()) => println!("every lock is released"),
+        // Some locks stay held until their leases expire.
+        Err(error) => println!("{error}"),
     }
     match archiver.await? {
         Err(leasehold::Error::ShutDown) => println!("the archiver has stopped"),
@@ -63,8 +63,8 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Pays an order. Requests for the same order wait for each other, also those
-/// to other instances.
+/// Pays an order. Requests for the same order wait for each other, also on
+/// other instances.
 async fn pay(State(client): State<Client>, Path(id): Path<u64>) -> Response {
     let order = client.mutex(&format!("order:{id}"));
     // If the caller disconnects, axum drops the handler and with it the work.
@@ -78,7 +78,7 @@ async fn pay(State(client): State<Client>, Path(id): Path<u64>) -> Response {
 /// Stands for a call to a payment service, which may end half-way.
 ///
 /// The lock does not make it happen once. The payment service does, if the
-/// number of the order is the idempotency key of the call.
+/// order's number is the idempotency key of the call.
 async fn charge_card(id: u64, token: Token) -> String {
     println!("order {id} is paid with token {token}");
     format!("order {id} is paid\n")
@@ -87,25 +87,21 @@ async fn charge_card(id: u64, token: Token) -> String {
 /// Writes a report, unless another request is writing it.
 async fn report(State(client): State<Client>) -> Response {
     let report = client.mutex("report").try_lock();
-    let Some(guard) = report.await.map_err(|error| failure(&error))? else {
-        let reason = "another request writes the report\n";
-        return Err((StatusCode::CONFLICT, reason.to_owned()));
-    };
+    let guard = report.await.map_err(|error| failure(&error))?;
     println!("the report is written");
-    match guard.release().await {
-        Ok(ReleaseOutcome::Released) => Ok("the report is written\n".to_owned()),
-        // The lease was lost, so that another request may have written it too.
-        Ok(outcome) => Err((StatusCode::CONFLICT, format!("{outcome:?}\n"))),
-        // The client continues to release the lock in the background.
-        Err(error) => Err(failure(&error)),
-    }
+    // Fails if we lost the lease: another request may have written it too. If
+    // the server is unreachable, the client keeps releasing in the background.
+    let released = guard.release().await;
+    released.map_err(|error| failure(&error))?;
+    Ok("the report is written\n".to_owned())
 }
 
-/// Chooses the status of a failed request: 409 if the lock is held, 503 if the
-/// caller can repeat the request later.
+/// Chooses the status of a failed request: 409 if another holder is in the way,
+/// 503 if the caller can repeat the request later.
 fn failure(error: &leasehold::Error) -> (StatusCode, String) {
+    use leasehold::Error::{Busy, Lost, Timeout};
     let status = match error {
-        leasehold::Error::Timeout { .. } => StatusCode::CONFLICT,
+        Busy { .. } | Timeout { .. } | Lost { .. } => StatusCode::CONFLICT,
         error if error.is_transient() => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };

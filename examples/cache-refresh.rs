@@ -8,21 +8,20 @@
 //! share. Readers hold the lock for reading, side by side. The first instance
 //! that finds the cache too old refreshes it, while the others continue with
 //! the old files. It excludes them only while it writes. Then it *downgrades*
-//! its lock, and all of them read the new files.
+//! the lock, and all of them read the new files.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Lease, Mutex, RwLock, Shared};
+use leasehold::{Client, Error, Guard, Mutex, RwLock, Shared};
 use tokio::fs;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 const INSTANCES: usize = 4;
 
-type BoxError = Box<dyn Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The cache, as one instance sees it.
 struct Cache {
@@ -54,25 +53,38 @@ impl Cache {
     async fn read(&self, wanted: u64) -> Result<Snapshot, BoxError> {
         let guard = self.files.read().await?;
         let version = self.version().await?;
-        let is_old = version < wanted;
-        if is_old && let Some(refresh) = self.refresh.try_lock().await? {
-            // The files are still old: this reader kept writers out so far,
-            // and the mutex does from here on. A reader cannot become a
-            // writer, because two of them would deadlock.
-            let _ = guard.release().await?;
-            let writer = self.files.write().await?;
-            self.write(&writer, wanted).await?;
-            let guard = writer.downgrade().await?;
-            let _ = refresh.release().await?;
-            return Ok(Snapshot {
-                version: wanted,
-                refreshed: true,
-                guard,
-            });
+        if version < wanted {
+            match self.refresh.try_lock().await {
+                Ok(refresh) => return self.refresh(guard, refresh, wanted).await,
+                Err(Error::Busy { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(Snapshot {
             version,
             refreshed: false,
+            guard,
+        })
+    }
+
+    /// Writes new files, and returns them locked for reading.
+    async fn refresh(
+        &self,
+        reader: Guard<Shared>,
+        refresh: Guard,
+        version: u64,
+    ) -> Result<Snapshot, BoxError> {
+        // The files are still old: the reader kept writers out so far, and the
+        // mutex does from here on. A reader cannot become a writer, because two
+        // of them would deadlock.
+        reader.release().await?;
+        let writer = self.files.write().await?;
+        self.write(&writer, version).await?;
+        let guard = writer.downgrade().await?;
+        refresh.release().await?;
+        Ok(Snapshot {
+            version,
+            refreshed: true,
             guard,
         })
     }
@@ -93,9 +105,9 @@ impl Cache {
 
     /// Writes both files. Stops if the lease is lost, since another instance
     /// may write them then. [`version`](Self::version) notices the difference.
-    async fn write(&self, lease: &Lease, version: u64) -> Result<(), BoxError> {
+    async fn write(&self, writer: &Guard, version: u64) -> Result<(), BoxError> {
         for name in ["prices", "stock"] {
-            lease.check()?;
+            writer.check()?;
             fs::write(self.folder.join(name), version.to_string()).await?;
         }
         Ok(())
@@ -140,11 +152,11 @@ async fn serve(folder: PathBuf, wanted: u64, all: Arc<Barrier>) -> Result<bool, 
             break snapshot;
         }
         // This request is served from the old files.
-        let _ = snapshot.guard.release().await?;
+        snapshot.guard.release().await?;
     };
     // Every instance holds the lock here, as a reader.
     all.wait().await;
-    let _ = snapshot.guard.release().await?;
-    client.shutdown(Duration::from_secs(5)).await;
+    snapshot.guard.release().await?;
+    client.shutdown(Duration::from_secs(5)).await?;
     Ok(snapshot.refreshed)
 }

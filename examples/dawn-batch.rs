@@ -8,11 +8,11 @@
 //! Four things protect the ledger:
 //!
 //! - A second process does not wait, and prints which process runs the batch.
-//! - The lease is renewed while the batch runs, for any length of time. If it
-//!   is lost, `run` drops the batch at its next await point.
+//! - The lease is renewed for as long as the batch runs. If it is lost, `run`
+//!   drops the batch at its next await point.
 //! - `at_most` ends the lease of a batch that hangs. The first argument sets it
 //!   in seconds; it is an hour by default.
-//! - Each write carries the token of the lease. A process that was paused for
+//! - Each write carries the lease's token. A process that was paused for
 //!   longer than its lease cannot write after its successor has.
 
 use std::error::Error;
@@ -34,17 +34,16 @@ async fn main() -> Result<ExitCode, BoxError> {
     let client = examples::connect().await?;
     let ledger = open_ledger().await?;
 
-    let batch = client.mutex("dawn-batch").lock();
+    let batch = client.mutex("dawn-batch").try_lock();
     let batch = batch
-        .timeout(Duration::ZERO)
         .at_most(Duration::from_secs(limit.parse()?))
         .note("posts invoices");
     let outcome = batch.run(|lease| post_rows(lease, ledger, rows())).await;
-    client.shutdown(Duration::from_secs(5)).await;
+    client.shutdown(Duration::from_secs(5)).await?;
 
     match outcome {
         Ok(Ok(count)) => println!("posted {count} rows"),
-        Err(leasehold::Error::Timeout {
+        Err(leasehold::Error::Busy {
             holder: Some(holder),
             ..
         }) => println!("the batch is already running: {holder}"),
@@ -68,8 +67,8 @@ async fn open_ledger() -> Result<MultiplexedConnection, BoxError> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(examples::CONNECT_TIMEOUT))
         .set_response_timeout(Some(examples::REQUEST_TIMEOUT));
-    let connecting = server.get_multiplexed_async_connection_with_config(&config);
-    Ok(connecting.await?)
+    let connection = server.get_multiplexed_async_connection_with_config(&config);
+    Ok(connection.await?)
 }
 
 /// Posts rows until there are no more, and returns their number.

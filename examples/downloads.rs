@@ -1,5 +1,5 @@
-//! Downloads of several processes that spare the server they load from: two at
-//! a time, however many processes there are.
+//! Downloads that spare the server: two at a time, however many processes there
+//! are.
 //!
 //! ```sh
 //! cargo run -p examples --bin downloads
@@ -38,7 +38,7 @@ async fn main() -> Result<(), BoxError> {
         Some(address) => work(permits, &address).await?,
         None => start_workers(permits).await?,
     }
-    client.shutdown(Duration::from_secs(5)).await;
+    client.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
 
@@ -46,7 +46,8 @@ async fn main() -> Result<(), BoxError> {
 async fn work(permits: Semaphore, address: &str) -> Result<(), BoxError> {
     let mut downloads = JoinSet::new();
     for _ in 0..FILES {
-        let (permits, address) = (permits.clone(), address.to_owned());
+        let permits = permits.clone();
+        let address = address.to_owned();
         downloads.spawn(async move {
             // Waits for a permit, and drops the download if the permit is lost.
             permits.acquire().run(|_lease| download(address)).await?

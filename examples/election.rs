@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Changes, ElectionEvent, Error, Lease};
+use leasehold::{Changes, Error, Lease};
 
 /// The time after which a crashed leader is replaced.
 const LEASE: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Error> {
         _ = tokio::signal::ctrl_c() => println!("stopping"),
     }
     // Resigns, if this process leads.
-    client.shutdown(Duration::from_secs(5)).await;
+    client.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
 
@@ -41,14 +41,15 @@ async fn schedule(lease: Lease) {
     std::future::pending::<()>().await;
 }
 
-/// Prints the leader whenever it changes, as a router of requests needs it.
+/// Prints the leader whenever it changes, as a request router needs it.
 async fn follow(mut changes: Changes, own_address: &str) -> Result<(), Error> {
     loop {
         // Without a leader, requests have to wait for the next one.
-        let ElectionEvent::Elected(term) = changes.next().await? else {
+        let Some(term) = changes.next().await? else {
             continue;
         };
-        if let Some(leader) = term.note.filter(|leader| leader != own_address) {
+        let leader = term.process.note.filter(|leader| leader != own_address);
+        if let Some(leader) = leader {
             println!("following {leader}");
         }
     }

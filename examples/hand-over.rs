@@ -25,7 +25,7 @@ async fn main() -> Result<(), BoxError> {
         Some("worker") => finish_job(&client).await?,
         _ => handle_request(&client).await?,
     }
-    client.shutdown(Duration::from_secs(5)).await;
+    client.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
 
@@ -55,6 +55,6 @@ async fn finish_job(client: &Client) -> Result<(), BoxError> {
     tokio::io::stdin().read_to_string(&mut ticket).await?;
     let guard = client.adopt(&ticket.parse()?).await?;
     println!("finished `{}` with token {}", guard.name(), guard.token());
-    let _ = guard.release().await?;
+    guard.release().await?;
     Ok(())
 }

@@ -2,19 +2,27 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error};
+use leasehold::{Client, Connect, Error};
 
-/// How long a request of an example may take. The defaults of the library are
-/// shorter, but an example must also run on a busy machine.
+/// How long a request may take. The library's default is shorter, but the
+/// examples must also run on a busy machine.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long connecting may take.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the URL in `LEASEHOLD_URL`, or that of a local server.
+/// Returns the URL in `LEASEHOLD_URL`, or a local server's.
 #[must_use]
 pub fn url() -> String {
     std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned())
+}
+
+/// Returns a connect to the server at [`url`], which a task awaits and a thread
+/// waits for.
+pub fn settings() -> Connect {
+    Client::connect(&url())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .request_timeout(REQUEST_TIMEOUT)
 }
 
 /// Connects to the server at [`url`].
@@ -23,9 +31,5 @@ pub fn url() -> String {
 ///
 /// As for [`Client::connect`].
 pub async fn connect() -> Result<Client, Error> {
-    Client::builder(&url())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .request_timeout(REQUEST_TIMEOUT)
-        .connect()
-        .await
+    settings().await
 }

@@ -37,7 +37,7 @@ async fn main() -> Result<(), BoxError> {
         [name, time] => draw(name, lottery(&client, time.parse()?)).await?,
         _ => return Err("usage: noon-lottery [NAME TIME]".into()),
     }
-    client.shutdown(Duration::from_secs(5)).await;
+    client.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }
 
@@ -56,11 +56,12 @@ async fn draw(name: &str, lottery: Once) -> Result<(), BoxError> {
     match lottery.note(name).start().await? {
         OnceOutcome::Ran(run) => {
             let ticket = RandomState::new().build_hasher().finish() % TICKETS;
-            println!("{name} drew ticket {ticket} with token {}", run.token());
+            let token = run.lease().token();
+            println!("{name} drew ticket {ticket} with token {token}");
             // The other instances can read the report.
             run.finish(&format!("ticket {ticket}")).await?;
         }
-        OnceOutcome::AlreadyRan(run) => eprintln!("{name}: {:?} has drawn", run.note),
+        OnceOutcome::AlreadyRan(run) => eprintln!("{name}: {:?} has drawn", run.process.note),
         _ => eprintln!("{name}: another instance is drawing"),
     }
     Ok(())
@@ -89,7 +90,7 @@ async fn start_instances(client: &Client) -> Result<(), BoxError> {
     println!("{INSTANCES} instances, {draws} drew");
 
     match lottery(client, time).last().await? {
-        Some(run) => match (run.note, run.report) {
+        Some(run) => match (run.process.note, run.report) {
             (Some(name), Some(report)) => println!("recorded: {name} drew {report}"),
             // No instance repeats the draw. An operator has to decide.
             (name, _) => println!("the draw of {name:?} has not ended, or it crashed"),

@@ -14,7 +14,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use leasehold::{Quorum, QuorumBuilder, ReleaseOutcome};
+use leasehold::{Connect, Quorum};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -31,22 +31,22 @@ async fn main() -> Result<(), BoxError> {
 }
 
 /// The default timeouts suit servers in one region.
-fn builder(nodes: &[String]) -> QuorumBuilder {
-    Quorum::builder(nodes)
+fn settings(nodes: &[String]) -> Connect<Quorum> {
+    Quorum::connect(nodes)
         .connect_timeout(examples::CONNECT_TIMEOUT)
         .request_timeout(examples::REQUEST_TIMEOUT)
 }
 
 /// Allows the servers to vote. Do not call it while locks are held.
 async fn bootstrap(nodes: &[String]) -> Result<(), BoxError> {
-    builder(nodes).bootstrap().await?;
+    settings(nodes).bootstrap().await?;
     println!("{} servers vote", nodes.len());
     Ok(())
 }
 
 /// Holds a lock until the input ends.
 async fn hold(nodes: &[String]) -> Result<(), BoxError> {
-    let quorum = builder(nodes).connect().await?;
+    let quorum = settings(nodes).await?;
     let settlement = quorum.mutex("settlement");
     let guard = settlement.lock().lease(LEASE).await?;
     println!("acquired with token {}", guard.token());
@@ -58,12 +58,11 @@ async fn hold(nodes: &[String]) -> Result<(), BoxError> {
         println!("confirmed by a majority");
     }
 
-    match guard.release().await? {
-        ReleaseOutcome::Released => println!("released"),
-        outcome => println!("not held until the release: {outcome:?}"),
-    }
+    // Fails if the lease was lost before.
+    guard.release().await?;
+    println!("released");
     let guard = settlement.lock().await?;
     println!("acquired again with token {}", guard.token());
-    quorum.shutdown(Duration::from_secs(5)).await;
+    quorum.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }

@@ -14,7 +14,6 @@
 use std::error::Error;
 use std::time::Duration;
 
-use leasehold::ReleaseOutcome;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -33,11 +32,10 @@ async fn main() -> Result<(), BoxError> {
         .lines()
         .next_line()
         .await?;
-    match guard.release().await? {
-        ReleaseOutcome::Released => println!("released"),
-        outcome => println!("not held until the release: {outcome:?}"),
-    }
+    // Fails if the lease was lost before.
+    guard.release().await?;
+    println!("released");
 
-    client.shutdown(Duration::from_secs(5)).await;
+    client.shutdown(Duration::from_secs(5)).await?;
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u
     }
     for holder in &holders {
         message(revoked(&args.name, holder));
-        if holder.redisson.is_some() || holder.pid.is_none() {
+        if holder.process.redisson.is_some() || holder.process.pid.is_none() {
             hint("the holder uses another library and may not notice the loss");
         }
     }
@@ -32,7 +32,7 @@ pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u
 
 pub(crate) async fn wait(server: &ServerArgs, args: &WaitArgs) -> Result<u8, CliError> {
     let client = Settings::load(server)?.connect(None).await?;
-    client.wait_until_free(&args.name, args.wait).await?;
+    client.until_free(&args.name, args.wait).await?;
     Ok(exit::OK)
 }
 
@@ -53,8 +53,8 @@ pub(crate) async fn semaphore(
 pub(crate) async fn quorum(server: &ServerArgs, command: &QuorumCommand) -> Result<u8, CliError> {
     match command {
         QuorumCommand::Init { urls } => {
-            let builder = Settings::load(server)?.quorum_builder(urls, None);
-            builder.bootstrap().await?;
+            let quorum = Settings::load(server)?.quorum(urls, None);
+            quorum.bootstrap().await?;
         }
     }
     Ok(exit::OK)
@@ -78,11 +78,7 @@ pub(crate) async fn latch(server: &ServerArgs, command: &LatchCommand) -> Result
             Ok(report_absence(name, state))
         }
         LatchCommand::Wait(WaitArgs { name, wait }) => {
-            let latch = client.latch(name);
-            let state = match wait {
-                Some(limit) => latch.wait_timeout(*limit).await?,
-                None => latch.wait().await?,
-            };
+            let state = client.latch(name).until_open(*wait).await?;
             Ok(report_absence(name, state))
         }
         LatchCommand::Delete { name } => match client.latch(name).delete().await? {

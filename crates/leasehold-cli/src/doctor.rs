@@ -1,14 +1,14 @@
-//! `leasehold doctor`: checks the settings of a server, and tries what the
-//! library needs of it.
+//! `leasehold doctor`: checks a server's settings, and tries what the library
+//! needs of it.
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Acquire, Client, Error, Guard, ServerInfo, Shared};
+use leasehold::{Acquire, Client, Error, ServerInfo, Shared};
 use serde::Serialize;
 
 use crate::args::{OutputArgs, ServerArgs};
 use crate::identity::host_and_pid;
-use crate::output::{CliError, chain, print, printable, use_colors};
+use crate::output::{CliError, print, printable, use_colors};
 use crate::settings::{DEFAULT_LEASE, Settings};
 use crate::{duration, exit, json};
 
@@ -232,18 +232,20 @@ fn round_trip(server: &ServerInfo) -> Finding {
 }
 
 /// Acquires and releases a lock of each kind, without and with a waiter. A lock
-/// with a queue is a string until a second client needs it, so the commands of
-/// the queue are only tried with a waiter.
+/// with a queue is a string until a second client needs it, so the queue's
+/// commands are only tried with a waiter.
 async fn permissions(client: &Client) -> Finding {
     const CHECK: &str = "permissions";
     let tried = async {
-        release(client.mutex(&probe("mutex")).lock().await?).await?;
+        let mutex = client.mutex(&probe("mutex")).lock().await?;
+        mutex.release().await?;
         let fair = client.fair_mutex(&probe("fair")).lock().await?;
         fair.extend(Duration::from_secs(60)).await?;
-        release(fair).await?;
+        fair.release().await?;
         let semaphore = client.semaphore(&probe("semaphore"), 1);
-        release(semaphore.acquire().await?).await?;
-        release(client.rw_lock(&probe("rw")).read().await?).await?;
+        semaphore.acquire().await?.release().await?;
+        let reader = client.rw_lock(&probe("rw")).read().await?;
+        reader.release().await?;
         let fair = client.fair_mutex(&probe("fair"));
         let semaphore = client.semaphore(&probe("semaphore"), 1);
         let rw = client.rw_lock(&probe("rw"));
@@ -260,7 +262,7 @@ async fn permissions(client: &Client) -> Finding {
             "all kinds of locks can be acquired, waited for, renewed and released",
         ),
         // Before version 7.2, the server does not name the command of a script.
-        Err(error) => Finding::new(CHECK, Verdict::Bad, chain(&error)).advice(
+        Err(error) => Finding::new(CHECK, Verdict::Bad, error.to_string()).advice(
             "locks with a queue need +hget +hmget +hexists +hset +hdel +zadd +zpopmin +zrem \
              +zrange +zrangebyscore +zrank +zscore +zcard +zcount inside scripts; all ACL rules: \
              https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions",
@@ -269,19 +271,16 @@ async fn permissions(client: &Client) -> Finding {
 }
 
 /// Acquires a lock, and lets another task wait for it.
-async fn pass_on(
-    first: Acquire<Guard<Shared>>,
-    second: Acquire<Guard<Shared>>,
-) -> Result<(), Error> {
+async fn pass_on(first: Acquire<Shared>, second: Acquire<Shared>) -> Result<(), Error> {
     let guard = first.local_handoff(false).await?;
     let waiter = second.local_handoff(false).timeout(WAIT_TIMEOUT);
     let holder = async {
         tokio::time::sleep(HOLD).await;
         guard.extend(Duration::from_secs(60)).await?;
-        release(guard).await
+        guard.release().await
     };
     let (acquired, released) = tokio::join!(waiter.into_future(), holder);
-    release(acquired?).await?;
+    acquired?.release().await?;
     released
 }
 
@@ -299,7 +298,7 @@ async fn pubsub(client: &Client) -> Finding {
                 "pub/sub messages are not delivered; waiters fall back to polling: allow +ssubscribe +spublish and &leasehold:*",
             )
         }
-        Err(error) => Finding::new(CHECK, Verdict::Bad, chain(&error))
+        Err(error) => Finding::new(CHECK, Verdict::Bad, error.to_string())
             .advice("allow +ssubscribe +sunsubscribe +spublish and &leasehold:*"),
     }
 }
@@ -313,11 +312,11 @@ async fn wake_up_delay(client: &Client) -> Result<Duration, Error> {
     let holder = async {
         tokio::time::sleep(HOLD).await;
         let released_at = Instant::now();
-        guard.release().await.map(|_| released_at)
+        guard.release().await.map(|()| released_at)
     };
     let (acquired, released_at) = tokio::join!(waiter.into_future(), holder);
     let delay = released_at?.elapsed();
-    release(acquired?).await?;
+    acquired?.release().await?;
     Ok(delay)
 }
 
@@ -329,15 +328,15 @@ async fn inspection(client: &Client) -> Finding {
         let guard = client.mutex(&name).lock().await?;
         let lock = client.inspect(&name).await;
         let page = client.scan(&name).next().await;
-        release(guard).await?;
+        guard.release().await?;
         page?;
-        Ok::<_, Error>(lock?.and_then(|lock| lock.holders.first()?.connected))
+        Ok::<_, Error>(lock?.and_then(|lock| lock.holders.first()?.process.connected))
     };
     match tried.await {
         Ok(Some(_)) => Finding::good(CHECK, "ls, show, queue and top can read all locks"),
         Ok(None) => Finding::new(CHECK, Verdict::Note, "connected holders are not visible")
             .advice("ls, show and top need +pubsub|shardnumsub for this"),
-        Err(error) => Finding::new(CHECK, Verdict::Note, chain(&error))
+        Err(error) => Finding::new(CHECK, Verdict::Note, error.to_string())
             .advice("ls, show and top need +scan +getrange +pubsub|shardnumsub; locking does not"),
     }
 }
@@ -370,10 +369,6 @@ fn guarantee(server: &ServerInfo) -> Finding {
 /// Returns a lock name that no other process uses.
 fn probe(check: &str) -> String {
     format!("leasehold-doctor:{}:{check}", host_and_pid())
-}
-
-async fn release(guard: impl Into<Guard<Shared>>) -> Result<(), Error> {
-    guard.into().release().await.map(drop)
 }
 
 fn millis(duration: Duration) -> String {

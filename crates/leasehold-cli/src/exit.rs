@@ -37,7 +37,7 @@ pub(crate) fn by_signal(number: i32) -> u8 {
 /// Returns the code of a library error.
 pub(crate) fn of(error: &Error) -> u8 {
     match error {
-        Error::Timeout { .. } => BUSY,
+        Error::Timeout { .. } | Error::Busy { .. } => BUSY,
         Error::Lost { .. } => LOST,
         Error::Denied(_) => DENIED,
         Error::Invalid { .. } | Error::WrongType { .. } => USAGE,

@@ -3,7 +3,7 @@
 use std::io::{BufWriter, IsTerminal, Write, stdout};
 use std::time::SystemTime;
 
-use leasehold::{Holder, LockInfo, LockKind, Run, Waiter};
+use leasehold::{Holder, LockInfo, LockKind, Process, Run};
 use serde::Serialize;
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
@@ -138,12 +138,14 @@ pub(crate) fn lock_row(lock: &LockInfo) -> Row {
         2.. => format!(" +{}", lock.holder_count - 1),
         _ => String::new(),
     };
-    let owner = holder.map_or_else(String::new, |holder| holder_name(holder) + &others);
+    let owner = holder.map_or_else(String::new, |holder| {
+        process_name(&holder.process) + &others
+    });
     vec![
         Cell::bold(printable(&lock.name)),
         Cell::plain(lock.kind),
         Cell::plain(owner),
-        Cell::right(age(holder.and_then(|holder| holder.since))),
+        Cell::right(age(holder.and_then(|holder| holder.process.since))),
         Cell::right(holder.map_or_else(String::new, lease)),
         holder.map_or_else(|| connected(None), holder_state),
         match lock.waiter_count {
@@ -151,7 +153,7 @@ pub(crate) fn lock_row(lock: &LockInfo) -> Row {
             Some(0) => Cell::right("0").dim(),
             Some(count) => Cell::right(count),
         },
-        note(holder.and_then(|holder| holder.note.as_deref())),
+        note(holder.and_then(|holder| holder.process.note.as_deref())),
     ]
 }
 
@@ -164,18 +166,22 @@ fn details(lock: &LockInfo, colors: bool) -> String {
     }
     let holders = lock.holders.iter().map(|holder| {
         vec![
-            Cell::bold(holder_name(holder)),
-            Cell::right(age(holder.since)),
+            Cell::bold(process_name(&holder.process)),
+            Cell::right(age(holder.process.since)),
             Cell::right(lease(holder)),
             holder_state(holder),
-            note(holder.note.as_deref()),
+            note(holder.process.note.as_deref()),
         ]
     });
     let columns = ["HOLDER", "HELD", "LEASE", "CONNECTED", "NOTE"];
     text += &Table::new(&columns, colors).into_text(holders.collect());
     for holder in &lock.holders {
         if let Some(parent) = &holder.trace_parent {
-            text += &format!("trace of {}: {}\n", holder_name(holder), printable(parent));
+            text += &format!(
+                "trace of {}: {}\n",
+                process_name(&holder.process),
+                printable(parent)
+            );
         }
     }
     match lock.waiters.is_empty() {
@@ -205,11 +211,11 @@ fn waiter_table(lock: &LockInfo, colors: bool) -> String {
     text
 }
 
-pub(crate) fn waiter_rows(waiters: &[Waiter]) -> Vec<Row> {
-    let row = |(index, waiter): (usize, &Waiter)| {
+pub(crate) fn waiter_rows(waiters: &[Process]) -> Vec<Row> {
+    let row = |(index, waiter): (usize, &Process)| {
         vec![
             Cell::right(index + 1).dim(),
-            Cell::bold(client_name(&waiter.host, waiter.pid, &waiter.redisson)),
+            Cell::bold(process_name(waiter)),
             Cell::right(age(waiter.since)),
             connected(waiter.connected),
             note(waiter.note.as_deref()),
@@ -218,13 +224,9 @@ pub(crate) fn waiter_rows(waiters: &[Waiter]) -> Vec<Row> {
     waiters.iter().enumerate().map(row).collect()
 }
 
-/// Returns the short name of a holder.
-pub(crate) fn holder_name(holder: &Holder) -> String {
-    client_name(&holder.host, holder.pid, &holder.redisson)
-}
-
-fn client_name(host: &Option<String>, pid: Option<u32>, redisson: &Option<String>) -> String {
-    match (host, pid, redisson) {
+/// Returns the short name of a holder, waiter or leader.
+pub(crate) fn process_name(process: &Process) -> String {
+    match (&process.host, process.pid, &process.redisson) {
         (Some(host), Some(pid), _) => format!("{} pid {pid}", printable(host)),
         (_, _, Some(owner)) => printable(owner),
         _ => "another library".to_owned(),
@@ -252,7 +254,7 @@ fn note(note: Option<&str>) -> Cell {
 fn holder_state(holder: &Holder) -> Cell {
     match held_until(holder) {
         Some(text) => Cell::plain(text),
-        None => connected(holder.connected),
+        None => connected(holder.process.connected),
     }
 }
 

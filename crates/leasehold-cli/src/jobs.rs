@@ -77,11 +77,11 @@ pub(crate) fn end(tick: Tick, period: Duration) -> Option<SystemTime> {
 
 /// Describes a run: its process, when it started, and how it ended.
 fn describe(run: &Run) -> String {
-    let mut text = match (&run.host, run.pid) {
+    let mut text = match (&run.process.host, run.process.pid) {
         (Some(host), Some(pid)) => format!("process {pid} on {}", printable(host)),
         _ => "an unknown process".to_owned(),
     };
-    if let Some(since) = run.since {
+    if let Some(since) = run.process.since {
         text += &format!(" at {}", duration::date_time(since));
     }
     match &run.report {

@@ -1,8 +1,9 @@
-//! `leasehold leader`: the leader of an election, and its changes.
+//! `leasehold leader`: an election's leader, and its changes.
 
-use leasehold::{Election, ElectionEvent, Term};
+use leasehold::{Election, Term};
 
 use crate::args::{LeaderArgs, ServerArgs};
+use crate::inspect::process_name;
 use crate::output::{CliError, print, printable, reader_closed};
 use crate::settings::Settings;
 use crate::{duration, exit, json};
@@ -27,10 +28,7 @@ pub(crate) async fn leader(server: &ServerArgs, args: &LeaderArgs) -> Result<u8,
 async fn follow(election: &Election, as_json: bool) -> Result<u8, CliError> {
     let mut changes = election.changes();
     loop {
-        let term = match changes.next().await? {
-            ElectionEvent::Elected(term) => Some(term),
-            _ => None,
-        };
+        let term = changes.next().await?;
         if !print(&line(term.as_ref(), as_json))? {
             return Ok(exit::OK);
         }
@@ -46,17 +44,14 @@ fn line(term: Option<&Term>, as_json: bool) -> String {
 }
 
 fn describe(term: &Term) -> String {
-    let mut text = match (&term.host, term.pid) {
-        (Some(host), Some(pid)) => format!("{} pid {pid}", printable(host)),
-        _ => "another library".to_owned(),
-    };
+    let mut text = process_name(&term.process);
     if let Some(epoch) = term.epoch {
         text += &format!(" epoch {epoch}");
     }
-    if let Some(since) = term.since {
+    if let Some(since) = term.process.since {
         text += &format!(" since {}", duration::date_time(since));
     }
-    if let Some(note) = &term.note {
+    if let Some(note) = &term.process.note {
         text += &format!(" ({})", printable(note));
     }
     text

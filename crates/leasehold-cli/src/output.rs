@@ -156,27 +156,13 @@ impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let cli_error = match &error {
             Error::Timeout { .. } => Self::busy(&error, true),
-            _ => Self::new(exit::of(&error), chain(&error)),
+            _ => Self::new(exit::of(&error), &error),
         };
         match hint_for(&error) {
             Some(hint) => cli_error.with_hint(hint),
             None => cli_error,
         }
     }
-}
-
-/// Joins the messages of an error and its sources.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 fn hint_for(error: &Error) -> Option<&'static str> {

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::{Client, Error, Quorum, QuorumBuilder};
+use leasehold::{Client, Connect, Error, Quorum};
 use serde::Deserialize;
 
 use crate::args::ServerArgs;
@@ -49,37 +49,6 @@ pub(crate) struct Settings {
     tls_name: Option<String>,
 }
 
-/// Applies the settings to a builder. `ClientBuilder` and `QuorumBuilder` have
-/// the same methods and no common trait.
-macro_rules! configured {
-    ($settings:expr, $builder:expr, $lease:expr) => {{
-        let settings = $settings;
-        let mut builder = $builder;
-        if let Some(prefix) = &settings.prefix {
-            builder = builder.prefix(prefix);
-        }
-        if let Some(lease) = $lease.or(settings.lease) {
-            builder = builder.lease(lease);
-        }
-        if let Some(timeout) = settings.request_timeout {
-            builder = builder
-                .request_timeout(timeout)
-                .connect_timeout(timeout.saturating_mul(2));
-        }
-        if let Some(certificate) = &settings.root_certificate {
-            builder = builder.root_certificate(certificate.clone());
-        }
-        if let Some((certificate, key)) = &settings.client_certificate {
-            builder = builder.client_certificate(certificate.clone(), key.clone());
-        }
-        if let Some(name) = &settings.tls_name {
-            builder = builder.tls_name(name);
-        }
-        // Tools that trace a script pass their trace on in this variable.
-        builder.trace_parent(|| std::env::var("TRACEPARENT").ok())
-    }};
-}
-
 impl Settings {
     pub(crate) fn load(args: &ServerArgs) -> Result<Self, CliError> {
         let file = match config_path(args) {
@@ -115,19 +84,44 @@ impl Settings {
             CliError::usage("no server is configured")
                 .with_hint("set LEASEHOLD_URL=redis://HOST:6379, or use --url")
         })?;
-        let builder = configured!(self, Client::builder(url), lease);
-        builder.connect().await.map_err(rejected_at_login)
+        let connect = self.apply(Client::connect(url), lease);
+        connect.await.map_err(rejected_at_login)
     }
 
-    /// Returns whether the prefix is empty, so that a scan finds every key of
-    /// the server.
+    /// Returns whether the prefix is empty, so a scan finds every key of the
+    /// server.
     pub(crate) fn has_empty_prefix(&self) -> bool {
         self.prefix.as_deref() == Some("")
     }
 
-    /// Returns a builder for a quorum of these servers.
-    pub(crate) fn quorum_builder(&self, urls: &[String], lease: Option<Duration>) -> QuorumBuilder {
-        configured!(self, Quorum::builder(urls.iter().cloned()), lease)
+    /// Returns the connect of a quorum of these servers.
+    pub(crate) fn quorum(&self, urls: &[String], lease: Option<Duration>) -> Connect<Quorum> {
+        self.apply(Quorum::connect(urls), lease)
+    }
+
+    fn apply<C>(&self, mut connect: Connect<C>, lease: Option<Duration>) -> Connect<C> {
+        if let Some(prefix) = &self.prefix {
+            connect = connect.prefix(prefix);
+        }
+        if let Some(lease) = lease.or(self.lease) {
+            connect = connect.lease(lease);
+        }
+        if let Some(timeout) = self.request_timeout {
+            connect = connect
+                .request_timeout(timeout)
+                .connect_timeout(timeout.saturating_mul(2));
+        }
+        if let Some(certificate) = &self.root_certificate {
+            connect = connect.root_certificate(certificate.clone());
+        }
+        if let Some((certificate, key)) = &self.client_certificate {
+            connect = connect.client_certificate(certificate.clone(), key.clone());
+        }
+        if let Some(name) = &self.tls_name {
+            connect = connect.tls_name(name);
+        }
+        // Tools that trace a script pass their trace on in this variable.
+        connect.trace_parent(|| std::env::var("TRACEPARENT").ok())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The errors of a fence.
+//! A fence's errors.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// A later holder has used the resource. This holder lost its lock before,
+    /// A later holder has used the resource. This holder lost the lock before,
     /// and must not write.
     Stale {
-        /// The name of the fence.
+        /// The fence's name.
         name: String,
-        /// The token of this holder.
+        /// This holder's token.
         ours: u64,
         /// The largest token that the resource has seen.
         seen: u64,
@@ -26,7 +26,7 @@ pub enum FenceError {
     /// sent as a statement. It is a defect of the program: repeating the
     /// transaction repeats what is already committed.
     Ended {
-        /// The name of the fence.
+        /// The fence's name.
         name: String,
         /// Why the commit was refused.
         source: BoxError,

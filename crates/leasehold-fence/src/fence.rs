@@ -27,10 +27,9 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Returns the fence of a lease.
+    /// Returns the fence of a [`Guard`](leasehold::Guard) or a [`Lease`].
     ///
-    /// [`Guard`](leasehold::Guard) and [`WriteGuard`](leasehold::WriteGuard)
-    /// dereference to their lease:
+    /// # Examples
     ///
     /// ```no_run
     /// # use leasehold::{Client, Error};
@@ -49,7 +48,7 @@ impl Fence {
     /// time, and the resource would reject all but the one with the largest
     /// token:
     ///
-    /// ```compile_fail,E0308
+    /// ```compile_fail,E0277
     /// # use leasehold::{Client, Error};
     /// # async fn example(client: Client) -> Result<(), Error> {
     /// # use leasehold_fence::Fence;
@@ -58,7 +57,7 @@ impl Fence {
     /// # drop(fence); Ok(()) }
     /// ```
     ///
-    /// ```compile_fail,E0308
+    /// ```compile_fail,E0277
     /// # use leasehold::{Client, Error};
     /// # async fn example(client: Client) -> Result<(), Error> {
     /// # use leasehold_fence::Fence;
@@ -69,7 +68,7 @@ impl Fence {
     ///
     /// Nor have locks without tokens:
     ///
-    /// ```compile_fail,E0308
+    /// ```compile_fail,E0277
     /// # use leasehold::{Client, Error};
     /// # async fn example(client: Client) -> Result<(), Error> {
     /// # use leasehold_fence::Fence;
@@ -78,7 +77,8 @@ impl Fence {
     /// # drop(fence); Ok(()) }
     /// ```
     #[must_use]
-    pub fn of(lease: &Lease) -> Self {
+    pub fn of(holder: &impl AsRef<Lease>) -> Self {
+        let lease = holder.as_ref();
         Self::new(lease.key(), lease.token().as_u64())
     }
 

@@ -28,8 +28,8 @@ impl Fence {
     /// statement.
     ///
     /// While the transaction is open, the transactions of other holders of this
-    /// fence wait. Set `idle_in_transaction_session_timeout`, so that a holder
-    /// that is paused inside it does not block them.
+    /// fence wait. Set `idle_in_transaction_session_timeout`, so a holder that
+    /// is paused inside it does not block them.
     ///
     /// # Examples
     ///

@@ -58,7 +58,7 @@ impl FencedWrite {
     }
 
     /// Adds a command. `keys` are the positions of its keys among its words,
-    /// where the name of the command is at 0.
+    /// where the command's name is at 0.
     ///
     /// # Panics
     ///

@@ -15,8 +15,8 @@
 //! The guard locks the row until the transaction ends, so a later holder waits
 //! for an earlier holder's transaction and then sees what it wrote.
 //!
-//! The name of a fence is the lock's key: the client's prefix and the lock's
-//! name, `lock:coupon:42` for the lock `coupon:42` and the default prefix. On
+//! A fence's name is the lock's key: the client's prefix and the lock's name,
+//! `lock:coupon:42` for the lock `coupon:42` and the default prefix. On
 //! PostgreSQL the table is the first `leasehold_fence` in the connection's
 //! `search_path`, so create it in one schema only.
 //!
@@ -73,9 +73,9 @@ SET token = CASE WHEN fence.token <= excluded.token THEN excluded.token END",
 /// (1690). A null would not do: without a strict `sql_mode`, the server would
 /// store 0 in its place.
 ///
-/// The guard counts itself in `guards`, so that it changes the row even if the
-/// token is the same. On Galera, only a changed row conflicts with a later
-/// holder that commits on another node.
+/// The guard counts itself in `guards`, so it changes the row even if the token
+/// is the same. On Galera, only a changed row conflicts with a later holder
+/// that commits on another node.
 ///
 /// Names are compared as bytes: the usual collations would treat `a` and `A` as
 /// one lock.
@@ -97,7 +97,7 @@ token = VALUES(token) + IF(token > VALUES(token), 9223372036854775807, 0)",
 /// The statements of SQLite 3.24 and later.
 ///
 /// For a stale token, the guard violates the column's not-null constraint. Set
-/// `busy_timeout`, so that a later holder waits for an earlier one.
+/// `busy_timeout`, so a later holder waits for an earlier one.
 pub const SQLITE: Dialect = Dialect {
     schema: "CREATE TABLE IF NOT EXISTS leasehold_fence (
     name text PRIMARY KEY NOT NULL,

@@ -1,4 +1,4 @@
-//! Metrics of the locks of a process.
+//! Metrics of a process's locks.
 #![doc = include_str!("../README.md")]
 
 mod fold;

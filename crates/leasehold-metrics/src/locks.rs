@@ -34,18 +34,12 @@ impl Locks {
         }
     }
 
-    /// Calls `record` with the series of a lock.
-    pub(crate) fn with(
-        &self,
-        registrar: &Registrar,
-        name: &str,
-        kind: &'static str,
-        record: impl FnOnce(&Series),
-    ) {
-        record(match &self.label {
+    /// Returns a lock's series.
+    pub(crate) fn get(&self, registrar: &Registrar, name: &str, kind: &'static str) -> &Series {
+        match &self.label {
             Some(label) => self.table.get(registrar, &label(name), kind),
             None => with_folded(name, |label| self.table.get(registrar, label, kind)),
-        });
+        }
     }
 }
 
@@ -62,7 +56,6 @@ fn with_folded<R>(name: &str, then: impl FnOnce(&str) -> R) -> R {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
     use std::collections::BTreeSet;
     use std::sync::Barrier;
 
@@ -77,11 +70,7 @@ mod tests {
     }
 
     fn label_of(locks: &Locks, name: &str) -> String {
-        let label = Cell::new(String::new());
-        locks.with(&registrar(), name, "mutex", |series| {
-            label.set(series.lock().to_owned());
-        });
-        label.into_inner()
+        locks.get(&registrar(), name, "mutex").lock().to_owned()
     }
 
     /// Returns the resident memory of this process, in KiB.
@@ -96,18 +85,16 @@ mod tests {
     fn million_names_give_bounded_labels_and_memory() {
         let verbatim: Box<LabelFn> = Box::new(|name| Cow::Borrowed(name));
         let locks = Locks::new(Some(verbatim), 100);
-        let (registrar, seen) = (registrar(), RefCell::new(BTreeSet::new()));
+        let registrar = registrar();
+        let mut seen = BTreeSet::new();
         let before = resident();
         for number in 0..1_000_000 {
             let name = format!("order:{number}");
             let kind = ["mutex", "semaphore"][number % 2];
-            locks.with(&registrar, &name, kind, |series| {
-                let address = std::ptr::from_ref(series) as usize;
-                let series = (series.lock().to_owned(), series.kind(), address);
-                seen.borrow_mut().insert(series);
-            });
+            let series = locks.get(&registrar, &name, kind);
+            let address = std::ptr::from_ref(series) as usize;
+            seen.insert((series.lock().to_owned(), series.kind(), address));
         }
-        let seen = seen.into_inner();
         assert_eq!(seen.len(), 102, "one per label, and two kinds of other");
         let labels: BTreeSet<_> = seen.iter().map(|(label, ..)| label).collect();
         assert_eq!(labels.len(), 101);
@@ -125,9 +112,8 @@ mod tests {
         assert_eq!(label_of(&locks, "c"), OTHER);
         assert_eq!(label_of(&locks, "a"), "a");
         assert_eq!(label_of(&locks, "c"), OTHER);
-        locks.with(&registrar(), "b", "semaphore", |series| {
-            assert_eq!(series.lock(), "b", "a new kind of a known label");
-        });
+        let series = locks.get(&registrar(), "b", "semaphore");
+        assert_eq!(series.lock(), "b", "a new kind of a known label");
     }
 
     #[test]
@@ -135,18 +121,19 @@ mod tests {
         for _ in 0..50 {
             let verbatim: Box<LabelFn> = Box::new(|name| Cow::Borrowed(name));
             let locks = Locks::new(Some(verbatim), 20);
-            let (registrar, barrier) = (registrar(), Barrier::new(4));
+            let registrar = registrar();
+            let barrier = Barrier::new(4);
             let seen = Mutex::new(BTreeSet::new());
             std::thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
                         barrier.wait();
                         for number in 0..40 {
-                            locks.with(&registrar, &number.to_string(), "mutex", |series| {
-                                let address = std::ptr::from_ref(series) as usize;
-                                let own = (number.to_string(), address);
-                                seen.lock().insert((own, series.lock().to_owned()));
-                            });
+                            let name = number.to_string();
+                            let series = locks.get(&registrar, &name, "mutex");
+                            let address = std::ptr::from_ref(series) as usize;
+                            let label = series.lock().to_owned();
+                            seen.lock().insert(((name, address), label));
                         }
                     });
                 }

@@ -4,11 +4,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use leasehold::observe::{
-    Acquired, CancelPending, ConnectionDown, ConnectionUp, HandedOff, Lost, Observer, Refused,
-    Released, RenewalFailed, Renewed, RequestDone, RequestOutcome, WaitEnded, WaitStarted,
-};
+use leasehold::observe::Event;
 use metrics::{Counter, Gauge, Histogram, Recorder};
 
 use crate::locks::{LabelFn, Locks};
@@ -21,7 +19,7 @@ use crate::servers::{Server, Servers};
 
 const MAX_LABELS: usize = 100;
 
-/// An [`Observer`] that records the metrics of a client.
+/// A process's metrics. Each client gets an [`observer`](Self::observer).
 ///
 /// # Limitations
 ///
@@ -33,30 +31,21 @@ const MAX_LABELS: usize = 100;
 /// of one thread, as `metrics::with_local_recorder` sets it, misses them. Tests
 /// can use [`MetricsBuilder::recorder`].
 ///
-/// # Several clients
-///
-/// A clone records into the same series and shares the limit of labels. Give
-/// each client of a process a clone of its own.
-///
 /// # Examples
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), leasehold::Error> {
-/// let client = leasehold::Client::builder("redis://127.0.0.1/")
-///     .observe(leasehold_metrics::Metrics::new())
-///     .connect()
+/// use leasehold_metrics::Metrics;
+///
+/// let client = leasehold::Client::connect("redis://127.0.0.1/")
+///     .observe(Metrics::new().observer())
 ///     .await?;
 /// # drop(client); Ok(()) }
 /// ```
-pub struct Metrics {
-    shared: Arc<Shared>,
-    /// The pending releases of this client, as last reported.
-    pending: AtomicUsize,
-    /// The connections of this client that were closed and not replaced.
-    closed: AtomicUsize,
-}
+#[derive(Clone)]
+pub struct Metrics(Arc<Shared>);
 
-/// What the clones for several clients share.
+/// What the observers of several clients share.
 struct Shared {
     registrar: Registrar,
     locks: Locks,
@@ -71,7 +60,7 @@ struct Shared {
 }
 
 impl Metrics {
-    /// Returns an observer that records to the global recorder, with the
+    /// Returns metrics that are recorded by the global recorder, with the
     /// default labels.
     #[must_use]
     pub fn new() -> Self {
@@ -86,35 +75,39 @@ impl Metrics {
             recorder: None,
         }
     }
-}
 
-impl Metrics {
-    fn with(&self, name: &str, kind: &'static str, record: impl FnOnce(&Series, &Registrar)) {
-        let Shared {
-            locks, registrar, ..
-        } = &*self.shared;
-        locks.with(registrar, name, kind, |series| record(series, registrar));
-    }
-
-    fn server(&self, address: &str) -> Server {
-        self.shared.servers.get(&self.shared.registrar, address)
+    /// Returns an observer for one client, to be passed to
+    /// [`Connect::observe`](leasehold::Connect::observe).
+    ///
+    /// It remembers the pending releases and closed connections of that client,
+    /// so each client needs an observer of its own. Observers of the same
+    /// metrics record into the same series and share the limit of labels.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::Client;
+    /// use leasehold_metrics::Metrics;
+    ///
+    /// let metrics = Metrics::new();
+    /// let orders = Client::connect("redis://orders/").observe(metrics.observer());
+    /// let stock = Client::connect("redis://stock/").observe(metrics.observer());
+    /// # drop((orders.await?, stock.await?)); Ok(()) }
+    /// ```
+    pub fn observer(&self) -> impl Fn(&Event<'_>) + Send + Sync + use<> {
+        let client = ClientMetrics {
+            shared: self.0.clone(),
+            pending: AtomicUsize::new(0),
+            closed: AtomicUsize::new(0),
+        };
+        move |event: &Event<'_>| client.record(event)
     }
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl Clone for Metrics {
-    /// Returns an observer for another client.
-    fn clone(&self) -> Self {
-        Self {
-            shared: self.shared.clone(),
-            pending: AtomicUsize::new(0),
-            closed: AtomicUsize::new(0),
-        }
     }
 }
 
@@ -162,18 +155,40 @@ impl MetricsBuilder {
 
     /// Limits the distinct values of the label `lock`; 100 by default. All
     /// further locks have the label `_other`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_metrics::Metrics;
+    ///
+    /// let metrics = Metrics::builder().max_labels(20).build();
+    /// # drop(metrics);
+    /// ```
     pub fn max_labels(mut self, max: usize) -> Self {
         self.max_labels = max;
         self
     }
 
     /// Records to `recorder` instead of the global recorder.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_metrics::Metrics;
+    /// use metrics_exporter_prometheus::PrometheusBuilder;
+    ///
+    /// let recorder = PrometheusBuilder::new().build_recorder();
+    /// let handle = recorder.handle();
+    /// let metrics = Metrics::builder().recorder(recorder).build();
+    /// assert!(handle.render().contains(leasehold_metrics::RELEASES_PENDING));
+    /// # drop(metrics);
+    /// ```
     pub fn recorder(mut self, recorder: impl Recorder + Send + Sync + 'static) -> Self {
         self.recorder = Some(Box::new(recorder));
         self
     }
 
-    /// Describes the metrics to the recorder, and returns the observer.
+    /// Describes the metrics to the recorder, and returns them.
     #[must_use]
     pub fn build(self) -> Metrics {
         let registrar = Registrar(self.recorder);
@@ -195,11 +210,7 @@ impl MetricsBuilder {
             requests_unknown: requests("unknown"),
             registrar,
         };
-        Metrics {
-            shared: Arc::new(shared),
-            pending: AtomicUsize::new(0),
-            closed: AtomicUsize::new(0),
-        }
+        Metrics(Arc::new(shared))
     }
 }
 
@@ -211,85 +222,54 @@ impl fmt::Debug for MetricsBuilder {
     }
 }
 
-impl Observer for Metrics {
-    fn acquired(&self, event: &Acquired<'_>) {
-        self.with(event.name, event.kind, |series, registrar| {
-            series.held.increment(1);
-            let outcome = AcquireOutcome::Acquired;
-            series.record_acquire(registrar, outcome, event.contended, event.elapsed);
-        });
-    }
+/// The metrics of one client.
+struct ClientMetrics {
+    shared: Arc<Shared>,
+    /// The pending releases, as last reported.
+    pending: AtomicUsize,
+    /// The connections that were closed and not replaced.
+    closed: AtomicUsize,
+}
 
-    fn refused(&self, event: &Refused<'_>) {
-        self.with(event.name, event.kind, |series, registrar| {
-            let outcome = AcquireOutcome::of(event.reason);
-            series.record_acquire(registrar, outcome, event.contended, event.elapsed);
-        });
-    }
-
-    fn wait_started(&self, event: &WaitStarted<'_>) {
-        self.with(event.name, event.kind, |series, _| {
-            series.waiting.increment(1);
-        });
-    }
-
-    fn wait_ended(&self, event: &WaitEnded<'_>) {
-        self.with(event.name, event.kind, |series, _| {
-            series.waiting.decrement(1);
-        });
-    }
-
-    fn renewed(&self, event: &Renewed<'_>) {
-        self.shared.renewals_confirmed.increment(1);
-        self.shared.margin.record(event.margin);
-        if !event.lease.is_zero() {
-            let ratio = event.margin.as_secs_f64() / event.lease.as_secs_f64();
-            // An extended lease can have more left than its length.
-            self.shared.margin_ratio.record(ratio.min(1.0));
+impl ClientMetrics {
+    fn record(&self, event: &Event<'_>) {
+        let shared = &*self.shared;
+        match *event {
+            Event::Acquired { name, kind, .. }
+            | Event::Refused { name, kind, .. }
+            | Event::WaitStarted { name, kind, .. }
+            | Event::WaitEnded { name, kind, .. }
+            | Event::Released { name, kind, .. }
+            | Event::HandedOff { name, kind, .. }
+            | Event::Lost { name, kind, .. } => {
+                let series = shared.locks.get(&shared.registrar, name, kind);
+                record_lock(series, &shared.registrar, event);
+            }
+            Event::Renewed { margin, lease, .. } => shared.record_renewal(margin, lease),
+            Event::RenewalFailed { .. } => shared.renewals_failed.increment(1),
+            Event::CancelPending { pending, .. } => {
+                // The gauge is the sum over the clients of the process.
+                let before = self.pending.swap(pending, Ordering::Relaxed);
+                shared.pending.increment(pending as f64 - before as f64);
+            }
+            Event::RequestDone {
+                elapsed, replied, ..
+            } => match replied {
+                true => shared.requests_replied.record(elapsed),
+                false => shared.requests_unknown.record(elapsed),
+            },
+            Event::ConnectionUp { server, .. } => self.connected(&shared.server(server)),
+            Event::ConnectionDown { server, .. } => {
+                shared.server(server).connections.decrement(1);
+                self.closed.fetch_add(1, Ordering::Relaxed);
+            }
+            // An event that this version does not know.
+            _ => {}
         }
     }
 
-    fn renewal_failed(&self, _: &RenewalFailed<'_>) {
-        self.shared.renewals_failed.increment(1);
-    }
-
-    fn released(&self, event: &Released<'_>) {
-        self.with(event.name, event.kind, |series, registrar| {
-            series.record_hold(registrar, HoldEnd::Released, event.held);
-        });
-    }
-
-    fn handed_off(&self, event: &HandedOff<'_>) {
-        self.with(event.name, event.kind, |series, registrar| {
-            series.record_hold(registrar, HoldEnd::HandedOff, event.held);
-            series.handed_off.increment(1);
-        });
-    }
-
-    fn lost(&self, event: &Lost<'_>) {
-        self.with(event.name, event.kind, |series, registrar| {
-            series.record_hold(registrar, HoldEnd::Lost, event.held);
-            series.record_loss(registrar, event.loss);
-        });
-    }
-
-    fn cancel_pending(&self, event: &CancelPending) {
-        // The gauge is the sum over the clients of the process.
-        let before = self.pending.swap(event.pending, Ordering::Relaxed);
-        let gauge = &self.shared.pending;
-        gauge.increment(event.pending as f64 - before as f64);
-    }
-
-    fn request_done(&self, event: &RequestDone<'_>) {
-        let requests = match event.outcome {
-            RequestOutcome::Replied => &self.shared.requests_replied,
-            _ => &self.shared.requests_unknown,
-        };
-        requests.record(event.elapsed);
-    }
-
-    fn connection_up(&self, event: &ConnectionUp<'_>) {
-        let server = self.server(event.server);
+    /// Counts a connection, and whether it replaces a closed one.
+    fn connected(&self, server: &Server) {
         server.connections.increment(1);
         let replace = |closed: usize| closed.checked_sub(1);
         let replaced = self
@@ -299,9 +279,54 @@ impl Observer for Metrics {
             server.reconnects.increment(1);
         }
     }
+}
 
-    fn connection_down(&self, event: &ConnectionDown<'_>) {
-        self.server(event.server).connections.decrement(1);
-        self.closed.fetch_add(1, Ordering::Relaxed);
+impl Shared {
+    fn server(&self, address: &str) -> Server {
+        self.servers.get(&self.registrar, address)
+    }
+
+    fn record_renewal(&self, margin: Duration, lease: Duration) {
+        self.renewals_confirmed.increment(1);
+        self.margin.record(margin);
+        if !lease.is_zero() {
+            let ratio = margin.as_secs_f64() / lease.as_secs_f64();
+            // An extended lease can have more left than its length.
+            self.margin_ratio.record(ratio.min(1.0));
+        }
+    }
+}
+
+/// Records an event of the lock that `series` belongs to.
+fn record_lock(series: &Series, registrar: &Registrar, event: &Event<'_>) {
+    match *event {
+        Event::Acquired {
+            elapsed, contended, ..
+        } => {
+            series.held.increment(1);
+            let outcome = AcquireOutcome::Acquired;
+            series.record_acquire(registrar, outcome, contended, elapsed);
+        }
+        Event::Refused {
+            elapsed,
+            contended,
+            reason,
+            ..
+        } => {
+            let outcome = AcquireOutcome::of(reason);
+            series.record_acquire(registrar, outcome, contended, elapsed);
+        }
+        Event::WaitStarted { .. } => series.waiting.increment(1),
+        Event::WaitEnded { .. } => series.waiting.decrement(1),
+        Event::Released { held, .. } => series.record_hold(registrar, HoldEnd::Released, held),
+        Event::HandedOff { held, .. } => {
+            series.record_hold(registrar, HoldEnd::HandedOff, held);
+            series.handed_off.increment(1);
+        }
+        Event::Lost { held, loss, .. } => {
+            series.record_hold(registrar, HoldEnd::Lost, held);
+            series.record_loss(registrar, loss);
+        }
+        _ => {}
     }
 }

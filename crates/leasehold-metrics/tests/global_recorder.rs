@@ -20,17 +20,18 @@ const AMPLE: Duration = Duration::from_secs(60);
 
 /// Loses a lock in the keeper's thread: the shutdown takes it from its holder.
 /// A lease that expires may be reported by the holder's thread instead.
-async fn lose(server: &Server, metrics: Metrics) {
+async fn lose(server: &Server, metrics: &Metrics) {
     let url = format!("redis://127.0.0.1:{}/", server.port());
-    let client = Client::builder(&url)
-        .observe(metrics)
+    let client = Client::connect(&url)
+        .observe(metrics.observer())
         .lease(LEASE)
         .request_timeout(LEASE / 2)
-        .connect_timeout(LEASE);
-    let client = client.connect().await.unwrap();
+        .connect_timeout(LEASE)
+        .await
+        .unwrap();
     let guard = client.mutex("job").lock().await.unwrap();
-    client.shutdown(AMPLE).await;
-    assert_eq!(guard.lease().lost().await, Some(Loss::ShutDown));
+    client.shutdown(AMPLE).await.unwrap();
+    assert_eq!(guard.lost().await, Some(Loss::ShutDown));
 }
 
 /// Returns the number of lost locks in the text of a scrape.
@@ -50,7 +51,7 @@ fn only_the_global_recorder_sees_the_keeper() {
 
     let local = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&local, || {
-        runtime.block_on(lose(&server, Metrics::new()));
+        runtime.block_on(lose(&server, &Metrics::new()));
     });
     // The caller's thread registered the counters of the lock, and the keeper's
     // thread the histogram of lost holds.
@@ -59,7 +60,7 @@ fn only_the_global_recorder_sees_the_keeper() {
     assert!(!text.contains(HOLD_DURATION), "{text}");
 
     let global = PrometheusBuilder::new().install_recorder().unwrap();
-    runtime.block_on(lose(&server, Metrics::new()));
+    runtime.block_on(lose(&server, &Metrics::new()));
     let text = global.render();
     assert_eq!(lost(&text), 1, "{text}");
     assert!(text.contains(HOLD_DURATION), "{text}");

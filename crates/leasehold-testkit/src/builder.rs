@@ -1,4 +1,4 @@
-//! The configuration of a server.
+//! A server's configuration.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -128,7 +128,7 @@ fn create_folder() -> std::io::Result<TempDir> {
     builder.tempdir()
 }
 
-/// The port of a server.
+/// A server's port.
 #[derive(Debug)]
 pub(crate) enum Address {
     Fixed(u16),

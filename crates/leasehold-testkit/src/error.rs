@@ -15,26 +15,26 @@ pub enum StartError {
     /// exist.
     #[non_exhaustive]
     NoProgram {
-        /// The path of the program.
+        /// The program's path.
         program: PathBuf,
     },
     /// The server exited before it was ready, for example because of an
     /// unknown option.
     #[non_exhaustive]
     Exited {
-        /// The path of the program.
+        /// The program's path.
         program: PathBuf,
-        /// The log of the server.
+        /// The server's log.
         log: String,
     },
     /// The server was not ready in time.
     #[non_exhaustive]
     Timeout {
-        /// The path of the program.
+        /// The program's path.
         program: PathBuf,
         /// The limit of the wait.
         limit: Duration,
-        /// The log of the server.
+        /// The server's log.
         log: String,
     },
     /// A call of the operating system failed.

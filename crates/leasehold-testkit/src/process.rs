@@ -1,4 +1,4 @@
-//! The process of a server, killed on drop.
+//! A server's process, killed on drop.
 
 use std::path::Path;
 use std::process::{Child, Command};

@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Returns the URL of the server, such as `redis://127.0.0.1:20417`.
+    /// Returns the server's URL, such as `redis://127.0.0.1:20417`.
     ///
     /// It has no credentials, also if an option sets a password.
     #[must_use]

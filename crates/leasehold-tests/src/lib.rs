@@ -1,8 +1,12 @@
-//! Compiles the examples of the README and of the guide.
+//! Compiles the examples of the README and of the guide, and programs that must
+//! not compile.
 //!
 //! The pages are not part of a published package, so this package includes
 //! them. `scripts/check_links.py` fails if a page with an example is missing
 //! here.
+
+#[cfg(doctest)]
+mod misuse;
 
 /// Includes Markdown files, by their path below the root of the repository.
 macro_rules! pages {
@@ -23,6 +27,7 @@ pages! {
     "docs/migrate-redisson.md"
     "docs/migrate-redlock.md"
     "docs/migrate-set-nx-px.md"
+    "docs/observability.md"
     "docs/servers.md"
     "docs/start.md"
 }

@@ -8,10 +8,12 @@ use crate::plain::plain;
 /// An error of a lock operation.
 ///
 /// Each variant documents what may have changed on the server and how to react.
-/// A lock held by another owner is not an error of `try_lock`, which resolves
-/// to `Ok(None)`.
+/// A lock that is busy is an error too, [`Busy`](Self::Busy), so `?` cannot
+/// skip over it.
 ///
-/// The `Display` form is one line. Text written by other clients is escaped.
+/// The `Display` form is one line, and complete: it names the server and the
+/// cause, and `source` returns `None`. Text written by other clients is
+/// escaped.
 ///
 /// # Examples
 ///
@@ -44,7 +46,7 @@ pub enum Error {
         plain(name), held_by(holder.as_deref()), queue_position(*position)
     )]
     Timeout {
-        /// The name of the lock.
+        /// The lock's name.
         name: String,
         /// How long the caller waited.
         waited: Duration,
@@ -54,13 +56,26 @@ pub enum Error {
         position: Option<u64>,
     },
 
+    /// The lock is busy, and the call doesn't wait: `try_lock` and the like.
+    /// Another owner holds it, or waiters are first in the queue.
+    ///
+    /// Nothing is held, and nothing was left on the server. Skip the work, as
+    /// [`run_or_skip`](crate::Acquire::run_or_skip) does, or try again later.
+    #[error("`{}` is busy{}", plain(name), held_by(holder.as_deref()))]
+    Busy {
+        /// The lock's name.
+        name: String,
+        /// The holder, if known.
+        holder: Option<Box<Holder>>,
+    },
+
     /// The lease was lost while the guard was held.
     ///
     /// Another client may hold the lock already. Stop the protected work and
     /// start over. The resource must reject writes with an older token.
     #[error("lost the lease on `{}`: {loss}", plain(name))]
     Lost {
-        /// The name of the lock.
+        /// The lock's name.
         name: String,
         /// Why the lease was lost.
         loss: Loss,
@@ -76,7 +91,7 @@ pub enum Error {
         plain(name)
     )]
     TicketSpent {
-        /// The name of the lock.
+        /// The lock's name.
         name: String,
     },
 
@@ -84,8 +99,8 @@ pub enum Error {
     /// is loading, read-only or busy.
     ///
     /// Nothing changed on the server. Try again later.
-    #[error("the server is unavailable")]
-    Unavailable(#[source] BoxError),
+    #[error("the server is unavailable: {0}")]
+    Unavailable(BoxError),
 
     /// A request was sent and no reply arrived.
     ///
@@ -94,20 +109,20 @@ pub enum Error {
     /// take effect. After a release, the client keeps releasing, and the lock
     /// is free when the lease expires at the latest. After a hand-over, there
     /// is no ticket, and the client releases the lock. Trying again is safe.
-    #[error("no reply from the server; the request may have been executed")]
-    OutcomeUnknown(#[source] BoxError),
+    #[error("no reply from the server, so the request may have been executed: {0}")]
+    OutcomeUnknown(BoxError),
 
     /// Too few replicas acknowledged the lock in time.
     ///
     /// The lock was granted and is released again; nothing is held. Waiters
-    /// retry, as through an [outage](crate::ClientBuilder::max_outage). Check
+    /// retry, as through an [outage](crate::Connect::max_outage). Check
     /// whether a replica is down or lags behind. Then try again, with a
     /// longer timeout or fewer replicas if that is acceptable.
     #[error("{acknowledged} of {wanted} replicas acknowledged the lock in time")]
     NotReplicated {
-        /// The number of replicas that acknowledged the lock.
+        /// How many replicas acknowledged the lock.
         acknowledged: u32,
-        /// The number of replicas that were required.
+        /// How many replicas were required.
         wanted: u32,
     },
 
@@ -117,16 +132,16 @@ pub enum Error {
     /// Votes that were granted are released; nothing is held. A node that
     /// restarted votes again once every lease from before has expired. If a
     /// majority lost its data, see
-    /// [`QuorumBuilder::bootstrap`](crate::QuorumBuilder::bootstrap).
-    #[error("fewer than a majority of the quorum's nodes can vote")]
-    NoQuorum(#[source] BoxError),
+    /// [`Connect::bootstrap`](crate::Connect::bootstrap).
+    #[error("fewer than a majority of the quorum's nodes can vote: {0}")]
+    NoQuorum(BoxError),
 
     /// The server is out of memory and rejects writes.
     ///
     /// Nothing changed. Held locks stay held, because renewal and release need
     /// no memory. Free memory on the server.
-    #[error("the server is out of memory")]
-    OutOfMemory(#[source] BoxError),
+    #[error("the server is out of memory: {0}")]
+    OutOfMemory(BoxError),
 
     /// The lock's key holds a different kind of lock, or other data.
     ///
@@ -136,29 +151,29 @@ pub enum Error {
         plain(name)
     )]
     WrongType {
-        /// The name of the lock.
+        /// The lock's name.
         name: String,
     },
 
-    /// The server rejected the credentials, or its ACL forbids a command, key
+    /// The server rejected the credentials, or the ACL forbids a command, key
     /// or channel.
     ///
     /// Nothing changed. The [guide][servers] lists the permissions that a
     /// client needs.
     ///
     /// [servers]: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions
-    #[error("the server denied permission")]
-    Denied(#[source] BoxError),
+    #[error("the server denied permission: {0}")]
+    Denied(BoxError),
 
     /// The server sent a reply that this library does not understand.
     ///
     /// What changed depends on the source. Please report it.
-    #[error("the server sent an unexpected reply")]
-    Unexpected(#[source] BoxError),
+    #[error("the server sent an unexpected reply: {0}")]
+    Unexpected(BoxError),
 
-    /// An argument is invalid, or the call is not possible here: on the thread
-    /// of a client, in a forked process with its parent's client, or on a
-    /// server that lacks something. Nothing changed.
+    /// An argument is invalid, or the call is not possible here: on a client's
+    /// thread, in a forked process with its parent's client, or on a server
+    /// that lacks something. Nothing changed.
     ///
     /// Correct what the message names.
     #[error("invalid `{what}`: {}", plain(why))]
@@ -172,14 +187,22 @@ pub enum Error {
 
     /// The client was shut down.
     ///
-    /// Its locks were released, or expire with their leases. Connect a new
+    /// All locks were released, or expire with their leases. Connect a new
     /// client.
     #[error("the client was shut down")]
     ShutDown,
+
+    /// [`Client::shutdown`](crate::Client::shutdown) could not release all
+    /// locks in time.
+    ///
+    /// They expire with their leases. Until then, other clients wait for them.
+    #[error("not all locks were released in time")]
+    Unreleased,
 }
 
-/// An underlying error; its type is not part of the public API.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// An underlying error. The text names the server, and is part of the text of
+/// an [`Error`].
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -203,16 +226,33 @@ pub enum Loss {
 }
 
 impl Error {
-    /// Returns whether the same call can succeed later without a change by
-    /// the caller.
+    /// Returns whether the same call can succeed later without a change by the
+    /// caller.
     ///
-    /// True for a timeout, an outage, a missing acknowledgement or vote, an
-    /// unknown outcome, and a server whose memory is full. False for a lost
-    /// lease: the protected work must start over.
+    /// True for a busy lock, a timeout, an outage, a missing acknowledgement or
+    /// vote, an unknown outcome, and a server without free memory. False for a
+    /// lost lease: the protected work must start over.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let guard = loop {
+    ///     match client.mutex("report").try_lock().wait() {
+    ///         Err(error) if error.is_transient() => eprintln!("{error}"),
+    ///         outcome => break outcome?,
+    ///     }
+    ///     std::thread::sleep(Duration::from_secs(10));
+    /// };
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Timeout { .. }
+            | Self::Busy { .. }
             | Self::Unavailable(_)
             | Self::OutcomeUnknown(_)
             | Self::NotReplicated { .. }
@@ -224,7 +264,8 @@ impl Error {
             | Self::Denied(_)
             | Self::Unexpected(_)
             | Self::Invalid { .. }
-            | Self::ShutDown => false,
+            | Self::ShutDown
+            | Self::Unreleased => false,
         }
     }
 

@@ -12,9 +12,6 @@ use testkit::check_property;
 
 use crate::backend::{ConnectOptions, Reply, ServerError, ServerErrorKind, Target};
 use crate::owner::{Owner, Token};
-use crate::protocol::redisson::{
-    CountDownCalls, ExpirableCalls, FairLockCalls, LockCalls, Mode, Naming, Object, SemaphoreCalls,
-};
 use crate::protocol::{
     Call, Counters, Description, Electorate, FollowUp, Keyspace, Kind, LatchCalls, Probe,
     QueueParams, Queued, QuorumLock, SingleKey, WaitStrategy, clock, is_connected, page, report,
@@ -24,9 +21,6 @@ const LEASE: Duration = Duration::from_secs(3);
 
 /// A password, which no error may contain.
 const SECRET: &str = "s3cr3t";
-
-/// The id of a client: 32 hex digits.
-const CLIENT: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
 fn urls_are_parsed_or_rejected() {
@@ -92,13 +86,7 @@ fn names_are_accepted_or_rejected() {
         .into_iter()
         .filter_map(|prefix| Keyspace::new(prefix, Counters::one()).ok())
         .collect();
-    let naming = Naming::new(CLIENT, true, LEASE);
-    let name = prop_oneof![
-        8 => ".{0,40}",
-        2 => "[{}:*?\\[\\]\\\\\0\r\n]{0,12}",
-        1 => "a{900,1100}",
-    ];
-    check_property(5_000, &name, |name: String| {
+    check_property(5_000, &name(), |name: String| {
         for space in &spaces {
             let _ = space.pattern(&name);
             if let Ok(keys) = space.lock(&name) {
@@ -107,8 +95,15 @@ fn names_are_accepted_or_rejected() {
             }
             let _ = space.queue(&name);
         }
-        let _ = (naming.object(&name), naming.latch(&name));
     });
+}
+
+pub(crate) fn name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        8 => ".{0,40}",
+        2 => "[{}:*?\\[\\]\\\\\0\r\n]{0,12}",
+        1 => "a{900,1100}",
+    ]
 }
 
 #[test]
@@ -122,7 +117,7 @@ fn replies_are_parsed_or_rejected() {
 }
 
 /// Generates replies, mostly from the parts of real ones.
-fn reply() -> impl Strategy<Value = Reply> {
+pub(crate) fn reply() -> impl Strategy<Value = Reply> {
     let words = [
         "OK",
         "lock",
@@ -184,27 +179,15 @@ fn kinds() -> Vec<Box<dyn Kind>> {
             space.lock("a").expect("a name"),
             &electorate,
         )),
-        Box::new(LockCalls::plain(object())),
-        Box::new(LockCalls::fenced(object())),
-        Box::new(FairLockCalls::new(object(), LEASE)),
-        Box::new(SemaphoreCalls::new(object())),
-        Box::new(ExpirableCalls::new(object())),
-        Box::new(LockCalls::read_write(object(), Mode::Read)),
-        Box::new(LockCalls::read_write(object(), Mode::Write)),
     ]
 }
 
-fn object() -> Object {
-    let naming = Naming::new(CLIENT, false, LEASE);
-    naming.object("a").expect("a name")
-}
-
 /// Reads the replies. Only a panic fails the test.
-fn read<R>(call: Call<R>, replies: &[Reply]) {
+pub(crate) fn read<R>(call: Call<R>, replies: &[Reply]) {
     let _ = call.read(replies.to_vec());
 }
 
-fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
+pub(crate) fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
     let value = kind.value(&Owner::random(), Description::default());
     let server = crate::backend::Capabilities::default();
     read(kind.acquire(&value, LEASE, true), replies);
@@ -246,8 +229,6 @@ fn read_as_others(replies: &[Reply]) {
     let queue = space.queue("a").expect("a name");
     let electorate = Electorate::new(&space.voter());
     let latch = LatchCalls::new(space.lock("a").expect("a name"));
-    let naming = Naming::new(CLIENT, false, LEASE);
-    let count_down = CountDownCalls::new(naming.latch("a").expect("a name"));
     read(Probe::key(&queue), replies);
     read(Probe::follow_up(&queue, FollowUp::Queue, 5), replies);
     let left = Some(LEASE);
@@ -265,12 +246,6 @@ fn read_as_others(replies: &[Reply]) {
     read(latch.count_down("caller"), replies);
     read(latch.remaining(), replies);
     read(latch.delete(), replies);
-    read(count_down.set(3), replies);
-    read(count_down.remaining(), replies);
-    read(count_down.delete(), replies);
-    read(SemaphoreCalls::new(object()).available(), replies);
-    read(ExpirableCalls::new(object()).available(), replies);
-    read(LockCalls::plain(object()).force_unlock(), replies);
 }
 
 #[test]

@@ -6,13 +6,14 @@ use std::time::{Duration, SystemTime};
 use crate::owner::Token;
 use crate::plain::plain;
 
-/// The state of a lock, from [`Client::inspect`](crate::Client::inspect) and
+/// What a lock is, who holds it and who waits for it, from
+/// [`Client::inspect`](crate::Client::inspect) and
 /// [`Client::scan`](crate::Client::scan).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LockInfo {
-    /// The name of the lock, without the prefix.
+    /// The lock's name, without the prefix.
     pub name: String,
     /// The kind of lock.
     #[cfg_attr(feature = "serde", serde(flatten))]
@@ -25,134 +26,106 @@ pub struct LockInfo {
     /// The waiters in queue order; at most 1,000, and only the first one in a
     /// [`Scan`](crate::Scan). Empty for a mutex and for a Redisson lock that is
     /// not fair, because the server does not store their waiters.
-    pub waiters: Vec<Waiter>,
+    pub waiters: Vec<Process>,
     /// The number of waiters, or of waiting processes for a mutex. `None` if
     /// it is unknown.
     pub waiter_count: Option<u64>,
 }
 
-/// A client that waits for a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A process that holds a lock, waits for one, leads, or runs a job.
+///
+/// Every field is `None` if it is unknown, as for a lock that another library
+/// acquired. The `Display` form is one line, such as "process 4711 on web-3
+/// (nightly import), for 90.0 s".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct Waiter {
-    /// The host name of the waiter's machine.
+pub struct Process {
+    /// The machine's host name.
     pub host: Option<String>,
     /// The process id on that machine.
     pub pid: Option<u32>,
-    /// When it started to wait, by the server's clock.
+    /// When it acquired the lock, or began to wait, lead or run, by the
+    /// server's clock.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "since_ms", serialize_with = "unix_millis")
     )]
     pub since: Option<SystemTime>,
-    /// The waiter's [`note`](crate::Acquire::note).
+    /// What the process stored with the lock: a [`note`](crate::Acquire::note).
     pub note: Option<String>,
-    /// The id of a Redisson client and its thread, as in `UUID:THREAD`.
+    /// The id of a Redisson client and thread, as in `UUID:THREAD`.
     pub redisson: Option<String>,
-    /// Whether the waiter's process is connected to the server. `None` if it is
-    /// unknown.
+    /// Whether the process is connected to the server. A holder that is not
+    /// connected does not renew its lock.
+    ///
+    /// `None` if it is unknown, and for a lock that is
+    /// [`released`](Holder::released) or [`handed_over`](Holder::handed_over).
+    /// Only [`Client::inspect`] and [`Client::scan`] query it. A process that
+    /// connected within the last few milliseconds may not be visible yet.
+    ///
+    /// [`Client::inspect`]: crate::Client::inspect
+    /// [`Client::scan`]: crate::Client::scan
     pub connected: Option<bool>,
 }
 
-/// The term of a leader; see [`Election`](crate::Election).
+/// A leader's term; see [`Election`](crate::Election).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Term {
-    /// The epoch, which is the leader's fencing token. It is larger than that
-    /// of every earlier term. `None` if the leader was elected just now and has
-    /// not announced its term.
+    /// The epoch, which is the leader's fencing token. It is larger than in
+    /// every earlier term. `None` if the leader was elected just now and has
+    /// not announced the term.
     #[cfg_attr(feature = "serde", serde(serialize_with = "token"))]
     pub epoch: Option<Token>,
-    /// The host name of the leader's machine.
-    pub host: Option<String>,
-    /// The process id on that machine.
-    pub pid: Option<u32>,
-    /// When the term began, by the server's clock.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "since_ms", serialize_with = "unix_millis")
-    )]
-    pub since: Option<SystemTime>,
-    /// The leader's [`note`](crate::Election::note), such as its address.
-    pub note: Option<String>,
+    /// The leader, with a [`note`](crate::Election::note), such as an address.
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "announced"))]
+    pub process: Process,
 }
 
-/// A run of a job; see [`Once`](crate::Once).
+/// One run of a job; see [`Once`](crate::Once).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Run {
     /// The [number](crate::Tick::number) of the tick.
     pub tick: u64,
-    /// The period of which the tick is one.
+    /// The schedule's period: how long one tick lasts.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "period_ms", serialize_with = "period")
     )]
     pub period: Duration,
-    /// The host name of the runner's machine.
-    pub host: Option<String>,
-    /// The process id on that machine.
-    pub pid: Option<u32>,
-    /// When the run started, by the server's clock.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "since_ms", serialize_with = "unix_millis")
-    )]
-    pub since: Option<SystemTime>,
+    /// The runner, with a [`note`](crate::Once::note).
+    #[cfg_attr(feature = "serde", serde(flatten, serialize_with = "announced"))]
+    pub process: Process,
     /// When the next tick begins. From then on the job may run again.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "next_ms", serialize_with = "unix_millis")
     )]
     pub next: Option<SystemTime>,
-    /// The runner's [`note`](crate::Once::note).
-    pub note: Option<String>,
     /// How the run ended. `None` while it runs, and if the runner crashed.
     pub report: Option<String>,
 }
 
-/// The holder of a lock.
+/// A lock's holder. The `Display` form is one line.
 ///
 /// For a lock acquired by another library on the same key, only
-/// [`lease_remaining`](Self::lease_remaining) is known; the other fields are
-/// `None`.
+/// [`lease_remaining`](Self::lease_remaining) is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// The host name of the holder's machine.
-    pub host: Option<String>,
-    /// The process id on that machine.
-    pub pid: Option<u32>,
-    /// When it acquired the lock, by the server's clock.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "since_ms", serialize_with = "unix_millis")
-    )]
-    pub since: Option<SystemTime>,
-    /// The holder's [`note`](crate::Acquire::note).
-    pub note: Option<String>,
-    /// The W3C `traceparent` of the holder, if its client stores one; see
-    /// [`ClientBuilder::trace_parent`](crate::ClientBuilder::trace_parent).
+    /// The process that holds the lock.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub process: Process,
+    /// The holder's W3C `traceparent`, if that client stores one; see
+    /// [`Connect::trace_parent`](crate::Connect::trace_parent).
     pub trace_parent: Option<String>,
-    /// The id of a Redisson client and its thread, as in `UUID:THREAD`.
-    pub redisson: Option<String>,
-    /// Whether the holder's process is connected to the server. A process that
-    /// is not connected does not renew.
-    ///
-    /// `None` if it is unknown, and for a lock that is
-    /// [`released`](Self::released) or [`handed_over`](Self::handed_over). Only [`Client::inspect`] and
-    /// [`Client::scan`] query it. A process that connected within the last few
-    /// milliseconds may not be visible yet.
-    ///
-    /// [`Client::inspect`]: crate::Client::inspect
-    /// [`Client::scan`]: crate::Client::scan
-    pub connected: Option<bool>,
-    /// The remaining time of the lease unless it is renewed. `None` if the lock
-    /// does not expire, or if it was not queried.
+    /// How long the lease lasts unless it is renewed. `None` if the lock does
+    /// not expire, or if it was not queried.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "lease_remaining_ms", serialize_with = "millis")
@@ -165,9 +138,9 @@ pub struct Holder {
     /// libraries never set it.
     pub released: bool,
     /// Whether this holder [handed the lock over](crate::Guard::hand_over), and
-    /// no process has adopted it. The other fields describe the process that
-    /// handed it over, which no longer holds it. Such a lock is not renewed. It
-    /// is free once [`lease_remaining`](Self::lease_remaining) has passed.
+    /// no process has adopted it. `process` is the one that handed it over,
+    /// which no longer holds it. Such a lock is not renewed. It is free once
+    /// [`lease_remaining`](Self::lease_remaining) has passed.
     pub handed_over: bool,
 }
 
@@ -178,7 +151,7 @@ impl Holder {
     }
 }
 
-/// The kind of a lock.
+/// A lock's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(tag = "kind", rename_all = "snake_case"))]
@@ -191,7 +164,7 @@ pub enum LockKind {
     FairMutex,
     /// A [`Semaphore`](crate::Semaphore).
     Semaphore {
-        /// The number of permits that are held.
+        /// How many permits are held.
         used: u64,
         /// The total number of permits.
         permits: u64,
@@ -215,16 +188,24 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    /// Returns the kind in one word, without the numbers of a semaphore or
-    /// latch.
+    /// Returns the kind in one word, without a semaphore's or latch's numbers.
     ///
-    /// These words are stable, and suit the label of a metric: `mutex`,
+    /// These words are stable, and suit a metric's label: `mutex`,
     /// `fair_mutex`, `semaphore`, `rw_lock`, `latch`, `redisson_lock`,
     /// `redisson_fair_lock`, `redisson_read_write_lock` and `foreign`.
     ///
     /// Events of [`observe`](crate::observe) also have `redisson_semaphore` and
     /// `redisson_permit_expirable_semaphore`, which inspection does not
     /// recognise.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use leasehold::LockKind;
+    /// let kind = LockKind::Semaphore { used: 3, permits: 10 };
+    /// assert_eq!(kind.label(), "semaphore");
+    /// assert_eq!(kind.to_string(), "semaphore 3/10");
+    /// ```
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -257,8 +238,8 @@ impl fmt::Display for LockKind {
     }
 }
 
-/// Describes the holder in one line. Text that the holder wrote is escaped.
-impl fmt::Display for Holder {
+/// Describes the process in one line. Text that it wrote is escaped.
+impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.host, self.pid, &self.redisson) {
             (Some(host), Some(pid), _) => write!(f, "process {pid} on {}", plain(host))?,
@@ -272,6 +253,14 @@ impl fmt::Display for Holder {
             let age = since.elapsed().unwrap_or_default();
             write!(f, ", for {}", seconds(age))?;
         }
+        Ok(())
+    }
+}
+
+/// Describes the holder in one line. Text that it wrote is escaped.
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.process.fmt(f)?;
         match self.lease_remaining {
             Some(remaining) if self.released => {
                 write!(f, ", released, held for {} more", seconds(remaining))
@@ -297,7 +286,30 @@ where
     serde::Serialize::serialize(&token.map(Token::as_u64), serializer)
 }
 
-/// Serializes a time as milliseconds since 1970.
+/// Serializes what a leader or a runner stores of itself. Whether it is
+/// connected is never queried.
+#[cfg(feature = "serde")]
+fn announced<S>(process: &Process, serializer: S) -> Result<S::Ok, S::Error>
+where
+    S: serde::Serializer,
+{
+    #[derive(serde::Serialize)]
+    struct Announced<'a> {
+        host: &'a Option<String>,
+        pid: Option<u32>,
+        #[serde(rename = "since_ms", serialize_with = "unix_millis")]
+        since: Option<SystemTime>,
+        note: &'a Option<String>,
+    }
+    let announced = Announced {
+        host: &process.host,
+        pid: process.pid,
+        since: process.since,
+        note: &process.note,
+    };
+    serde::Serialize::serialize(&announced, serializer)
+}
+
 #[cfg(feature = "serde")]
 fn period<S>(period: &Duration, serializer: S) -> Result<S::Ok, S::Error>
 where
@@ -306,6 +318,7 @@ where
     millis(&Some(*period), serializer)
 }
 
+/// Serializes a time as milliseconds since 1970.
 #[cfg(feature = "serde")]
 fn unix_millis<S>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error>
 where
@@ -333,19 +346,24 @@ fn seconds(duration: Duration) -> String {
 mod tests {
     use super::*;
 
+    fn web_3() -> Process {
+        Process {
+            host: Some("web-3".to_owned()),
+            pid: Some(4711),
+            ..Process::default()
+        }
+    }
+
     #[test]
     fn display_shows_process_age_and_lease() {
         let holder = Holder {
-            trace_parent: None,
-            host: Some("web-3".to_owned()),
-            pid: Some(4711),
-            since: SystemTime::now().checked_sub(Duration::from_secs(90)),
-            note: Some("nightly import".to_owned()),
-            redisson: None,
-            connected: None,
+            process: Process {
+                since: SystemTime::now().checked_sub(Duration::from_secs(90)),
+                note: Some("nightly import".to_owned()),
+                ..web_3()
+            },
             lease_remaining: Some(Duration::from_millis(12_300)),
-            released: false,
-            handed_over: false,
+            ..Holder::default()
         };
         assert_eq!(
             holder.to_string(),
@@ -356,9 +374,7 @@ mod tests {
     #[test]
     fn display_of_released_lock_shows_when_free() {
         let holder = Holder {
-            trace_parent: None,
-            host: Some("web-3".to_owned()),
-            pid: Some(4711),
+            process: web_3(),
             lease_remaining: Some(Duration::from_millis(12_300)),
             released: true,
             ..Holder::default()
@@ -370,8 +386,7 @@ mod tests {
     #[test]
     fn display_of_handed_over_lock_says_so() {
         let holder = Holder {
-            host: Some("web-3".to_owned()),
-            pid: Some(4711),
+            process: web_3(),
             lease_remaining: Some(Duration::from_millis(12_300)),
             handed_over: true,
             ..Holder::default()
@@ -382,12 +397,11 @@ mod tests {
 
     #[test]
     fn display_escapes_text_of_the_holder() {
-        let holder = Holder {
-            trace_parent: None,
+        let holder = Process {
             host: Some("web\x1b[2J".to_owned()),
             pid: Some(1),
             note: Some("x\nERROR \u{202e}forged".to_owned()),
-            ..Holder::default()
+            ..Process::default()
         };
         let expected = r"process 1 on web\u{1b}[2J (x\nERROR \u{202e}forged)";
         assert_eq!(holder.to_string(), expected);

@@ -25,8 +25,10 @@ pub(crate) const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
 /// represent.
 const ONE_MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The number of replicas that must acknowledge a lock; see
+/// How many replicas must acknowledge a lock; see
 /// [`Acquire::replicas`](crate::Acquire::replicas).
+///
+/// A number converts into [`AtLeast`](Self::AtLeast).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Replicas {
@@ -61,13 +63,17 @@ pub(crate) struct AcquireOptions {
     pub(crate) lease: Duration,
     /// The longest lease that this client can request.
     pub(crate) max_lease: Duration,
+    /// Whether the lock expires at all. Without it, `lease` is the longest.
+    pub(crate) expires: bool,
     /// Whether the keeper renews the lease; false for a fixed lease.
     pub(crate) renewed: bool,
-    /// How long to wait for the lock; without a limit when `None`.
+    /// Whether to wait for a lock that is busy.
+    pub(crate) waits: bool,
+    /// How long the acquire can take; without a limit when `None`.
     pub(crate) timeout: Option<Duration>,
     pub(crate) at_least: Duration,
     pub(crate) at_most: Option<Duration>,
-    /// The acknowledgement required besides the reply of the master.
+    /// The acknowledgement required besides the master's reply.
     pub(crate) replica_ack: Option<ReplicaAck>,
     /// Whether a majority of several servers grants the lock.
     pub(crate) quorum: bool,
@@ -89,7 +95,9 @@ impl AcquireOptions {
         Self {
             lease,
             max_lease: MAX_LEASE,
+            expires: true,
             renewed: true,
+            waits: true,
             timeout: None,
             at_least: Duration::ZERO,
             at_most: None,
@@ -136,6 +144,11 @@ impl AcquireOptions {
         check_range("max_lease", self.max_lease, MIN_LEASE, MAX_LEASE)?;
         validate_lease(self.lease, self.max_lease)?;
         check_range("at_least", self.at_least, Duration::ZERO, self.max_lease)?;
+        let limits_lease = self.renewed || self.lease < MAX_LEASE || self.at_most.is_some();
+        if !self.expires && (limits_lease || !self.at_least.is_zero()) {
+            let why = "these permits do not expire: they have no lease to limit or renew";
+            return Err(Error::invalid("lease", why));
+        }
         if !self.renewed && self.at_least > self.lease {
             let (at_least, lease) = (self.at_least, self.lease);
             let why = format!("{at_least:?} is longer than the fixed lease of {lease:?}");
@@ -171,12 +184,12 @@ impl AcquireOptions {
     }
 }
 
-/// Checks the length of a lease.
+/// Checks a lease's length.
 pub(crate) fn validate_lease(lease: Duration, max_lease: Duration) -> Result<(), Error> {
     check_range("lease", lease, MIN_LEASE, max_lease)
 }
 
-/// Checks how long a lock waits for its adoption.
+/// Checks how long a lock waits to be adopted.
 pub(crate) fn validate_within(within: Duration) -> Result<(), Error> {
     check_range("within", within, MIN_LEASE, MAX_LEASE)
 }
@@ -207,8 +220,8 @@ pub(crate) fn margin(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// Returns whole milliseconds, rounded up, so that the server never holds a
-/// lock for less than was requested.
+/// Returns whole milliseconds, rounded up, so the server never holds a lock for
+/// less than was requested.
 pub(crate) fn millis_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

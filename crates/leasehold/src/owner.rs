@@ -9,8 +9,8 @@ use crate::rng;
 /// to release.
 ///
 /// The second half is the same for all owners of one process, so that another
-/// client can notify the process of a holder. The server stores and compares
-/// the id. It never appears in `Debug` output, logs or errors.
+/// client can notify a holder's process. The server stores and compares the id.
+/// It never appears in `Debug` output, logs or errors.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u128);
 
@@ -58,11 +58,13 @@ impl Owner {
 
     /// Returns the owner as a number of 63 bits, for protocols that number
     /// threads.
+    #[cfg(feature = "redisson")]
     pub(crate) fn number(&self) -> u64 {
         (self.0 >> 65) as u64
     }
 
     /// Returns the id with this number among those derived from the owner.
+    #[cfg(feature = "redisson")]
     pub(crate) fn id(&self, number: u128) -> [u8; 16] {
         self.0.wrapping_add(number).to_be_bytes()
     }
@@ -93,7 +95,7 @@ impl fmt::Debug for Owner {
 ///
 /// Send it with every write to the protected resource, and let the resource
 /// reject a token that is smaller than the largest it has seen. A holder that
-/// was paused beyond its lease can then no longer overwrite later data.
+/// was paused beyond the lease can then no longer overwrite later data.
 ///
 /// Tokens have gaps. They fit into a signed 64-bit integer and, until the year
 /// 2255, into the 53 bits that JavaScript and Lua represent exactly.
@@ -106,7 +108,7 @@ impl fmt::Debug for Owner {
 /// let guard = client.mutex("coupon:42").lock().await?;
 /// // The condition makes the database reject a stale holder.
 /// let sql = "UPDATE coupon SET owner = $1, token = $2
-///            WHERE id = 42 AND token < $2";
+///            WHERE id = 42 AND token <= $2";
 /// let token = i64::try_from(guard.token().as_u64()).expect("fits");
 /// # drop((sql, token)); Ok(()) }
 /// ```
@@ -119,6 +121,17 @@ impl Token {
     }
 
     /// Returns the token as a number.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let guard = client.mutex("coupon:42").lock().await?;
+    /// // For a column of the type BIGINT.
+    /// let token = i64::try_from(guard.token().as_u64()).expect("fits");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn as_u64(self) -> u64 {
         self.0

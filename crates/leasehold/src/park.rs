@@ -35,7 +35,7 @@ pub(crate) struct Parker {
 }
 
 impl Parker {
-    /// Creates a parker of the current thread, and its waker.
+    /// Creates a parker of the current thread, and a waker.
     pub(crate) fn current() -> (Arc<Self>, Waker) {
         let parker = Arc::new(Self {
             thread: thread::current(),

@@ -1,8 +1,8 @@
 //! The process that a client belongs to.
 //!
 //! A forked child has a copy of the client, but not the keeper's thread, and
-//! its sockets are those of the parent. The process that reads first gets a
-//! reply, even the other's. So the copy must not be used.
+//! shares the parent's sockets. The process that reads first gets a reply, even
+//! the other's. So the copy must not be used.
 
 use crate::error::Error;
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::owner::Owner;
 use crate::plain::plain;
 
-/// The first word of a ticket: its version.
+/// A ticket's first word: the version.
 const VERSION: &str = "lht1";
 
 /// The number of hex digits of an owner.
@@ -26,7 +26,7 @@ const OWNER_DIGITS: usize = 32;
 /// the lock earlier.
 ///
 /// The text consists of letters, digits and dots, and needs no escaping in a
-/// URL, a header or a shell. Only its parsing with [`FromStr`] is stable.
+/// URL, a header or a shell. Only parsing it with [`FromStr`] is stable.
 ///
 /// # Examples
 ///

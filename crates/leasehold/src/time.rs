@@ -1,10 +1,10 @@
 //! A monotonic clock that includes the time a machine is suspended.
 //!
 //! `std::time::Instant` stops while Linux or macOS is suspended. A laptop or
-//! virtual machine that was suspended beyond its lease would resume and still
+//! virtual machine that was suspended beyond the lease would resume and still
 //! believe that it holds the lock. `CLOCK_BOOTTIME` does not stop, nor does
 //! Apple's `CLOCK_MONOTONIC`. On Windows `Instant` does not stop either. Unit
-//! tests use tokio's clock, so that they can pause it.
+//! tests use tokio's clock, so they can pause it.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -77,8 +77,7 @@ thread_local! {
         const { std::cell::Cell::new(None) };
 }
 
-/// Restarts the clock on this thread, so that a repeated run reads the same
-/// times.
+/// Restarts the clock on this thread, so a repeated run reads the same times.
 #[cfg(test)]
 pub(crate) fn begin() {
     TEST_START.set(Some(tokio::time::Instant::now().into_std()));

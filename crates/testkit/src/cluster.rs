@@ -179,7 +179,7 @@ impl Cluster {
         servers.position(|server| i64::from(server.port()) == port)
     }
 
-    /// Returns the slot of a key.
+    /// Returns a key's slot.
     ///
     /// # Panics
     ///

@@ -3,8 +3,8 @@
 //! [`Server`] is the published one; [`Setup`] configures it, [`Flavor`] names
 //! its version, and [`ServerExt`] sends commands to it. [`Proxy`] forwards
 //! requests between a client and a server, and injects network faults.
-//! [`Database`] starts PostgreSQL or MariaDB. The crate does not depend on the
-//! library.
+//! [`Database`] starts PostgreSQL or MariaDB, and [`Worker`] another process of
+//! the test program. The crate does not depend on the library.
 
 mod clock;
 pub mod cluster;
@@ -20,6 +20,7 @@ mod server_ext;
 mod setup;
 mod tls;
 mod tools;
+pub mod worker;
 
 pub use cluster::Cluster;
 pub use database::{Database, DatabaseKind};
@@ -33,3 +34,4 @@ pub use resp::{Connection, Reply};
 pub use server_ext::ServerExt;
 pub use setup::Setup;
 pub use tools::tool;
+pub use worker::Worker;

@@ -3,8 +3,7 @@
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestRunner};
 
-/// A random number generator with a seed, so that a failing run can be
-/// repeated.
+/// A random number generator with a seed, so a failing run can be repeated.
 #[derive(Clone, Debug)]
 pub struct SeededRng(u64);
 

@@ -13,7 +13,7 @@ use crate::resp::{Connection, Reply};
 use crate::server_ext::ServerExt;
 use crate::setup::Setup;
 
-/// The name of the group.
+/// The group's name.
 pub const GROUP: &str = "group";
 
 /// The password of the sentinels, which differs from that of the servers.

@@ -1,4 +1,4 @@
-//! The configuration of a server.
+//! A server's configuration.
 
 use leasehold_testkit::{Server, ServerBuilder};
 
@@ -10,7 +10,7 @@ use crate::tls::Tls;
 /// The names in the certificates of a local server.
 const LOCAL_NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
-/// The configuration of a server.
+/// A server's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     options: Vec<(String, String)>,

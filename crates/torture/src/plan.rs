@@ -23,8 +23,8 @@ pub(crate) struct Plan {
     /// How long a waiter may wait for a lock that no owner holds, not counting
     /// outages.
     pub(crate) max_wait_ms: u64,
-    /// Whether every request waits. Otherwise most time out soon, so that tasks
-    /// do not all end up waiting for the same lock.
+    /// Whether every request waits. Otherwise most time out soon, so tasks do
+    /// not all end up waiting for the same lock.
     #[serde(default)]
     pub(crate) always_wait: bool,
     /// How long a process may go without acquiring a lock, not counting
@@ -112,7 +112,7 @@ pub(crate) enum Kind {
     RedissonReadWrite,
 }
 
-/// The permits of a semaphore.
+/// A semaphore's permits.
 pub(crate) const PERMITS: u32 = 3;
 
 /// The capacity of a read-write lock: more than the number of readers. A writer

@@ -92,6 +92,7 @@ fn batch_runs_once_and_stops_when_it_is_lost() {
     assert_eq!(
         operator
             .force_release("dawn-batch")
+            .wait()
             .expect("a holder")
             .len(),
         1
@@ -113,7 +114,8 @@ fn paused_batch_does_not_write_after_its_successor() {
     paused.enter("invoice-1 30");
     paused.prints("posted invoice-1");
     paused.signal(Signal::STOP);
-    operator.force_release("dawn-batch").expect("a server");
+    let revoked = operator.force_release("dawn-batch").wait();
+    assert_eq!(revoked.expect("a server").len(), 1);
     let mut successor = start(program!("dawn-batch"), &server, &[]);
     successor.enter("invoice-1 31");
     successor.end_input();
@@ -139,9 +141,9 @@ fn lock_is_handed_over_to_a_worker() {
 #[test]
 fn threads_import_under_one_lock() {
     let server = Flavor::one().start();
-    let output = run(program!("blocking"), &server);
+    let output = run(program!("threads"), &server);
     assert_eq!(locks(&server), [""; 0]);
-    shows("blocking", &[output]);
+    shows("threads", &[output]);
 }
 
 #[test]

@@ -33,7 +33,8 @@ fn every_example_has_a_story_and_is_listed() {
     let stories: String = ["cooperation", "jobs", "servers", "web"]
         .map(|name| read(format!("examples/tests/stories/{name}.rs")))
         .concat();
-    let (index, page) = (read("examples/README.md"), read("docs/examples.md"));
+    let index = read("examples/README.md");
+    let page = read("docs/examples.md");
     let examples = examples();
     assert!(examples.len() > 10, "{examples:?}");
     for name in examples {
@@ -52,9 +53,11 @@ fn every_example_has_a_story_and_is_listed() {
 }
 
 #[test]
-fn every_folder_is_listed() {
-    let (index, page) = (read("examples/README.md"), read("docs/examples.md"));
-    let folders = std::fs::read_dir(root().join("examples")).expect("a folder");
+fn every_package_is_listed() {
+    let index = read("examples/README.md");
+    let page = read("docs/examples.md");
+    let folder = root().join("examples/integrations");
+    let folders = std::fs::read_dir(folder).expect("a folder");
     let folders = folders.map(|entry| entry.expect("an entry").path());
     let packages: Vec<_> = folders
         .filter(|path| path.join("Cargo.toml").exists())
@@ -63,7 +66,8 @@ fn every_folder_is_listed() {
     assert!(packages.len() >= 5, "{packages:?}");
     for name in packages {
         let name = name.to_string_lossy();
-        assert!(index.contains(&format!("({name})")), "{name}");
-        assert!(page.contains(&format!("examples/{name}")), "{name}");
+        let path = format!("integrations/{name}");
+        assert!(index.contains(&format!("({path})")), "{name}");
+        assert!(page.contains(&format!("examples/{path}")), "{name}");
     }
 }

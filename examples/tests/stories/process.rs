@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::blocking::Client;
+use leasehold::Client;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{Server, ServerExt};
 
@@ -58,8 +58,8 @@ pub(crate) fn url(server: &Server) -> String {
 
 /// Connects a client of the test, which acts as another instance.
 pub(crate) fn client(server: &Server) -> Client {
-    let builder = Client::builder(&url(server)).request_timeout(AMPLE);
-    let connected = builder.connect_timeout(AMPLE).connect();
+    let settings = Client::connect(&url(server)).request_timeout(AMPLE);
+    let connected = settings.connect_timeout(AMPLE).wait();
     connected.expect("the server is up")
 }
 

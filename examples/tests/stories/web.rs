@@ -41,11 +41,11 @@ fn stopped_service_finishes_and_releases() {
     let report = other_instance
         .mutex("report")
         .lock()
-        .acquire()
+        .wait()
         .expect("a lock");
     let response = post(&address, "/report");
     assert!(response.starts_with("HTTP/1.1 409 "), "{response}");
-    let _ = report.release().expect("a server");
+    report.release().wait().expect("still held");
     let response = post(&address, "/report");
     assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
 
@@ -54,7 +54,7 @@ fn stopped_service_finishes_and_releases() {
     let order = other_instance
         .mutex("order:8")
         .lock()
-        .acquire()
+        .wait()
         .expect("a lock");
     let waiting = {
         let address = address.clone();
@@ -69,7 +69,7 @@ fn stopped_service_finishes_and_releases() {
     eventually("no new connections", || {
         TcpStream::connect(&address).is_err()
     });
-    let _ = order.release().expect("a server");
+    order.release().wait().expect("still held");
     let response = waiting.join().expect("no panic");
     assert!(response.ends_with("order 8 is paid\n"), "{response}");
 
@@ -87,12 +87,12 @@ fn held_order_is_a_conflict_and_no_outage() {
     let order = other_instance
         .mutex("order:7")
         .lock()
-        .acquire()
+        .wait()
         .expect("a lock");
     let response = post(&address, "/orders/7/pay");
     assert!(response.starts_with("HTTP/1.1 409 "), "{response}");
     assert!(response.contains("held by process "), "{response}");
-    let _ = order.release().expect("a server");
+    order.release().wait().expect("still held");
 
     server.kill();
     let response = post(&address, "/report");

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Shared, Unfenced, WriteGuard};
+use leasehold::redisson::Unfenced;
+use leasehold::{Client, Guard, Shared};
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 
@@ -32,7 +33,6 @@ pub(crate) enum Library {
 pub(crate) enum Held {
     Guard(Guard),
     Shared(Guard<Shared>),
-    Write(WriteGuard),
     Unfenced(Guard<Unfenced>),
     Unsafe(MultiplexedConnection, String),
     Driver(MultiplexedConnection, Arc<Script>, String),
@@ -97,7 +97,7 @@ impl Library {
             }
             Self::Write(client) => {
                 let guard = client.rw_lock(name).write().await;
-                Held::Write(guard.expect("the lock"))
+                Held::Guard(guard.expect("the lock"))
             }
             Self::Shared(redisson) => {
                 Held::Unfenced(redisson.lock(name).lock().await.expect("the lock"))
@@ -140,10 +140,9 @@ async fn set(connection: &MultiplexedConnection, name: &str) {
 impl Held {
     pub(crate) async fn release(self) {
         match self {
-            Self::Guard(guard) => drop(guard.release().await.expect("released")),
-            Self::Shared(guard) => drop(guard.release().await.expect("released")),
-            Self::Write(guard) => drop(guard.release().await.expect("released")),
-            Self::Unfenced(guard) => drop(guard.release().await.expect("released")),
+            Self::Guard(guard) => guard.release().await.expect("released"),
+            Self::Shared(guard) => guard.release().await.expect("released"),
+            Self::Unfenced(guard) => guard.release().await.expect("released"),
             Self::Unsafe(mut connection, name) => {
                 let deleted = redis::cmd("DEL")
                     .arg(name)

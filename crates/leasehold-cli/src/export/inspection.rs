@@ -168,10 +168,13 @@ impl Gauges {
     };
 
     fn of(lock: &LockInfo) -> Self {
-        let ages = lock.holders.iter().filter_map(|holder| holder.since);
+        let ages = lock
+            .holders
+            .iter()
+            .filter_map(|holder| holder.process.since);
         let oldest_hold = ages.map(duration::since).max();
         let disconnected = lock.holders.iter();
-        let disconnected = disconnected.filter(|holder| holder.connected == Some(false));
+        let disconnected = disconnected.filter(|holder| holder.process.connected == Some(false));
         Self {
             holders: lock.holder_count,
             waiters: lock.waiter_count,

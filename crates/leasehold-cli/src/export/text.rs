@@ -40,7 +40,7 @@ const RUN_GAUGES: [RunGauge; 2] = [
         "timestamp_seconds",
         "Time at which the last run of a job started, since 1970.",
         |run| {
-            let since = run.since?.duration_since(SystemTime::UNIX_EPOCH);
+            let since = run.process.since?.duration_since(SystemTime::UNIX_EPOCH);
             Some(since.ok()?.as_secs_f64())
         },
     ),

@@ -73,12 +73,12 @@ async fn serve(
         on_lost: OnLost::Stop(Signal::SIGTERM),
         at_most: None,
     };
-    let (name, epoch) = (election.name(), guard.token());
+    let name = election.name();
     if args.verbose {
-        message(format!("leading `{name}`, epoch {epoch}"));
+        message(format!("leading `{name}`, epoch {}", guard.token()));
     }
     let ended = match session.extend(&guard).await {
-        Ok(()) => session.execute(guard.lease().clone(), &plan).await,
+        Ok(()) => session.execute(guard.lease(), &plan).await,
         Err(error) => {
             message(format!("cannot lead `{name}`: {error}"));
             Ok(Ended::before_start())

@@ -92,7 +92,7 @@ async fn hold(
         Err(error) => Err(error.into()),
     };
     let ended = match ready {
-        Ok(()) => session.execute(guard.lease().clone(), plan).await,
+        Ok(()) => session.execute(guard.lease(), plan).await,
         Err(error) => Err(error),
     };
     let name = guard.name().to_owned();

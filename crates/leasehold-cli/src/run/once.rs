@@ -60,11 +60,11 @@ pub(super) async fn run_once(
 }
 
 async fn execute(session: &mut Session, guard: OnceGuard, plan: &Plan<'_>) -> Result<u8, CliError> {
-    let name = guard.name().to_owned();
-    match session.execute((*guard).clone().into(), plan).await {
+    let lease = guard.lease();
+    match session.execute(lease.clone().into(), plan).await {
         Ok(ended) if ended.started => {
             let report = format!("exit status {}", ended.code);
-            session.release(&name, guard.finish(&report)).await;
+            session.release(lease.name(), guard.finish(&report)).await;
             Ok(ended.code)
         }
         not_started => {
@@ -76,7 +76,8 @@ async fn execute(session: &mut Session, guard: OnceGuard, plan: &Plan<'_>) -> Re
 
 /// Gives the period back, for a command that was never executed.
 async fn give_back(session: &Session, guard: OnceGuard) {
-    let name = guard.name().to_owned();
+    let lease = guard.lease();
+    let name = lease.name();
     let limit = session.servers.release_timeout();
     let failure = match timeout(limit, guard.cancel()).await {
         Ok(Ok(()) | Err(Error::Lost { .. })) => return,
@@ -86,5 +87,5 @@ async fn give_back(session: &Session, guard: OnceGuard) {
     message(format!(
         "this period of `{name}` may count as run: {failure}"
     ));
-    hint(jobs::reset_hint(&name));
+    hint(jobs::reset_hint(name));
 }

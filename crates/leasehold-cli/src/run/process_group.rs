@@ -4,8 +4,8 @@
 //! command. Having no children then means that all of them have exited.
 //! Elsewhere only the process group is tracked.
 //!
-//! The id of a group is the pid of its leader. Once the leader is reaped and
-//! the group is empty, the system may reuse the id. Processes are therefore
+//! A group's id is the pid of its leader. Once the leader is reaped and the
+//! group is empty, the system may reuse the id. Processes are therefore
 //! signaled one by one after the leader has exited.
 
 use std::cell::Cell;
@@ -73,7 +73,7 @@ pub(super) struct ProcessGroup {
 /// command: daemons reload their configuration on SIGHUP.
 #[derive(Default)]
 struct Escalation {
-    /// The number of signals that followed one another closely.
+    /// How many signals followed one another closely.
     count: u32,
     last: Option<Instant>,
 }
@@ -226,7 +226,7 @@ impl ProcessGroup {
         self.started = !report.is_some_and(StartReport::read_failure);
     }
 
-    /// Continues a stopped command: a suspended holder could act after its
+    /// Continues a stopped command: a suspended holder could act after the
     /// lease has ended.
     fn on_stop(&mut self, by: i32) {
         let needs_terminal = [Signal::SIGTTIN as i32, Signal::SIGTTOU as i32].contains(&by);

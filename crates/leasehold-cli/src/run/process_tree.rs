@@ -41,9 +41,9 @@ impl ProcessTree {
 
     /// Returns the processes of the command.
     ///
-    /// If an earlier process starts another one and exits before the next
-    /// call, we cannot tell whose the new one is. It then counts as the
-    /// command's, so that the lock is held too long rather than too short.
+    /// If an earlier process starts another one and exits before the next call,
+    /// we cannot tell whose the new one is. It then counts as the command's, so
+    /// the lock is held too long rather than too short.
     pub(super) fn of_command(&self) -> Vec<Process> {
         let mut earlier = self.earlier.borrow_mut();
         let all = descendants();

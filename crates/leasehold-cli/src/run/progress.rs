@@ -4,12 +4,12 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-use leasehold::{Holder, LockInfo, Waiter};
+use leasehold::{Holder, LockInfo, Process};
 
 use super::servers::Servers;
 use crate::duration;
 use crate::identity::host_and_pid;
-use crate::inspect::{held_until, holder_name};
+use crate::inspect::{held_until, process_name};
 use crate::output::{message, printable};
 
 /// A shorter wait shows no status.
@@ -70,18 +70,18 @@ fn status(name: &str, waited: Duration, lock: Option<&LockInfo>) -> String {
 }
 
 fn describe(holder: &Holder) -> String {
-    let mut name = holder_name(holder);
-    if let Some(note) = &holder.note {
+    let mut name = process_name(&holder.process);
+    if let Some(note) = &holder.process.note {
         name += &format!(" ({})", printable(note));
     }
     if let Some(until) = held_until(holder) {
         return format!("{until}, last by {name}");
     }
     let mut text = format!("held by {name}");
-    if let Some(since) = holder.since {
+    if let Some(since) = holder.process.since {
         text += &format!(" for {}", duration::format(duration::since(since)));
     }
-    if holder.connected == Some(false) {
+    if holder.process.connected == Some(false) {
         text += ", disconnected";
         if let Some(remaining) = holder.lease_remaining {
             text += &format!(", expires in {}", duration::format(remaining));
@@ -93,7 +93,7 @@ fn describe(holder: &Holder) -> String {
 /// Returns the queue position of this process, starting at 1.
 fn queue_position(lock: &LockInfo) -> Option<usize> {
     let own = host_and_pid();
-    let is_own = |waiter: &Waiter| match (&waiter.host, waiter.pid) {
+    let is_own = |waiter: &Process| match (&waiter.host, waiter.pid) {
         (Some(host), Some(pid)) => format!("{host}:{pid}") == own,
         _ => false,
     };

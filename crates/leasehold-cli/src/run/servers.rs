@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Acquire, Client, Election, Guard, LockInfo, Once, Quorum, Replicas, Shared, Tick};
+use leasehold::{Acquire, Client, Election, LockInfo, Once, Quorum, Replicas, Shared, Tick};
 
 use crate::args::{LeadArgs, RunArgs, WorkArgs};
 use crate::output::{CliError, hint, message, revoked};
@@ -36,9 +36,8 @@ impl Servers {
         let connection = match urls {
             [] => settings.connect(lease).await.map(Connection::Single)?,
             urls => {
-                let builder = settings.quorum_builder(urls, lease);
-                let quorum = builder.connect().await.map_err(rejected_at_login)?;
-                Connection::Quorum(quorum)
+                let quorum = settings.quorum(urls, lease).await;
+                Connection::Quorum(quorum.map_err(rejected_at_login)?)
             }
         };
         Ok(Self {
@@ -48,7 +47,7 @@ impl Servers {
     }
 
     /// Returns the acquisition that the arguments describe.
-    pub(super) fn acquire(&self, args: &RunArgs) -> Result<Acquire<Guard<Shared>>, CliError> {
+    pub(super) fn acquire(&self, args: &RunArgs) -> Result<Acquire<Shared>, CliError> {
         let name = &args.name;
         let mut acquire = match &self.connection {
             Connection::Quorum(quorum) => quorum.mutex(name).lock().into(),
@@ -86,7 +85,7 @@ impl Servers {
         Ok(once.note(note(&args.work)))
     }
 
-    /// Revokes the lock from its holders.
+    /// Revokes the lock from the holders.
     pub(super) async fn revoke(&self, name: &str) -> Result<(), CliError> {
         for holder in self.client("a revocation")?.force_release(name).await? {
             message(revoked(name, &holder));
@@ -107,7 +106,7 @@ impl Servers {
         }
     }
 
-    /// Returns the state of the lock, or `None` for a quorum: its servers may
+    /// Returns the lock's state, or `None` for a quorum: its servers may
     /// disagree.
     pub(super) async fn inspect(&self, name: &str) -> Option<LockInfo> {
         match &self.connection {

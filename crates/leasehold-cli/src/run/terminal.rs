@@ -33,7 +33,7 @@ enum Lent {
 /// Blocks the signals that stop a background process for terminal access.
 ///
 /// The system stops the whole process group for the access of one member, and a
-/// stopped process cannot renew its lease. Blocking `SIGTTOU` also lets this
+/// stopped process cannot renew the lease. Blocking `SIGTTOU` also lets this
 /// process take the terminal back. Threads and children inherit the mask;
 /// commands must [undo](unblock_stops) it.
 pub(super) fn block_stops() {

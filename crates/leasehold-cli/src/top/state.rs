@@ -85,14 +85,14 @@ impl Snapshot {
         }
         self.held += u64::from(lock.holder_count > 0);
         self.waiters += lock.waiter_count.unwrap_or_default();
-        let disconnected = |holder: &Holder| holder.connected == Some(false);
+        let disconnected = |holder: &Holder| holder.process.connected == Some(false);
         self.disconnected += u64::from(lock.holders.iter().any(disconnected));
         self.locks.push(lock);
     }
 
     fn keep_first(&mut self, sort: SortKey, count: usize) {
         let since = |lock: &LockInfo| {
-            let holder = lock.holders.first().and_then(|holder| holder.since);
+            let holder = lock.holders.first().and_then(|holder| holder.process.since);
             holder.unwrap_or_else(SystemTime::now)
         };
         let waiters = |lock: &LockInfo| Reverse(lock.waiter_count.unwrap_or_default());

@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
 use super::state::{Mode, State};
 use crate::args::SortKey;
-use crate::inspect::{held_until, holder_name, lock_row, unlisted_waiters, waiter_rows};
+use crate::inspect::{held_until, lock_row, process_name, unlisted_waiters, waiter_rows};
 use crate::output::printable;
 use crate::table;
 
@@ -134,7 +134,7 @@ fn draw_detail(frame: &mut Frame<'_>, state: &State, area: Rect) {
 
 fn describe(holder: &Holder) -> String {
     match held_until(holder) {
-        Some(until) => format!("{until}, last by {}", holder_name(holder)),
+        Some(until) => format!("{until}, last by {}", process_name(&holder.process)),
         None => format!("held by {holder}"),
     }
 }

@@ -8,7 +8,7 @@ use leasehold_fence::Fence;
 use testkit::Flavor;
 
 use crate::support::store::Store;
-use crate::support::worker::{Task, Worker};
+use crate::support::worker::{self, Task};
 use crate::support::{AMPLE, Folder, mariadb, name, postgres, run};
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -25,14 +25,14 @@ async fn late_write(store: &str, guarded: bool) {
         lease: LEASE,
         guarded,
     };
-    let mut worker = Worker::start(&task, 1);
+    let mut worker = worker::start(&task, 1);
     let older: u64 = worker
         .ask(&format!("lock {name}"))
         .parse()
         .expect("a token");
     assert_eq!(worker.ask("write"), "written");
     worker.pause();
-    worker.send("write");
+    worker.tell("write");
 
     let client = Client::connect(&locks).await.unwrap();
     let guard = client.mutex(&name).lock().timeout(AMPLE).await;
@@ -44,9 +44,9 @@ async fn late_write(store: &str, guarded: bool) {
         .await
         .unwrap();
     worker.resume();
-    let late = worker.reply();
+    let late = worker.answer();
 
-    let journal = resource.journal(guard.key()).await;
+    let journal = resource.journal(guard.lease().key()).await;
     let tokens: Vec<_> = journal.iter().map(|entry| entry.token).collect();
     match guarded {
         true => {

@@ -8,7 +8,7 @@ use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
 use testkit::{Flavor, SeededRng, Server, ServerExt, Setup, scaled};
 
 use crate::support::store::Store;
-use crate::support::worker::{Log, Task, Worker, storm_name};
+use crate::support::worker::{self, Log, Task, storm_name};
 use crate::support::{Folder, mariadb, postgres, run};
 
 const LEASE: Duration = Duration::from_millis(400);
@@ -76,8 +76,8 @@ fn storm(store: &str, mut locks: Locks, count: u64, guarded: bool) -> (Outcome, 
     };
     let mut next = 0;
     let mut start = || {
-        let mut worker = Worker::start(&task, next);
-        worker.send(&format!("storm {NAMES} {}", folder.0.display()));
+        let mut worker = worker::start(&task, next);
+        worker.tell(&format!("storm {NAMES} {}", folder.0.display()));
         next += 1;
         (worker, next)
     };

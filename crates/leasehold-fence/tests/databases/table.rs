@@ -16,10 +16,8 @@ fn fences_of_other_prefixes_are_separate() {
         let pool = SqlitePool::connect(&folder.sqlite()).await.unwrap();
         migrate(&pool).await.unwrap();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let shop = Client::builder(&url).prefix("shop:").connect();
-        let shop = shop.await.unwrap();
-        let mail = Client::builder(&url).prefix("mail:").connect();
-        let mail = mail.await.unwrap();
+        let shop = Client::connect(&url).prefix("shop:").await.unwrap();
+        let mail = Client::connect(&url).prefix("mail:").await.unwrap();
         let ours = shop.mutex("nightly").lock().await.unwrap();
         let theirs = mail.mutex("nightly").lock().await.unwrap();
         let fence = Fence::of(&ours);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::Error;
 use leasehold_metrics::{ACQUIRE_DURATION, HELD, HOLD_DURATION, WAITING};
 use testkit::ServerExt;
 
@@ -39,7 +40,8 @@ fn refused_acquires_state_their_outcome() {
         let (client, registry) = observed(server.port()).await;
         let guard = client.mutex("job").lock().await.unwrap();
 
-        assert!(client.mutex("job").try_lock().await.unwrap().is_none());
+        let refused = client.mutex("job").try_lock().await;
+        assert!(matches!(refused, Err(Error::Busy { .. })), "{refused:?}");
         let busy = acquire("busy", "false");
         assert_eq!(registry.count(ACQUIRE_DURATION, &busy), 1.0);
 

@@ -11,7 +11,7 @@ use leasehold_metrics::Metrics;
 use testkit::{Server, ServerExt, scaled};
 
 use crate::scrape::Registry;
-use crate::{builder, release, run, server};
+use crate::{connect, release, run, server};
 
 /// The largest ratio that is accepted. It is far above the measured one,
 /// because other programs use the machine.
@@ -98,10 +98,10 @@ fn metrics_cost_little() {
 async fn measure(metrics: Metrics) {
     let server = server();
     // Long leases: a renewal would add a command.
-    let plain = || builder(server.port()).lease(Duration::from_secs(600));
-    let off = plain().connect().await.unwrap();
-    let on = plain().observe(metrics).connect().await.unwrap();
-    let again = plain().connect().await.unwrap();
+    let plain = || connect(server.port()).lease(Duration::from_secs(600));
+    let off = plain().await.unwrap();
+    let on = plain().observe(metrics.observer()).await.unwrap();
+    let again = plain().await.unwrap();
     let clients = [&off, &on, &again];
     for client in clients {
         pairs(client, 16, 100).await;

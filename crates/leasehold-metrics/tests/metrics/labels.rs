@@ -10,7 +10,7 @@ use leasehold_metrics::{
 use testkit::scaled;
 
 use crate::scrape::Registry;
-use crate::{builder, observed, release, run, server};
+use crate::{connect, observed, release, run, server};
 
 #[test]
 fn every_metric_is_described_and_exported() {
@@ -68,8 +68,8 @@ fn locks_beyond_the_limit_share_a_label() {
         let server = server();
         let verbatim = Metrics::builder().label(|name| Cow::Borrowed(name));
         let (metrics, registry) = Registry::new(verbatim);
-        let client = builder(server.port()).observe(metrics);
-        let client = client.connect().await.unwrap();
+        let connect = connect(server.port()).observe(metrics.observer());
+        let client = connect.await.unwrap();
         let names = scaled(500);
         let mut guards = Vec::new();
         for number in 0..names {

@@ -6,7 +6,7 @@ use leasehold_metrics::{CONNECTIONS, LOST, Metrics, RECONNECTS, RENEWALS, REQUES
 use testkit::Proxy;
 
 use crate::scrape::Registry;
-use crate::{AMPLE, builder, eventually, observed, release, run, server};
+use crate::{AMPLE, connect, eventually, observed, release, run, server};
 
 #[test]
 fn stopped_server_fails_renewals_and_reconnects() {
@@ -34,7 +34,7 @@ fn stopped_server_fails_renewals_and_reconnects() {
         eventually("it reconnects", || reconnects() >= 1.0).await;
         assert!(registry.value(CONNECTIONS, &own) >= 1.0);
 
-        client.shutdown(AMPLE).await;
+        client.shutdown(AMPLE).await.unwrap();
         drop((client, _guard));
         eventually("no connection", || registry.value(CONNECTIONS, &[]) == 0.0).await;
     });
@@ -46,9 +46,9 @@ fn request_without_reply_is_unknown() {
         let server = server();
         let proxy = Proxy::start(server.port());
         let (metrics, registry) = Registry::new(Metrics::builder());
-        let builder = builder(proxy.port()).observe(metrics);
-        let builder = builder.request_timeout(Duration::from_millis(500));
-        let client = builder.connect().await.unwrap();
+        let connect = connect(proxy.port()).observe(metrics.observer());
+        let connect = connect.request_timeout(Duration::from_millis(500));
+        let client = connect.await.unwrap();
         let count = |outcome| registry.count(REQUEST_DURATION, &[("outcome", outcome)]);
         // A machine that stalls may miss replies before, too.
         let start = Instant::now();

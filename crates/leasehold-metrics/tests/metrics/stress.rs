@@ -29,7 +29,7 @@ async fn contend(client: Client, seed: u64, rounds: u64) {
             tokio::time::sleep(hold).await;
             match hold.as_micros() % 2 {
                 0 => drop(guard),
-                _ => drop(guard.release().await?),
+                _ => guard.release().await?,
             }
             Ok::<_, Error>(())
         };
@@ -46,7 +46,7 @@ async fn acquire_and_cancel(client: &Client) {
     let guard = mutex.lock().await.unwrap();
     let waiting = tokio::time::timeout(Duration::from_millis(1), mutex.lock().into_future());
     assert!(waiting.await.is_err(), "a held lock was acquired");
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
 }
 
 /// Revokes locks until dropped.
@@ -92,7 +92,7 @@ fn gauges_return_to_zero_after_cancellations() {
             assert!(line.ends_with(" 0"), "{line}");
         }
         assert_balanced(&registry);
-        client.shutdown(AMPLE).await;
+        client.shutdown(AMPLE).await.unwrap();
         drop(client);
         eventually("closed", || registry.value(CONNECTIONS, &[]) == 0.0).await;
     });

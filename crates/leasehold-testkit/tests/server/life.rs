@@ -65,9 +65,7 @@ fn drop_ends_the_process_and_its_folder() {
 #[test]
 fn crashed_test_process_leaves_no_server() {
     let (mut process, pid, folder) = worker::start();
-    drop(process.stdin.take());
-    let status = process.wait().unwrap();
-    assert!(!status.success());
+    assert!(!process.finish());
     assert_gone(pid, Path::new(&folder));
 }
 
@@ -78,8 +76,7 @@ fn killed_test_process_leaves_no_paused_server() {
         .args(["-c", &format!("kill -STOP {pid}")])
         .status();
     assert!(paused.unwrap().success());
-    process.kill().unwrap();
-    process.wait().unwrap();
+    process.kill();
     assert_gone(pid, Path::new(&folder));
 }
 

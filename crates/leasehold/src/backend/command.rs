@@ -73,6 +73,7 @@ impl Command {
     /// the server's cache.
     fn with_source(&self) -> Option<Self> {
         let eval = Self::new("EVAL").arg(self.source?);
+        // Skips `EVALSHA` and the digest.
         Some(self.args().skip(2).fold(eval, Self::arg))
     }
 }
@@ -122,7 +123,7 @@ impl Batch {
         self.commands.len()
     }
 
-    /// Returns the words of the command at `index`, starting with its name.
+    /// Returns the words of the command at `index`, starting with the name.
     pub(crate) fn args(&self, index: usize) -> impl Iterator<Item = &[u8]> {
         self.commands.get(index).into_iter().flat_map(Command::args)
     }

@@ -23,7 +23,7 @@ pub(crate) enum ServerErrorKind {
     WrongType,
     /// The password is wrong, or an ACL denies the command.
     Denied,
-    /// The server does not know the script; the connection sends its source.
+    /// The server does not know the script; the connection sends the source.
     NoScript,
     /// Fewer than a majority of a quorum's nodes can serve the request.
     /// Computed by this client.

@@ -3,8 +3,8 @@
 //!
 //! A [`Backend`] returns the [`Connection`] for a purpose and a slot. A
 //! connection sends pipelines and returns one [`Reply`] per command. Callers
-//! hold the connection themselves because its identity matters: a reply on a
-//! connection proves that every earlier request on it has finished.
+//! hold the connection themselves because it matters which one it is: a reply
+//! on a connection proves that every earlier request on it has finished.
 //!
 //! # Invariants
 //!
@@ -25,6 +25,7 @@ mod command;
 mod connection;
 mod error;
 mod reply;
+mod slot;
 #[cfg(test)]
 mod testing;
 mod topology;
@@ -41,6 +42,7 @@ pub(crate) use command::{Batch, Command};
 pub(crate) use connection::ConnectOptions;
 pub(crate) use error::{RequestError, ServerError, ServerErrorKind};
 pub(crate) use reply::{NodeReply, Reply};
+pub(crate) use slot::{SLOTS, Slot, slot_of};
 #[cfg(test)]
 pub(crate) use testing::{scripted, simulated};
 pub(crate) use topology::{Target, majority};
@@ -50,9 +52,6 @@ use crate::time::BootInstant;
 
 /// A boxed future, which keeps [`Backend`] and [`Connection`] usable as `dyn`.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// A hash slot, one of the 16,384 of a cluster. Requests are routed by slot.
-pub(crate) type Slot = u16;
 
 /// The servers of one topology.
 pub(crate) trait Backend: Send + Sync + 'static {
@@ -68,7 +67,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>>;
 
     /// Returns an exclusive connection to the node that serves `slot`. A
-    /// request on it succeeds only when the replicas acknowledged its writes.
+    /// request on it succeeds only when the replicas acknowledged the writes.
     ///
     /// The number of these connections is bounded. If none becomes free within
     /// `timeout`, this fails with [`RequestError::Unreachable`].

@@ -45,6 +45,16 @@ impl Reply {
         replicas.ok_or_else(|| RequestError::malformed("ROLE", std::slice::from_ref(self)))
     }
 
+    /// Returns the clock in a reply to `TIME`, in microseconds.
+    pub(crate) fn time(&self) -> Option<u64> {
+        let [seconds, micros] = self.list()? else {
+            return None;
+        };
+        let seconds = u64::try_from(seconds.int()?).ok()?;
+        let micros = u64::try_from(micros.int()?).ok()?;
+        seconds.checked_mul(1_000_000)?.checked_add(micros)
+    }
+
     pub(super) fn is_refused(&self, kind: ServerErrorKind) -> bool {
         matches!(self, Self::Refused(error) if error.kind == kind)
     }
@@ -65,7 +75,7 @@ impl Reply {
 }
 
 impl fmt::Debug for Reply {
-    /// Shows the shape only. The value of a lock contains its owner id.
+    /// Shows the shape only. A lock's value contains the owner id.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nil => f.write_str("nil"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Client;
 use crate::error::Error;
 use crate::lease::Guard;
+use crate::lease::Pending;
 use crate::options::AcquireOptions;
 use crate::protocol::{Kind, QueueParams, Queued, SingleKey};
 use crate::ticket::{Ticket, TicketKind};
@@ -14,23 +15,12 @@ impl Client {
     /// Adopts a lock that another process [handed
     /// over](crate::Guard::hand_over).
     ///
-    /// The guard has the lease of this client, is renewed, and has a larger
+    /// The guard has this client's lease, is renewed, and has a larger
     /// [`token`](crate::Lease::token) than the guard that was handed over. A
     /// ticket can be adopted once.
     ///
-    /// The client must use the same server, and a prefix with which the key of
-    /// the lock begins.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use leasehold::{Client, Error};
-    /// # async fn example(client: Client, text: String) -> Result<(), Error> {
-    /// let guard = client.adopt(&text.parse()?).await?;
-    /// println!("continues `{}` with token {}", guard.name(), guard.token());
-    /// let _ = guard.release().await?;
-    /// # Ok(()) }
-    /// ```
+    /// The client must use the same server, and a prefix with which the lock's
+    /// key begins.
     ///
     /// # Cancel safety
     ///
@@ -49,24 +39,32 @@ impl Client {
     /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::OutOfMemory`] or
     ///   [`Error::ShutDown`] if the request was not executed. The ticket is
     ///   still valid.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client, text: String) -> Result<(), Error> {
+    /// let guard = client.adopt(&text.parse()?).await?;
+    /// println!("continues `{}` with token {}", guard.name(), guard.token());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
-    pub fn adopt(
-        &self,
-        ticket: &Ticket,
-    ) -> impl Future<Output = Result<Guard, Error>> + Send + use<> {
+    pub fn adopt(&self, ticket: &Ticket) -> Pending<'static, Guard> {
         let mut options = AcquireOptions {
             caller: Location::caller(),
             ..self.options.clone()
         };
         let (kind, pending) = (self.kind_of(ticket), ticket.owner.clone());
         let engine = self.engine.clone();
-        async move {
+        self.pending(async move {
             options.add_trace_parent();
             engine
                 .adopt(&kind?, &pending, &options)
                 .await
                 .map(Guard::new)
-        }
+        })
     }
 
     /// Returns the calls of the lock that a ticket is for.

@@ -1,19 +1,23 @@
-//! The settings of a client, and how a client connects.
+//! A client's settings, and how a client connects.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Client;
 use crate::backend::{Backend, ConnectOptions, Target};
 use crate::error::Error;
+use crate::lease::Pending;
 use crate::lease::{Engine, Keeper, Limits};
-use crate::observe::Observers;
+use crate::observe::{Event, Observers};
 use crate::options::{AcquireOptions, DEFAULT_LEASE, ReplicaAck, Replicas, validate_timeout};
 use crate::protocol::{Counters, Keyspace};
 use crate::trace_parent::TraceParentSource;
 
 impl Client {
-    /// Connects with the default settings.
+    /// Connects to a server, a Sentinel group or a Cluster. Set options on the
+    /// returned [`Connect`], then `.await` it, or [`wait`](Connect::wait) for
+    /// it on a thread.
     ///
     /// | Deployment | URL |
     /// |---|---|
@@ -23,10 +27,10 @@ impl Client {
     /// | Sentinel | `redis+sentinel://user:password@one:26379,two:26379/group/0` |
     /// | Cluster | `redis+cluster://user:password@one:6379,two:6379` |
     ///
-    /// A Sentinel URL lists sentinels, followed by the name of the group and
-    /// the database. The query `?sentinel_password=…` sets the password of the
-    /// sentinels, and `sentinel_username` their user. A Cluster URL lists some
-    /// of the nodes. Both have a TLS form, `rediss+sentinel://` and
+    /// A Sentinel URL lists sentinels, followed by the group's name and the
+    /// database. The query `?sentinel_password=…` sets the sentinels' password,
+    /// and `sentinel_username` their user. A Cluster URL lists some of the
+    /// nodes. Both have a TLS form, `rediss+sentinel://` and
     /// `rediss+cluster://`.
     ///
     /// # Cancel safety
@@ -35,55 +39,66 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the URL is invalid, [`Error::Unavailable`] if the
-    /// server is unreachable, and [`Error::Denied`] if it rejects the
-    /// credentials.
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder(url).connect().await
-    }
-
-    /// Returns a builder to connect with other settings.
+    /// [`Error::Invalid`] if the URL or a setting is invalid,
+    /// [`Error::Unavailable`] if the server is unreachable, and
+    /// [`Error::Denied`] if it rejects the credentials.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// # use std::time::Duration;
     /// # async fn example() -> Result<(), leasehold::Error> {
-    /// let client = leasehold::Client::builder("redis://127.0.0.1/")
-    ///     .prefix("shop:lock:")
-    ///     .lease(Duration::from_secs(10))
-    ///     .connect()
-    ///     .await?;
-    /// # drop(client); Ok(()) }
+    /// let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
+    /// # Ok(()) }
     /// ```
-    pub fn builder(url: &str) -> ClientBuilder {
-        ClientBuilder {
-            url: url.to_owned(),
-            replica_ack: None,
+    pub fn connect(url: &str) -> Connect {
+        Connect {
+            urls: vec![url.to_owned()],
             settings: Settings::default(),
+            makes: PhantomData,
         }
     }
 }
 
-/// The settings of a [`Client`]; see [`Client::builder`].
+/// A client that has not connected: set options, then `.await` it in a task or
+/// call `wait` on a thread.
 ///
-/// The defaults suit a server in the same data centre.
-#[must_use = "nothing is connected until `connect` is called"]
-pub struct ClientBuilder {
-    url: String,
-    replica_ack: Option<ReplicaAck>,
-    pub(crate) settings: Settings,
+/// [`Client::connect`] and [`Quorum::connect`](crate::Quorum::connect) return
+/// one. Nothing is connected, and no thread starts, before that. The defaults
+/// suit a server in the same data centre. An option that is out of range is
+/// reported as [`Error::Invalid`] when you connect.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn example() -> Result<(), leasehold::Error> {
+/// use leasehold::Client;
+///
+/// let client = Client::connect("redis://127.0.0.1/")
+///     .prefix("shop:lock:")
+///     .lease(Duration::from_secs(10))
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is connected until it is awaited, or waited for with `wait`"]
+pub struct Connect<C = Client> {
+    pub(super) urls: Vec<String>,
+    pub(super) settings: Settings,
+    pub(super) makes: PhantomData<fn() -> C>,
 }
 
 /// The settings of all builders.
-pub(crate) struct Settings {
-    pub(crate) prefix: String,
-    pub(crate) lease: Duration,
-    pub(crate) request_timeout: Duration,
-    pub(crate) max_outage: Duration,
-    pub(crate) connect: ConnectOptions,
-    pub(crate) slow_hold: Option<Duration>,
-    pub(crate) trace_parent: Option<TraceParentSource>,
+pub(super) struct Settings {
+    pub(super) prefix: String,
+    pub(super) lease: Duration,
+    pub(super) request_timeout: Duration,
+    pub(super) max_outage: Duration,
+    pub(super) connect: ConnectOptions,
+    pub(super) slow_hold: Option<Duration>,
+    pub(super) trace_parent: Option<TraceParentSource>,
+    pub(super) acquire_timeout: Option<Duration>,
+    pub(super) replica_ack: Option<ReplicaAck>,
+    pub(super) max_lease: Duration,
 }
 
 impl Default for Settings {
@@ -96,6 +111,9 @@ impl Default for Settings {
             connect: ConnectOptions::default(),
             slow_hold: None,
             trace_parent: None,
+            acquire_timeout: None,
+            replica_ack: None,
+            max_lease: Duration::from_secs(60),
         }
     }
 }
@@ -117,6 +135,8 @@ impl Settings {
         AcquireOptions {
             slow_hold: self.slow_hold,
             trace_parent: self.trace_parent.clone(),
+            timeout: self.acquire_timeout,
+            replica_ack: self.replica_ack,
             ..AcquireOptions::new(self.lease)
         }
     }
@@ -129,183 +149,346 @@ impl Settings {
     }
 }
 
-/// The methods that all builders share.
-macro_rules! settings {
-    ($builder:ident) => {
-        impl $builder {
-            /// Sets the prefix of every key; `lock:` by default.
-            ///
-            /// The key of a lock is the prefix followed by the name. The
-            /// prefix can be empty and has at most 128 bytes.
-            pub fn prefix(mut self, prefix: &str) -> Self {
-                prefix.clone_into(&mut self.settings.prefix);
-                self
-            }
-
-            /// Sets the length of renewed leases; 30 s by default.
-            ///
-            /// A lease is renewed every third of its length. If the holder
-            /// crashes, other clients wait at most this long.
-            pub fn lease(mut self, length: Duration) -> Self {
-                self.settings.lease = length;
-                self
-            }
-
-            /// Limits how long connecting can take, authentication included;
-            /// 2 s by default, from 1 ms to 366 days.
-            pub fn connect_timeout(mut self, limit: Duration) -> Self {
-                self.settings.connect.timeout = limit;
-                self
-            }
-
-            /// Limits how long the reply to one request can take; 1 s by
-            /// default, 200 ms for the nodes of a quorum. It is from 1 ms to
-            /// 366 days.
-            ///
-            /// After that, the outcome of the request is unknown, and the
-            /// client cancels it in the background.
-            pub fn request_timeout(mut self, limit: Duration) -> Self {
-                self.settings.request_timeout = limit;
-                self
-            }
-
-            /// Limits how long waiters retry through an outage of the server
-            /// before they fail; 30 s by default. With [`Duration::MAX`] they
-            /// never give up.
-            pub fn max_outage(mut self, limit: Duration) -> Self {
-                self.settings.max_outage = limit;
-                self
-            }
-
-            /// Adds an observer, which receives the events of this client; see
-            /// [`observe`](crate::observe).
-            pub fn observe(mut self, observer: impl crate::observe::Observer) -> Self {
-                self.settings
-                    .connect
-                    .observers
-                    .add(std::sync::Arc::new(observer));
-                self
-            }
-
-            /// Logs a warning for every lock that is held for longer than
-            /// `limit`; disabled by default.
-            ///
-            /// The warning is a `tracing` event while the lock is still held.
-            /// It names the lock and the line of code that acquired it.
-            pub fn slow_hold(mut self, limit: Duration) -> Self {
-                self.settings.slow_hold = Some(limit);
-                self
-            }
-
-            /// Stores the holder's trace with every lock, so that waiters and
-            /// the CLI can show it; disabled by default.
-            ///
-            /// `source` returns the W3C `traceparent` of the current task. It
-            /// is called once for each acquire, and must not block. The value
-            /// is public to all clients of the server, as
-            /// [`Holder::trace_parent`](crate::Holder::trace_parent).
-            ///
-            /// It takes 68 bytes in each lock, which every renewal sends. Tasks
-            /// of different traces do not hand a lock off to each other,
-            /// because the server would show the wrong holder.
-            pub fn trace_parent(
-                mut self,
-                source: impl Fn() -> Option<String> + Send + Sync + 'static,
-            ) -> Self {
-                self.settings.trace_parent =
-                    Some(crate::trace_parent::TraceParentSource::new(source));
-                self
-            }
-
-            /// Sets the root certificate (PEM) that TLS servers are verified
-            /// against, instead of the system's root certificates.
-            pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-                self.settings.connect.tls.root_certificate = Some(pem.into());
-                self
-            }
-
-            /// Sets the client certificate and its key (PEM) that are
-            /// presented to TLS servers that request one.
-            pub fn client_certificate(
-                mut self,
-                certificate: impl Into<Vec<u8>>,
-                key: impl Into<Vec<u8>>,
-            ) -> Self {
-                self.settings.connect.tls.identity = Some((certificate.into(), key.into()));
-                self
-            }
-
-            /// Sets the name that the certificates of TLS servers must have,
-            /// instead of the host that the client connects to. It is also
-            /// sent as the server name (SNI).
-            ///
-            /// Nodes of a Cluster, and a master behind Sentinel, announce the
-            /// address that a client connects to. If that is an IP address
-            /// that the certificates do not have, set the name that all of
-            /// them share. It applies to every server and sentinel of this
-            /// client.
-            pub fn tls_name(mut self, name: &str) -> Self {
-                self.settings.connect.tls.name = Some(name.to_owned());
-                self
-            }
-
-            /// Disables the verification of TLS certificates.
-            ///
-            /// An attacker on the network can then read and change all
-            /// traffic. Use it for experiments only.
-            pub fn dangerously_trust_any_certificate(mut self) -> Self {
-                self.settings.connect.tls.trusts_all = true;
-                self
-            }
-        }
-
-        impl std::fmt::Debug for $builder {
-            /// Omits the URLs, which can contain a password.
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct(stringify!($builder))
-                    .field("prefix", &self.settings.prefix)
-                    .field("lease", &self.settings.lease)
-                    .finish_non_exhaustive()
-            }
-        }
-    };
-}
-pub(crate) use settings;
-settings!(ClientBuilder);
-
-impl ClientBuilder {
-    /// Requires `count` replicas to acknowledge every lock of this client, each
-    /// within `timeout`; see [`Acquire::replicas`](crate::Acquire::replicas).
-    pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
-        let replicas = count.into();
-        self.replica_ack = Some(ReplicaAck { replicas, timeout });
+impl<C> Connect<C> {
+    /// Limits how long every acquire of this client can take; no limit by
+    /// default. [`Acquire::timeout`](crate::Acquire::timeout) overrides it.
+    ///
+    /// Elections and jobs per tick ignore it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// // No request of this web service waits for longer.
+    /// let client = Client::connect("redis://127.0.0.1/")
+    ///     .acquire_timeout(Duration::from_secs(2))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn acquire_timeout(mut self, limit: Duration) -> Self {
+        self.settings.acquire_timeout = Some(limit);
         self
     }
 
-    /// Connects and starts the keeper.
+    /// Sets the prefix of every lock's key; `lock:` by default.
     ///
-    /// # Cancel safety
+    /// A lock's key is the prefix followed by the name. The prefix can be empty
+    /// and has at most 128 bytes. What the client stores beside the locks, such
+    /// as tokens, terms and runs, has keys that begin with `leasehold:`.
     ///
-    /// As for [`Client::connect`].
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("redis://127.0.0.1/")
+    ///     .prefix("shop:lock:")
+    ///     .wait()?;
+    /// // Its key is `shop:lock:coupon:42`.
+    /// let coupon = client.mutex("coupon:42");
+    /// # Ok(()) }
+    /// ```
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.settings.prefix);
+        self
+    }
+
+    /// Sets how long renewed leases last; 30 s by default.
+    ///
+    /// A lease is renewed every third of this time. If the holder crashes,
+    /// other clients wait at most this long. If the server is unreachable for
+    /// this long, holders lose their locks.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("redis://127.0.0.1/")
+    ///     .lease(Duration::from_secs(10))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.settings.lease = length;
+        self
+    }
+
+    /// Limits how long connecting can take, authentication included; 2 s by
+    /// default, from 1 ms to 366 days.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("rediss://locks.example.com/")
+    ///     .connect_timeout(Duration::from_secs(10))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.settings.connect.timeout = limit;
+        self
+    }
+
+    /// Limits how long the reply to one request can take; 1 s by default, 200
+    /// ms for a quorum's nodes. It is from 1 ms to 366 days.
+    ///
+    /// After that, the request's outcome is unknown, and the client cancels it
+    /// in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// // The server is on another continent.
+    /// let client = Client::connect("redis://locks.example.com/")
+    ///     .request_timeout(Duration::from_secs(3))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn request_timeout(mut self, limit: Duration) -> Self {
+        self.settings.request_timeout = limit;
+        self
+    }
+
+    /// Limits how long waiters retry through a server outage before they fail;
+    /// 30 s by default. With [`Duration::MAX`] they never give up.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// // A batch job would rather wait until the server is back.
+    /// let client = Client::connect("redis://127.0.0.1/")
+    ///     .max_outage(Duration::MAX)
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn max_outage(mut self, limit: Duration) -> Self {
+        self.settings.max_outage = limit;
+        self
+    }
+
+    /// Adds an observer, which is called with this client's events; see
+    /// [`observe`](crate::observe).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// use leasehold::observe::Event;
+    ///
+    /// let client = Client::connect("redis://127.0.0.1/")
+    ///     .observe(|event| {
+    ///         if let Event::ConnectionDown { server, reason, .. } = event {
+    ///             eprintln!("disconnected from {server}: {reason}");
+    ///         }
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn observe(mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.settings.connect.observers.add(Arc::new(observer));
+        self
+    }
+
+    /// Logs a warning for every lock that is held for longer than `limit`;
+    /// disabled by default.
+    ///
+    /// The warning is a `tracing` event while the lock is still held. It names
+    /// the lock and the line of code that acquired it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("redis://127.0.0.1/")
+    ///     .slow_hold(Duration::from_secs(60))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn slow_hold(mut self, limit: Duration) -> Self {
+        self.settings.slow_hold = Some(limit);
+        self
+    }
+
+    /// Stores the holder's trace with every lock, for waiters and the CLI to
+    /// show; disabled by default.
+    ///
+    /// `source` returns the current task's W3C `traceparent`. It is called once
+    /// for each acquire, and must not block. The value is public to all clients
+    /// of the server, as [`Holder::trace_parent`](crate::Holder::trace_parent).
+    ///
+    /// It takes 68 bytes in each lock, which every renewal sends. Tasks of
+    /// different traces do not hand a lock off to each other, because the
+    /// server would show the wrong holder.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn current_traceparent() -> Option<String> { None }
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("redis://127.0.0.1/")
+    ///     .trace_parent(|| current_traceparent())
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn trace_parent(
+        mut self,
+        source: impl Fn() -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.trace_parent = Some(TraceParentSource::new(source));
+        self
+    }
+
+    /// Sets the root certificate (PEM) that TLS servers are verified against,
+    /// instead of the system's root certificates.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("rediss://locks.example.com/")
+    ///     .root_certificate(std::fs::read("ca.pem")?)
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.settings.connect.tls.root_certificate = Some(pem.into());
+        self
+    }
+
+    /// Sets the client certificate and the key (PEM) that we present to TLS
+    /// servers that request one.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use leasehold::Client;
+    /// let certificate = std::fs::read("web.pem")?;
+    /// let client = Client::connect("rediss://locks.example.com/")
+    ///     .client_certificate(certificate, std::fs::read("web.key")?)
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.settings.connect.tls.identity = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Sets the name that TLS servers' certificates must have, instead of the
+    /// host that the client connects to. It is also sent as the server name
+    /// (SNI).
+    ///
+    /// Nodes of a Cluster, and a master behind Sentinel, announce the address
+    /// that a client connects to. If that is an IP address that the
+    /// certificates do not have, set the name that all of them share. It
+    /// applies to every server and sentinel of this client.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("rediss+cluster://10.0.0.1,10.0.0.2")
+    ///     .tls_name("locks.example.com")
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn tls_name(mut self, name: &str) -> Self {
+        self.settings.connect.tls.name = Some(name.to_owned());
+        self
+    }
+
+    /// Disables the verification of TLS certificates.
+    ///
+    /// An attacker on the network can then read and change all traffic. Use it
+    /// for experiments only.
+    pub fn dangerously_trust_any_certificate(mut self) -> Self {
+        self.settings.connect.tls.trusts_all = true;
+        self
+    }
+}
+
+impl<C> std::fmt::Debug for Connect<C> {
+    /// Omits the URLs, which can contain a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connect")
+            .field("prefix", &self.settings.prefix)
+            .field("lease", &self.settings.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connect {
+    /// Requires `count` replicas to acknowledge every lock of this client, each
+    /// within `timeout`; see [`Acquire::replicas`](crate::Acquire::replicas).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Replicas};
+    ///
+    /// let url = "redis+sentinel://one:26379,two:26379,three:26379/locks";
+    /// let client = Client::connect(url)
+    ///     .replicas(Replicas::All, Duration::from_millis(200))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
+        let replicas = count.into();
+        self.settings.replica_ack = Some(ReplicaAck { replicas, timeout });
+        self
+    }
+
+    /// Connects, and blocks this thread until the client is connected. The
+    /// client can be used by threads and by tasks.
     ///
     /// # Errors
     ///
-    /// As for [`Client::connect`], and [`Error::Invalid`] if a setting is out
-    /// of range.
-    pub async fn connect(self) -> Result<Client, Error> {
-        let client = self.open()?;
-        client.engine.connect().await?;
-        Ok(client)
+    /// Those of [`Client::connect`], and those of [`Pending::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect("redis://127.0.0.1/").wait()?;
+    /// let guard = client.mutex("report").lock().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn wait(self) -> Result<Client, Error> {
+        self.into_future().wait()
     }
 
     /// Starts the keeper of a client that has not connected yet.
-    pub(crate) fn open(self) -> Result<Client, Error> {
+    fn open(self) -> Result<Client, Error> {
         let settings = self.settings;
         settings.validate()?;
-        let mut options = settings.acquire_options();
-        options.replica_ack = self.replica_ack;
+        let options = settings.acquire_options();
         options.validate()?;
-        let target = settings.target(&self.url)?;
+        let target = settings.target(&self.urls[0])?;
         let counters = match target.divides_slots() {
             true => Counters::PerSlot,
             false => Counters::one(),
@@ -327,6 +510,23 @@ impl ClientBuilder {
     }
 }
 
+impl IntoFuture for Connect {
+    type Output = Result<Client, Error>;
+    type IntoFuture = Pending<'static, Client>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let client = match self.open() {
+            Ok(client) => client,
+            Err(error) => return Pending::failed(error),
+        };
+        let runtime = client.engine.runtime().clone();
+        Pending::new(&runtime, async move {
+            client.engine.connect().await?;
+            Ok(client)
+        })
+    }
+}
+
 pub(super) fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -334,7 +534,7 @@ pub(super) fn keeper_runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(|error| Error::Unavailable(error.into()))
 }
 
-/// Starts the keeper on its own thread, so that it renews leases while the
+/// Starts the keeper on its own thread, so it renews leases while the
 /// application's runtime is blocked.
 pub(super) fn start_engine(
     runtime: tokio::runtime::Runtime,
@@ -350,6 +550,8 @@ pub(super) fn start_engine(
     std::thread::Builder::new()
         .name("leasehold".to_owned())
         .spawn(move || {
+            // Dropped before `runtime`, which the closure owns: waiting threads
+            // must see the end before timers panic.
             let _thread = marked.mark_thread();
             runtime.block_on(work);
         })

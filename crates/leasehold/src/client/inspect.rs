@@ -1,7 +1,7 @@
 //! Inspection of locks, and forced release.
 //!
 //! Inspection only reads what the clients of the same prefix have written, one
-//! page at a time, so that it never blocks the server for long.
+//! page at a time, so it never blocks the server for long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use super::Client;
 use crate::backend::Slot;
 use crate::error::Error;
-use crate::info::{Holder, LockInfo, LockKind, Waiter};
-use crate::protocol::redisson::Mode;
+use crate::info::{Holder, LockInfo, LockKind};
+use crate::lease::Pending;
 use crate::protocol::{
-    Call, Keys, Kind, LockSnapshot, Notified, Participant, Probe, QueueKeys, QueueParams, Queued,
+    Call, Kind, LockSnapshot, Notified, Participant, Probe, QueueKeys, QueueParams, Queued,
     SingleKey, is_connected, page,
 };
 
@@ -29,25 +29,12 @@ const PAGE_SIZE: u64 = 500;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Client {
-    /// Returns the lock with this name, its holders and its waiters, or `None`
-    /// if it has neither.
+    /// Returns the lock with this name, with holders and waiters, or `None` if
+    /// it has neither.
     ///
     /// The user needs permission for `GETRANGE`, and for `PUBSUB SHARDNUMSUB`
     /// to know which processes are connected. Locks of Redisson also need
     /// `HSCAN`, `LLEN` and `LRANGE`.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use leasehold::{Client, Error};
-    /// # async fn example(client: Client) -> Result<(), Error> {
-    /// if let Some(lock) = client.inspect("nightly-import").await? {
-    ///     for holder in &lock.holders {
-    ///         println!("held by {holder}, connected: {:?}", holder.connected);
-    ///     }
-    /// }
-    /// # Ok(()) }
-    /// ```
     ///
     /// # Cancel safety
     ///
@@ -58,7 +45,25 @@ impl Client {
     /// [`Error::WrongType`] if the key holds data that is not a lock, and
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
-    pub async fn inspect(&self, name: &str) -> Result<Option<LockInfo>, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// if let Some(lock) = client.inspect("nightly-import").await? {
+    ///     for holder in &lock.holders {
+    ///         let connected = holder.process.connected;
+    ///         println!("held by {holder}, connected: {connected:?}");
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn inspect<'a>(&'a self, name: &'a str) -> Pending<'a, Option<LockInfo>> {
+        self.pending(self.inspect_now(name))
+    }
+
+    async fn inspect_now(&self, name: &str) -> Result<Option<LockInfo>, Error> {
         let Some(mut snapshot) = self.snapshot(name).await? else {
             return Ok(None);
         };
@@ -66,7 +71,7 @@ impl Client {
         Ok(Some(LockInfo::new(name.to_owned(), snapshot)))
     }
 
-    /// Returns all locks whose names match `pattern`, page by page.
+    /// Returns all locks with names that match `pattern`, page by page.
     ///
     /// `pattern` is a glob of `*`, `?` and `[…]`. The scan covers the locks
     /// with this client's prefix, on every node of a cluster. A lock that is
@@ -98,7 +103,8 @@ impl Client {
         }
     }
 
-    /// Waits until the lock with this name has no holder, for at most `limit`.
+    /// Waits until the lock with this name has no holder, for at most `limit`;
+    /// without a limit if that is `None`.
     ///
     /// Another client can acquire the lock immediately afterwards. To use the
     /// lock, acquire it instead.
@@ -111,7 +117,23 @@ impl Client {
     ///
     /// [`Error::Timeout`] if `limit` elapses, and any error of
     /// [`inspect`](Self::inspect).
-    pub async fn wait_until_free(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// // Start the dashboard only after the import that runs now.
+    /// let limit = Duration::from_secs(600);
+    /// client.until_free("nightly-import", Some(limit)).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn until_free<'a>(&'a self, name: &'a str, limit: Option<Duration>) -> Pending<'a, ()> {
+        self.pending(self.until_free_now(name, limit))
+    }
+
+    async fn until_free_now(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
         let mutex = self.single_key(name)?;
         let slot = mutex.slot();
         let mutex: Arc<dyn Notified> = Arc::new(mutex);
@@ -141,8 +163,8 @@ impl Client {
         }
     }
 
-    /// Revokes the lock from all its holders and returns them; empty if the
-    /// lock was free.
+    /// Revokes the lock from all holders and returns them; empty if the lock
+    /// was free.
     ///
     /// The holders are notified, and their [`lost`](crate::Lease::lost) fires.
     /// Holders that use other libraries are not notified.
@@ -152,8 +174,8 @@ impl Client {
     /// [tokens](crate::Token) is safe from that.
     ///
     /// A lock that is only [`released`](Holder::released) or
-    /// [`handed_over`](Holder::handed_over) becomes free immediately. No process
-    /// works under it, and none is notified. A ticket for it is spent.
+    /// [`handed_over`](Holder::handed_over) becomes free immediately. No
+    /// process works under it, and none is notified. A ticket for it is spent.
     ///
     /// # Cancel safety
     ///
@@ -164,8 +186,25 @@ impl Client {
     ///
     /// Any error of [`inspect`](Self::inspect). [`Error::Invalid`] for a latch,
     /// and for a value of another library without an expiry, which is probably
-    /// data. After [`Error::OutcomeUnknown`], the lock may have been revoked.
-    pub async fn force_release(&self, name: &str) -> Result<Vec<Holder>, Error> {
+    /// data. A lock of Redisson needs the feature `redisson`, and is
+    /// [`Error::Invalid`] otherwise. After [`Error::OutcomeUnknown`], the lock
+    /// may have been revoked.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// for holder in client.force_release("nightly-import").await? {
+    ///     eprintln!("revoked from {holder}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn force_release<'a>(&'a self, name: &'a str) -> Pending<'a, Vec<Holder>> {
+        self.pending(self.force_release_now(name))
+    }
+
+    async fn force_release_now(&self, name: &str) -> Result<Vec<Holder>, Error> {
         let Some(snapshot) = self.snapshot(name).await? else {
             return Ok(Vec::new());
         };
@@ -181,7 +220,7 @@ impl Client {
             LockKind::RedissonLock
             | LockKind::RedissonFairLock
             | LockKind::RedissonReadWriteLock => {
-                return self.force_unlock_redisson(name, snapshot).await;
+                return self.force_unlock(name, snapshot).await;
             }
             LockKind::Latch { .. } => {
                 return Err(Error::invalid("name", "a latch has no holders"));
@@ -196,28 +235,21 @@ impl Client {
         Ok(revoked)
     }
 
-    async fn force_unlock_redisson(
-        &self,
-        name: &str,
-        snapshot: LockSnapshot,
-    ) -> Result<Vec<Holder>, Error> {
-        let redisson = self.redisson().prefix("");
+    /// Revokes a Redisson lock from the holders.
+    #[cfg(feature = "redisson")]
+    async fn force_unlock(&self, name: &str, lock: LockSnapshot) -> Result<Vec<Holder>, Error> {
         let key = format!("{}{name}", self.keyspace.prefix());
-        let unlocked = match snapshot.kind {
-            LockKind::RedissonFairLock => redisson.fair_lock(&key).force_unlock().await?,
-            LockKind::RedissonReadWriteLock => {
-                let lock = redisson.read_write_lock(&key);
-                match snapshot.mode {
-                    Some(Mode::Write) => lock.write_lock().force_unlock().await?,
-                    _ => lock.read_lock().force_unlock().await?,
-                }
-            }
-            _ => redisson.lock(&key).force_unlock().await?,
-        };
-        Ok(match unlocked {
-            true => holders_of(snapshot.holders).collect(),
+        let redisson = self.redisson().prefix("");
+        Ok(match redisson.force_unlock(&key, &lock).await? {
+            true => holders_of(lock.holders).collect(),
             false => Vec::new(),
         })
+    }
+
+    #[cfg(not(feature = "redisson"))]
+    async fn force_unlock(&self, name: &str, _: LockSnapshot) -> Result<Vec<Holder>, Error> {
+        let why = format!("`{name}` is a lock of Redisson, which needs the feature `redisson`");
+        Err(Error::invalid("name", why))
     }
 
     /// Returns the calls of a lock that is a single string key.
@@ -306,7 +338,7 @@ impl Client {
         for participant in participants {
             let process = participant.process();
             let connected = process.and_then(|process| connected.get(process).copied());
-            participant.holder.connected = connected.flatten();
+            participant.holder.process.connected = connected.flatten();
         }
         Ok(())
     }
@@ -322,6 +354,8 @@ impl Client {
 }
 
 /// A scan of all locks, from [`Client::scan`].
+///
+/// A page that failed can be read again: call [`next`](Self::next) once more.
 #[must_use = "nothing is scanned until `next` is called"]
 pub struct Scan {
     client: Client,
@@ -344,7 +378,30 @@ impl Scan {
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply. The next call reads the same page again.
-    pub async fn next(&mut self) -> Result<Option<Vec<LockInfo>>, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let mut scan = client.scan("*");
+    /// let mut held = 0;
+    /// while let Some(page) = scan.next().wait()? {
+    ///     held += page.len();
+    /// }
+    /// println!("{held} locks are held or waited for");
+    /// # Ok(()) }
+    /// ```
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator cannot be awaited"
+    )]
+    pub fn next(&mut self) -> Pending<'_, Option<Vec<LockInfo>>> {
+        let runtime = self.client.engine.runtime().clone();
+        Pending::new(&runtime, self.next_now())
+    }
+
+    async fn next_now(&mut self) -> Result<Option<Vec<LockInfo>>, Error> {
         let engine = self.client.engine.clone();
         let nodes = match &mut self.nodes {
             Some(nodes) => nodes,
@@ -356,6 +413,8 @@ impl Scan {
         let scan = page(&self.client.keyspace, &self.pattern, self.cursor, PAGE_SIZE);
         let (cursor, names) = engine.send(node, &self.pattern, scan).await?;
         let locks = self.client.inspect_all(names).await?;
+        // After the last await: a future that is dropped repeats the page, and
+        // skips none.
         self.cursor = cursor;
         if cursor == 0 {
             nodes.pop();
@@ -377,7 +436,9 @@ impl LockInfo {
             kind: snapshot.kind,
             holders: holders_of(snapshot.holders).collect(),
             holder_count: snapshot.holder_count,
-            waiters: holders_of(snapshot.waiters).map(waiter_of).collect(),
+            waiters: holders_of(snapshot.waiters)
+                .map(|waiter| waiter.process)
+                .collect(),
             waiter_count: snapshot.waiter_count,
         }
     }
@@ -386,17 +447,4 @@ impl LockInfo {
 fn holders_of(participants: Vec<Participant>) -> impl Iterator<Item = Holder> {
     let participants = participants.into_iter();
     participants.map(|participant| participant.holder)
-}
-
-/// Converts the record of a waiter, which the server stores in the same form as
-/// that of a holder.
-fn waiter_of(record: Holder) -> Waiter {
-    Waiter {
-        host: record.host,
-        pid: record.pid,
-        since: record.since,
-        note: record.note,
-        redisson: record.redisson,
-        connected: record.connected,
-    }
 }

@@ -1,7 +1,8 @@
 //! The client: assembles the layers, and creates the handles of locks.
 
-mod adopt;
 mod builder;
+
+mod adopt;
 mod inspect;
 mod quorum;
 mod server_info;
@@ -9,25 +10,28 @@ mod server_info;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use builder::ClientBuilder;
-pub(crate) use builder::{Settings, settings};
+pub use builder::Connect;
 pub use inspect::Scan;
-pub use quorum::{Quorum, QuorumBuilder};
+pub use quorum::Quorum;
 pub use server_info::ServerInfo;
 
-use crate::lease::{Engine, ShutdownOutcome};
-use crate::locks::redisson::Redisson;
+use crate::lease::Engine;
+use crate::lease::Pending;
 use crate::locks::{Election, FairMutex, Latch, Mutex, Once, RwLock, Semaphore, Tick};
 use crate::options::AcquireOptions;
 use crate::protocol::Keyspace;
 
 /// A client of the server that stores the locks.
 ///
-/// A client is cheap to clone, and one per process is enough. It has a thread
-/// of its own, the *keeper*, which renews leases even while the application's
-/// runtime is blocked. It has two connections to each server: the keeper's, and
-/// one for requests. If it waits for busy locks, or acquires a
-/// [`MultiLock`](crate::MultiLock), it may have a third one.
+/// [`Client::connect`] makes one. It is cheap to clone, and one per process is
+/// enough; tasks and threads can share it. It has a thread of its own, the
+/// *keeper*, which renews leases even while the application's runtime is
+/// blocked.
+///
+/// The client has two connections to each server: the keeper's, and one for
+/// requests. Each tokio runtime that sends requests has one of its own. Threads
+/// and other executors share one, and so do tasks while they wait for a busy
+/// lock or acquire a [`MultiLock`](crate::MultiLock).
 ///
 /// The methods that create a lock handle send no request. Names have 1 to 512
 /// bytes. An invalid name is reported as [`Error::Invalid`] by the first
@@ -46,8 +50,8 @@ use crate::protocol::Keyspace;
 /// let client = leasehold::Client::connect("redis://127.0.0.1/").await?;
 /// let guard = client.mutex("report").lock().await?;
 /// // …
-/// let _ = guard.release().await?;
-/// client.shutdown(Duration::from_secs(5)).await;
+/// guard.release().await?;
+/// client.shutdown(Duration::from_secs(5)).await?;
 /// # Ok(()) }
 /// ```
 ///
@@ -62,20 +66,52 @@ pub struct Client {
 impl Client {
     /// Returns a handle to a mutual-exclusion lock.
     ///
-    /// Its key is the client's [prefix](ClientBuilder::prefix) followed by
-    /// `name`.
+    /// The key on the server is the client's [prefix](Connect::prefix) followed
+    /// by `name`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let coupon = client.mutex("coupon:42");
+    /// let guard = coupon.lock().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
     /// Returns a handle to a mutual-exclusion lock with a FIFO queue.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let printer = client.fair_mutex("printer");
+    /// let guard = printer.lock().wait()?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn fair_mutex(&self, name: &str) -> FairMutex {
         FairMutex::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
-    /// Returns a handle to a semaphore with `permits` permits.
+    /// Returns a handle to a semaphore with `permits` permits. All clients
+    /// should use the same number.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// // At most ten downloads at a time, in all processes together.
+    /// let downloads = client.semaphore("downloads", 10);
+    /// let permit = downloads.acquire().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
         let engine = self.engine.clone();
@@ -83,19 +119,55 @@ impl Client {
     }
 
     /// Returns a handle to a read-write lock.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let catalogue = client.rw_lock("catalogue");
+    /// let reader = catalogue.read().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn rw_lock(&self, name: &str) -> RwLock {
         RwLock::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
     /// Returns a handle to an election.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let scheduler = client.election("scheduler").note("10.0.0.7:8080");
+    /// let guard = scheduler.campaign().wait()?;
+    /// println!("we lead, with epoch {}", guard.token());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn election(&self, name: &str) -> Election {
         Election::new(self.engine.clone(), &self.keyspace, name, &self.options)
     }
 
-    /// Returns a handle to a job that runs at most once per tick, on hosts
-    /// whose clocks differ.
+    /// Returns a handle to a job that runs at most once per tick, on hosts with
+    /// different clocks.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn send_report() {}
+    /// use leasehold::Tick;
+    ///
+    /// let hourly = Tick::now(Duration::from_secs(3600));
+    /// let report = client.once("hourly-report", hourly);
+    /// let outcome = report.run(|_lease| send_report()).await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn once(&self, name: &str, tick: Tick) -> Once {
         let engine = self.engine.clone();
@@ -103,6 +175,16 @@ impl Client {
     }
 
     /// Returns a handle to a count-down latch.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let ready = client.latch("shards-loaded");
+    /// ready.until_open(None).wait()?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn latch(&self, name: &str) -> Latch {
         Latch::new(self.engine.clone(), &self.keyspace, name)
@@ -110,29 +192,69 @@ impl Client {
 
     /// Returns the Redisson objects on this server; see
     /// [`redisson`](crate::redisson).
-    pub fn redisson(&self) -> Redisson {
-        Redisson::new(self.engine.clone(), &self.keyspace, &self.options)
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// // Java: redisson.getLock("invoice:42").lock()
+    /// let invoice = client.redisson().lock("invoice:42");
+    /// let guard = invoice.lock().await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "redisson")]
+    pub fn redisson(&self) -> crate::redisson::Redisson {
+        crate::redisson::Redisson::new(self.engine.clone(), &self.keyspace, &self.options)
     }
 
-    /// Releases every lock of this client and rejects further operations.
+    /// Releases every lock of this client and all clones, and rejects further
+    /// operations.
+    ///
+    /// It does not wait for work under a lock: guards that still exist are lost
+    /// at once, with [`Loss::ShutDown`], and `run` drops the work. To let work
+    /// complete, join your tasks first.
     ///
     /// Waits until all locks are released, for at most `timeout`. This includes
-    /// acquires and releases that other tasks have in flight. An acquire whose
-    /// task is not polled is cancelled 50 ms after
-    /// [`request_timeout`](ClientBuilder::request_timeout). The task of a
-    /// release must be polled, or dropped, for the shutdown to complete. Locks
-    /// that are not released by then expire with their leases. Guards that
-    /// still exist are lost with [`Loss::ShutDown`]. Waiters fail with
-    /// [`Error::ShutDown`].
+    /// acquires and releases that other tasks have in flight. An acquire in a
+    /// task that is not polled is cancelled 50 ms after
+    /// [`request_timeout`](Connect::request_timeout). The task of a release
+    /// must be polled, or dropped, for the shutdown to complete. Waiters,
+    /// threads among them, fail with [`Error::ShutDown`].
     ///
     /// # Cancel safety
     ///
     /// Dropping the future stops only the waiting.
     ///
+    /// # Errors
+    ///
+    /// [`Error::Unreleased`] if some locks were not released in time. They
+    /// expire with their leases.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// if let Err(error) = client.shutdown(Duration::from_secs(5)).await {
+    ///     eprintln!("{error}"); // other clients wait for the leases to expire
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// [`Loss::ShutDown`]: crate::Loss::ShutDown
     /// [`Error::ShutDown`]: crate::Error::ShutDown
-    pub async fn shutdown(&self, timeout: Duration) -> ShutdownOutcome {
-        self.engine.shutdown(timeout).await
+    /// [`Error::Unreleased`]: crate::Error::Unreleased
+    pub fn shutdown(&self, timeout: Duration) -> Pending<'_, ()> {
+        self.pending(self.engine.shutdown(timeout))
+    }
+
+    pub(crate) fn pending<'a, T>(
+        &self,
+        request: impl Future<Output = Result<T, crate::Error>> + Send + 'a,
+    ) -> Pending<'a, T> {
+        Pending::new(self.engine.runtime(), request)
     }
 }
 

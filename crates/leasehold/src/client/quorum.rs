@@ -1,12 +1,13 @@
 //! The client of a quorum: independent servers that grant locks by majority.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::builder::{Settings, keeper_runtime, settings, start_engine};
+use super::builder::{Connect, Settings, keeper_runtime, start_engine};
 use crate::backend::Target;
 use crate::error::Error;
-use crate::lease::{Engine, KeeperRuntime, Readmission, ShutdownOutcome};
+use crate::lease::{Engine, Pending, Readmission};
 use crate::locks::Mutex;
 use crate::options::AcquireOptions;
 use crate::protocol::{Counters, Electorate, Keyspace};
@@ -14,19 +15,18 @@ use crate::protocol::{Counters, Electorate, Keyspace};
 /// A client of independent servers that grant locks by majority (Redlock).
 ///
 /// A lock survives the loss of any minority of the servers. It is held while a
-/// majority stores it and its lease lasts. Its fencing tokens increase as those
-/// of every other lock.
+/// majority stores it and the lease lasts. Fencing tokens increase as for every
+/// other lock.
 ///
 /// # Limitations
 ///
 /// - The servers must be independent: not replicas of each other, and not nodes
 ///   of a Cluster. Use three or five, on machines that fail independently.
-/// - A server that restarted does not vote until the
-///   [longest lease](QuorumBuilder::max_lease) has passed, even if it kept its
-///   data.
+/// - A server that restarted does not vote until the [longest
+///   lease](Connect::max_lease) has passed, even if it kept its data.
 /// - [`Mutex`] is the only kind of lock.
-/// - The quorum must be [bootstrapped](QuorumBuilder::bootstrap) once before
-///   its first use.
+/// - The quorum must be [bootstrapped](Connect::bootstrap) once before its
+///   first use.
 ///
 /// # Examples
 ///
@@ -36,11 +36,11 @@ use crate::protocol::{Counters, Electorate, Keyspace};
 ///
 /// let nodes = ["redis://one", "redis://two", "redis://three"];
 /// // Once, when the servers are set up.
-/// Quorum::builder(nodes).bootstrap().await?;
+/// Quorum::connect(nodes).bootstrap().await?;
 ///
 /// let quorum = Quorum::connect(nodes).await?;
 /// let guard = quorum.mutex("coupon:42").lock().await?;
-/// # drop(guard); Ok(()) }
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct Quorum {
@@ -51,7 +51,9 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Connects with the default settings.
+    /// Connects to the servers of a quorum. Set options on the returned
+    /// [`Connect`], then `.await` it, or call [`wait`](Connect::wait) on a
+    /// thread.
     ///
     /// The URLs have the form of [`Client::connect`](crate::Client::connect);
     /// Cluster URLs are not allowed. Every client must list the same servers.
@@ -62,26 +64,46 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if a URL is invalid, or if there are fewer than 3 or
-    /// more than 64. [`Error::Denied`] if a server rejects the credentials.
-    /// [`Error::NoQuorum`] if fewer than a majority of the servers can vote.
-    pub async fn connect(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, Error> {
-        Self::builder(urls).connect().await
-    }
-
-    /// Returns a builder to connect with other settings.
-    pub fn builder(urls: impl IntoIterator<Item = impl Into<String>>) -> QuorumBuilder {
-        QuorumBuilder {
+    /// [`Error::Invalid`] if a URL or a setting is invalid, or if there are
+    /// fewer than 3 or more than 64 servers. [`Error::Denied`] if a server
+    /// rejects the credentials. [`Error::NoQuorum`] if fewer than a majority of
+    /// the servers can vote.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::Quorum;
+    ///
+    /// let quorum = Quorum::connect(["redis://one", "redis://two", "redis://three"])
+    ///     .lease(Duration::from_secs(10))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect(urls: impl IntoIterator<Item = impl Into<String>>) -> Connect<Self> {
+        Connect {
             urls: urls.into_iter().map(Into::into).collect(),
-            max_lease: Duration::from_secs(60),
             settings: Settings {
                 request_timeout: Duration::from_millis(200),
                 ..Settings::default()
             },
+            makes: PhantomData,
         }
     }
 
-    /// Returns a handle to a mutual-exclusion lock.
+    /// Returns a handle to a mutual-exclusion lock that a majority of the
+    /// servers grants.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Error, Quorum};
+    /// # async fn example(quorum: Quorum) -> Result<(), Error> {
+    /// # async fn pay() {}
+    /// quorum.mutex("payment:42").run(|_lease| pay()).await
+    /// # }
+    /// ```
     #[must_use]
     pub fn mutex(&self, name: &str) -> Mutex {
         let engine = self.engine.clone();
@@ -100,8 +122,23 @@ impl Quorum {
     /// # Cancel safety
     ///
     /// Dropping the future stops only the waiting.
-    pub async fn shutdown(&self, timeout: Duration) -> ShutdownOutcome {
-        self.engine.shutdown(timeout).await
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unreleased`] if some locks were not released in time. They
+    /// expire with their leases.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Error, Quorum};
+    /// # fn example(quorum: Quorum) -> Result<(), Error> {
+    /// quorum.shutdown(Duration::from_secs(5)).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn shutdown(&self, timeout: Duration) -> Pending<'_, ()> {
+        Pending::new(self.engine.runtime(), self.engine.shutdown(timeout))
     }
 }
 
@@ -111,39 +148,49 @@ impl std::fmt::Debug for Quorum {
     }
 }
 
-/// The settings of a [`Quorum`]; see [`Quorum::builder`].
-///
-/// The defaults suit servers in the same region.
-#[must_use = "nothing is connected until `connect` is called"]
-pub struct QuorumBuilder {
-    urls: Vec<String>,
-    max_lease: Duration,
-    pub(crate) settings: Settings,
-}
-settings!(QuorumBuilder);
-
-impl QuorumBuilder {
+impl Connect<Quorum> {
     /// Sets the longest lease of any client of this quorum and prefix; one
     /// minute by default.
     ///
     /// A server that restarted does not vote for this long. The value must be
     /// the same for all clients.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::Quorum;
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// let nodes = ["redis://one", "redis://two", "redis://three"];
+    /// let quorum = Quorum::connect(nodes)
+    ///     .max_lease(Duration::from_secs(30))
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     pub fn max_lease(mut self, length: Duration) -> Self {
-        self.max_lease = length;
+        self.settings.max_lease = length;
         self
     }
 
-    /// Connects and starts the keeper.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`Quorum::connect`].
+    /// Connects, and blocks this thread until the client is connected. The
+    /// client can be used by threads and by tasks.
     ///
     /// # Errors
     ///
-    /// As for [`Quorum::connect`].
-    pub async fn connect(self) -> Result<Quorum, Error> {
-        self.open()?.connect().await
+    /// Those of [`Quorum::connect`], and those of [`Pending::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::Quorum;
+    ///
+    /// let nodes = ["redis://one", "redis://two", "redis://three"];
+    /// let quorum = Quorum::connect(nodes).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn wait(self) -> Result<Quorum, Error> {
+        self.into_future().wait()
     }
 
     /// Lets every server vote.
@@ -154,9 +201,8 @@ impl QuorumBuilder {
     ///
     /// Servers that never voted can vote at once. If any server has voted,
     /// those that restarted may have forgotten locks that are still held. They
-    /// can vote when the [longest lease](Self::max_lease) has passed since
-    /// they were first asked. An earlier call fails, and says how long that
-    /// takes.
+    /// can vote when the [longest lease](Self::max_lease) has passed since they
+    /// were first asked. An earlier call fails, and says how long that takes.
     ///
     /// **If all servers have lost their data**, nothing distinguishes them from
     /// new ones. Wait for the longest lease before you call it then.
@@ -178,19 +224,33 @@ impl QuorumBuilder {
     /// use leasehold::Quorum;
     ///
     /// let nodes = ["redis://one", "redis://two", "redis://three"];
-    /// Quorum::builder(nodes).bootstrap().await?;
+    /// Quorum::connect(nodes).bootstrap().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn bootstrap(self) -> Result<(), Error> {
-        self.open()?.bootstrap().await
+    pub fn bootstrap(self) -> Pending<'static, ()> {
+        self.started(OpenQuorum::bootstrap)
+    }
+
+    /// Opens the client and starts a request with it.
+    fn started<T, W>(self, request: fn(OpenQuorum) -> W) -> Pending<'static, T>
+    where
+        W: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        match self.open() {
+            Ok(opened) => {
+                let runtime = opened.quorum.engine.runtime().clone();
+                Pending::new(&runtime, request(opened))
+            }
+            Err(error) => Pending::failed(error),
+        }
     }
 
     /// Starts the keeper of a client that has not connected yet.
-    pub(crate) fn open(self) -> Result<OpenQuorum, Error> {
+    fn open(self) -> Result<OpenQuorum, Error> {
         let settings = self.settings;
         settings.validate()?;
         let mut options = settings.acquire_options();
-        options.max_lease = self.max_lease;
+        options.max_lease = settings.max_lease;
         options.quorum = true;
         options.validate()?;
         let urls = self.urls.iter();
@@ -214,7 +274,7 @@ impl QuorumBuilder {
             settings.request_timeout,
             &keeper,
         );
-        let (max_lease, timeout) = (self.max_lease, settings.request_timeout);
+        let (max_lease, timeout) = (settings.max_lease, settings.request_timeout);
         let readmission = Readmission::new(electorate.clone(), max_lease, timeout);
         let engine = Arc::new(start_engine(
             runtime,
@@ -238,7 +298,7 @@ impl QuorumBuilder {
 }
 
 /// The client of a quorum whose votes are not checked yet.
-pub(crate) struct OpenQuorum {
+struct OpenQuorum {
     quorum: Quorum,
     readmission: Readmission,
     keeper: tokio::runtime::Handle,
@@ -246,13 +306,8 @@ pub(crate) struct OpenQuorum {
 }
 
 impl OpenQuorum {
-    /// Returns the runtime for the requests of blocking callers.
-    pub(crate) fn runtime(&self) -> &KeeperRuntime {
-        self.quorum.engine.runtime()
-    }
-
     /// Checks that a majority votes.
-    pub(crate) async fn connect(self) -> Result<Quorum, Error> {
+    async fn connect(self) -> Result<Quorum, Error> {
         let (engine, limit) = (&self.quorum.engine, self.connect_timeout);
         engine.check_votes(&self.readmission, limit).await?;
         self.keeper.spawn(engine.readmit(self.readmission));
@@ -260,10 +315,20 @@ impl OpenQuorum {
     }
 
     /// Lets every server vote.
-    pub(crate) async fn bootstrap(self) -> Result<(), Error> {
+    async fn bootstrap(self) -> Result<(), Error> {
         let (engine, limit) = (&self.quorum.engine, self.connect_timeout);
         let result = engine.bootstrap(&self.readmission, limit).await;
-        engine.shutdown(Duration::from_secs(1)).await;
+        // Nothing was acquired, so a shutdown that fails leaves nothing behind.
+        let _ = engine.shutdown(Duration::from_secs(1)).await;
         result
+    }
+}
+
+impl IntoFuture for Connect<Quorum> {
+    type Output = Result<Quorum, Error>;
+    type IntoFuture = Pending<'static, Quorum>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.started(OpenQuorum::connect)
     }
 }

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::Client;
 use crate::backend::Slot;
 use crate::error::Error;
+use crate::lease::Pending;
 use crate::protocol::{Report, clock, report};
 
 /// The number of round trips that are measured. The shortest one counts.
 const SAMPLES: usize = 5;
 
-/// The properties of one server, from
+/// What we know about one server, from
 /// [`Client::server_info`](crate::Client::server_info).
 ///
 /// A field is `None` if the server's ACL does not let this user read it.
@@ -20,8 +21,8 @@ const SAMPLES: usize = 5;
 pub struct ServerInfo {
     /// The name and version of the server.
     pub version: String,
-    /// Whether the server has a native compare-and-delete command, so that a
-    /// release needs no script.
+    /// Whether the server has a native compare-and-delete command, so a release
+    /// needs no script.
     pub native_release: bool,
     /// Whether the server is a node of a cluster.
     pub cluster: bool,
@@ -65,12 +66,12 @@ pub struct ServerInfo {
 }
 
 impl Client {
-    /// Returns the properties of the server that locks depend on; in a cluster,
-    /// those of every node that owns slots.
+    /// Returns the server properties that locks depend on; in a cluster, those
+    /// of every node that owns slots.
     ///
-    /// Sends `TIME`, `INFO`, `CONFIG GET` and `ROLE`, and connects to the
-    /// replicas of a single server to read their clocks. The user needs only
-    /// permission for `TIME`; fields that depend on the rest are then `None`.
+    /// Sends `TIME`, `INFO`, `CONFIG GET` and `ROLE`, and connects to a single
+    /// server's replicas to read their clocks. The user needs only permission
+    /// for `TIME`; fields that depend on the rest are then `None`.
     ///
     /// # Cancel safety
     ///
@@ -80,7 +81,24 @@ impl Client {
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if a server does not
     /// reply.
-    pub async fn server_info(&self) -> Result<Vec<ServerInfo>, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// for server in client.server_info().await? {
+    ///     if server.eviction_policy.as_deref() != Some("noeviction") {
+    ///         eprintln!("{} can evict locks", server.version);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn server_info(&self) -> Pending<'_, Vec<ServerInfo>> {
+        self.pending(self.server_info_now())
+    }
+
+    async fn server_info_now(&self) -> Result<Vec<ServerInfo>, Error> {
         let mut servers = Vec::new();
         for slot in self.engine.shards().await? {
             servers.push(self.server_info_of(slot).await?);

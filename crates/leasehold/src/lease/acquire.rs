@@ -15,13 +15,12 @@ use super::owned::OwnedLease;
 use super::wait::{LockEntry, Position, Progress, Wait};
 use crate::backend::{RequestError, Slot};
 use crate::error::Error;
-use crate::observe::Refusal;
 use crate::options::AcquireOptions;
 use crate::owner::Owner;
 use crate::protocol::{Kind, Notified};
 use crate::time::BootInstant;
 
-/// What a caller has seen of its wait, also after a timeout.
+/// What a caller has seen while it waited, also after a timeout.
 struct Waited {
     /// The caller's own progress.
     own: Progress,
@@ -29,41 +28,24 @@ struct Waited {
     slots: Option<Arc<LockEntry>>,
 }
 
+/// How an acquire ended, unless a request failed.
+enum Outcome {
+    Acquired(OwnedLease),
+    Busy,
+    TimedOut,
+}
+
 impl Waited {
+    /// Returns the waiting task's progress, or the caller's own as long as that
+    /// task has no reply and no error.
     fn progress(&self) -> &Progress {
-        let slots = self.slots.as_ref();
-        slots.map_or(&self.own, |entry| &entry.progress)
+        let slots = self.slots.as_ref().map(|entry| &entry.progress);
+        let slots = slots.filter(|progress| progress.has_seen());
+        slots.unwrap_or(&self.own)
     }
 }
 
 impl Engine {
-    /// Attempts without waiting; `None` if another owner holds the lock.
-    pub(crate) async fn try_acquire(
-        &self,
-        kind: &Arc<dyn Kind>,
-        options: &AcquireOptions,
-    ) -> Result<Option<OwnedLease>, Error> {
-        options.validate()?;
-        self.context.check_process()?;
-        let report = AcquireReport::new(&self.context.observers, &**kind);
-        match attempt_through_splits(&self.context, kind, options, false).await {
-            Ok(Attempt::Acquired(lease)) => {
-                report.acquired(&lease);
-                lease.begin_hold(options.caller);
-                Ok(Some(lease))
-            }
-            Ok(Attempt::Busy(_) | Attempt::Split) => {
-                report.refused(Refusal::Busy);
-                Ok(None)
-            }
-            Err(error) => {
-                let error = error_of(error, kind.name());
-                report.refused(Refusal::Failed(&error));
-                Err(error)
-            }
-        }
-    }
-
     /// Adopts a lock that was handed over to the owner `pending`.
     pub(crate) async fn adopt(
         &self,
@@ -89,7 +71,8 @@ impl Engine {
         outcome
     }
 
-    /// Acquires the lock, or fails when the timeout of `options` elapses.
+    /// Acquires the lock, or fails when the timeout of `options` elapses. Fails
+    /// with [`Error::Busy`] if they forbid to wait.
     pub(crate) async fn acquire(
         &self,
         kind: &Arc<dyn Kind>,
@@ -103,50 +86,76 @@ impl Engine {
             own: Progress::new(self.context.limits.outage),
             slots: None,
         };
-        // `None` when the timeout has elapsed.
         let outcome = match options.timeout {
-            Some(Duration::ZERO) => Box::pin(self.acquire_at_once(kind, options, &waited.own))
+            None if options.waits => self
+                .acquire_without_timeout(kind, options, &mut waited, &mut report)
                 .await
-                .transpose(),
-            Some(limit) => {
+                .map(Outcome::Acquired),
+            Some(limit) if options.waits && !limit.is_zero() => {
                 let acquiring =
                     self.acquire_without_timeout(kind, options, &mut waited, &mut report);
-                Box::pin(tokio::time::timeout(limit, acquiring)).await.ok()
+                // Boxed, or an acquire without a timeout would also have room
+                // for a timer.
+                match Box::pin(tokio::time::timeout(limit, acquiring)).await {
+                    Ok(acquired) => acquired.map(Outcome::Acquired),
+                    Err(_) => Ok(Outcome::TimedOut),
+                }
             }
-            None => Some(
-                self.acquire_without_timeout(kind, options, &mut waited, &mut report)
-                    .await,
-            ),
+            limit => Box::pin(self.acquire_at_once(kind, options, limit, &waited.own)).await,
         };
-        let outcome = match outcome {
-            Some(outcome) => outcome.map_err(|error| error_of(error, kind.name())),
-            None => {
+        let name = kind.name();
+        let mut outcome = match outcome {
+            Ok(Outcome::Acquired(lease)) => Ok(lease),
+            Ok(Outcome::Busy) => Err(Error::Busy {
+                name: name.to_owned(),
+                holder: waited.own.holder().map(Box::new),
+            }),
+            Ok(Outcome::TimedOut) => {
                 let elapsed = BootInstant::now().since(start);
-                Err(waited.progress().timed_out(kind.name(), elapsed))
+                Err(waited.progress().timed_out(name, elapsed))
             }
+            Err(error) => Err(error_of(error, name)),
         };
+        let has_waited = report.has_waited();
+        // Reported before the hold begins: an observer must not see a loss
+        // before the acquisition.
         report.finish(&outcome);
-        if let Ok(lease) = &outcome {
+        if let Ok(lease) = &mut outcome {
             lease.begin_hold(options.caller);
+            if has_waited {
+                lease.set_waited(BootInstant::now().since(start));
+            }
         }
         outcome
     }
 
-    /// Attempts with a timeout of zero; `None` if the lock is busy.
+    /// Attempts without waiting for the lock. `limit` applies to the request,
+    /// unless it is zero.
     async fn acquire_at_once(
         &self,
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
+        limit: Option<Duration>,
         progress: &Progress,
-    ) -> Result<Option<OwnedLease>, RequestError> {
-        match attempt_through_splits(&self.context, kind, options, true).await? {
-            Attempt::Acquired(lease) => Ok(Some(lease)),
-            Attempt::Busy(holder) => {
-                progress.on_busy(holder, None);
-                Ok(None)
-            }
-            Attempt::Split => Ok(None),
+    ) -> Result<Outcome, RequestError> {
+        // A timeout reports the holder's remaining lease.
+        let attempting = attempt_through_splits(&self.context, kind, options, options.waits);
+        let attempt = match limit.filter(|limit| !limit.is_zero()) {
+            Some(limit) => match tokio::time::timeout(limit, attempting).await {
+                Ok(attempt) => attempt?,
+                Err(_) => return Ok(Outcome::TimedOut),
+            },
+            None => attempting.await?,
+        };
+        match attempt {
+            Attempt::Acquired(lease) => return Ok(Outcome::Acquired(lease)),
+            Attempt::Busy(holder) => progress.on_busy(holder, None),
+            Attempt::Split => {}
         }
+        Ok(match options.waits {
+            true => Outcome::TimedOut,
+            false => Outcome::Busy,
+        })
     }
 
     async fn acquire_without_timeout(
@@ -162,10 +171,13 @@ impl Engine {
         let holder = match &contended {
             Some(entry) => entry.progress.holder(),
             None => {
+                // Without the remaining lease, which costs a command: only the
+                // waiting task needs it.
                 match attempt(&self.context, kind, options, false).await {
                     Ok(Attempt::Acquired(lease)) => return Ok(lease),
                     Ok(Attempt::Busy(holder)) => waited.own.on_busy(holder, None),
                     Ok(Attempt::Split) => {}
+                    // No pause: the waiting task has a backoff of its own.
                     Err(error) => drop(waited.own.on_error(error)?),
                 }
                 waited.own.holder()

@@ -10,7 +10,7 @@ use tracing::{Span, debug_span};
 use super::owned::OwnedLease;
 use crate::error::Error;
 use crate::info::Holder;
-use crate::observe::{Acquired, Observers, Refusal, Refused, WaitEnded, WaitStarted};
+use crate::observe::{Event, Observers, Refusal};
 use crate::owner::Token;
 use crate::protocol::Kind;
 use crate::time::BootInstant;
@@ -22,7 +22,7 @@ pub(super) struct AcquireReport<'a> {
     kind: &'a dyn Kind,
     /// When the acquire started; `None` without observers.
     start: Option<BootInstant>,
-    /// The span of the wait, from its start on.
+    /// The wait's span, from its start on.
     wait: Option<Span>,
     is_complete: bool,
 }
@@ -38,8 +38,7 @@ impl<'a> AcquireReport<'a> {
         }
     }
 
-    /// Reports that the caller waits for `holder`. Returns the span of the
-    /// wait.
+    /// Reports that the caller waits for `holder`. Returns the wait's span.
     pub(super) fn wait_started(&mut self, holder: Option<&Holder>) -> Span {
         let trace = holder.and_then(|holder| holder.trace_parent.as_deref());
         let span = debug_span!(
@@ -48,53 +47,57 @@ impl<'a> AcquireReport<'a> {
             lock.name = self.kind.name(),
             lock.kind = self.kind.label(),
             lock.position = Empty,
-            lock.holder.host = holder.and_then(|holder| holder.host.as_deref()),
-            lock.holder.pid = holder.and_then(|holder| holder.pid),
+            lock.holder.host = holder.and_then(|holder| holder.process.host.as_deref()),
+            lock.holder.pid = holder.and_then(|holder| holder.process.pid),
             lock.holder.trace_id = trace.map(trace_id),
             lock.outcome = Empty,
             lock.token = Empty,
             otel.status_code = Empty,
         );
-        let event = WaitStarted {
+        let event = Event::WaitStarted {
             name: self.kind.name(),
             kind: self.kind.label(),
             holder,
         };
         // Inside the span, so that an observer can link it.
         span.in_scope(|| {
-            self.observers
-                .notify(|observer| observer.wait_started(&event));
+            self.observers.notify(&event);
         });
         self.wait = Some(span.clone());
         span
     }
 
-    /// Reports the outcome of an acquire that waits.
+    pub(super) fn has_waited(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// Reports the outcome.
     pub(super) fn finish(self, outcome: &Result<OwnedLease, Error>) {
         match outcome {
             Ok(lease) => self.acquired(lease),
+            Err(Error::Busy { .. }) => self.refused(Refusal::Busy),
             Err(Error::Timeout { .. }) => self.refused(Refusal::TimedOut),
             Err(error) => self.refused(Refusal::Failed(error)),
         }
     }
 
-    pub(super) fn acquired(mut self, lease: &OwnedLease) {
+    fn acquired(mut self, lease: &OwnedLease) {
         let token = lease.token();
         self.end_wait("acquired", token);
         if let Some(start) = self.start {
-            let event = Acquired {
+            let event = Event::Acquired {
                 name: self.kind.name(),
                 kind: self.kind.label(),
                 elapsed: BootInstant::now().since(start),
                 contended: self.wait.is_some(),
                 token,
             };
-            self.observers.notify(|observer| observer.acquired(&event));
+            self.observers.notify(&event);
         }
         self.is_complete = true;
     }
 
-    pub(super) fn refused(mut self, reason: Refusal<'_>) {
+    fn refused(mut self, reason: Refusal<'_>) {
         self.report_refusal(reason);
         self.is_complete = true;
     }
@@ -105,14 +108,14 @@ impl<'a> AcquireReport<'a> {
             span.record("otel.status_code", "ERROR");
         }
         if let Some(start) = self.start {
-            let event = Refused {
+            let event = Event::Refused {
                 name: self.kind.name(),
                 kind: self.kind.label(),
                 elapsed: BootInstant::now().since(start),
                 contended: self.wait.is_some(),
                 reason,
             };
-            self.observers.notify(|observer| observer.refused(&event));
+            self.observers.notify(&event);
         }
     }
 
@@ -124,12 +127,11 @@ impl<'a> AcquireReport<'a> {
         if let Some(token) = token {
             span.record("lock.token", display(token));
         }
-        let event = WaitEnded {
+        let event = Event::WaitEnded {
             name: self.kind.name(),
             kind: self.kind.label(),
         };
-        self.observers
-            .notify(|observer| observer.wait_ended(&event));
+        self.observers.notify(&event);
     }
 }
 

@@ -1,9 +1,9 @@
 //! One attempt to acquire a lock.
 //!
 //! An attempt is registered for cancellation before it is sent (invariant 7),
-//! and the keeper cancels it if its caller is not polled (invariant 13).
-//! A grant becomes an [`OwnedLease`] once its token is above the floor
-//! (invariant 8) and the replicas have acknowledged it (invariant 10).
+//! and the keeper cancels it if its caller is not polled (invariant 13). A
+//! grant becomes an [`OwnedLease`] once the token is above the floor (invariant
+//! 8) and the replicas have acknowledged it (invariant 10).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,11 @@ pub(super) async fn attempt(
     context.check_open()?;
     let connection = context.connection(kind.slot()).await?;
     let value = kind.value(&Owner::random(), description(options, &*connection));
+    // Before anything is sent, so dropping this future leaves nothing behind
+    // (invariant 7).
     let pending = CancelOnDrop::new(context, kind, value, connection)?;
+    // Before the request leaves, so the server's lease cannot begin earlier
+    // (invariant 1).
     let sent = BootInstant::now();
     let call = kind.acquire(pending.value(), first_lease(options), poll);
     let limit = context.limits.request;
@@ -67,10 +71,13 @@ pub(super) async fn attempt(
         // Stays registered: the lock was acquired, and is cancelled.
         Ok(AcquireReply::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
         Ok(AcquireReply::Split) => {
+            // Awaited, since these votes would split the next attempt too.
+            // Boxed, since only a quorum gets here.
             Box::pin(withdraw(context, pending)).await;
             Ok(Attempt::Split)
         }
         Err(error) => {
+            // In all other cases, dropping `pending` cancels the acquire.
             if error.proves_unexecuted() {
                 pending.disarm();
             }
@@ -160,6 +167,7 @@ pub(super) fn establish(
         };
         let (kind, value) = (pending.kind().clone(), pending.value().clone());
         let state = LeaseState::new(kind, value, token, options, granted);
+        // `pending` is dropped unclaimed, so the lock is cancelled.
         if !state.is_valid() {
             return Err(RequestError::Unknown(
                 "the grant arrived after its deadline".into(),
@@ -233,7 +241,7 @@ pub(super) struct CancelOnDrop<'a> {
     acquire: PendingAcquire,
     /// `None` once the acquire is claimed or disarmed.
     id: Option<AcquireId>,
-    /// Whether all its requests were executed.
+    /// Whether all requests were executed.
     is_executed: bool,
 }
 
@@ -325,6 +333,8 @@ impl<'a> CancelOnDrop<'a> {
     ///
     /// An error if the keeper already cancels the acquire.
     pub(super) fn claim(mut self) -> Result<CallerRequest, RequestError> {
+        // Counted before the registration ends: a shutdown must find one of
+        // them.
         let counted = self.keeper.begin_request();
         match self.end() {
             true => Ok(counted),

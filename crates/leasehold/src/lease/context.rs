@@ -74,6 +74,7 @@ impl Context {
             }
             None => self.connection(slot).await?,
         };
+        // Read once connected, or a reconnect would shorten the lease.
         let sent = BootInstant::now();
         let reply = kind.renew(value, lease).send(&*connection, timeout);
         Ok((sent, reply.await?))

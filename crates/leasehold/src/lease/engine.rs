@@ -1,4 +1,4 @@
-//! The lease layer of one client: what every operation on its locks shares.
+//! One client's lease layer: what every operation on a lock shares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +14,6 @@ use crate::backend::{Backend, Channel, ServerFacts, Slot};
 use crate::error::Error;
 use crate::observe::Observers;
 use crate::protocol::{Call, Kind, Participant};
-
-/// The outcome of [`Client::shutdown`](crate::Client::shutdown).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ShutdownOutcome {
-    /// Every lock was released, and no request is in flight that could still
-    /// acquire one.
-    Released,
-    /// The timeout elapsed first. Locks that were not released, or that a
-    /// request in flight still acquires, expire with their leases.
-    TimedOut,
-}
 
 /// The lease layer of one client.
 pub(crate) struct Engine {
@@ -76,16 +64,16 @@ impl Engine {
         self.context.check_process()
     }
 
-    /// Revokes a lock from its holder. Returns `false` if it no longer held
-    /// the lock.
+    /// Revokes a lock from the holder. Returns `false` if it no longer held the
+    /// lock.
     pub(crate) async fn revoke(&self, kind: &dyn Kind, from: &Participant) -> Result<bool, Error> {
         self.context.check_process()?;
         let revoked = revoke(&self.context, kind, from).await;
         revoked.map_err(|error| error_of(error, kind.name()))
     }
 
-    /// Returns the number of waiters that are served before the task of this
-    /// client that waits for a lock, as of its last heartbeat.
+    /// Returns how many waiters are ahead of us in the server's queue, as of
+    /// our last heartbeat.
     pub(crate) fn ahead(&self, kind: &dyn Kind) -> Option<u64> {
         self.context.check_process().ok()?;
         self.waits.contended(kind)?.ahead()
@@ -101,8 +89,8 @@ impl Engine {
         sending.await.map_err(|error| error_of(error, name))
     }
 
-    /// Sends many calls, those to one node as one pipeline. Each call has its
-    /// own outcome.
+    /// Sends many calls, those to one node as one pipeline. Each call has an
+    /// outcome.
     pub(crate) async fn send_all<R>(
         &self,
         calls: Vec<(Slot, Call<R>)>,
@@ -188,15 +176,11 @@ impl Engine {
     }
 
     /// Refuses new work, releases every lock, and waits at most `timeout`.
-    pub(crate) async fn shutdown(&self, timeout: Duration) -> ShutdownOutcome {
-        // The locks are those of the parent: a forked child holds none.
-        if self.context.check_process().is_err() {
-            return ShutdownOutcome::Released;
-        }
+    pub(crate) async fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
+        self.context.check_process()?;
+        // First, so that no acquire starts that the keeper does not wait for.
         self.context.shut_down();
-        match tokio::time::timeout(timeout, self.context.keeper.shut_down()).await {
-            Ok(()) => ShutdownOutcome::Released,
-            Err(_) => ShutdownOutcome::TimedOut,
-        }
+        let released = tokio::time::timeout(timeout, self.context.keeper.shut_down()).await;
+        released.map_err(|_| Error::Unreleased)
     }
 }

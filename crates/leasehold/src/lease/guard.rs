@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::task::Poll;
@@ -12,38 +11,62 @@ use tracing::Instrument;
 
 use super::context::{Context, error_of};
 use super::keeper::KeeperRuntime;
-use super::lease::{Fenced, Lease, Shared, Unfenced};
-use super::owned::{OwnedLease, ReleaseOutcome};
+use super::lease::{Exclusive, Lease, Shared};
+use super::lost::Lost;
+use super::owned::OwnedLease;
+use super::pending::Pending;
 use super::report::report_loss;
 use super::state::{EndReason, LeaseState};
 use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::options::validate_lease;
+use crate::owner::Token;
 use crate::protocol::RenewReply;
 use crate::time::BootInstant;
 
 /// A held lock. Dropping it releases the lock in the background.
 ///
-/// A guard is valid until its [deadline](Lease::deadline), which every
-/// confirmed renewal moves. If renewals fail, [`lost`](Lease::lost) resolves
+/// A guard is valid until the [deadline](Lease::deadline), which every
+/// confirmed renewal moves. If renewals fail, [`lost`](Self::lost) resolves
 /// *before* the server can grant the lock to another client. No guard can stop
-/// code that is suspended between a check and its effect: send the
+/// code that is suspended between a check and an effect: send the
 /// [`token`](Lease::token) with every write, and let the resource reject
 /// smaller ones.
 ///
-/// A guard is `Send`, borrows nothing, and dereferences to its [`Lease`]. `F`
-/// is [`Fenced`] if the lock is exclusive and has tokens, [`Shared`] for
-/// permits and readers, and [`Unfenced`] for locks of
-/// [`redisson`](crate::redisson) without tokens.
-#[must_use = "dropping the guard releases the lock"]
-pub struct Guard<F = Fenced> {
+/// Bind a guard to a name such as `_guard`. `let _ =` drops it at once, and
+/// rustc says so only with `#![warn(let_underscore_drop)]`.
+///
+/// A guard is `Send`, borrows nothing and cannot be cloned. Pass a
+/// [`lease`](Self::lease) to the code that does the work.
+///
+/// `M` says who else can hold the lock: [`Exclusive`], which you need not
+/// write, or [`Shared`] for permits and readers. Guards of Redisson's locks
+/// without tokens are `Unfenced`, with the feature `redisson`.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use leasehold::{Client, Error, Token};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// # async fn ship(order: u32, token: Token) {}
+/// let guard = client.mutex("orders").lock().await?;
+/// for order in 1..=3 {
+///     guard.check()?; // by the clock alone, without a request
+///     ship(order, guard.token()).await;
+/// }
+/// guard.release().await?; // fails if the lock was lost before
+/// # Ok(()) }
+/// ```
+#[must_use = "the lock is released as soon as the guard is dropped: bind it to a name such as `_guard`; `let _ =` drops it at once"]
+pub struct Guard<M = Exclusive> {
     owned: Arc<OwnedLease>,
-    lease: Lease<F>,
+    lease: Lease<M>,
+    waited: Option<Duration>,
     /// Present for a reentrant handle. Dropped after `owned`.
     _entry: Option<Entry>,
 }
 
-impl Guard {
+impl<M> Guard<M> {
     /// Creates the only guard of `owned`.
     pub(crate) fn new(owned: OwnedLease) -> Self {
         Self::of(Arc::new(owned), None)
@@ -58,29 +81,20 @@ impl Guard {
     fn of(owned: Arc<OwnedLease>, entry: Option<Entry>) -> Self {
         Self {
             lease: owned.view(),
+            waited: owned.waited(),
             owned,
             _entry: entry,
         }
     }
 
-    /// Converts into the guard of a lock without tokens.
-    pub(crate) fn unfenced(self) -> Guard<Unfenced> {
-        self.marked()
-    }
-
-    /// Converts into the guard of a lock with several holders.
-    pub(crate) fn shared(self) -> Guard<Shared> {
-        self.marked()
-    }
-
     /// Ends all views of this guard, and returns one that is shared. Views of
-    /// a downgraded writer must not report that they exclude readers.
-    pub(crate) fn shared_anew(mut self) -> Guard<Shared> {
-        if let Some(owned) = Arc::get_mut(&mut self.owned) {
-            owned.end_views();
-            self.lease = owned.view();
-        }
-        self.marked()
+    /// a downgraded writer must not report that they exclude readers. `None` if
+    /// there is another guard, which would still do so.
+    fn shared_anew<N>(self) -> Option<Guard<N>> {
+        // Taken out of the `Arc`, so a reentrant handle no longer finds it.
+        let mut owned = Arc::into_inner(self.owned)?;
+        owned.end_views();
+        Some(Guard::of(Arc::new(owned), self._entry))
     }
 
     /// Returns what the server stores for this acquisition.
@@ -88,26 +102,175 @@ impl Guard {
         &self.owned.state.value
     }
 
-    /// Returns the lease if this is its only guard.
+    /// Returns the lease if there is no other guard.
     pub(super) fn into_owned(self) -> Option<OwnedLease> {
         Arc::into_inner(self.owned)
     }
 
-    /// Converts into the guard of a lock with this kind of fencing.
-    pub(crate) fn marked<F>(self) -> Guard<F> {
+    /// Returns the same guard with another marker.
+    fn marked<N>(self) -> Guard<N> {
         Guard {
-            lease: self.lease.viewed_as(),
+            lease: self.lease.marked(),
+            waited: self.waited,
             owned: self.owned,
             _entry: self._entry,
         }
     }
 }
 
-impl<F> Guard<F> {
-    /// Returns a view of this lease that can be cloned and passed on.
+impl<M> Guard<M> {
+    /// Returns a view of this lease, to be passed to the protected work.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn write(page: u32) {}
+    /// let guard = client.mutex("report").lock().await?;
+    /// let lease = guard.lease();
+    /// let writer = tokio::spawn(async move {
+    ///     for page in 1..=10 {
+    ///         lease.check()?;
+    ///         write(page).await;
+    ///     }
+    ///     Ok::<_, Error>(())
+    /// });
+    /// # Ok(()) }
+    /// ```
     #[must_use]
-    pub fn lease(&self) -> &Lease<F> {
-        &self.lease
+    pub fn lease(&self) -> Lease<M> {
+        self.lease.clone()
+    }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.lease.name()
+    }
+
+    /// Checks, by the local clock alone, that the lease is still valid; see
+    /// [`Lease::check`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] once the lease is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn delete(file: &str) {}
+    /// let guard = client.mutex("cleanup").lock().wait()?;
+    /// for file in ["a.tmp", "b.tmp"] {
+    ///     guard.check()?;
+    ///     delete(file);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        self.lease.check()
+    }
+
+    /// Returns the time until the deadline; zero once the lease has ended.
+    /// Every confirmed renewal moves the deadline.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let guard = client.mutex("report").lock().await?;
+    /// if guard.remaining() < Duration::from_secs(5) {
+    ///     eprintln!("renewals are late");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lease.remaining()
+    }
+
+    /// Returns a future that resolves when the lease is lost or released. A
+    /// thread [waits](Lost::wait_timeout) for it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # let mut child = std::process::Command::new("x").spawn().unwrap();
+    /// let guard = client.mutex("import").lock().await?;
+    /// let lost = guard.lost();
+    /// tokio::spawn(async move {
+    ///     if let Some(loss) = lost.await {
+    ///         eprintln!("stopping the import: {loss}");
+    ///         child.kill().expect("it runs");
+    ///     }
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub fn lost(&self) -> Lost {
+        self.lease.lost()
+    }
+
+    /// Returns how long the caller waited for another holder; `None` if the
+    /// lock was free. All guards of a [`Reentrant`](crate::Reentrant) handle
+    /// return what the first one waited.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let guard = client.mutex("report").lock().await?;
+    /// if let Some(waited) = guard.waited() {
+    ///     println!("waited {waited:?} for `{}`", guard.name());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn waited(&self) -> Option<Duration> {
+        self.waited
+    }
+
+    /// Calls `callback` once if this lease is lost, immediately if it is lost
+    /// already.
+    ///
+    /// The callback is not called if the lock is released before, or if the
+    /// client's last handle is dropped. It runs on a thread of its own, where
+    /// it can block and call every method of this crate. A panic in it has no
+    /// other effect. Up to 64 callbacks of a client run at the same time;
+    /// others wait.
+    ///
+    /// # Limitations
+    ///
+    /// - A callback that is not called is dropped on the client's own thread.
+    ///   The destructors of captured values must not block.
+    /// - A callback can be late: only [`check`](Self::check) reports a loss
+    ///   without delay.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # let mut child = std::process::Command::new("x").spawn().unwrap();
+    /// let guard = client.mutex("import").lock().wait()?;
+    /// guard.on_lost(move |loss| {
+    ///     eprintln!("stopping the import: {loss}");
+    ///     let _ = child.kill();
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub fn on_lost(&self, callback: impl FnOnce(Loss) + Send + 'static) {
+        let lost = self.lost();
+        self.runtime().call_back(async move {
+            let loss = lost.await?;
+            Some(move || callback(loss))
+        });
     }
 
     /// Fails in a forked child.
@@ -115,8 +278,8 @@ impl<F> Guard<F> {
         self.owned.context.check_process()
     }
 
-    /// Extends the lease to at least `lease` from now, whether it is renewed
-    /// or fixed, but never beyond [`at_most`](crate::Acquire::at_most).
+    /// Extends the lease to at least `lease` from now, whether it is renewed or
+    /// fixed, but never beyond [`at_most`](crate::Acquire::at_most).
     ///
     /// # Cancel safety
     ///
@@ -124,9 +287,26 @@ impl<F> Guard<F> {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if this owner no longer holds the lock. After any other
-    /// error the lease is unchanged, and the call can be repeated.
-    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+    /// [`Error::Lost`] if this owner no longer holds the lock, and
+    /// [`Error::Invalid`] if `lease` is out of range. After any other error the
+    /// lease is unchanged, and the call can be repeated.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let guard = client.mutex("migration").lock().await?;
+    /// // Survives an outage of ten minutes while the tables are rewritten.
+    /// guard.extend(Duration::from_secs(600)).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn extend(&self, lease: Duration) -> Pending<'_, ()> {
+        Pending::new(self.runtime(), self.extend_now(lease))
+    }
+
+    async fn extend_now(&self, lease: Duration) -> Result<(), Error> {
         let state = self.lease.state();
         validate_lease(lease, state.max_lease)?;
         self.check_process()?;
@@ -156,22 +336,39 @@ impl<F> Guard<F> {
         &self.owned.context.keeper.runtime
     }
 
-    /// Shares the lock with other holders, if its kind supports it.
-    pub(crate) async fn downgrade(&self) -> Result<(), Error> {
+    /// Shares the lock with other holders, if this is a writer's guard.
+    pub(crate) async fn downgrade_as<N>(self) -> Result<Guard<N>, Error> {
         self.check_process()?;
         self.check()?;
-        let reply = match self.send_downgrade().await {
+        // First: no view may seem exclusive once the server lets readers in.
+        let Some(guard) = self.shared_anew() else {
+            let why = "another guard of the reentrant handle holds the lock";
+            return Err(Error::invalid("downgrade", why));
+        };
+        let reply = match guard.send_downgrade().await? {
             // A downgrade is idempotent, so an unnoticed disconnect costs one
             // more request.
-            Err(error) if error.is_transient() => self.send_downgrade().await,
+            Err(error) if error.is_transient() => guard.send_downgrade().await?,
             reply => reply,
         };
         match reply {
             Ok(RenewReply::Renewed | RenewReply::OnMajority) => {}
-            Ok(RenewReply::NotOwner) => self.revoked(),
-            Err(error) => return Err(error_of(error, self.name())),
+            Ok(RenewReply::NotOwner) => guard.revoked(),
+            Err(error) => return Err(error_of(error, guard.name())),
         }
-        self.check()
+        guard.check()?;
+        Ok(guard)
+    }
+
+    async fn send_downgrade(&self) -> Result<Result<RenewReply, RequestError>, Error> {
+        let state = self.lease.state();
+        match state.kind.downgrade(&state.value) {
+            Some(call) => Ok(self.owned.context.send(state.kind.slot(), call).await),
+            None => Err(Error::invalid(
+                "downgrade",
+                "only a writer can become a reader",
+            )),
+        }
     }
 
     /// Ends a lease that another client revoked.
@@ -182,29 +379,50 @@ impl<F> Guard<F> {
         }
     }
 
-    async fn send_downgrade(&self) -> Result<RenewReply, RequestError> {
-        let state = self.lease.state();
-        match state.kind.downgrade(&state.value) {
-            Some(call) => self.owned.context.send(state.kind.slot(), call).await,
-            None => Ok(RenewReply::Renewed),
-        }
-    }
-
-    /// Releases the lock and returns the outcome.
+    /// Releases the lock, and fails if the lease was lost before: the protected
+    /// work must then start over.
+    ///
+    /// A guard of a [`Reentrant`](crate::Reentrant) handle that is not the last
+    /// one only ends; the other guards keep the lock.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future moves the release to the background, as dropping
-    /// the guard does.
+    /// Dropping the future moves the release to the background, as dropping the
+    /// guard does.
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached. The client retries in the
-    /// background; the lock is free at the latest when its lease expires.
-    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
+    /// [`Error::Lost`] if the lease was lost before. [`Error::Unavailable`] or
+    /// [`Error::OutcomeUnknown`] if the server does not reply; the client then
+    /// retries in the background, and the lock is free at the latest when the
+    /// lease expires.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let guard = client.mutex("transfer").lock().await?;
+    /// // …
+    /// match guard.release().await {
+    ///     Err(Error::Lost { loss, .. }) => println!("start over: {loss}"),
+    ///     outcome => outcome?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn release(self) -> Pending<'static, ()>
+    where
+        M: 'static,
+    {
+        let runtime = self.runtime().clone();
+        Pending::new(&runtime, self.release_now())
+    }
+
+    pub(crate) async fn release_now(self) -> Result<(), Error> {
         match Arc::into_inner(self.owned) {
             Some(owned) => owned.release().await,
-            None => Ok(ReleaseOutcome::StillHeld),
+            // Other guards of the handle keep the lock, unless it is lost.
+            None => self.lease.check(),
         }
     }
 
@@ -212,7 +430,7 @@ impl<F> Guard<F> {
     /// releases the lock.
     pub(crate) async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
     where
-        R: FnOnce(Lease<F>) -> W,
+        R: FnOnce(Lease<M>) -> W,
         W: Future,
     {
         let lease = self.lease.clone();
@@ -224,10 +442,10 @@ impl<F> Guard<F> {
             lock.token = self.owned.token().map(tracing::field::display),
             lock.outcome = tracing::field::Empty,
         );
-        // The work is created inside the span too: it may start at once.
-        let work = span
-            .in_scope(|| work(lease.clone()))
-            .instrument(span.clone());
+        let passed_on = lease.clone();
+        // The work is created inside the span too: it may start at once. A
+        // panic of the closure is caught like one of the work.
+        let work = async move { work(passed_on).await }.instrument(span.clone());
         let output = until_lost(work, lease.ended()).await;
         let in_time = lease.check();
         span.record(
@@ -235,7 +453,8 @@ impl<F> Guard<F> {
             if in_time.is_ok() { "released" } else { "lost" },
         );
         drop(span);
-        let released = self.release().await;
+        let runtime = self.runtime().clone();
+        let released = Pending::new(&runtime, self.release_now()).await;
         conclude(output, in_time, released)
     }
 }
@@ -249,6 +468,7 @@ pub(crate) async fn until_lost<W: Future, L: Future>(
     let mut work = Box::pin(work);
     let unwinding = poll_fn(|context| {
         let poll = || work.as_mut().poll(context);
+        // Caught, so that the lock is released before the panic continues.
         match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(poll) => poll.map(Ok),
             Err(panic) => Poll::Ready(Err(panic)),
@@ -256,20 +476,24 @@ pub(crate) async fn until_lost<W: Future, L: Future>(
     });
     tokio::select! {
         biased;
+        // The loss first: work that is ready at the same time came too late.
         _ = lost => None,
         output = unwinding => Some(output),
     }
 }
 
-/// Returns the result of work under a lock, or resumes its panic. `output` is
-/// `None` if the work was dropped, `in_time` whether the lease was valid at its
-/// end.
+/// Returns the result of work under a lock, or resumes the panic. `output` is
+/// `None` if the work was dropped, `in_time` whether the lease was valid when
+/// the work ended.
 pub(crate) fn conclude<T>(
     output: Option<std::thread::Result<T>>,
     in_time: Result<(), Error>,
-    released: Result<ReleaseOutcome, Error>,
+    released: Result<(), Error>,
 ) -> Result<T, Error> {
-    if let Err(error) = released {
+    // A loss is what `in_time` reports, or happened after the work.
+    if let Err(error) = released
+        && !matches!(error, Error::Lost { .. })
+    {
         tracing::warn!(%error, "release continues in the background");
     }
     match output {
@@ -283,25 +507,77 @@ pub(crate) fn conclude<T>(
 impl From<Guard> for Guard<Shared> {
     /// Forgets that the lock is exclusive.
     fn from(guard: Guard) -> Self {
-        guard.shared()
+        guard.marked()
     }
 }
 
-impl<F> Deref for Guard<F> {
-    type Target = Lease<F>;
+impl Guard {
+    /// Returns the fencing token, for the resource that must reject stale
+    /// writes; see [`Lease::token`].
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.lease.token()
+    }
 
-    fn deref(&self) -> &Lease<F> {
+    /// Converts a writer's guard into a reader's, without letting another
+    /// writer in.
+    ///
+    /// Readers at the head of the queue are granted the lock. The guard keeps
+    /// its token; those readers have larger ones. Leases that were cloned from
+    /// this guard report that it was released, because they no longer exclude
+    /// readers.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lock in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if this is not a guard from
+    /// [`RwLock::write`](crate::RwLock::write), and [`Error::Lost`] if the
+    /// lease was lost. After any error, the lock is released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn publish() {}
+    /// let writer = client.rw_lock("catalogue").write().await?;
+    /// // … change the catalogue, then let readers see it while we publish.
+    /// let reader = writer.downgrade().await?;
+    /// publish().await;
+    /// reader.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn downgrade(self) -> Pending<'static, Guard<Shared>> {
+        let runtime = self.runtime().clone();
+        Pending::new(&runtime, self.downgrade_as())
+    }
+}
+
+impl Guard<Shared> {
+    /// Returns the fencing token; see [`Shared`] for what a resource can do
+    /// with it.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.lease.token()
+    }
+}
+
+impl<M> AsRef<Lease<M>> for Guard<M> {
+    fn as_ref(&self) -> &Lease<M> {
         &self.lease
     }
 }
 
-impl<F> fmt::Debug for Guard<F> {
+impl<M> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Guard").field(&self.lease).finish()
     }
 }
 
-/// One guard of a reentrant handle. Its creation and drop change the hold
+/// One guard of a reentrant handle. Creating and dropping it changes the hold
 /// count that the server stores.
 struct Entry {
     state: Arc<LeaseState>,
@@ -320,6 +596,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
+        // The last guard writes nothing: the release deletes the owner.
         if self.state.leave() > 0 {
             self.context.keeper.set_hold_count(self.state.clone());
         }
@@ -336,7 +613,6 @@ mod tests {
         fn check<T: Send + Sync + Unpin + 'static>() {}
         check::<Guard>();
         check::<Lease>();
-        check::<ReleaseOutcome>();
         check::<Error>();
     }
 }

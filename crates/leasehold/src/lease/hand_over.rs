@@ -12,6 +12,7 @@ use super::attempt::{CancelOnDrop, description, establish};
 use super::context::{Context, error_of};
 use super::guard::Guard;
 use super::owned::OwnedLease;
+use super::pending::Pending;
 use super::state::{Granted, first_lease};
 use crate::backend::RequestError;
 use crate::error::{Error, Loss};
@@ -30,41 +31,27 @@ impl Guard {
     /// and waiters acquire it as usual. The adopter gets a larger
     /// [`token`](crate::Lease::token).
     ///
-    /// # Limitations
-    ///
-    /// - Only a [`Mutex`](crate::Mutex) and a [`FairMutex`](crate::FairMutex)
-    ///   of one server, of a sentinel group or of a cluster can be handed over.
-    ///   The mutex of a quorum, a writer of an [`RwLock`](crate::RwLock) and
-    ///   the locks of Redisson cannot.
-    /// - A guard of a reentrant handle must be the only one.
-    /// - A lock with [`at_least`](crate::Acquire::at_least) or
-    ///   [`at_most`](crate::Acquire::at_most) cannot be handed over, because
-    ///   neither would hold for the adopter.
-    /// - The adopter's guard has the settings of its client. The lease,
-    ///   `replicas` and note of this acquire are not passed on.
-    /// - The ticket is a secret; see [`Ticket`].
-    /// - **Every error ends the guard too.** The lock is then released in the
-    ///   background.
-    ///
-    /// The guard ends before the request is sent. All its
-    /// [leases](crate::Lease) fail their checks from then on, and
+    /// The guard ends before the request is sent. All [leases](crate::Lease) of
+    /// this guard fail their checks from then on, and
     /// [`lost`](crate::Lease::lost) resolves to `None`, as after a release.
     /// Tasks of this client that wait for the lock do not receive it by local
     /// hand-off.
     ///
-    /// # Examples
+    /// # Limitations
     ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use leasehold::{Client, Error};
-    /// # async fn send_to_worker(ticket: String) {}
-    /// # async fn example(client: Client) -> Result<(), Error> {
-    /// let guard = client.mutex("export:7").lock().await?;
-    /// // … checks that belong to the request, then a worker continues.
-    /// let ticket = guard.hand_over(Duration::from_secs(30)).await?;
-    /// send_to_worker(ticket.to_string()).await;
-    /// # Ok(()) }
-    /// ```
+    /// - Only a [`Mutex`](crate::Mutex) and a [`FairMutex`](crate::FairMutex)
+    ///   of one server, of a sentinel group or of a cluster can be handed over.
+    ///   A quorum's mutex, a writer of an [`RwLock`](crate::RwLock), an elected
+    ///   leader and Redisson's locks cannot.
+    /// - A guard of a reentrant handle must be the only one.
+    /// - A lock with [`at_least`](crate::Acquire::at_least) or
+    ///   [`at_most`](crate::Acquire::at_most) cannot be handed over, because
+    ///   neither would hold for the adopter.
+    /// - The adopter's guard has the settings of the adopter's client. The
+    ///   lease, `replicas` and note of this acquire are not passed on.
+    /// - The ticket is a secret; see [`Ticket`].
+    /// - **Every error ends the guard too.** The lock is then released in the
+    ///   background.
     ///
     /// # Cancel safety
     ///
@@ -81,7 +68,26 @@ impl Guard {
     /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::OutOfMemory`] or
     ///   [`Error::ShutDown`] if the request was not executed. The lock is
     ///   released.
-    pub async fn hand_over(self, within: Duration) -> Result<Ticket, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn send_to_worker(ticket: String) {}
+    /// let guard = client.mutex("export:7").lock().await?;
+    /// // … checks that belong to the request, then a worker continues.
+    /// let ticket = guard.hand_over(Duration::from_secs(30)).await?;
+    /// send_to_worker(ticket.to_string()).await;
+    /// # Ok(()) }
+    /// ```
+    pub fn hand_over(self, within: Duration) -> Pending<'static, Ticket> {
+        let runtime = self.runtime().clone();
+        Pending::new(&runtime, self.hand_over_now(within))
+    }
+
+    async fn hand_over_now(self, within: Duration) -> Result<Ticket, Error> {
         validate_within(within)?;
         self.check_process()?;
         let refuse = |why| Err(Error::invalid("hand_over", why));
@@ -131,6 +137,8 @@ async fn hand_over(
     // With a reply, a request that arrives late changes nothing.
     let reply = reply.map_err(|error| error_of(error, kind.name()))?;
     for pending in [first, second].into_iter().flatten() {
+        // Not just disarmed: if the keeper took it, a cancel ends the ticket's
+        // owner, and the ticket would be worthless.
         let claimed = pending.claim();
         drop(claimed.map_err(|error| error_of(error, kind.name()))?);
     }

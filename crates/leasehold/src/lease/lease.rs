@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::lost::{Lost, View};
 use super::state::{EndReason, LeaseState, Validity};
 use crate::error::{Error, Loss};
 use crate::owner::Token;
@@ -12,66 +13,79 @@ use crate::time::BootInstant;
 
 /// A view of a held lease. It can check the lease, but not release it.
 ///
-/// A view is cheap to clone. Pass it to the code that does the protected work.
-pub struct Lease<F = Fenced> {
+/// A view is cheap to clone. Pass it to the code that does the protected work,
+/// which may run in other tasks and threads.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use leasehold::{Client, Error};
+/// # async fn example(client: Client) -> Result<(), Error> {
+/// let import = client.mutex("import").lock();
+/// import
+///     .run(|lease| async move {
+///         for row in 1..=1000 {
+///             lease.check()?;
+///             println!("row {row} with token {}", lease.token());
+///         }
+///         Ok(())
+///     })
+///     .await?
+/// # }
+/// ```
+pub struct Lease<M = Exclusive> {
     state: Arc<LeaseState>,
     /// The holder that this is a view of; see `LeaseState::validity_of`.
     generation: u64,
     token: Token,
-    fencing: PhantomData<fn() -> F>,
+    fencing: PhantomData<fn() -> M>,
 }
 
-/// Marks a [`Guard`](crate::Guard) or [`Lease`] of an exclusive lock with a
-/// [`token`](Lease::token).
+/// Marks a [`Guard`](crate::Guard) or [`Lease`] of an exclusive lock: no other
+/// holder is valid at the same time.
 ///
-/// No other holder of the lock is valid at the same time. A resource that
-/// rejects tokens below the largest it has seen therefore rejects stale holders
-/// only.
+/// A resource that rejects tokens below the largest it has seen therefore
+/// rejects stale holders only.
 #[derive(Clone, Copy, Debug)]
-pub enum Fenced {}
+pub enum Exclusive {}
 
-/// Marks a [`Guard`](crate::Guard) or [`Lease`] with a [`token`](Lease::token),
-/// whose lock other holders may hold at the same time: a permit of a
-/// [`Semaphore`](crate::Semaphore), or a reader of an
-/// [`RwLock`](crate::RwLock).
+/// Marks a [`Guard`](crate::Guard) or [`Lease`] of a lock that others may hold
+/// at the same time: a permit of a [`Semaphore`](crate::Semaphore), or a reader
+/// of an [`RwLock`](crate::RwLock).
 ///
 /// A resource must not reject the smaller of two such tokens, because both
-/// holders can be valid. The guard of an exclusive lock converts into this one
-/// with `.into()`, for code that accepts both.
+/// holders can be valid. A guard, lease or acquire of an exclusive lock
+/// converts into this one with `.into()`, for code that accepts both.
 #[derive(Clone, Copy, Debug)]
 pub enum Shared {}
 
-/// Marks a [`Guard`](crate::Guard) or [`Lease`] without a token. The protected
-/// resource cannot reject the late write of an earlier holder.
-#[derive(Clone, Copy, Debug)]
-pub enum Unfenced {}
-
-/// A marker of a lease that has a token: [`Fenced`] or [`Shared`].
-///
-/// The trait is sealed.
-pub trait HasToken: sealed::Sealed {}
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-impl sealed::Sealed for Fenced {}
-impl sealed::Sealed for Shared {}
-impl HasToken for Fenced {}
-impl HasToken for Shared {}
-
 impl Lease {
-    /// Returns the same view with another marker.
-    pub(crate) fn viewed_as<F>(self) -> Lease<F> {
-        Lease::new(self.state, self.generation, self.token)
-    }
-}
-
-impl<F: HasToken> Lease<F> {
     /// Returns the fencing token. It is larger than the token of every earlier
     /// holder of this lock.
     ///
-    /// The tokens of several [`Shared`] leases can be valid at the same time.
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, Token};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn update(sql: &str, token: Token) {}
+    /// let guard = client.mutex("coupon:42").lock().await?;
+    /// let lease = guard.lease();
+    /// let sql = "UPDATE coupon SET used = true, token = $1
+    ///            WHERE id = 42 AND token <= $1";
+    /// update(sql, lease.token()).await;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.token
+    }
+}
+
+impl Lease<Shared> {
+    /// Returns the fencing token. It is larger than the token of every earlier
+    /// holder of this lock, and valid beside the tokens of other [`Shared`]
+    /// leases.
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
@@ -81,11 +95,11 @@ impl<F: HasToken> Lease<F> {
 impl From<Lease> for Lease<Shared> {
     /// Forgets that the lock is exclusive.
     fn from(lease: Lease) -> Self {
-        lease.viewed_as()
+        lease.marked()
     }
 }
 
-impl<F> Lease<F> {
+impl<M> Lease<M> {
     pub(super) fn new(state: Arc<LeaseState>, generation: u64, token: Token) -> Self {
         Self {
             state,
@@ -95,8 +109,8 @@ impl<F> Lease<F> {
         }
     }
 
-    /// Returns the same view for code that needs no token.
-    pub(crate) fn unfenced(&self) -> Lease<Unfenced> {
+    /// Returns the same view with another marker.
+    pub(crate) fn marked<N>(&self) -> Lease<N> {
         Lease::new(self.state.clone(), self.generation, self.token)
     }
 
@@ -104,14 +118,14 @@ impl<F> Lease<F> {
         &self.state
     }
 
-    /// Returns the name of the lock.
+    /// Returns the lock's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.state.kind.name()
     }
 
     /// Returns the lock's key on the server: the client's
-    /// [prefix](crate::ClientBuilder::prefix) followed by the name.
+    /// [prefix](crate::Connect::prefix) followed by the name.
     ///
     /// It identifies the lock among those of all applications that use the
     /// server, where the name alone does not.
@@ -122,8 +136,9 @@ impl<F> Lease<F> {
     /// # use leasehold::{Client, Error};
     /// # async fn example(client: Client) -> Result<(), Error> {
     /// let guard = client.mutex("coupon:42").lock().await?;
-    /// assert_eq!(guard.name(), "coupon:42");
-    /// assert_eq!(guard.key(), "lock:coupon:42");
+    /// let lease = guard.lease();
+    /// assert_eq!(lease.name(), "coupon:42");
+    /// assert_eq!(lease.key(), "lock:coupon:42");
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -138,6 +153,18 @@ impl<F> Lease<F> {
     /// Every confirmed renewal moves it. It is in the past once the lease has
     /// ended. On Linux and macOS, `Instant` does not advance while the machine
     /// is suspended; [`check`](Self::check) uses a clock that does.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn upload() {}
+    /// let guard = client.mutex("upload").lock().await?;
+    /// let deadline = guard.lease().deadline();
+    /// let upload = tokio::time::timeout_at(deadline.into(), upload());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn deadline(&self) -> Instant {
         Instant::now() + self.remaining()
@@ -161,28 +188,59 @@ impl<F> Lease<F> {
     ///
     /// [`Error::Lost`] once the lease is lost; loss is permanent. A lease that
     /// its own guard released is lost for every remaining view.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn charge(account: u32) {}
+    /// let billing = client.mutex("billing").lock();
+    /// billing.run_blocking(|lease| {
+    ///     (1..=100).try_for_each(|account| {
+    ///         lease.check()?;
+    ///         charge(account);
+    ///         Ok::<_, Error>(())
+    ///     })
+    /// })??;
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<(), Error> {
         match self.state.validity_of(self.generation) {
             Validity::Valid { .. } => Ok(()),
             Validity::Ended(EndReason::Lost(loss)) => Err(self.error(loss)),
+            // `Loss` has no case for a release, and to this view the lease is
+            // over.
             Validity::Ended(EndReason::Released) => Err(self.error(Loss::Expired)),
         }
     }
 
-    /// Waits until the lease is lost or released, and returns how it was lost.
+    /// Returns a future that resolves when the lease is lost or released, with
+    /// how it was lost. A thread [waits](Lost::wait_timeout) for it.
     ///
     /// `None` means that the guard released the lock. The future resolves no
-    /// later than the deadline. The client's own thread wakes it, so it needs
-    /// the caller's runtime only to be polled.
+    /// later than the deadline.
     ///
-    /// # Cancel safety
+    /// # Examples
     ///
-    /// Dropping the future changes nothing.
-    pub async fn lost(&self) -> Option<Loss> {
-        match self.ended().await {
-            EndReason::Lost(loss) => Some(loss),
-            EndReason::Released => None,
-        }
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # fn stop() {}
+    /// let guard = client.mutex("import").lock().await?;
+    /// let lease = guard.lease();
+    /// tokio::spawn(async move {
+    ///     if lease.lost().await.is_some() {
+    ///         stop();
+    ///     }
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub fn lost(&self) -> Lost {
+        Lost::new(vec![View {
+            state: self.state.clone(),
+            generation: self.generation,
+        }])
     }
 
     pub(super) async fn ended(&self) -> EndReason {
@@ -195,13 +253,19 @@ impl<F> Lease<F> {
     }
 }
 
-impl<F> Clone for Lease<F> {
+impl<M> Clone for Lease<M> {
     fn clone(&self) -> Self {
         Self::new(self.state.clone(), self.generation, self.token)
     }
 }
 
-impl<F> fmt::Debug for Lease<F> {
+impl<M> AsRef<Self> for Lease<M> {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl<M> fmt::Debug for Lease<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("name", &self.name())

@@ -5,8 +5,8 @@
 //! - A *caller* is a task or a thread of the application. It attempts once by
 //!   itself ([`attempt`]), so an uncontended acquire involves no other task. If
 //!   the lock is busy, the caller takes a *slot* in the lock's local queue and
-//!   polls nothing but that slot. Its timeout, its span and its observers stay
-//!   with it ([`acquire`]).
+//!   polls nothing but that slot. Timeout, span and observers stay with it
+//!   ([`acquire`]).
 //! - The *waiting task* ([`wait`]) talks to the server for all slots of one
 //!   lock: it subscribes, attempts, keeps a position in the server's queue, and
 //!   reserves tokens. It runs on the keeper's runtime, from the first slot to
@@ -19,7 +19,7 @@
 //!   releases what was dropped, and cancels acquires that no caller claims. It
 //!   has a thread of its own, so it works even if the application is stalled.
 //!
-//! The holder, its views and the keeper share a [`LeaseState`](state), a single
+//! The holder, the views and the keeper share a [`LeaseState`](state), a single
 //! number that says until when the lease is valid, or why it ended.
 //!
 //! # The states of a slot
@@ -60,7 +60,7 @@
 //!    An acquire whose outcome is unknown is cancelled until it can no longer
 //!    take effect.
 //! 7. An acquire is registered for cancellation before it is sent, so dropping
-//!    its future at any point leaves nothing behind.
+//!    the future at any point leaves nothing behind.
 //! 8. A token below the server time read at connect is never returned; the
 //!    counter is raised first.
 //! 9. A pushed grant is timed from the waiter's last heartbeat, using the
@@ -69,7 +69,7 @@
 //!     renewal, and only acknowledged renewals extend it.
 //! 11. A local hand-off keeps the owner and the lease. One guard is valid at a
 //!     time, each with a larger token than the one before.
-//! 12. A hand-over ends the holder's lease before its request is sent. Both
+//! 12. A hand-over ends the holder's lease before the request is sent. Both
 //!     hand-over and adoption replace the owner, so a ticket gives one holder,
 //!     with a larger token than the one before.
 //! 13. A lock that was granted to a caller which is not polled goes to the next
@@ -86,7 +86,9 @@ mod hand_over;
 mod keeper;
 #[expect(clippy::module_inception, reason = "the layer is named after it")]
 mod lease;
+mod lost;
 mod owned;
+mod pending;
 mod quarantine;
 mod reentrant;
 mod report;
@@ -101,12 +103,12 @@ mod watch;
 
 pub(crate) use context::Limits;
 pub(crate) use engine::Engine;
-pub use engine::ShutdownOutcome;
 pub use guard::Guard;
 pub(crate) use guard::{conclude, until_lost};
-pub(crate) use keeper::{Keeper, KeeperRuntime};
-pub use lease::{Fenced, HasToken, Lease, Shared, Unfenced};
-pub use owned::ReleaseOutcome;
+pub(crate) use keeper::Keeper;
+pub use lease::{Exclusive, Lease, Shared};
+pub use lost::Lost;
+pub use pending::Pending;
 pub(crate) use quarantine::Readmission;
 pub(crate) use reentrant::Reentry;
 pub(crate) use retry::RetryDelay;

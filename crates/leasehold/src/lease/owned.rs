@@ -30,13 +30,13 @@ const MIN_BLOCK: u64 = 16;
 /// skipped when the lock returns to the server.
 const MAX_BLOCK: u64 = 1024;
 
-/// The local waiters behind a lock, as its holder sees them.
+/// The local waiters behind a lock, as the holder sees them.
 pub(super) trait Successor: EndHook {
     /// Offers the lease to the next waiter, or returns it if there is none, or
     /// the next one wants another lease.
     fn offer(&self, lease: OwnedLease) -> Result<(), OwnedLease>;
 
-    /// Grants the lease to the next waiter, which gets its current token.
+    /// Grants the lease to the next waiter, which gets the current token.
     fn grant(&self, lease: OwnedLease) -> Result<(), OwnedLease>;
 
     /// Announces that the lease was ended, and that a request of at most
@@ -48,24 +48,6 @@ pub(super) trait Successor: EndHook {
 
     /// Returns the number of hand-offs when this process last held the lock.
     fn last_handoffs(&self) -> u64;
-}
-
-/// The outcome of a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-#[non_exhaustive]
-pub enum ReleaseOutcome {
-    /// The lock was held until this release. It is free now, or when its
-    /// `at_least` is over, or another task of this client holds it by local
-    /// hand-off.
-    Released,
-    /// Another guard of the same reentrant handle still holds the lock.
-    StillHeld,
-    /// The lease was lost before. The release does not affect other clients.
-    AlreadyLost {
-        /// How the lease was lost.
-        loss: Loss,
-    },
 }
 
 /// A held lock. Dropping it hands the lock off or releases it. All guards of a
@@ -82,6 +64,7 @@ pub(crate) struct OwnedLease {
     /// Present from the start of a release on. Dropped once the keeper knows
     /// what is left to do.
     release: Option<CallerRequest>,
+    waited: Option<Duration>,
 }
 
 /// The holder's token and those reserved for later holders.
@@ -122,6 +105,7 @@ impl OwnedLease {
             successor: None,
             stage: ReleaseStage::Holding,
             release: None,
+            waited: None,
         }
     }
 
@@ -160,7 +144,7 @@ impl OwnedLease {
         }
     }
 
-    /// Ends the views that exist, so that only later ones are valid.
+    /// Ends the views that exist, so only later ones are valid.
     pub(super) fn end_views(&mut self) {
         self.generation = self.state.advance();
     }
@@ -245,11 +229,13 @@ impl OwnedLease {
         self.stage = ReleaseStage::Unwanted;
     }
 
-    /// Reserves tokens. While this owner holds the lock, no other client
-    /// draws from its counter, so these are larger than all before.
+    /// Reserves tokens. While this owner holds the lock, no other client draws
+    /// from the counter, so these are larger than all before.
     async fn reserve_tokens(&self, count: u64) -> Option<TokenBlock> {
         let kind = &self.state.kind;
         let call = kind.reserve_tokens(&self.state.value, count, self.tokens.own)?;
+        // After a lost reply the tokens are skipped, which is harmless: they
+        // only have to rise. The lock then returns to the server.
         self.context.send(kind.slot(), call).await.ok()?
     }
 
@@ -263,11 +249,14 @@ impl OwnedLease {
             state: self.state.clone(),
             context: self.context.clone(),
             slot: self.slot,
+            // Ends this holder's views before another holder exists (invariant
+            // 11).
             generation: self.state.advance(),
             tokens: self.tokens,
             successor: self.successor.clone(),
             stage: ReleaseStage::Holding,
             release: None,
+            waited: None,
         };
         // Taken before the offer: the next holder can start at once.
         let hold = self.state.take_hold();
@@ -281,13 +270,15 @@ impl OwnedLease {
                 self.state.set_hold(hold);
                 // The keeper may have found no hold meanwhile.
                 report_if_lost(&self.state, &self.context.observers);
+                // A second right to release the same lease; `self` keeps the
+                // first.
                 unneeded.stage = ReleaseStage::Done;
                 false
             }
         }
     }
 
-    /// Returns the successor while the lease is valid and its window open.
+    /// Returns the successor while the lease is valid and the window open.
     fn open_successor(&self) -> Option<Arc<dyn Successor>> {
         let Validity::Valid { deadline } = self.state.validity() else {
             return None;
@@ -299,16 +290,13 @@ impl OwnedLease {
     }
 
     /// Releases the lock and returns the outcome.
-    pub(super) async fn release(mut self) -> Result<ReleaseOutcome, Error> {
+    pub(super) async fn release(mut self) -> Result<(), Error> {
         self.context.check_process()?;
         if self.hand_off() {
-            return Ok(ReleaseOutcome::Released);
+            return Ok(());
         }
         if let Err(ended) = self.begin_release() {
-            return Ok(match ended {
-                Some(loss) => ReleaseOutcome::AlreadyLost { loss },
-                None => ReleaseOutcome::Released,
-            });
+            return ended.map_or(Ok(()), |loss| Err(self.lost(loss)));
         }
         let (reply, repeated) = match self.send_release().await {
             // A release is idempotent, so an unnoticed disconnect costs one
@@ -317,20 +305,32 @@ impl OwnedLease {
             reply => (reply, false),
         };
         let reply = reply.map_err(|error| error_of(error, self.state.kind.name()))?;
-        Ok(match reply {
-            ReleaseReply::Released { notified } => {
-                self.released(notified);
-                ReleaseOutcome::Released
-            }
+        match reply {
+            ReleaseReply::Released { notified } => self.released(notified),
             // The first request released it, unless the key was tampered with.
-            ReleaseReply::NotOwner if repeated => {
-                self.released(0);
-                ReleaseOutcome::Released
+            ReleaseReply::NotOwner if repeated => self.released(0),
+            ReleaseReply::NotOwner => {
+                let error = self.lost(Loss::Revoked);
+                self.revoked();
+                return Err(error);
             }
-            ReleaseReply::NotOwner => ReleaseOutcome::AlreadyLost {
-                loss: self.revoked(),
-            },
-        })
+        }
+        Ok(())
+    }
+
+    fn lost(&self, loss: Loss) -> Error {
+        let name = self.state.kind.name().to_owned();
+        Error::Lost { name, loss }
+    }
+
+    /// Returns how long the caller waited for another holder.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.waited
+    }
+
+    /// Records how long the caller waited for another holder.
+    pub(super) fn set_waited(&mut self, waited: Duration) {
+        self.waited = Some(waited);
     }
 
     /// Ends the lease in this process. From now on, dropping it releases the
@@ -352,9 +352,10 @@ impl OwnedLease {
         }
     }
 
-    /// Ends a valid lease. A shutdown from now on waits for its release: the
+    /// Ends a valid lease. A shutdown from now on waits for the release: the
     /// keeper no longer finds the lease, and could not release it.
     fn end(&mut self) -> bool {
+        // Counted before the lease ends: a shutdown must find one of them.
         self.release = Some(self.context.keeper.begin_request());
         let has_ended = self.state.end(EndReason::Released);
         if let Some(successor) = self.successor.as_ref().filter(|_| has_ended) {

@@ -1,14 +1,14 @@
 //! Readmission of quorum nodes after a restart.
 //!
-//! A restarted node does not vote until every lease from before its restart
-//! has expired, and then only above the tokens that a majority of the others
-//! knows. Any client readmits it; the nodes decide by their own clocks. If
-//! fewer than a majority still vote, no node is readmitted.
+//! A restarted node does not vote until every lease from before the restart has
+//! expired, and then only above the tokens that a majority of the others knows.
+//! Any client readmits it; the nodes decide by their own clocks. If fewer than
+//! a majority still vote, no node is readmitted.
 //!
 //! No guarantee depends on how often the nodes are polled. Each node compares
-//! its run id in every script, and does not vote from the first instant after
-//! a restart. A late poll only delays the readmission. The client therefore
-//! polls after a new connection or a refused vote, and rarely otherwise.
+//! the run id in every script, and does not vote from the first instant after a
+//! restart. A late poll only delays the readmission. The client therefore polls
+//! after a new connection or a refused vote, and rarely otherwise.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -100,13 +100,13 @@ impl Readmission {
         until_voting(poll, majority, timeout).await
     }
 
-    /// Makes every node vote, above its clock, if no lease from before can be
+    /// Makes every node vote, above the clock, if no lease from before can be
     /// held. Nodes have `timeout` to be connected to.
     ///
     /// If no node has ever voted, nothing can be held. Otherwise a node that
     /// does not vote may have forgotten what it granted, and rejoins only after
-    /// its quarantine, as decided by its own clock. A lease that is still
-    /// valid then was granted by nodes that have voted ever since.
+    /// the quarantine, by the node's own clock. A lease that is still valid
+    /// then was granted by nodes that have voted ever since.
     pub(super) async fn bootstrap(
         &self,
         context: &Context,

@@ -38,6 +38,8 @@ impl Reentry {
         engine.check_process()?;
         let mut acquiring = pin!(engine.acquire(kind, options));
         loop {
+            // Registered before the check, or an acquisition in between would
+            // be missed.
             let mut entered = pin!(self.acquired.notified());
             entered.as_mut().enable();
             if let Some(lease) = self.current() {
@@ -55,22 +57,10 @@ impl Reentry {
         }
     }
 
-    /// Enters the current acquisition, or acquires the lock without waiting.
-    pub(crate) async fn try_enter(
-        &self,
-        engine: &Engine,
-        kind: &Arc<dyn Kind>,
-        options: &AcquireOptions,
-    ) -> Result<Option<Arc<OwnedLease>>, Error> {
-        engine.check_process()?;
-        if let Some(lease) = self.current() {
-            return Ok(Some(lease));
-        }
-        match engine.try_acquire(kind, options).await? {
-            Some(lease) => Ok(Some(self.share(lease))),
-            // Another task of the handle may have been faster.
-            None => Ok(self.current()),
-        }
+    /// Returns the number of guards.
+    pub(crate) fn guards(&self) -> usize {
+        self.current()
+            .map_or(0, |lease| lease.state.entries() as usize)
     }
 
     /// Returns the current acquisition, unless it is lost.

@@ -1,15 +1,16 @@
 //! Reports to observers and to the log: who holds a lease, and how the hold
 //! ended.
 //!
-//! A [`Hold`] is in its lease from the report of the acquisition on. The report
-//! of the end takes it out, so a hold ends once (invariant 1 of
-//! [`observe`](crate::observe)), although a release and a loss can race.
+//! Observers see a hold as soon as we report the acquisition; the lease owns it
+//! until it ends. The report of the end takes it out, so a hold ends once
+//! (invariant 1 of [`observe`](crate::observe)), although a release and a loss
+//! can race.
 
 use std::time::Duration;
 
 use super::state::{EndReason, Hold, LeaseState, Validity};
 use crate::error::Loss;
-use crate::observe::{HandedOff, Lost, Observers, Released, RenewalFailed, Renewed};
+use crate::observe::{Event, Observers};
 use crate::time::BootInstant;
 
 /// Reports that the holder released the lock.
@@ -17,12 +18,12 @@ pub(super) fn report_release(state: &LeaseState, observers: &Observers) {
     if let Some(hold) = state.take_hold()
         && !observers.is_empty()
     {
-        let event = Released {
+        let event = Event::Released {
             name: state.kind.name(),
             kind: state.kind.label(),
             held: hold.age(),
         };
-        observers.notify(|observer| observer.released(&event));
+        observers.notify(&event);
     }
 }
 
@@ -31,12 +32,12 @@ pub(super) fn report_handoff(state: &LeaseState, hold: Option<Hold>, observers: 
     if let Some(hold) = hold
         && !observers.is_empty()
     {
-        let event = HandedOff {
+        let event = Event::HandedOff {
             name: state.kind.name(),
             kind: state.kind.label(),
             held: hold.age(),
         };
-        observers.notify(|observer| observer.handed_off(&event));
+        observers.notify(&event);
     }
 }
 
@@ -56,18 +57,18 @@ pub(super) fn report_loss(state: &LeaseState, loss: Loss, observers: &Observers)
             "lease lost"
         );
     }
-    let event = Lost {
+    let event = Event::Lost {
         name,
         kind: state.kind.label(),
         held,
         loss,
         caller: hold.caller,
     };
-    observers.notify(|observer| observer.lost(&event));
+    observers.notify(&event);
 }
 
 /// Reports a loss that the holder noticed before the keeper, or that preceded
-/// the report of its acquisition.
+/// the acquisition's report.
 pub(super) fn report_if_lost(state: &LeaseState, observers: &Observers) {
     if let Validity::Ended(EndReason::Lost(loss)) = state.validity() {
         report_loss(state, loss, observers);
@@ -77,26 +78,26 @@ pub(super) fn report_if_lost(state: &LeaseState, observers: &Observers) {
 /// Reports a renewal that was confirmed, before it moves the deadline.
 pub(super) fn report_renewal(state: &LeaseState, observers: &Observers) {
     if let Some(margin) = observed_margin(state, observers) {
-        let event = Renewed {
+        let event = Event::Renewed {
             name: state.kind.name(),
             kind: state.kind.label(),
             margin,
             lease: state.lease,
         };
-        observers.notify(|observer| observer.renewed(&event));
+        observers.notify(&event);
     }
 }
 
 /// Reports a renewal that failed.
 pub(super) fn report_failed_renewal(state: &LeaseState, failures: u32, observers: &Observers) {
     if let Some(remaining) = observed_margin(state, observers) {
-        let event = RenewalFailed {
+        let event = Event::RenewalFailed {
             name: state.kind.name(),
             kind: state.kind.label(),
             failures,
             remaining,
         };
-        observers.notify(|observer| observer.renewal_failed(&event));
+        observers.notify(&event);
     }
 }
 

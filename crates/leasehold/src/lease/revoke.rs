@@ -1,4 +1,4 @@
-//! Revoking a lock from its holder, and notifying it.
+//! Revoking a lock from the holder, and notifying it.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use super::context::Context;
 use crate::backend::RequestError;
 use crate::protocol::{Kind, Participant, ReleaseReply};
 
-/// How often, and at which interval, a holder is notified that its lock was
+/// How often, and at which interval, a holder is notified that the lock was
 /// revoked.
 const MAX_NOTIFICATIONS: u32 = 10;
 const NOTIFY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Releases a lock in the name of its holder, and notifies the holder. Returns
+/// Releases a lock in the holder's name, and notifies the holder. Returns
 /// `false` if it no longer held the lock.
 pub(super) async fn revoke(
     context: &Context,

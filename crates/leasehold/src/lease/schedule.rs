@@ -15,8 +15,8 @@ pub(super) fn deadline(sent: BootInstant, lease: Duration) -> BootInstant {
     sent + lease.saturating_sub(margin(lease))
 }
 
-/// Returns when to renew a lease that was last renewed at `sent`: after a
-/// third of it, so that two renewals can fail.
+/// Returns when to renew a lease that was last renewed at `sent`: after a third
+/// of it, so two renewals can fail.
 pub(super) fn next_renewal_at(sent: BootInstant, lease: Duration) -> BootInstant {
     quantize(sent + lease / 3, lease)
 }

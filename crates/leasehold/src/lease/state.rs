@@ -1,4 +1,4 @@
-//! The state of one lease, shared by its guard, its views and the keeper.
+//! One lease's state, shared by the guard, the views and the keeper.
 //!
 //! The state is one atomic number: the deadline while the lease is valid, or
 //! the reason why it ended. Loss is therefore permanent (invariant 3) by
@@ -20,7 +20,7 @@ use crate::protocol::{Call, Kind, LockValue, ReleaseReply};
 use crate::sync::Mutex;
 use crate::time::BootInstant;
 
-/// One acquisition, from the reply that granted it to its end.
+/// One acquisition, from the reply that granted it until it ends.
 pub(crate) struct LeaseState {
     pub(super) kind: Arc<dyn Kind>,
     pub(super) value: LockValue,
@@ -62,7 +62,7 @@ pub(crate) struct LeaseState {
     entries: AtomicU32,
     /// Whether a job of the keeper writes the hold count to the server.
     writes_hold_count: AtomicBool,
-    /// The holder, from the report of its acquisition to that of its end.
+    /// The holder, between the reports of acquisition and end.
     hold: Mutex<Option<Hold>>,
 }
 
@@ -83,7 +83,7 @@ impl Hold {
 
 /// A listener for the end of a lease in this process.
 pub(super) trait EndHook: Send + Sync {
-    /// Called once, when the lease is lost or its release was sent. The server
+    /// Called once, when the lease is lost or the release was sent. The server
     /// notified `notified` subscribers; the lock was handed off `handoffs`
     /// times.
     fn on_end(&self, notified: u64, handoffs: u64);
@@ -151,6 +151,8 @@ impl LeaseState {
             first_renewal,
             start,
             slow_hold: options.slow_hold,
+            // Each limit counts from the safe side: `at_most` from before the
+            // grant, `at_least` from after it.
             max_hold_until: options.at_most.map(|at_most| start + at_most),
             keep_until: (!options.at_least.is_zero())
                 .then(|| BootInstant::now() + options.at_least),
@@ -188,7 +190,8 @@ impl LeaseState {
     /// Ends what [`begin_hold_count`](Self::begin_hold_count) began. The
     /// caller must still write entries that changed before this call.
     pub(super) fn end_hold_count(&self) {
-        self.writes_hold_count.store(false, Ordering::Release);
+        // Not a store: the entries are read after it, and must not move ahead.
+        self.writes_hold_count.swap(false, Ordering::AcqRel);
     }
 
     /// Sets the holder, or returns it after an offer that was not accepted.
@@ -196,7 +199,7 @@ impl LeaseState {
         *self.hold.lock() = hold;
     }
 
-    /// Takes the holder out, to report the end of its hold.
+    /// Takes the holder out, to report that the hold ended.
     pub(super) fn take_hold(&self) -> Option<Hold> {
         self.hold.lock().take()
     }
@@ -215,6 +218,8 @@ impl LeaseState {
         loop {
             let seen = self.validity.load(Ordering::Acquire);
             match decode(seen) {
+                // By the clock alone: a check must be right even if the keeper
+                // does not run.
                 Validity::Valid { deadline } if BootInstant::now() >= deadline => {
                     self.swap(seen, encode(EndReason::Lost(self.loss_by_time())));
                 }
@@ -244,10 +249,15 @@ impl LeaseState {
             let Validity::Valid { deadline } = decode(seen) else {
                 return;
             };
+            // A reply after the deadline is too late, even if no check has
+            // noticed the loss yet (invariant 3).
             if BootInstant::now() >= deadline || deadline.as_nanos() >= later {
                 return;
             }
             let until = (sent + lease).as_nanos();
+            // Before the swap: a thread that sees the new deadline must see
+            // this. A maximum, since `extend` and a renewal can be confirmed in
+            // any order.
             self.confirmed_until.fetch_max(until, Ordering::AcqRel);
             if self.swap(seen, later) {
                 return;
@@ -277,6 +287,8 @@ impl LeaseState {
     /// Waits until the lease has ended for the holder of one generation.
     pub(super) async fn ended(&self, generation: u64) -> EndReason {
         loop {
+            // Registered before the check, or an end in between would be
+            // missed.
             let mut notified = std::pin::pin!(self.ended.notified());
             notified.as_mut().enable();
             if let Validity::Ended(reason) = self.validity_of(generation) {
@@ -289,7 +301,7 @@ impl LeaseState {
     /// Returns the lease that a renewal requests now; `None` if `at_most` is
     /// over.
     ///
-    /// A lease that must not last longer is still renewed, for its remaining
+    /// A lease that must not last longer is still renewed, for the remaining
     /// time: the reply shows whether this owner holds the lock.
     pub(super) fn renewal_length(&self) -> Option<Duration> {
         let confirmed_until = self.confirmed_until();
@@ -312,8 +324,8 @@ impl LeaseState {
         (length >= Duration::from_millis(1)).then_some(length)
     }
 
-    /// Records a request for `lease` that is sent at `sent`, before its
-    /// outcome is known.
+    /// Records a request for `lease` that is sent at `sent`, before the outcome
+    /// is known.
     pub(super) fn request(&self, sent: BootInstant, lease: Duration) {
         let until = (sent + lease).as_nanos();
         self.requested_until.fetch_max(until, Ordering::AcqRel);
@@ -345,6 +357,8 @@ impl LeaseState {
 
     /// Sets the hook. It fires at once if the lease is already lost.
     pub(super) fn set_end_hook(&self, hook: Arc<dyn EndHook>) {
+        // Stored before the check: a loss in between finds the hook. It fires
+        // once, because the first call takes it out.
         *self.end_hook.lock() = Some(hook);
         if let Validity::Ended(EndReason::Lost(_)) = self.validity() {
             self.notify_released(0);

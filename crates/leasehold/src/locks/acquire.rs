@@ -1,25 +1,72 @@
-//! The builders that every lock kind returns: options first, then `.await`.
+//! The builder that every lock kind returns: options first, then `.await` or
+//! `.wait()`.
 
 use std::future::IntoFuture;
-use std::pin::Pin;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::lease::{Engine, Guard, Lease, Reentry};
+use crate::lease::Pending;
+use crate::lease::{Engine, Exclusive, Guard, Lease, Reentry, Shared, conclude};
 use crate::options::{AcquireOptions, ReplicaAck, Replicas};
 use crate::protocol::Kind;
 
-/// A pending acquire that waits for the lock; awaiting it starts the acquire.
+/// An acquire that has not started: set options, then `.await` it in a task or
+/// call [`wait`](Self::wait) on a thread.
 ///
-/// By default it waits without a timeout, and the lease is renewed until the
-/// guard is dropped.
+/// Both give a [`Guard`]. The client renews the lease until you drop the guard,
+/// unless an option says otherwise. [`run`](Self::run),
+/// [`run_or_skip`](Self::run_or_skip) and [`run_blocking`](Self::run_blocking)
+/// acquire the lock, do the work and release the lock in one call.
 ///
-/// A future that is kept but not polled blocks no other waiter. If it is
+/// An acquire has one of two forms:
+///
+/// - **It waits**: `lock`, `acquire`, `read` and `write`. It waits until the
+///   lock is granted, without a limit unless you set a
+///   [`timeout`](Self::timeout).
+/// - **It doesn't wait**: `try_lock`, `try_acquire`, `try_read` and
+///   `try_write`. If the lock is busy, it fails with [`Error::Busy`], which
+///   names the holder. A `timeout` then limits the request.
+///
+/// An acquire that is never started acquires nothing. Dropping it logs a
+/// warning with the line that created it, because the code that follows
+/// probably believes that it holds the lock.
+///
+/// A future that you keep but don't poll blocks no other waiter. If it is
 /// granted the lock and is not polled within 50 ms, the next waiter gets the
 /// lock; the future keeps its place. For the first request, this time is 50 ms
-/// more than [`request_timeout`](crate::ClientBuilder::request_timeout). Once
-/// you have the guard, the lease is renewed whether or not your task is polled.
+/// more than [`request_timeout`](crate::Connect::request_timeout). Once you
+/// have the guard, the lease is renewed whether or not your task is polled.
+///
+/// # Cancel safety
+///
+/// Dropping the future at any point is safe. A lock that was granted, or that a
+/// request in flight still acquires, is released in the background. The waiter
+/// loses its position in the queue.
+///
+/// A thread cannot interrupt [`wait`](Self::wait): set a `timeout`, or end it
+/// with [`Client::shutdown`](crate::Client::shutdown).
+///
+/// # Errors
+///
+/// - [`Error::Busy`] if the lock is busy and the acquire doesn't wait.
+/// - [`Error::Timeout`] if [`timeout`](Self::timeout) elapses, unless the
+///   server is unreachable at that time.
+/// - [`Error::Invalid`] if the name or an option is invalid, or if
+///   [`replicas`](Self::replicas) are required of a server that has none.
+/// - [`Error::Unavailable`], [`Error::OutcomeUnknown`],
+///   [`Error::NotReplicated`] or [`Error::NoQuorum`] if the server does not
+///   grant the lock. A waiting acquire first retries through the outage for up
+///   to [`max_outage`](crate::Connect::max_outage). One that doesn't wait makes
+///   a single attempt. It also fails with [`Error::OutcomeUnknown`] if the
+///   future is not polled in time for the reply, as on a blocked runtime: 50 ms
+///   after [`request_timeout`](crate::Connect::request_timeout), the client
+///   releases a lock that was acquired without the caller noticing.
+/// - [`Error::WrongType`], [`Error::Denied`], [`Error::OutOfMemory`] or
+///   [`Error::Unexpected`] if the server rejects the request.
+/// - [`Error::ShutDown`] once the client is shut down.
 ///
 /// # Examples
 ///
@@ -34,67 +81,35 @@ use crate::protocol::Kind;
 ///     .at_most(Duration::from_secs(60))
 ///     .note("monthly report")
 ///     .await?;
-/// # drop(guard); Ok(()) }
+/// # Ok(()) }
 /// ```
 ///
-/// # Cancel safety
-///
-/// Dropping the future at any point is safe. A lock that was granted, or that
-/// a request in flight still acquires, is released in the background. The
-/// waiter loses its position in the queue.
-///
-/// # Errors
-///
-/// [`Error::Timeout`] if [`timeout`](Self::timeout) elapses, and
-/// [`Error::Invalid`] if an option or the name is invalid. While it waits, the
-/// client retries through an outage of the server for up to
-/// [`max_outage`](crate::ClientBuilder::max_outage). After that, it fails with
-/// [`Error::Unavailable`] or [`Error::OutcomeUnknown`].
-#[must_use = "nothing is acquired until it is awaited"]
-pub struct Acquire<G = Guard> {
-    pub(crate) request: AcquireRequest,
-    /// Makes the guard that this kind returns.
-    pub(crate) wrap: fn(Guard) -> G,
-}
-
-/// A pending acquire that does not wait; awaiting it starts the acquire.
-///
-/// It resolves to `Ok(None)` if another owner holds the lock.
-///
-/// # Examples
+/// A job that the first of ten hosts runs. The others are kept out for a
+/// minute, even if the job takes less:
 ///
 /// ```no_run
 /// # use std::time::Duration;
 /// # use leasehold::{Client, Error};
 /// # async fn example(client: Client) -> Result<(), Error> {
-/// let nightly = client.mutex("nightly-import");
+/// # async fn import() {}
 /// let minute = Duration::from_secs(60);
-/// // The first of ten hosts runs the job. The others are kept out for a
-/// // minute, even if the job takes less.
-/// if let Some(guard) = nightly.try_lock().at_least(minute).await? {
-///     // …
-///     let _ = guard.release().await?;
+/// match client.mutex("import").try_lock().at_least(minute).await {
+///     Ok(guard) => {
+///         import().await;
+///         guard.release().await?;
+///     }
+///     Err(Error::Busy { holder: Some(holder), .. }) => {
+///         println!("{holder} runs it");
+///     }
+///     Err(error) => return Err(error),
 /// }
 /// # Ok(()) }
 /// ```
-///
-/// # Cancel safety
-///
-/// As for [`Acquire`].
-///
-/// # Errors
-///
-/// [`Error::Invalid`] if an option or the name is invalid, and
-/// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does not
-/// reply. The latter also if the future is not polled in time for the reply, as
-/// on a blocked runtime: 50 ms after
-/// [`request_timeout`](crate::ClientBuilder::request_timeout), the client
-/// releases a lock that was acquired without the caller noticing.
-#[must_use = "nothing is acquired until it is awaited"]
-pub struct TryAcquire<G = Guard> {
-    pub(crate) request: AcquireRequest,
-    /// Makes the guard that this kind returns.
-    pub(crate) wrap: fn(Guard) -> G,
+#[must_use = "nothing is acquired until it is awaited, or waited for with `wait`"]
+pub struct Acquire<M = Exclusive> {
+    /// `None` once the acquire was started.
+    request: Option<AcquireRequest>,
+    mode: PhantomData<fn() -> M>,
 }
 
 /// Which lock to acquire, and with which options.
@@ -107,37 +122,272 @@ pub(crate) struct AcquireRequest {
     pub(super) reentry: Option<Arc<Reentry>>,
 }
 
-/// A guard with a lease that the options of an acquire apply to.
-///
-/// Implemented by [`Guard`] and [`WriteGuard`](crate::WriteGuard), also those
-/// of [`blocking`](crate::blocking). The trait is sealed.
-pub trait GuardType: sealed::Sealed {
-    /// [`Fenced`](crate::Fenced) or [`Shared`](crate::Shared) if the lease has a token,
-    /// [`Unfenced`](crate::Unfenced) otherwise.
-    type Fencing;
-}
+impl<M> Acquire<M> {
+    pub(crate) fn new(request: AcquireRequest) -> Self {
+        Self {
+            request: Some(request),
+            mode: PhantomData,
+        }
+    }
 
-pub(crate) mod sealed {
-    pub trait Sealed {}
-}
+    /// Starts an acquire that does not wait.
+    pub(crate) fn without_waiting(mut request: AcquireRequest) -> Self {
+        request.options.waits = false;
+        Self::new(request)
+    }
 
-impl<F> sealed::Sealed for Guard<F> {}
+    pub(crate) fn into_request(mut self) -> AcquireRequest {
+        self.request.take().expect("an acquire is started once")
+    }
 
-impl<F> GuardType for Guard<F> {
-    type Fencing = F;
-}
+    pub(crate) fn request(&mut self) -> &mut AcquireRequest {
+        self.request.as_mut().expect("an acquire is started once")
+    }
 
-impl<G> Acquire<G> {
-    /// Waits at most `limit`, all requests included. Zero tries once.
+    fn options(&mut self) -> &mut AcquireOptions {
+        &mut self.request().options
+    }
+
+    /// Limits how long the acquire can take, all requests included.
+    ///
+    /// - A waiting acquire gives up after `limit` and fails with
+    ///   [`Error::Timeout`]. Zero tries once, as the `try_` methods do.
+    ///   Without a limit, it waits until the lock is granted.
+    /// - An acquire that doesn't wait still fails at once with [`Error::Busy`].
+    ///   If the server has not replied after `limit`, it fails with
+    ///   [`Error::Timeout`]. Zero sets no limit.
+    ///
+    /// The default is
+    /// [`Connect::acquire_timeout`](crate::Connect::acquire_timeout).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let limit = Duration::from_secs(5);
+    /// match client.mutex("report").lock().timeout(limit).wait() {
+    ///     Ok(guard) => println!("acquired with token {}", guard.token()),
+    ///     Err(Error::Timeout { waited, holder, .. }) => {
+    ///         println!("gave up after {waited:?}, held by {holder:?}");
+    ///     }
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.request.options.timeout = Some(limit);
+        self.options().timeout = Some(limit);
         self
     }
-}
 
-impl<G: GuardType> Acquire<G> {
+    /// Sets how long the renewed lease lasts; the default is
+    /// [`Connect::lease`](crate::Connect::lease).
+    ///
+    /// The client renews the lease every third of this time. If the holder
+    /// crashes, other clients wait at most this long.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// // A crash of this worker blocks the others for five seconds at most.
+    /// let short = Duration::from_secs(5);
+    /// let guard = client.mutex("queue:7").lock().lease(short).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lease(mut self, length: Duration) -> Self {
+        self.options().lease = length;
+        self.options().renewed = true;
+        self
+    }
+
+    /// Sets how long the lease lasts, and disables renewal. The lease expires
+    /// after `length` unless you [extend](Guard::extend) or release it before.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let limit = Duration::from_secs(120);
+    /// let guard = client.mutex("backup").lock().fixed_lease(limit).await?;
+    /// // The backup is larger than usual: an hour from now, then.
+    /// guard.extend(Duration::from_secs(3600)).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn fixed_lease(mut self, length: Duration) -> Self {
+        self.options().lease = length;
+        self.options().renewed = false;
+        self
+    }
+
+    /// Keeps other clients out until `length` after the acquire, even if the
+    /// lock is released earlier.
+    ///
+    /// Use it for a job that must run once although the hosts' clocks differ.
+    /// It does not cover a holder that crashes: the lock is then free when the
+    /// lease expires. A [`fixed_lease`](Self::fixed_lease) must be at least as
+    /// long.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn send_newsletter() {}
+    /// let hour = Duration::from_secs(3600);
+    /// let newsletter = client.mutex("newsletter").try_lock().at_least(hour);
+    /// // Other hosts skip it for an hour, however soon we are done.
+    /// newsletter.run_or_skip(|_lease| send_newsletter()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn at_least(mut self, length: Duration) -> Self {
+        self.options().at_least = length;
+        self
+    }
+
+    /// Limits how long a renewed lease can be held. When `length` has passed,
+    /// the lease is lost.
+    ///
+    /// Without it, a holder that hangs keeps the lock for as long as the
+    /// process lives.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn render() {}
+    /// let minute = Duration::from_secs(60);
+    /// let report = client.mutex("report").lock().at_most(minute);
+    /// // Dropped after a minute, with `Error::Lost`.
+    /// report.run(|_lease| render()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn at_most(mut self, length: Duration) -> Self {
+        self.options().at_most = Some(length);
+        self
+    }
+
+    /// Requires `count` replicas to acknowledge the acquire and every renewal,
+    /// each within `timeout`.
+    ///
+    /// Without it, a failover can grant the lock twice. With [`Replicas::All`],
+    /// no lock can be acquired while a replica is down. The clocks of master
+    /// and replicas must agree within a hundredth of the lease plus 2 ms,
+    /// because the end of a lease replicates as a point in time: a promoted
+    /// replica with a clock that is ahead frees the lock early.
+    ///
+    /// An acquire that is not acknowledged in time is released and fails with
+    /// [`Error::NotReplicated`]. A renewal that is not acknowledged leaves the
+    /// deadline unchanged. If the server has no replicas at all, the acquire
+    /// fails at once with [`Error::Invalid`].
+    ///
+    /// The option costs one more round trip and a separate connection.
+    /// `timeout` must be shorter than the lease. The mutex of a
+    /// [`Quorum`](crate::Quorum) does not have this option.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// use leasehold::Replicas;
+    ///
+    /// let limit = Duration::from_millis(200);
+    /// let payment = client.mutex("payment:42").lock();
+    /// let guard = payment.replicas(Replicas::All, limit).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
+        let replicas = count.into();
+        self.options().replica_ack = Some(ReplicaAck { replicas, timeout });
+        self
+    }
+
+    /// Allows or forbids local hand-off; allowed by default.
+    ///
+    /// With local hand-off, tasks of one client that wait for the same lock
+    /// pass it to each other without a request, each with its own token. It
+    /// applies to a [`Mutex`](crate::Mutex#local-hand-off) and to a
+    /// [`FairMutex`](crate::FairMutex).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// // Every holder is granted the lock by the server, as an audit requires.
+    /// let guard = client.mutex("ledger").lock().local_handoff(false).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn local_handoff(mut self, allowed: bool) -> Self {
+        self.options().local_handoff = allowed;
+        self
+    }
+
+    /// Stores a note with the lock that [`Client::inspect`] and the CLI show,
+    /// and that a waiter finds in [`Error::Timeout`]; at most 256 bytes.
+    ///
+    /// Every client of the server can read it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let build = client.mutex("build").lock().note("release 1.4");
+    /// let guard = build.await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// [`Client::inspect`]: crate::Client::inspect
+    pub fn note(mut self, text: impl Into<String>) -> Self {
+        self.options().note = text.into();
+        self
+    }
+
+    /// Acquires the lock, and blocks this thread until it is granted or the
+    /// acquire fails; see [`Pending::wait`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Acquire`], and those of [`Pending::wait`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let report = client.mutex("report");
+    /// std::thread::spawn(move || {
+    ///     let guard = report.lock().wait()?;
+    ///     println!("this thread has token {}", guard.token());
+    ///     guard.release().wait()
+    /// });
+    /// # Ok(()) }
+    /// ```
+    pub fn wait(self) -> Result<Guard<M>, Error>
+    where
+        M: 'static,
+    {
+        self.into_future().wait()
+    }
+
     /// Acquires the lock, runs `work`, and releases the lock on every exit
-    /// path; see [`Mutex::run`].
+    /// path.
+    ///
+    /// If the lease is lost, the work is dropped at the next await point, where
+    /// only destructors clean up, and the call fails. If `work` panics, the
+    /// lock is released before the panic resumes. A thread uses
+    /// [`run_blocking`](Self::run_blocking).
     ///
     /// # Cancel safety
     ///
@@ -147,186 +397,157 @@ impl<G: GuardType> Acquire<G> {
     /// # Errors
     ///
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
-    /// before the work completes.
+    /// before the work completes. The work may have taken effect then; the
+    /// output is dropped. A release that fails continues in the background, and
+    /// is no error.
     ///
-    /// [`Mutex::run`]: crate::Mutex::run
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Token};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn sell_one(token: Token) -> u32 { 0 }
+    /// let coupon = client.mutex("coupon:42").lock();
+    /// let left = coupon
+    ///     .timeout(Duration::from_secs(1))
+    ///     .run(|lease| async move { sell_one(lease.token()).await })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
     where
-        R: FnOnce(Lease<G::Fencing>) -> W,
+        R: FnOnce(Lease<M>) -> W,
         W: Future,
+        M: 'static,
     {
-        let guard = self.request.acquire().await?;
-        guard.run(|lease| work(lease.viewed_as())).await
+        let guard = self.await?;
+        guard.run(work).await
+    }
+
+    /// Runs `work` as [`run`](Self::run) does, or returns `None` if the lock is
+    /// busy and this acquire doesn't wait.
+    ///
+    /// Use it with `try_lock` for work that only one process should do. Any
+    /// other error remains an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the work and releases the lock in the
+    /// background.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`run`](Self::run), except for [`Error::Busy`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn rebuild() {}
+    /// let cache = client.mutex("cache").try_lock();
+    /// match cache.run_or_skip(|_lease| rebuild()).await? {
+    ///     Some(()) => println!("rebuilt"),
+    ///     None => println!("another process rebuilds it"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_or_skip<R, W>(self, work: R) -> Result<Option<W::Output>, Error>
+    where
+        R: FnOnce(Lease<M>) -> W,
+        W: Future,
+        M: 'static,
+    {
+        match self.run(work).await {
+            Err(Error::Busy { .. }) => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    /// Acquires the lock, runs `work` on this thread, and releases the lock on
+    /// every exit path.
+    ///
+    /// **The work is not cancelled if the lease is lost.** It must call
+    /// [`Lease::check`] itself before every effect. The call fails once the
+    /// work has returned. If `work` panics, the lock is released before the
+    /// panic resumes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`wait`](Self::wait), and [`Error::Lost`] if the lease is lost
+    /// before the work returns.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, Token};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn write(page: u32, token: Token) {}
+    /// client.mutex("report").lock().run_blocking(|lease| {
+    ///     for page in 1..=10 {
+    ///         lease.check()?;
+    ///         write(page, lease.token());
+    ///     }
+    ///     Ok::<_, Error>(())
+    /// })??;
+    /// # Ok(()) }
+    /// ```
+    pub fn run_blocking<T>(self, work: impl FnOnce(&Lease<M>) -> T) -> Result<T, Error>
+    where
+        M: 'static,
+    {
+        let guard = self.wait()?;
+        let lease = guard.lease();
+        let output = catch_unwind(AssertUnwindSafe(|| work(&lease)));
+        let in_time = lease.check();
+        conclude(Some(output), in_time, guard.release().wait())
     }
 }
 
-/// The methods that all builders share.
-macro_rules! options {
-    ($type:ident) => {
-        impl<G> $type<G> {
-            pub(crate) fn guarded_by(
-                request: AcquireRequest,
-                wrap: fn($crate::Guard) -> G,
-            ) -> Self {
-                Self { request, wrap }
-            }
+impl<M> Drop for Acquire<M> {
+    fn drop(&mut self) {
+        if let Some(request) = &self.request {
+            let name = request.kind.as_ref().map_or("", |kind| kind.name());
+            tracing::warn!(
+                lock = name,
+                caller = %request.options.caller,
+                "nothing was acquired: the acquire was neither awaited nor waited for"
+            );
         }
-
-        impl<G: GuardType> $type<G> {
-            /// Sets the length of the renewed lease; by default that of
-            /// [`ClientBuilder::lease`](crate::ClientBuilder::lease).
-            ///
-            /// The lease is renewed every third of its length. If the holder
-            /// crashes, other clients wait at most this long.
-            pub fn lease(mut self, length: Duration) -> Self {
-                self.request.options.lease = length;
-                self.request.options.renewed = true;
-                self
-            }
-
-            /// Sets the length of the lease and disables renewal. The lease
-            /// expires after `length` unless it is
-            /// [extended](Guard::extend) or released before.
-            pub fn fixed_lease(mut self, length: Duration) -> Self {
-                self.request.options.lease = length;
-                self.request.options.renewed = false;
-                self
-            }
-
-            /// Keeps other clients out until `length` after the acquire, even
-            /// if the lock is released earlier.
-            ///
-            /// Use it for a job that must run once although the clocks of its
-            /// hosts differ. It does not cover a holder that crashes: the lock
-            /// is free when its lease expires. A
-            /// [`fixed_lease`](Self::fixed_lease) must be at least as long.
-            pub fn at_least(mut self, length: Duration) -> Self {
-                self.request.options.at_least = length;
-                self
-            }
-
-            /// Limits how long a renewed lease can be held. When `length` has
-            /// passed, the lease is lost.
-            pub fn at_most(mut self, length: Duration) -> Self {
-                self.request.options.at_most = Some(length);
-                self
-            }
-
-            /// Requires `count` replicas to acknowledge the acquire and every
-            /// renewal, each within `timeout`.
-            ///
-            /// Without it, a failover can grant the lock twice. With
-            /// [`Replicas::All`](crate::Replicas::All), no lock can be
-            /// acquired while a replica is down. The clocks of master and
-            /// replicas must agree within a hundredth of the lease plus 2 ms,
-            /// because the end of a lease replicates as a point in time: a
-            /// promoted replica that is ahead frees the lock early.
-            ///
-            /// An acquire that is not acknowledged in time is released and
-            /// fails with
-            /// [`Error::NotReplicated`](crate::Error::NotReplicated). A
-            /// renewal that is not acknowledged leaves the deadline unchanged.
-            /// If the server has no replicas at all, the acquire fails at once
-            /// with [`Error::Invalid`](crate::Error::Invalid).
-            ///
-            /// The option costs one more round trip and a separate connection.
-            pub fn replicas(mut self, count: impl Into<Replicas>, timeout: Duration) -> Self {
-                let replicas = count.into();
-                self.request.options.replica_ack = Some(ReplicaAck { replicas, timeout });
-                self
-            }
-
-            /// Allows or forbids local hand-off; allowed by default.
-            ///
-            /// With local hand-off, tasks of one client that wait for the same
-            /// lock pass it to each other without a request, each with its own
-            /// token. It applies to a [`Mutex`](crate::Mutex) and to a
-            /// [`FairMutex`](crate::FairMutex).
-            pub fn local_handoff(mut self, allowed: bool) -> Self {
-                self.request.options.local_handoff = allowed;
-                self
-            }
-
-            /// Stores a note with the lock that [`Client::inspect`] and the
-            /// CLI show; at most 256 bytes.
-            ///
-            /// [`Client::inspect`]: crate::Client::inspect
-            pub fn note(mut self, text: impl Into<String>) -> Self {
-                self.request.options.note = text.into();
-                self
-            }
-        }
-
-        impl<G> std::fmt::Debug for $type<G> {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_tuple(stringify!($type))
-                    .field(&self.request.options)
-                    .finish()
-            }
-        }
-    };
+    }
 }
-pub(crate) use options;
-options!(Acquire);
-options!(TryAcquire);
 
-/// Conversions between acquires of the same lock with different guards.
-macro_rules! conversions {
-    ($type:ident) => {
-        impl From<$type> for $type<Guard<Shared>> {
-            /// Forgets that the lock is exclusive.
-            fn from(exclusive: $type) -> Self {
-                Self::guarded_by(exclusive.request, Guard::marked)
-            }
-        }
-
-        impl From<$type<WriteGuard>> for $type {
-            /// Converts into an acquire whose guard cannot be downgraded.
-            fn from(writer: $type<WriteGuard>) -> Self {
-                Self::guarded_by(writer.request, Guard::marked)
-            }
-        }
-
-        impl From<$type<WriteGuard>> for $type<Guard<Shared>> {
-            /// Forgets that the lock is exclusive.
-            fn from(writer: $type<WriteGuard>) -> Self {
-                Self::guarded_by(writer.request, Guard::marked)
-            }
-        }
-    };
+impl<M> std::fmt::Debug for Acquire<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let options = self.request.as_ref().map(|request| &request.options);
+        f.debug_tuple("Acquire").field(&options).finish()
+    }
 }
-pub(crate) use conversions;
 
-impl<G: 'static> IntoFuture for Acquire<G> {
-    type Output = Result<G, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+impl From<Acquire> for Acquire<Shared> {
+    /// Forgets that the lock is exclusive.
+    fn from(exclusive: Acquire) -> Self {
+        Self::new(exclusive.into_request())
+    }
+}
+
+impl<M: 'static> IntoFuture for Acquire<M> {
+    type Output = Result<Guard<M>, Error>;
+    type IntoFuture = Pending<'static, Guard<M>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.request.acquire_as(self.wrap))
+        let request = self.into_request();
+        let runtime = request.engine.runtime().clone();
+        Pending::new(&runtime, request.acquire())
     }
 }
 
-impl<G: 'static> IntoFuture for TryAcquire<G> {
-    type Output = Result<Option<G>, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.request.try_acquire_as(self.wrap))
-    }
-}
-
-// Blocks over destructured fields instead of `async fn`: an `async fn` would
-// store each argument twice. An acquire allocates one future, and a small one
-// is cheap.
 impl AcquireRequest {
-    pub(crate) fn acquire(self) -> impl Future<Output = Result<Guard, Error>> + Send {
-        self.acquire_as(|guard| guard)
-    }
-
-    pub(crate) fn acquire_as<G>(
-        self,
-        wrap: fn(Guard) -> G,
-    ) -> impl Future<Output = Result<G, Error>> + Send {
+    // A block over destructured fields instead of an `async fn`, which would
+    // store each argument twice. An acquire allocates one future, and a small
+    // one is cheap.
+    pub(super) fn acquire<M>(self) -> impl Future<Output = Result<Guard<M>, Error>> + Send {
         let Self {
             engine,
             kind,
@@ -336,45 +557,13 @@ impl AcquireRequest {
         async move {
             let kind = kind?;
             options.add_trace_parent();
-            let guard = match reentry {
+            Ok(match reentry {
                 Some(reentry) => {
                     let entering = reentry.enter(&engine, &kind, &options);
                     Guard::entering(Box::pin(entering).await?)
                 }
                 None => Guard::new(engine.acquire(&kind, &options).await?),
-            };
-            Ok(wrap(guard))
-        }
-    }
-
-    pub(super) fn try_acquire(self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        self.try_acquire_as(|guard| guard)
-    }
-
-    pub(crate) fn try_acquire_as<G>(
-        self,
-        wrap: fn(Guard) -> G,
-    ) -> impl Future<Output = Result<Option<G>, Error>> + Send {
-        let Self {
-            engine,
-            kind,
-            mut options,
-            reentry,
-        } = self;
-        async move {
-            let kind = kind?;
-            options.add_trace_parent();
-            let guard = match reentry {
-                Some(reentry) => {
-                    let entering = reentry.try_enter(&engine, &kind, &options);
-                    Box::pin(entering).await?.map(Guard::entering)
-                }
-                None => {
-                    let acquired = engine.try_acquire(&kind, &options).await?;
-                    acquired.map(Guard::new)
-                }
-            };
-            Ok(guard.map(wrap))
+            })
         }
     }
 }

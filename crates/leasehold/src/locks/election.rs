@@ -9,6 +9,7 @@ use super::acquire::AcquireRequest;
 use super::handle::Handle;
 use crate::error::Error;
 use crate::info::Term;
+use crate::lease::Pending;
 use crate::lease::{Engine, Guard, Lease, RetryDelay, Watch};
 use crate::options::AcquireOptions;
 use crate::owner::Token;
@@ -16,9 +17,12 @@ use crate::protocol::{ElectionCalls, Keyspace, Kind, QueueParams, Queued};
 
 /// An election: at most one process leads at a time.
 ///
-/// The leader is the holder of a [`FairMutex`](crate::FairMutex) of the same
-/// name, and candidates are its waiters. The CLI therefore shows the leader and
-/// the candidates, and `leasehold release --force` deposes the leader.
+/// The leader holds a [`FairMutex`](crate::FairMutex) of the same name, and
+/// candidates wait for it. The CLI therefore shows the leader and the
+/// candidates, and `leasehold release --force` deposes the leader.
+///
+/// A task [leads](Self::lead) with a future. A thread
+/// [campaigns](Self::campaign) for a guard.
 ///
 /// # Limitations
 ///
@@ -27,17 +31,17 @@ use crate::protocol::{ElectionCalls, Keyspace, Kind, QueueParams, Queued};
 ///   believes that it leads. Send the epoch, which is [`Lease::token`], with
 ///   every write, and let the resource reject smaller ones.
 /// - [`leader`](Self::leader) and [`changes`](Self::changes) are for routing
-///   and for display. Only the lease of [`lead`](Self::lead) proves that this
-///   process leads.
-/// - A leader that crashes is replaced when its lease expires. A shorter
+///   and for display. Only the lease of [`lead`](Self::lead) or the guard of
+///   [`campaign`](Self::campaign) proves that this process leads.
+/// - A leader that crashes is replaced when the lease expires. A shorter
 ///   [`lease`](Self::lease) replaces it sooner.
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # async fn schedule(epoch: leasehold::Token) {}
-/// # use leasehold::{Client, Error};
+/// # use leasehold::{Client, Error, Token};
 /// # async fn example(client: Client) -> Result<(), Error> {
+/// # async fn schedule(epoch: Token) {}
 /// let scheduler = client.election("scheduler").note("10.0.0.7:8080");
 /// // Campaigns until it is elected, and again after each loss.
 /// scheduler
@@ -56,16 +60,6 @@ pub struct Election {
     calls: Option<Arc<ElectionCalls>>,
     note: String,
     lease: Option<Duration>,
-}
-
-/// A change of the leader; see [`Election::changes`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ElectionEvent {
-    /// A leader was elected.
-    Elected(Term),
-    /// There is no leader.
-    Vacant,
 }
 
 impl Election {
@@ -92,22 +86,44 @@ impl Election {
         }
     }
 
-    /// Returns the name of the election.
+    /// Returns the election's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
-    /// Sets the note that followers see while this process leads, such as its
+    /// Sets the note that followers see while this process leads, such as an
     /// address; at most 256 bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let shard = client.election("shard:3").note("10.0.0.7:8080");
+    /// let guard = shard.campaign().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn note(mut self, text: impl Into<String>) -> Self {
         self.note = text.into();
         self
     }
 
-    /// Sets the length of the leader's lease; by default that of
-    /// [`ClientBuilder::lease`](crate::ClientBuilder::lease).
+    /// Sets how long the leader's lease lasts; the default is
+    /// [`Connect::lease`](crate::Connect::lease).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// // A leader that crashes is replaced after three seconds.
+    /// let shard = client.election("shard:3").lease(Duration::from_secs(3));
+    /// let guard = shard.campaign().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
@@ -118,11 +134,11 @@ impl Election {
     /// resigns when the work completes.
     ///
     /// The work starts once the server has recorded the term. If the lease is
-    /// lost, the work is dropped at its next await point, and this process
+    /// lost, the work is dropped at the next await point, and this process
     /// campaigns again after a short random delay. `work` is thus called once
-    /// for each term. This includes work that completes just after the lease
-    /// was lost: its output is dropped. The campaign continues through an
-    /// outage of the server.
+    /// for each term, so it clones what the future needs. This includes work
+    /// that completes just after the lease was lost: its output is dropped. The
+    /// campaign continues through a server outage.
     ///
     /// # Cancel safety
     ///
@@ -132,6 +148,24 @@ impl Election {
     ///
     /// [`Error::ShutDown`] once the client is shut down, and any error that is
     /// not [transient](Error::is_transient), such as [`Error::Denied`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, Token};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn migrate(epoch: Token, steps: Vec<String>) {}
+    /// let election = client.election("migration");
+    /// let steps = vec!["copy".to_owned(), "switch".to_owned()];
+    /// // Returns once this process has led and completed the migration.
+    /// election
+    ///     .lead(|lease| {
+    ///         let steps = steps.clone(); // for this term
+    ///         async move { migrate(lease.token(), steps).await }
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
     pub fn lead<R, W>(
         &self,
@@ -144,26 +178,33 @@ impl Election {
         let (election, caller) = (self.clone(), Location::caller());
         async move {
             let mut delay = RetryDelay::new();
+            let mut is_deposed = false;
             loop {
-                let guard = election.announced(caller, &mut delay).await?;
+                let announcing = async {
+                    if is_deposed {
+                        delay.wait().await;
+                    }
+                    election.announced(caller, &mut delay).await
+                };
+                let guard = election.handle.pending(announcing).await?;
                 match guard.run(&mut work).await {
                     Err(error @ Error::Lost { .. }) => {
                         tracing::info!(%error, "no longer the leader, campaigning again");
                     }
                     outcome => {
-                        election.notify_followers().await;
+                        election.handle.pending(election.notify_followers()).await?;
                         return outcome;
                     }
                 }
-                delay.wait().await;
+                is_deposed = true;
             }
         }
     }
 
-    /// Campaigns until this process is elected and its term is announced, for
-    /// work that is not a future, such as a child process.
+    /// Campaigns until this process is elected and the term is announced, for
+    /// threads and for work that is not a future, such as a child process.
     ///
-    /// The caller stops the work when the guard [is lost](Lease::lost), and
+    /// The caller stops the work when the guard [is lost](Guard::lost), and
     /// then calls this method again. [`Guard::release`] resigns: the next
     /// candidate leads at once, and followers find a vacancy by a poll.
     /// [`lead`](Self::lead) does all of this for futures.
@@ -177,6 +218,26 @@ impl Election {
     /// Those of [`lead`](Self::lead).
     ///
     /// # Examples
+    ///
+    /// A thread leads, and campaigns again after each loss:
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Token};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn poll_the_sensor(epoch: Token) {}
+    /// let election = client.election("sensor");
+    /// loop {
+    ///     let guard = election.campaign().wait()?;
+    ///     let mut lost = guard.lost();
+    ///     while !lost.wait_timeout(Duration::from_secs(1)) {
+    ///         poll_the_sensor(guard.token());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// A child process runs while we lead:
     ///
     /// ```no_run
     /// # use leasehold::{Client, Error};
@@ -193,12 +254,12 @@ impl Election {
     /// # }
     /// ```
     #[track_caller]
-    pub fn campaign(&self) -> impl Future<Output = Result<Guard, Error>> + use<> {
+    pub fn campaign(&self) -> Pending<'static, Guard> {
         let (election, caller) = (self.clone(), Location::caller());
-        async move {
+        self.handle.pending(async move {
             let mut delay = RetryDelay::new();
             election.announced(caller, &mut delay).await
-        }
+        })
     }
 
     /// Returns the current leader, or `None` if there is none.
@@ -211,13 +272,41 @@ impl Election {
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
-    pub async fn leader(&self) -> Result<Option<Term>, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// // The leader's note is the address to send requests to.
+    /// let leader = client.election("shard:3").leader().await?;
+    /// let address = leader.and_then(|term| term.process.note);
+    /// # Ok(()) }
+    /// ```
+    pub fn leader(&self) -> Pending<'_, Option<Term>> {
+        self.handle.pending(self.leader_now())
+    }
+
+    async fn leader_now(&self) -> Result<Option<Term>, Error> {
         let calls = self.calls()?;
         Ok(self.handle.send(|_| calls.leader()).await?.leader)
     }
 
-    /// Returns the changes of the leader, from the current one on. They stay
-    /// subscribed until they are dropped.
+    /// Returns every leader in turn, from the current one on. It stays
+    /// subscribed until you drop it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let mut changes = client.election("shard:3").changes();
+    /// loop {
+    ///     let leader = changes.next().wait()?;
+    ///     println!("route requests to {:?}", leader.map(|term| term.process));
+    /// }
+    /// # }
+    /// ```
     pub fn changes(&self) -> Changes {
         Changes {
             election: self.clone(),
@@ -249,6 +338,7 @@ impl Election {
                 }
                 Err(error) => return Err(error),
             }
+            // Before the pause, in which another candidate can win.
             drop(guard);
             delay.wait().await;
         }
@@ -279,6 +369,8 @@ impl Election {
         let mut request = self.handle.request();
         let options = &mut request.options;
         options.caller = caller;
+        // A candidate waits as long as it takes.
+        options.timeout = None;
         options.local_handoff = false;
         options.lease = self.lease.unwrap_or(options.lease);
         options.note.clone_from(&self.note);
@@ -287,10 +379,11 @@ impl Election {
 
     /// Notifies followers of a resignation. A follower that misses it finds the
     /// vacancy by a poll.
-    async fn notify_followers(&self) {
-        if let Ok(calls) = self.calls() {
-            let _ = self.handle.send(|_| calls.notify()).await;
-        }
+    async fn notify_followers(&self) -> Result<(), Error> {
+        let calls = self.calls()?;
+        // Only a wake-up: followers that miss it poll within a second.
+        let _ = self.handle.send(|_| calls.notify()).await;
+        Ok(())
     }
 
     /// Records the term. Returns false if a later one is recorded.
@@ -312,18 +405,18 @@ impl std::fmt::Debug for Election {
     }
 }
 
-/// The changes of the leader; see [`Election::changes`].
+/// Every leader in turn, from the current one on; see [`Election::changes`].
 ///
 /// # Examples
 ///
 /// ```no_run
-/// # use leasehold::{Client, ElectionEvent, Error};
+/// # use leasehold::{Client, Error};
 /// # async fn example(client: Client) -> Result<(), Error> {
 /// let mut changes = client.election("scheduler").changes();
 /// loop {
 ///     match changes.next().await? {
-///         ElectionEvent::Elected(term) => println!("leader: {:?}", term.note),
-///         _ => println!("no leader"),
+///         Some(term) => println!("the leader is {}", term.process),
+///         None => println!("there is no leader"),
 ///     }
 /// }
 /// # }
@@ -342,26 +435,51 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Waits for the next change.
+    /// Waits for the next change, and returns the leader; `None` if there is
+    /// none.
     ///
-    /// The first event is the current state. After that, every term follows in
-    /// the order of epochs, also terms that ended before they were read; the
-    /// server keeps the last 64 terms. A vacancy is an event only if there is
-    /// no leader when the server is asked. If the first event has no epoch, the
-    /// leader was elected just now, and its announcement is the next event.
+    /// The first call returns the current state. After that, every term follows
+    /// in the order of epochs, also terms that ended before they were read; the
+    /// server keeps the last 64 terms. A vacancy is reported only if there is
+    /// no leader when the server is asked. If the first leader has no epoch, it
+    /// was elected just now, and the next call returns it again, with the
+    /// epoch.
     ///
-    /// The server notifies followers. A lost message delays an event by at most
+    /// The server notifies followers. A lost message delays a change by at most
     /// one second.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no event.
+    /// Dropping the future loses no change.
     ///
     /// # Errors
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
-    /// not reply. The call can be repeated, and loses no event.
-    pub async fn next(&mut self) -> Result<ElectionEvent, Error> {
+    /// not reply. The call can be repeated, and loses no change.
+    /// [`Error::ShutDown`] once the client is shut down.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let mut changes = client.election("scheduler").changes();
+    /// // The first call returns at once.
+    /// if let Some(term) = changes.next().wait()? {
+    ///     println!("{} leads", term.process);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator cannot be awaited"
+    )]
+    pub fn next(&mut self) -> Pending<'_, Option<Term>> {
+        let runtime = self.election.handle.engine.runtime().clone();
+        Pending::new(&runtime, self.next_now())
+    }
+
+    async fn next_now(&mut self) -> Result<Option<Term>, Error> {
         let calls = self.election.calls()?;
         let handle = &self.election.handle;
         let (slot, name) = (handle.kind()?.slot(), handle.name());
@@ -373,24 +491,23 @@ impl Changes {
             // An earlier term is not an event.
             self.last = Some(current.last.map_or(0, Token::as_u64));
             self.is_vacant = current.leader.is_none();
-            return Ok(match current.leader {
-                Some(term) => ElectionEvent::Elected(term),
-                None => ElectionEvent::Vacant,
-            });
+            return Ok(current.leader);
         };
         loop {
             if let Some(term) = self.pending.pop_front() {
                 self.is_vacant = false;
-                return Ok(ElectionEvent::Elected(term));
+                return Ok(Some(term));
             }
             let news = watch.read(name, calls.news(last)).await?;
             if !news.terms.is_empty() {
+                // No await between here and the queue of pending terms: a
+                // future that is dropped must not skip any.
                 last = news.terms.iter().filter_map(epoch).max().unwrap_or(last);
                 self.last = Some(last);
                 self.pending.extend(news.terms);
             } else if news.is_vacant && !self.is_vacant {
                 self.is_vacant = true;
-                return Ok(ElectionEvent::Vacant);
+                return Ok(None);
             } else {
                 watch.changed().await;
             }

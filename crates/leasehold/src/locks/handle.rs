@@ -7,12 +7,13 @@ use super::acquire::AcquireRequest;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::Engine;
+use crate::lease::Pending;
 use crate::options::AcquireOptions;
 use crate::protocol::{Call, Kind};
 
 /// The handle of a lock of kind `K`. Creating one sends no request.
-pub(super) struct Handle<K: ?Sized> {
-    pub(super) engine: Arc<Engine>,
+pub(crate) struct Handle<K: ?Sized> {
+    pub(crate) engine: Arc<Engine>,
     kind: Result<Arc<K>, InvalidName>,
     /// Converts the kind into the form that the lease layer uses.
     as_kind: fn(Arc<K>) -> Arc<dyn Kind>,
@@ -23,24 +24,24 @@ pub(super) struct Handle<K: ?Sized> {
 /// A name that cannot be used. It is reported when the lock is used, so that
 /// creating a handle cannot fail.
 #[derive(Clone)]
-pub(super) struct InvalidName {
-    pub(super) name: String,
+pub(crate) struct InvalidName {
+    pub(crate) name: String,
     why: String,
 }
 
 impl InvalidName {
-    pub(super) fn new(name: &str, why: String) -> Self {
+    pub(crate) fn new(name: &str, why: String) -> Self {
         let name = name.to_owned();
         Self { name, why }
     }
 
-    pub(super) fn error(&self) -> Error {
+    pub(crate) fn error(&self) -> Error {
         Error::invalid("name", &self.why)
     }
 }
 
 impl<K: Kind> Handle<K> {
-    pub(super) fn new(
+    pub(crate) fn new(
         engine: Arc<Engine>,
         name: &str,
         kind: Result<K, String>,
@@ -59,7 +60,7 @@ impl<K: Kind> Handle<K> {
 
 impl Handle<dyn Kind> {
     /// Creates a handle that does not depend on the type of the kind.
-    pub(super) fn dynamic(
+    pub(crate) fn dynamic(
         engine: Arc<Engine>,
         name: &str,
         kind: Result<Arc<dyn Kind>, String>,
@@ -75,20 +76,20 @@ impl Handle<dyn Kind> {
 }
 
 impl<K: Kind + ?Sized> Handle<K> {
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match &self.kind {
             Ok(kind) => kind.name(),
             Err(invalid) => &invalid.name,
         }
     }
 
-    pub(super) fn kind(&self) -> Result<Arc<K>, Error> {
+    pub(crate) fn kind(&self) -> Result<Arc<K>, Error> {
         self.kind.clone().map_err(|invalid| invalid.error())
     }
 
-    /// Returns the further calls of a lock, or why its name is invalid. They
+    /// Returns the further calls of a lock, or why the name is invalid. They
     /// are present if the name is valid.
-    pub(super) fn beside<C>(&self, calls: &Option<Arc<C>>) -> Result<Arc<C>, Error> {
+    pub(crate) fn beside<C>(&self, calls: &Option<Arc<C>>) -> Result<Arc<C>, Error> {
         match (calls, self.kind()) {
             (Some(calls), _) => Ok(calls.clone()),
             (None, Err(error)) => Err(error),
@@ -98,14 +99,14 @@ impl<K: Kind + ?Sized> Handle<K> {
 
     /// Returns a request to acquire this lock.
     #[track_caller]
-    pub(super) fn request(&self) -> AcquireRequest {
+    pub(crate) fn request(&self) -> AcquireRequest {
         self.request_as(self.kind())
     }
 
     /// Returns a request to acquire this lock as `kind`, which can differ in
     /// the number of permits.
     #[track_caller]
-    pub(super) fn request_as(&self, kind: Result<Arc<K>, Error>) -> AcquireRequest {
+    pub(crate) fn request_as(&self, kind: Result<Arc<K>, Error>) -> AcquireRequest {
         AcquireRequest {
             engine: self.engine.clone(),
             kind: kind.map(self.as_kind),
@@ -117,12 +118,20 @@ impl<K: Kind + ?Sized> Handle<K> {
         }
     }
 
-    pub(super) async fn holder(&self) -> Result<Option<Holder>, Error> {
+    /// Returns a request of this lock.
+    pub(crate) fn pending<'a, T>(
+        &self,
+        request: impl Future<Output = Result<T, Error>> + Send + 'a,
+    ) -> Pending<'a, T> {
+        Pending::new(self.engine.runtime(), request)
+    }
+
+    pub(crate) async fn holder(&self) -> Result<Option<Holder>, Error> {
         self.send(Kind::holder).await
     }
 
     /// Sends one call of this lock.
-    pub(super) async fn send<R>(&self, call: impl FnOnce(&K) -> Call<R>) -> Result<R, Error> {
+    pub(crate) async fn send<R>(&self, call: impl FnOnce(&K) -> Call<R>) -> Result<R, Error> {
         let kind = self.kind()?;
         let call = call(&kind);
         self.engine.send(kind.slot(), kind.name(), call).await

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::handle::InvalidName;
 use crate::error::Error;
 use crate::lease::Engine;
+use crate::lease::Pending;
 use crate::options::{check_len, validate_life};
 use crate::protocol::{Call, Keyspace, LatchCalls, Notified};
 
-/// Limits the name of a caller, which is stored as long as the latch, in bytes.
+/// Limits a caller's name, which is stored as long as the latch, in bytes.
 const MAX_CALLER_LEN: usize = 256;
 
 /// A distributed count-down latch.
@@ -32,7 +33,7 @@ const MAX_CALLER_LEN: usize = 256;
 /// ready.set(2, Duration::from_secs(3600)).await?;
 /// ready.count_down("shard-1").await?;
 /// ready.count_down("shard-2").await?;
-/// assert_eq!(ready.wait().await?, LatchState::Open);
+/// assert_eq!(ready.until_open(None).await?, LatchState::Open);
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -41,7 +42,7 @@ pub struct Latch {
     calls: Result<Arc<LatchCalls>, InvalidName>,
 }
 
-/// The state of a [`Latch`].
+/// Whether a [`Latch`] is closed, open or absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LatchState {
@@ -52,7 +53,7 @@ pub enum LatchState {
     },
     /// No count-downs remain.
     Open,
-    /// No latch exists: it was never set, was deleted, or its life is over.
+    /// No latch exists: it was never set, was deleted, or has expired.
     Absent,
 }
 
@@ -75,7 +76,7 @@ impl Latch {
         Self { engine, calls }
     }
 
-    /// Returns the name of the latch.
+    /// Returns the latch's name.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.calls {
@@ -97,15 +98,31 @@ impl Latch {
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply. After the last one, the latch may have been created; calling
     /// it again then returns [`SetOutcome::AlreadyExists`].
-    pub async fn set(&self, count: u32, life: Duration) -> Result<SetOutcome, Error> {
-        if count == 0 {
-            return Err(Error::invalid("count", "0 is below the minimum of 1"));
-        }
-        validate_life(life)?;
-        let created = self.send(|latch| latch.set(count, life)).await?;
-        Ok(match created {
-            true => SetOutcome::Created,
-            false => SetOutcome::AlreadyExists,
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, SetOutcome};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let day = Duration::from_secs(86_400);
+    /// let ready = client.latch("shards-loaded");
+    /// if ready.set(8, day).await? == SetOutcome::AlreadyExists {
+    ///     println!("another host has set it");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn set(&self, count: u32, life: Duration) -> Pending<'_, SetOutcome> {
+        self.pending(async move {
+            if count == 0 {
+                return Err(Error::invalid("count", "0 is below the minimum of 1"));
+            }
+            validate_life(life)?;
+            let created = self.send(|latch| latch.set(count, life)).await?;
+            Ok(match created {
+                true => SetOutcome::Created,
+                false => SetOutcome::AlreadyExists,
+            })
         })
     }
 
@@ -123,13 +140,28 @@ impl Latch {
     /// [`Error::Invalid`] if `caller` has more than 256 bytes, and
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
-    pub async fn count_down(&self, caller: &str) -> Result<LatchState, Error> {
-        check_len("caller", caller, MAX_CALLER_LEN)?;
-        let remaining = self.send(|latch| latch.count_down(caller)).await?;
-        Ok(LatchState::new(remaining))
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, LatchState};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let ready = client.latch("shards-loaded");
+    /// match ready.count_down("shard-3").wait()? {
+    ///     LatchState::Closed { remaining } => println!("{remaining} to go"),
+    ///     _ => println!("we were the last"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn count_down<'a>(&'a self, caller: &'a str) -> Pending<'a, LatchState> {
+        self.pending(async move {
+            check_len("caller", caller, MAX_CALLER_LEN)?;
+            let remaining = self.send(|latch| latch.count_down(caller)).await?;
+            Ok(LatchState::new(remaining))
+        })
     }
 
-    /// Returns the state of the latch.
+    /// Returns whether the latch is closed, open or absent.
     ///
     /// # Cancel safety
     ///
@@ -139,11 +171,27 @@ impl Latch {
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
-    pub async fn state(&self) -> Result<LatchState, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, LatchState};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// if client.latch("shards-loaded").state().await? == LatchState::Open {
+    ///     println!("all shards are loaded");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn state(&self) -> Pending<'_, LatchState> {
+        self.pending(self.state_now())
+    }
+
+    async fn state_now(&self) -> Result<LatchState, Error> {
         Ok(LatchState::new(self.send(LatchCalls::remaining).await?))
     }
 
-    /// Waits until the latch is open or absent, and returns the state. Resolves
+    /// Waits until the latch is open or absent, for at most `limit`, and
+    /// returns the state. Without a limit if that is `None`. Resolves
     /// immediately if the latch was never set.
     ///
     /// Waiters are woken by pub/sub. A lost message delays a waiter by at most
@@ -155,25 +203,30 @@ impl Latch {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
-    /// not reply for longer than
-    /// [`max_outage`](crate::ClientBuilder::max_outage).
-    pub async fn wait(&self) -> Result<LatchState, Error> {
-        self.wait_until(None).await
-    }
-
-    /// Waits like [`wait`](Self::wait), for at most `limit`.
+    /// [`Error::Timeout`] if `limit` elapses, and [`Error::Unavailable`] or
+    /// [`Error::OutcomeUnknown`] if the server does not reply for longer than
+    /// [`max_outage`](crate::Connect::max_outage).
     ///
-    /// # Cancel safety
+    /// # Examples
     ///
-    /// Dropping the future changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Timeout`] if `limit` elapses, and any error of
-    /// [`wait`](Self::wait).
-    pub async fn wait_timeout(&self, limit: Duration) -> Result<LatchState, Error> {
-        self.wait_until(Some(limit)).await
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let ready = client.latch("shards-loaded");
+    /// ready.until_open(Some(Duration::from_secs(60))).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn until_open(&self, limit: Option<Duration>) -> Pending<'_, LatchState> {
+        self.pending(async move {
+            let calls = self.calls()?;
+            let latch: Arc<dyn Notified> = calls.clone();
+            self.engine
+                .wait_until_free(&latch, calls.slot(), calls.name(), limit)
+                .await?;
+            // Asked again, because a deleted latch ends the wait too.
+            self.state_now().await
+        })
     }
 
     /// Deletes the latch and wakes all waiters. Returns whether it existed.
@@ -186,17 +239,28 @@ impl Latch {
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply. After the last one, the latch may have been deleted.
-    pub async fn delete(&self) -> Result<bool, Error> {
-        self.send(LatchCalls::delete).await
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// // Start over, with another number of shards.
+    /// let ready = client.latch("shards-loaded");
+    /// ready.delete().wait()?;
+    /// ready.set(16, Duration::from_secs(3600)).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn delete(&self) -> Pending<'_, bool> {
+        self.pending(self.send(LatchCalls::delete))
     }
 
-    async fn wait_until(&self, limit: Option<Duration>) -> Result<LatchState, Error> {
-        let calls = self.calls()?;
-        let latch: Arc<dyn Notified> = calls.clone();
-        self.engine
-            .wait_until_free(&latch, calls.slot(), calls.name(), limit)
-            .await?;
-        self.state().await
+    fn pending<'a, T>(
+        &self,
+        request: impl Future<Output = Result<T, Error>> + Send + 'a,
+    ) -> Pending<'a, T> {
+        Pending::new(self.engine.runtime(), request)
     }
 
     async fn send<R>(&self, call: impl FnOnce(&LatchCalls) -> Call<R>) -> Result<R, Error> {

@@ -8,21 +8,21 @@ mod latch;
 mod multi_lock;
 mod mutex;
 mod once;
-pub mod redisson;
 mod reentrant;
 mod rw_lock;
 mod semaphore;
 mod tick;
 
-pub use acquire::{Acquire, GuardType, TryAcquire};
-pub(crate) use acquire::{AcquireRequest, conversions, options, sealed};
-pub use election::{Changes, Election, ElectionEvent};
+pub use acquire::Acquire;
+pub use election::{Changes, Election};
 pub use fair_mutex::FairMutex;
+#[cfg(feature = "redisson")]
+pub(crate) use handle::{Handle, InvalidName};
 pub use latch::{Latch, LatchState, SetOutcome};
 pub use multi_lock::{MultiGuard, MultiLock};
 pub use mutex::Mutex;
 pub use once::{Once, OnceGuard, OnceOutcome};
 pub use reentrant::Reentrant;
-pub use rw_lock::{RwLock, WriteGuard};
+pub use rw_lock::RwLock;
 pub use semaphore::{PermitCounts, Semaphore};
 pub use tick::Tick;

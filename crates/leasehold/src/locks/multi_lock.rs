@@ -1,40 +1,49 @@
 //! The multi-lock: several locks of any kind under one guard.
 
 use std::future::{IntoFuture, poll_fn};
-use std::pin::Pin;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::acquire::{Acquire, AcquireRequest};
-use crate::error::{Error, Loss};
-use crate::lease::{
-    Engine, Fenced, Guard, HasToken, Lease, Reentry, ReleaseOutcome, conclude, until_lost,
-};
+use crate::error::Error;
+use crate::lease::{Engine, Exclusive, Guard, Lease, Lost, Pending, Reentry, conclude, until_lost};
 use crate::options::AcquireOptions;
-use crate::owner::Token;
 use crate::protocol::Kind;
 
-/// A pending acquire of several locks; awaiting it starts the acquire.
+/// An acquire of several locks that has not started: `.await` it in a task, or
+/// call [`wait`](Self::wait) on a thread.
 ///
 /// It acquires all locks or none, and the result is lost when one lease is
 /// lost. The locks are acquired one after another in the order of their keys,
-/// so that two clients that acquire the same locks cannot deadlock.
+/// so two clients that acquire the same locks cannot deadlock.
 ///
-/// `F` is [`Fenced`] if all locks are exclusive. To combine them with permits
-/// or readers, convert the acquires of the exclusive locks with `.into()`; `F`
-/// is then [`Shared`](crate::Shared).
+/// `M` is [`Exclusive`] if all locks are exclusive. To combine them with
+/// permits or readers, convert the acquires of the exclusive locks with
+/// `.into()`; `M` is then [`Shared`](crate::Shared).
 ///
 /// # Limitations
 ///
 /// - All locks must belong to one client, and no lock can be listed twice.
 /// - While it waits for one lock, it holds and renews the earlier ones. A
-///   [`fixed_lease`](Acquire::fixed_lease) that expires meanwhile fails the
-///   whole acquire.
-/// - A future that is not polled acquires its locks all the same. While it
+///   [`fixed_lease`](Acquire::fixed_lease) that expires during the wait fails
+///   the whole acquire.
+/// - A future that is not polled acquires the locks all the same. While it
 ///   waits for one, it holds the earlier ones. If it is not polled within 50 ms
 ///   after it has acquired all, it releases them, and starts again when it is
 ///   polled.
+///
+/// # Cancel safety
+///
+/// As for [`Acquire`]. Locks that were acquired are released.
+///
+/// # Errors
+///
+/// The first error of an acquire; the locks that were acquired before it are
+/// released. One that doesn't wait, such as `try_lock`, fails with
+/// [`Error::Busy`]. [`Error::Invalid`] if there are no locks, if they belong to
+/// different clients, or if one is listed twice.
 ///
 /// # Examples
 ///
@@ -49,55 +58,66 @@ use crate::protocol::Kind;
 /// let both = MultiLock::new([from.lock(), to.lock()])
 ///     .timeout(Duration::from_secs(5))
 ///     .await?;
-/// for (name, token) in both.tokens() {
-///     println!("{name} has token {token}");
+/// for lease in both.leases() {
+///     println!("{} has token {}", lease.name(), lease.token());
 /// }
-/// let _ = both.release().await?;
+/// both.release().await?;
 ///
 /// let downloads = client.semaphore("downloads", 10);
 /// let parts = [from.lock().into(), downloads.acquire()];
 /// let mixed = MultiLock::new(parts).await?;
-/// # drop(mixed); Ok(()) }
+/// # Ok(()) }
 /// ```
-///
-/// # Cancel safety
-///
-/// As for [`Acquire`]. Locks that were acquired are released.
-///
-/// # Errors
-///
-/// The first error of an acquire; the locks that were acquired before it are
-/// released. [`Error::Invalid`] if the locks belong to different clients, or if
-/// one is listed twice.
 #[derive(Debug)]
 #[must_use = "nothing is acquired until it is awaited"]
-pub struct MultiLock<F = Fenced> {
-    parts: Vec<Acquire<Guard<F>>>,
+pub struct MultiLock<M = Exclusive> {
+    parts: Vec<Acquire<M>>,
     timeout: Option<Duration>,
 }
 
-/// The guard of a [`MultiLock`].
+/// Several locks that are held together, from a [`MultiLock`].
 ///
 /// Dropping it releases all locks in the background.
 #[derive(Debug)]
 #[must_use = "the locks are released as soon as the guard is dropped"]
-pub struct MultiGuard<F = Fenced> {
-    guards: Vec<Guard<F>>,
+pub struct MultiGuard<M = Exclusive> {
+    /// At least one.
+    guards: Vec<Guard<M>>,
 }
 
-impl<F: HasToken + 'static> MultiLock<F> {
-    /// Combines several acquires, each with its own options.
+impl<M: 'static> MultiLock<M> {
+    /// Combines several acquires, each with options of its own.
     ///
-    /// The acquire of a writer is converted with `.into()`.
-    pub fn new(parts: impl IntoIterator<Item = Acquire<Guard<F>>>) -> Self {
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let rooms = ["room:1", "room:2"].map(|room| client.mutex(room));
+    /// let booking = MultiLock::new(rooms.iter().map(|room| room.lock())).wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn new(parts: impl IntoIterator<Item = Acquire<M>>) -> Self {
         Self {
             parts: parts.into_iter().collect(),
             timeout: None,
         }
     }
 
-    /// Waits at most `limit` for all locks together. The timeouts of the single
-    /// acquires also apply.
+    /// Waits at most `limit` for all locks together. The single acquires'
+    /// timeouts also apply.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let limit = Duration::from_secs(5);
+    /// let both = MultiLock::new(parts).timeout(limit).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
@@ -106,6 +126,8 @@ impl<F: HasToken + 'static> MultiLock<F> {
     /// Acquires all locks, runs `work`, and releases the locks on every exit
     /// path; see [`Mutex::run`](crate::Mutex::run). The work is dropped if one
     /// lease is lost.
+    ///
+    /// The work receives the leases in the order in which they were acquired.
     ///
     /// # Cancel safety
     ///
@@ -116,23 +138,92 @@ impl<F: HasToken + 'static> MultiLock<F> {
     ///
     /// Any error of the acquire, and [`Error::Lost`] if a lease is lost before
     /// the work completes.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, Lease, MultiLock};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn transfer(leases: Vec<Lease>) {}
+    /// let accounts = ["account:1", "account:2"];
+    /// let parts = accounts.map(|account| client.mutex(account).lock());
+    /// MultiLock::new(parts).run(transfer).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn run<R, W>(self, work: R) -> Result<W::Output, Error>
     where
-        R: FnOnce(Vec<Lease<F>>) -> W,
+        R: FnOnce(Vec<Lease<M>>) -> W,
         W: Future,
     {
         let guard = self.await?;
-        let work = work(guard.leases().cloned().collect());
-        let output = until_lost(work, guard.ended()).await;
+        let leases = guard.leases().cloned().collect();
+        // A panic of the closure is caught like one of the work.
+        let work = async move { work(leases).await };
+        let output = until_lost(work, guard.lost()).await;
         let in_time = guard.check();
         let released = guard.release().await;
         conclude(output, in_time, released)
     }
 
+    /// Acquires all locks, and blocks this thread until they are granted or the
+    /// acquire fails.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MultiLock`], and those of
+    /// [`Pending::wait`](crate::Pending::wait).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let both = MultiLock::new(parts).wait()?;
+    /// both.release().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn wait(self) -> Result<MultiGuard<M>, Error> {
+        self.into_future().wait()
+    }
+
+    /// Acquires all locks, runs `work` on this thread, and releases the locks
+    /// on every exit path; see [`Acquire::run_blocking`].
+    ///
+    /// **The work is not cancelled if a lease is lost.** It must call
+    /// [`Lease::check`] itself before every effect.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`wait`](Self::wait), and [`Error::Lost`] if a lease is lost
+    /// before the work returns.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let accounts = ["account:1", "account:2"].map(|name| client.mutex(name).lock());
+    /// let tokens = MultiLock::new(accounts).run_blocking(|leases| {
+    ///     // Send each account's token with the write to it.
+    ///     leases.iter().map(|lease| lease.token()).collect::<Vec<_>>()
+    /// })?;
+    /// # drop(tokens); Ok(()) }
+    /// ```
+    pub fn run_blocking<T>(self, work: impl FnOnce(&[Lease<M>]) -> T) -> Result<T, Error> {
+        let guard = self.wait()?;
+        let leases: Vec<_> = guard.leases().cloned().collect();
+        let output = catch_unwind(AssertUnwindSafe(|| work(&leases)));
+        let in_time = guard.check();
+        conclude(Some(output), in_time, guard.release().wait())
+    }
+
     /// Returns the acquires in the order of their keys.
-    fn sorted_parts(self) -> Result<Vec<Member<F>>, Error> {
-        let mut parts = Vec::with_capacity(self.parts.len());
-        for Acquire { request, wrap } in self.parts {
+    fn sorted_parts(self) -> Result<Vec<Member>, Error> {
+        // All are started, so none logs that it was forgotten.
+        let requests: Vec<_> = self.parts.into_iter().map(Acquire::into_request).collect();
+        let mut parts = Vec::with_capacity(requests.len());
+        for request in requests {
             let mut options = request.options;
             // The trace is the caller's.
             options.add_trace_parent();
@@ -142,9 +233,9 @@ impl<F: HasToken + 'static> MultiLock<F> {
                 kind: request.kind?,
                 options,
                 reentry: request.reentry,
-                wrap,
             });
         }
+        // One order for all clients, so that waiters cannot form a cycle.
         parts.sort_by(|one, other| one.kind.key().cmp(other.kind.key()));
         for pair in parts.windows(2) {
             if !Arc::ptr_eq(&pair[0].engine, &pair[1].engine) {
@@ -160,31 +251,17 @@ impl<F: HasToken + 'static> MultiLock<F> {
         }
         Ok(parts)
     }
-
-    async fn acquire(self) -> Result<MultiGuard<F>, Error> {
-        let (limit, start) = (self.timeout, Instant::now());
-        let parts: Arc<[Member<F>]> = self.sorted_parts()?.into();
-        let Some(first) = parts.first() else {
-            return Ok(MultiGuard { guards: Vec::new() });
-        };
-        // Not on the caller's task: while that is not polled, we would keep the
-        // locks that we have.
-        let engine = first.engine.clone();
-        let acquiring = engine.deliver(move || acquire_all(parts.clone(), limit, start));
-        acquiring.await
-    }
 }
 
 /// One acquire, which can be repeated.
-struct Member<F> {
+struct Member {
     engine: Arc<Engine>,
     kind: Arc<dyn Kind>,
     options: AcquireOptions,
     reentry: Option<Arc<Reentry>>,
-    wrap: fn(Guard) -> Guard<F>,
 }
 
-impl<F> Member<F> {
+impl Member {
     /// Returns the acquire, which waits at most `limit`.
     fn request(&self, limit: Option<Duration>) -> AcquireRequest {
         let mut options = self.options.clone();
@@ -199,52 +276,73 @@ impl<F> Member<F> {
 }
 
 /// Acquires all locks, or none.
-async fn acquire_all<F: HasToken + 'static>(
-    parts: Arc<[Member<F>]>,
+async fn acquire_all<M: 'static>(
+    parts: Arc<[Member]>,
     limit: Option<Duration>,
     start: Instant,
-) -> Result<MultiGuard<F>, Error> {
+) -> Result<MultiGuard<M>, Error> {
     let mut acquired = MultiGuard {
         guards: Vec::with_capacity(parts.len()),
     };
     for part in parts.iter() {
         let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-        match part.request(remaining).acquire_as(part.wrap).await {
+        match part.request(remaining).acquire().await {
             Ok(guard) => acquired.guards.push(guard),
             Err(error) => return acquired.fail(error).await,
         }
     }
+    // The first ones may have been lost while we waited for the last.
     match acquired.check() {
         Ok(()) => Ok(acquired),
         Err(error) => acquired.fail(error).await,
     }
 }
 
-impl<F: HasToken + 'static> IntoFuture for MultiLock<F> {
-    type Output = Result<MultiGuard<F>, Error>;
-    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+impl<M: 'static> IntoFuture for MultiLock<M> {
+    type Output = Result<MultiGuard<M>, Error>;
+    type IntoFuture = Pending<'static, MultiGuard<M>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.acquire())
+        let (limit, start) = (self.timeout, Instant::now());
+        let parts: Arc<[Member]> = match self.sorted_parts() {
+            Ok(parts) => parts.into(),
+            Err(error) => return Pending::failed(error),
+        };
+        let Some(first) = parts.first() else {
+            return Pending::failed(Error::invalid("locks", "0 is below the minimum of 1"));
+        };
+        let engine = first.engine.clone();
+        // Not on the caller's task: while that is not polled, we would keep the
+        // locks that we have.
+        let acquiring = {
+            let engine = engine.clone();
+            async move {
+                let acquire = move || acquire_all(parts.clone(), limit, start);
+                engine.deliver(acquire).await
+            }
+        };
+        Pending::new(engine.runtime(), acquiring)
     }
 }
 
-impl<F: HasToken> MultiGuard<F> {
-    /// Returns the name and fencing token of each lock, in the order in which
-    /// they were acquired.
-    pub fn tokens(&self) -> impl Iterator<Item = (&str, Token)> {
-        self.leases().map(|lease| (lease.name(), lease.token()))
-    }
-}
-
-impl<F> MultiGuard<F> {
+impl<M: 'static> MultiGuard<M> {
     /// Returns the leases, in the order in which they were acquired.
-    pub fn leases(&self) -> impl Iterator<Item = &Lease<F>> {
-        self.guards.iter().map(Guard::lease)
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let both = MultiLock::new(parts).await?;
+    /// let tokens: Vec<_> = both.leases().map(|lease| lease.token()).collect();
+    /// # Ok(()) }
+    /// ```
+    pub fn leases(&self) -> impl Iterator<Item = &Lease<M>> {
+        self.guards.iter().map(AsRef::as_ref)
     }
 
-    /// Returns the remaining time of the lease that ends first; zero if one has
-    /// ended.
+    /// Returns the time until the first deadline; zero if one lease has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let remaining = self.leases().map(Lease::remaining);
@@ -256,29 +354,44 @@ impl<F> MultiGuard<F> {
     /// # Errors
     ///
     /// [`Error::Lost`] for the first lease that was lost.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn transfer() {}
+    /// # let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let both = MultiLock::new(parts).wait()?;
+    /// both.check()?;
+    /// transfer();
+    /// # Ok(()) }
+    /// ```
     pub fn check(&self) -> Result<(), Error> {
         self.leases().try_for_each(Lease::check)
     }
 
-    /// Waits until one lease is lost, and returns its name and the reason.
-    /// Resolves to `None` as the reason if a lock was released.
+    /// Returns a future that resolves when one lease is lost or released; see
+    /// [`Lease::lost`].
     ///
-    /// # Cancel safety
+    /// The output is how that lease was lost. [`check`](Self::check) names it.
     ///
-    /// Dropping the future changes nothing.
-    pub async fn lost(&self) -> (&str, Option<Loss>) {
-        let mut each: Vec<_> = self
-            .leases()
-            .map(|lease| Box::pin(async { (lease.name(), lease.lost().await) }))
-            .collect();
-        poll_fn(|context| {
-            let polls = each.iter_mut().map(|lost| lost.as_mut().poll(context));
-            polls
-                .into_iter()
-                .find(Poll::is_ready)
-                .unwrap_or(Poll::Pending)
-        })
-        .await
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn transfer() {}
+    /// # let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let both = MultiLock::new(parts).await?;
+    /// tokio::select! {
+    ///     _ = both.lost() => both.check()?,
+    ///     () = transfer() => both.release().await?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn lost(&self) -> Lost {
+        Lost::first(self.leases().map(Lease::lost))
     }
 
     /// Extends every lease to at least `lease` from now; see [`Guard::extend`].
@@ -290,15 +403,26 @@ impl<F> MultiGuard<F> {
     /// # Errors
     ///
     /// The first error of a lease. Other leases may have been extended.
-    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let extensions = self.guards.iter().map(|guard| guard.extend(lease));
-        join_all(extensions).await.into_iter().collect()
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let both = MultiLock::new(parts).await?;
+    /// both.extend(Duration::from_secs(600)).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn extend(&self, lease: Duration) -> Pending<'_, ()> {
+        Pending::new(self.guards[0].runtime(), async move {
+            let extensions = self.guards.iter().map(|guard| guard.extend(lease));
+            join_all(extensions).await.into_iter().collect()
+        })
     }
 
-    /// Releases all locks concurrently.
-    ///
-    /// Returns [`ReleaseOutcome::Released`] only if every lease was valid until
-    /// its release.
+    /// Releases all locks concurrently, and fails if one lease was lost before.
     ///
     /// # Cancel safety
     ///
@@ -306,27 +430,35 @@ impl<F> MultiGuard<F> {
     ///
     /// # Errors
     ///
-    /// The first error of a release. The client keeps releasing in the
-    /// background.
-    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
-        let mut worst = ReleaseOutcome::Released;
-        for outcome in join_all(self.guards.into_iter().map(Guard::release)).await {
-            match outcome? {
-                ReleaseOutcome::Released => {}
-                other => worst = other,
-            }
-        }
-        Ok(worst)
+    /// The first error of a release, among them [`Error::Lost`]. The client
+    /// keeps releasing in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let both = MultiLock::new(parts).wait()?;
+    /// // …
+    /// both.release().wait()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn release(self) -> Pending<'static, ()> {
+        let runtime = self.guards[0].runtime().clone();
+        Pending::new(&runtime, self.release_now())
     }
 
-    /// Releases the acquired locks before it returns `error`, so that a retry
-    /// finds them free.
+    async fn release_now(self) -> Result<(), Error> {
+        // All at once: a release that fails must not delay the others.
+        let releases = self.guards.into_iter().map(Guard::release_now);
+        join_all(releases).await.into_iter().collect()
+    }
+
+    /// Releases the acquired locks before it returns `error`, so a retry finds
+    /// them free.
     async fn fail(self, error: Error) -> Result<Self, Error> {
-        conclude(None, Err(error), self.release().await)
-    }
-
-    async fn ended(&self) {
-        self.lost().await;
+        conclude(None, Err(error), self.release_now().await)
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Acquire, AcquireRequest, TryAcquire};
+use super::acquire::{Acquire, AcquireRequest};
 use super::handle::Handle;
 use super::reentrant::Reentrant;
 use crate::error::Error;
 use crate::info::Holder;
+use crate::lease::Pending;
 use crate::lease::{Engine, Lease};
 use crate::options::AcquireOptions;
 use crate::protocol::{Electorate, Keyspace, Kind, QuorumLock, SingleKey};
@@ -21,21 +22,23 @@ use crate::protocol::{Electorate, Keyspace, Kind, QuorumLock, SingleKey};
 /// conflicts with it. The mutex of a [`Quorum`] is that key on several servers,
 /// and a majority of them grants it.
 ///
-/// A handle is only a name. Create one wherever it is needed.
+/// A handle is only a name. Create one wherever it is needed. It is not
+/// reentrant: a second `lock()` by the holder waits for the first guard, unless
+/// both come from one [`reentrant`](Self::reentrant) handle.
 ///
 /// # Local hand-off
 ///
-/// Tasks of one client that wait for the same mutex form a single waiter on
-/// the server. Once that waiter acquires the lock, its tasks pass it to each
-/// other in FIFO order without a round trip, for at most 10 ms. The client then
-/// releases it so that other processes can compete ("lock cohorting").
+/// Tasks and threads of one client that wait for the same mutex form a single
+/// waiter on the server. Once that waiter acquires the lock, they pass it to
+/// each other in FIFO order without a round trip, for at most 10 ms. The client
+/// then releases it, and other processes can compete ("lock cohorting").
 ///
-/// Every task receives its own [`Guard`] and a larger fencing token. Leases
-/// cloned from an earlier guard report that it was released. [`holder`] reports
-/// the task that acquired the lock from the server.
+/// Every task receives a [`Guard`] and a larger fencing token. Leases cloned
+/// from an earlier guard report that it was released. [`holder`] reports the
+/// task that acquired the lock from the server.
 ///
-/// Hand-off requires equal options, automatic renewal, and neither `at_least`
-/// nor `at_most`. Disable it with [`local_handoff(false)`].
+/// Hand-off requires equal options, the note included, automatic renewal, and
+/// neither `at_least` nor `at_most`. Disable it with [`local_handoff(false)`].
 ///
 /// # Examples
 ///
@@ -46,7 +49,7 @@ use crate::protocol::{Electorate, Keyspace, Kind, QuorumLock, SingleKey};
 /// let guard = report.lock().await?;
 /// guard.check()?; // by the clock alone, without a request
 /// println!("token {}, {:?} remaining", guard.token(), guard.remaining());
-/// let _ = guard.release().await?;
+/// guard.release().await?;
 /// # Ok(()) }
 /// ```
 ///
@@ -91,7 +94,7 @@ impl Mutex {
         }
     }
 
-    /// Returns the name of the lock.
+    /// Returns the lock's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
@@ -99,7 +102,8 @@ impl Mutex {
 
     /// Acquires the lock, waiting until it is free.
     ///
-    /// The options are set before the returned [`Acquire`] is awaited.
+    /// Set options on the returned [`Acquire`], then `.await` it, or call
+    /// [`wait`](Acquire::wait) on a thread.
     ///
     /// # Examples
     ///
@@ -114,51 +118,43 @@ impl Mutex {
     ///     .lease(Duration::from_secs(10))
     ///     .note("monthly report")
     ///     .await?;
-    /// # drop(guard); Ok(()) }
+    /// # Ok(()) }
     /// ```
     #[track_caller]
     pub fn lock(&self) -> Acquire {
-        Acquire::guarded_by(self.request(), |guard| guard)
+        Acquire::new(self.request())
     }
 
-    /// Acquires the lock if it is free; resolves to `Ok(None)` if another owner
-    /// holds it.
+    /// Acquires the lock if it is free, and fails with [`Error::Busy`] if
+    /// another owner holds it.
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # use leasehold::{Client, Error};
     /// # async fn example(client: Client) -> Result<(), Error> {
-    /// match client.mutex("report").try_lock().await? {
-    ///     Some(guard) => println!("acquired with token {}", guard.token()),
-    ///     None => println!("another client holds it"),
+    /// match client.mutex("report").try_lock().await {
+    ///     Ok(guard) => println!("acquired with token {}", guard.token()),
+    ///     Err(Error::Busy { .. }) => println!("another client holds it"),
+    ///     Err(error) => return Err(error),
     /// }
     /// # Ok(()) }
     /// ```
     #[track_caller]
-    pub fn try_lock(&self) -> TryAcquire {
-        TryAcquire::guarded_by(self.request(), |guard| guard)
+    pub fn try_lock(&self) -> Acquire {
+        Acquire::without_waiting(self.request())
     }
 
     /// Acquires the lock, runs `work`, and releases the lock on every exit
-    /// path. This is the recommended form.
+    /// path. We recommend this form for tasks.
     ///
-    /// If the lease is lost, the work is dropped at its next await point, and
+    /// If the lease is lost, the work is dropped at the next await point, and
     /// the call fails. Otherwise it returns the output of `work`. If `work`
     /// panics, the lock is released before the panic resumes.
     ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn sell_one(token: leasehold::Token) -> u32 { 0 }
-    /// # use leasehold::{Client, Error};
-    /// # async fn example(client: Client) -> Result<(), Error> {
-    /// let remaining = client
-    ///     .mutex("coupon:42")
-    ///     .run(|lease| async move { sell_one(lease.token()).await })
-    ///     .await?;
-    /// # Ok(()) }
-    /// ```
+    /// To set options, call [`run`](Acquire::run) on the acquire:
+    /// `mutex.lock().timeout(limit).run(work)`. A thread uses
+    /// [`run_blocking`](Acquire::run_blocking).
     ///
     /// # Cancel safety
     ///
@@ -169,6 +165,19 @@ impl Mutex {
     ///
     /// Any error of the acquire, and [`Error::Lost`] if the lease is lost
     /// before the work completes.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, Token};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn sell_one(token: Token) -> u32 { 0 }
+    /// let remaining = client
+    ///     .mutex("coupon:42")
+    ///     .run(|lease| async move { sell_one(lease.token()).await })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
     pub fn run<F, W>(&self, work: F) -> impl Future<Output = Result<W::Output, Error>> + use<F, W>
     where
@@ -179,9 +188,20 @@ impl Mutex {
     }
 
     /// Returns a handle that can acquire the lock again while it holds it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let account = client.mutex("account:1").reentrant();
+    /// let outer = account.lock().wait()?;
+    /// let inner = account.lock().wait()?; // would never return without it
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn reentrant(&self) -> Reentrant {
-        Reentrant::new(self.handle.clone(), |guard| guard)
+        Reentrant::new(self.handle.clone())
     }
 
     /// Returns the current holder, or `None` if the lock is free.
@@ -194,8 +214,20 @@ impl Mutex {
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
-    pub async fn holder(&self) -> Result<Option<Holder>, Error> {
-        self.handle.holder().await
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// match client.mutex("deploy").holder().await? {
+    ///     Some(holder) => println!("{holder} deploys"),
+    ///     None => println!("no process deploys"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn holder(&self) -> Pending<'_, Option<Holder>> {
+        self.handle.pending(self.handle.holder())
     }
 
     #[track_caller]

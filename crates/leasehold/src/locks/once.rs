@@ -8,6 +8,7 @@ use super::handle::Handle;
 use super::tick::Tick;
 use crate::error::Error;
 use crate::info::Run;
+use crate::lease::Pending;
 use crate::lease::{Engine, Guard, Lease, RetryDelay};
 use crate::options::{AcquireOptions, MAX_NOTE_LEN, check_len};
 use crate::owner::Token;
@@ -18,7 +19,7 @@ use crate::protocol::{Call, Claim, Keyspace, OnceCalls, SingleKey};
 const RECORDED_TICKS: u32 = 3;
 
 /// The shortest time for which a run is recorded. A process can be paused for
-/// long between reading its clock and claiming the tick.
+/// long between reading the clock and claiming the tick.
 const MIN_LIFE: Duration = Duration::from_secs(86_400);
 
 /// The shortest period.
@@ -40,29 +41,32 @@ const MAX_START_MILLIS: u128 = 1 << 53;
 /// # Limitations
 ///
 /// - **At most once is not exactly once.** Work that has started counts as a
-///   run, also if it fails or its runner crashes: no host repeats it.
+///   run, also if it fails or the runner crashes: no host repeats it.
 ///   [`last`](Self::last) returns how it ended, and no report after a crash.
 ///   [`reset`](Self::reset) lets the tick run again.
-/// - **The record is as durable as the server.** A server that loses its data
+/// - **The record is as durable as the server.** A server that loses data
 ///   forgets which tick ran.
 /// - **A tick is recorded for three periods, and at least for a day.** A handle
 ///   is for one tick: create a new one for the next.
-/// - The clocks of the hosts must differ by less than one period. A host that
-///   is further behind asks for a tick that is over, and does not run it. A
-///   tick that is more than one period ahead of the server's clock is refused.
-/// - The next tick does not start while a run is longer than its period.
+/// - The hosts' clocks must differ by less than one period. A host that is
+///   further behind asks for a tick that is over, and does not run it. A tick
+///   that is more than one period ahead of the server's clock is refused.
+/// - The next tick does not start while a run is longer than the period.
 ///
 /// # Examples
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use leasehold::{Client, Error, OnceOutcome, Tick};
+/// # use leasehold::{Client, Error};
 /// # async fn example(client: Client) -> Result<(), Error> {
+/// # async fn send_report() -> u32 { 42 }
+/// use leasehold::{OnceOutcome, Tick};
+///
 /// let day = Duration::from_secs(86_400);
 /// let report = client.once("noon-report", Tick::now(day));
-/// match report.run(|_lease| async { "42 pages" }).await? {
-///     OnceOutcome::Ran(pages) => println!("reported {pages}"),
-///     OnceOutcome::AlreadyRan(run) => println!("{:?} has run it", run.host),
+/// match report.run(|_lease| send_report()).await? {
+///     OnceOutcome::Ran(pages) => println!("reported {pages} pages"),
+///     OnceOutcome::AlreadyRan(run) => println!("{} has run it", run.process),
 ///     _ => println!("the job is busy"),
 /// }
 /// # Ok(()) }
@@ -109,13 +113,26 @@ impl Once {
         }
     }
 
-    /// Returns the name of the job.
+    /// Returns the job's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.handle.name()
     }
 
     /// Stores a note with the run; at most 256 bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Tick};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn import() {}
+    /// # let hour = Tick::now(Duration::from_secs(3600));
+    /// let import_job = client.once("import", hour).note("release 1.4");
+    /// import_job.run(|_lease| import()).await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn note(mut self, text: impl Into<String>) -> Self {
         self.note = text.into();
@@ -123,10 +140,14 @@ impl Once {
     }
 
     /// Runs `work` if no other call has run this tick, and records that it
-    /// completed.
+    /// completed. A thread calls [`start`](Self::start) instead.
+    ///
+    /// The report is `completed` whatever the work returns, an `Err` included.
+    /// To record a failure, call [`start`](Self::start) and
+    /// [`finish`](OnceGuard::finish).
     ///
     /// While the work runs, this process holds the [`Mutex`](crate::Mutex) of
-    /// the same name. If the lease is lost, the work is dropped at its next
+    /// the same name. If the lease is lost, the work is dropped at the next
     /// await point, and the tick is not repeated.
     ///
     /// # Cancel safety
@@ -140,6 +161,21 @@ impl Once {
     /// ahead, and [`Error::Lost`] if the lease is lost before the work
     /// completes. After an error, the tick may be claimed, and is then not
     /// repeated.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, OnceOutcome, Tick};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn send_report() {}
+    /// let hour = Tick::now(Duration::from_secs(3600));
+    /// let report = client.once("hourly-report", hour);
+    /// if let OnceOutcome::Busy = report.run(|_lease| send_report()).await? {
+    ///     println!("the last hour's report still runs");
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
     pub fn run<R, W>(
         &self,
@@ -151,24 +187,26 @@ impl Once {
     {
         let (once, request) = (self.clone(), self.request());
         async move {
-            let OnceGuard { guard, once } = match once.start_with(request).await? {
-                OnceOutcome::Ran(started) => started,
-                OnceOutcome::AlreadyRan(run) => return Ok(OnceOutcome::AlreadyRan(run)),
-                OnceOutcome::Busy => return Ok(OnceOutcome::Busy),
-            };
+            let OnceGuard { guard, once } =
+                match once.handle.pending(once.start_with(request)).await? {
+                    OnceOutcome::Ran(started) => started,
+                    OnceOutcome::AlreadyRan(run) => return Ok(OnceOutcome::AlreadyRan(run)),
+                    OnceOutcome::Busy => return Ok(OnceOutcome::Busy),
+                };
             let token = guard.token();
             let outcome = guard.run(work).await;
             let report = match &outcome {
                 Ok(_) => "completed".to_owned(),
                 Err(error) => error.to_string(),
             };
-            once.report(token, &report).await;
+            // The token identifies the run, so this needs no lock.
+            once.handle.pending(once.report(token, &report)).await?;
             outcome.map(OnceOutcome::Ran)
         }
     }
 
-    /// Claims the tick without running anything, for work that reports its own
-    /// end with [`OnceGuard::finish`].
+    /// Claims the tick without running anything, for threads and for work that
+    /// reports its own end with [`OnceGuard::finish`].
     ///
     /// # Cancel safety
     ///
@@ -179,19 +217,39 @@ impl Once {
     /// Any error of the acquire, and [`Error::Invalid`] if the tick is too far
     /// ahead. After an error, the tick may be claimed, and is then not
     /// repeated.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, OnceOutcome, Tick};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn import() -> u32 { 42 }
+    /// let hour = Tick::now(Duration::from_secs(3600));
+    /// let job = client.once("import", hour);
+    /// if let OnceOutcome::Ran(run) = job.start().wait()? {
+    ///     let rows = import();
+    ///     run.finish(&format!("{rows} rows")).wait()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
-    pub fn start(&self) -> impl Future<Output = Result<OnceOutcome<OnceGuard>, Error>> + use<> {
+    pub fn start(&self) -> Pending<'static, OnceOutcome<OnceGuard>> {
         let (once, request) = (self.clone(), self.request());
-        async move { once.start_with(request).await }
+        self.handle
+            .pending(async move { once.start_with(request).await })
     }
 
     async fn start_with(&self, request: AcquireRequest) -> Result<OnceOutcome<OnceGuard>, Error> {
         self.validate()?;
-        let Some(guard) = request.try_acquire().await? else {
-            return Ok(match self.last().await? {
-                Some(run) if self.is_run_by(&run) => OnceOutcome::AlreadyRan(run),
-                _ => OnceOutcome::Busy,
-            });
+        let guard = match request.acquire().await {
+            Err(Error::Busy { .. }) => {
+                return Ok(match self.last_run().await? {
+                    Some(run) if self.is_run_by(&run) => OnceOutcome::AlreadyRan(run),
+                    _ => OnceOutcome::Busy,
+                });
+            }
+            acquired => acquired?,
         };
         let claim = match self.claim(&guard).await {
             Ok(claim) => claim,
@@ -206,10 +264,12 @@ impl Once {
             Claim::Claimed => {
                 let once = self.clone();
                 let started = OnceGuard { guard, once };
-                let Err(lost) = started.check() else {
+                let Err(lost) = started.guard.check() else {
                     return Ok(OnceOutcome::Ran(started));
                 };
-                let _ = started.cancel().await;
+                // Nothing may start without the lock. If the server cannot be
+                // reached, the tick stays used up.
+                let _ = started.cancel_now().await;
                 return Err(lost);
             }
             Claim::TooEarly(ahead) => return Err(self.too_early(ahead)),
@@ -217,8 +277,8 @@ impl Once {
         }
         // Awaited, so that the next tick does not find the lock busy. After a
         // failure the release continues in the background.
-        let _ = guard.release().await;
-        match self.last().await? {
+        let _ = guard.release_now().await;
+        match self.last_run().await? {
             Some(run) => Ok(OnceOutcome::AlreadyRan(run)),
             // Its record expired just now.
             None => Ok(OnceOutcome::Busy),
@@ -237,14 +297,31 @@ impl Once {
     ///
     /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
     /// not reply.
-    pub async fn last(&self) -> Result<Option<Run>, Error> {
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Tick};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # let hour = Tick::now(Duration::from_secs(3600));
+    /// if let Some(run) = client.once("import", hour).last().await? {
+    ///     println!("{} ran tick {}: {:?}", run.process, run.tick, run.report);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn last(&self) -> Pending<'_, Option<Run>> {
+        self.handle.pending(self.last_run())
+    }
+
+    async fn last_run(&self) -> Result<Option<Run>, Error> {
         Ok(self.recorded().await?.map(|(run, _)| run))
     }
 
-    /// Forgets the last run, of any tick, and returns it. Its tick may then run
+    /// Forgets the last run, of any tick, and returns it. The tick may then run
     /// again, for example after the work has failed.
     ///
-    /// A run that has not ended continues, and holds its lock. Its tick can run
+    /// A run that has not ended continues, and holds its lock. The tick can run
     /// again once it has ended.
     ///
     /// # Cancel safety
@@ -269,7 +346,11 @@ impl Once {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn reset(&self) -> Result<Option<Run>, Error> {
+    pub fn reset(&self) -> Pending<'_, Option<Run>> {
+        self.handle.pending(self.forget_last())
+    }
+
+    async fn forget_last(&self) -> Result<Option<Run>, Error> {
         // Only the run that we return is forgotten, not one that started since
         // we read.
         while let Some((run, token)) = self.recorded().await? {
@@ -315,6 +396,8 @@ impl Once {
     fn request(&self) -> AcquireRequest {
         let mut request = self.handle.request();
         // A run belongs to one tick.
+        request.options.waits = false;
+        request.options.timeout = None;
         request.options.local_handoff = false;
         request.options.note.clone_from(&self.note);
         request
@@ -337,7 +420,7 @@ impl Once {
     }
 
     /// Sends a call until the server replies or the lease ends. A run can
-    /// repeat each call: its token identifies it.
+    /// repeat each call: the token identifies it.
     async fn repeat<R>(&self, guard: &Guard, call: impl Fn() -> Call<R>) -> Result<R, Error> {
         let mut delay = RetryDelay::new();
         loop {
@@ -349,10 +432,8 @@ impl Once {
     }
 
     /// Records how a run ended. A report that does not arrive is missing.
-    async fn report(&self, token: Token, report: &str) {
-        let Ok(calls) = self.calls() else {
-            return;
-        };
+    async fn report(&self, token: Token, report: &str) -> Result<(), Error> {
+        let calls = self.calls()?;
         let finish = calls.finish(token, report, self.life());
         match self.handle.send(|_| finish).await {
             Ok(true) => {}
@@ -363,6 +444,7 @@ impl Once {
                 tracing::warn!(job = self.name(), %error, "the end of the run is not recorded");
             }
         }
+        Ok(())
     }
 
     async fn recorded(&self) -> Result<Option<(Run, Token)>, Error> {
@@ -393,8 +475,8 @@ fn life(period: Duration) -> Duration {
     MIN_LIFE.max(period.saturating_mul(RECORDED_TICKS))
 }
 
-/// A run that was started by [`Once::start`]. Dropping it ends the run without
-/// a report.
+/// A run that [`Once::start`] started. Dropping it ends the run without a
+/// report.
 #[derive(Debug)]
 #[must_use = "dropping it ends the run without a report"]
 pub struct OnceGuard {
@@ -415,18 +497,33 @@ impl OnceGuard {
     /// [`Error::Invalid`] if the report is too long, [`Error::Lost`] if the
     /// lease was lost before, and any error of [`Guard::release`]. The lock is
     /// released in each case.
-    pub async fn finish(self, report: &str) -> Result<(), Error> {
-        check_len("report", report, MAX_NOTE_LEN)?;
-        let in_time = self.guard.check();
-        self.once.report(self.guard.token(), report).await;
-        let _ = self.guard.release().await?;
-        in_time
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, OnceOutcome, Tick};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn import() -> u32 { 42 }
+    /// # let hour = Tick::now(Duration::from_secs(3600));
+    /// let job = client.once("import", hour);
+    /// if let OnceOutcome::Ran(run) = job.start().await? {
+    ///     let rows = import().await;
+    ///     run.finish(&format!("{rows} rows")).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn finish(self, report: &str) -> Pending<'_, ()> {
+        let runtime = self.guard.runtime().clone();
+        Pending::new(&runtime, async move {
+            check_len("report", report, MAX_NOTE_LEN)?;
+            self.once.report(self.guard.token(), report).await?;
+            self.guard.release_now().await
+        })
     }
-}
 
-impl OnceGuard {
-    /// Gives the tick back, for work that has not started, and releases the
-    /// lock. The next call runs the tick, on any host.
+    /// Undoes the claim, for work that has not started, and releases the lock.
+    /// The next call runs the tick, on any host.
     ///
     /// Do not cancel work that has started: it would run twice.
     ///
@@ -458,18 +555,39 @@ impl OnceGuard {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn cancel(self) -> Result<(), Error> {
-        let forgotten = self.once.forget(&self.guard).await;
-        let released = self.guard.release().await;
-        let _: bool = forgotten?;
-        released.map(drop)
+    pub fn cancel(self) -> Pending<'static, ()> {
+        let runtime = self.guard.runtime().clone();
+        Pending::new(&runtime, self.cancel_now())
     }
-}
 
-impl std::ops::Deref for OnceGuard {
-    type Target = Lease;
+    async fn cancel_now(self) -> Result<(), Error> {
+        // Forgotten first, or the next holder would find that the tick has run.
+        // Released in any case.
+        let forgotten = self.once.forget(&self.guard).await;
+        let released = self.guard.release_now().await;
+        let _: bool = forgotten?;
+        released
+    }
 
-    fn deref(&self) -> &Lease {
-        &self.guard
+    /// Returns a view of this run's lease, to be passed to the work.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Lease, OnceOutcome, Tick};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn import(lease: Lease) {}
+    /// # let hour = Tick::now(Duration::from_secs(3600));
+    /// let job = client.once("import", hour);
+    /// if let OnceOutcome::Ran(run) = job.start().wait()? {
+    ///     import(run.lease());
+    ///     run.finish("completed").wait()?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        self.guard.lease()
     }
 }

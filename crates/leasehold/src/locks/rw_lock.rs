@@ -1,14 +1,12 @@
 //! The read-write lock: many readers or one writer, in FIFO order.
 
-use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::acquire::{Acquire, GuardType, TryAcquire, conversions, sealed};
+use super::acquire::Acquire;
 use super::handle::Handle;
-use crate::error::Error;
 use crate::info::Holder;
-use crate::lease::{Engine, Fenced, Guard, Lease, ReleaseOutcome, Shared, Unfenced};
+use crate::lease::Pending;
+use crate::lease::{Engine, Shared};
 use crate::options::AcquireOptions;
 use crate::protocol::{Keyspace, QueueParams, Queued};
 
@@ -21,17 +19,17 @@ const MAX_READERS: u64 = 1_000_000_000;
 /// readers, and waiting readers block later writers, so neither starves.
 /// Adjacent readers in the queue are granted the lock together.
 ///
-/// Every holder has its own lease and its own fencing token, readers included.
-/// A reader's token is larger than that of every earlier writer, and smaller
-/// than that of every later one. The tokens of concurrent readers are all
-/// valid, so their guards are [`Shared`]. A reader that crashed blocks writers
-/// until its lease expires.
+/// Every holder has a lease and a fencing token of its own, readers included. A
+/// reader's token is larger than every earlier writer's, and smaller than every
+/// later one's. The tokens of concurrent readers are all valid, so their guards
+/// are [`Shared`]. A reader that crashed blocks writers until the lease
+/// expires.
 ///
 /// # Limitations
 ///
 /// A reader cannot become a writer: two readers that tried would deadlock.
 /// Release the lock, acquire [`write`](Self::write), and read the data again. A
-/// writer becomes a reader with [`WriteGuard::downgrade`].
+/// writer becomes a reader with [`Guard::downgrade`](crate::Guard::downgrade).
 ///
 /// The limitations of the queue are those of [`FairMutex`](crate::FairMutex).
 ///
@@ -42,25 +40,15 @@ const MAX_READERS: u64 = 1_000_000_000;
 /// # async fn example(client: Client) -> Result<(), Error> {
 /// let catalogue = client.rw_lock("catalogue");
 /// let reader = catalogue.read().await?;
-/// let _ = reader.release().await?;
+/// reader.release().await?;
 /// let writer = catalogue.write().await?;
 /// let reader = writer.downgrade().await?;
-/// # drop(reader); Ok(()) }
+/// # Ok(()) }
 /// ```
 #[derive(Clone)]
 pub struct RwLock {
     write: Handle<Queued>,
     read: Handle<Queued>,
-}
-
-/// The guard of a writer, which can be [downgraded](Self::downgrade).
-///
-/// It dereferences to its [`Lease`]. Dropping it releases the lock in the
-/// background.
-#[derive(Debug)]
-#[must_use = "the lock is released as soon as the guard is dropped"]
-pub struct WriteGuard<F = Fenced> {
-    guard: Guard<F>,
 }
 
 impl RwLock {
@@ -73,7 +61,7 @@ impl RwLock {
         let keys = keyspace.queue(name);
         let handle = |engine, weight, shared| {
             let params = QueueParams {
-                kind: "rw",
+                kind: QueueParams::RW,
                 capacity: MAX_READERS,
                 weight,
                 shared,
@@ -89,7 +77,7 @@ impl RwLock {
         }
     }
 
-    /// Returns the name of the lock.
+    /// Returns the lock's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.write.name()
@@ -97,34 +85,84 @@ impl RwLock {
 
     /// Acquires the lock for reading, waiting in the queue until it is granted.
     ///
-    /// Every task that waits to read has its own queue entry, and sends one
-    /// heartbeat per second.
+    /// Every task that waits to read has a queue entry of its own, and sends
+    /// one heartbeat per second.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Token};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn render(token: Token) {}
+    /// let catalogue = client.rw_lock("catalogue");
+    /// let page = catalogue.read().timeout(Duration::from_secs(1));
+    /// page.run(|lease| async move { render(lease.token()).await }).await?;
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
-    pub fn read(&self) -> Acquire<Guard<Shared>> {
-        Acquire::guarded_by(self.read.request(), Guard::shared)
+    pub fn read(&self) -> Acquire<Shared> {
+        Acquire::new(self.read.request())
     }
 
-    /// Acquires the lock for reading if no writer holds it or waits for it;
-    /// resolves to `Ok(None)` otherwise.
+    /// Acquires the lock for reading if no writer holds it or waits for it, and
+    /// fails with [`Error::Busy`](crate::Error::Busy) otherwise.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// match client.rw_lock("catalogue").try_read().wait() {
+    ///     Ok(reader) => println!("reading with token {}", reader.token()),
+    ///     Err(Error::Busy { .. }) => println!("a writer changes it"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
-    pub fn try_read(&self) -> TryAcquire<Guard<Shared>> {
-        TryAcquire::guarded_by(self.read.request(), Guard::shared)
+    pub fn try_read(&self) -> Acquire<Shared> {
+        Acquire::without_waiting(self.read.request())
     }
 
     /// Acquires the lock for writing, waiting in the queue until it is granted.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// let writer = client.rw_lock("catalogue").write().wait()?;
+    /// println!("writing with token {}", writer.token());
+    /// writer.release().wait()?;
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
-    pub fn write(&self) -> Acquire<WriteGuard> {
-        Acquire::guarded_by(self.write.request(), WriteGuard::new)
+    pub fn write(&self) -> Acquire {
+        Acquire::new(self.write.request())
     }
 
-    /// Acquires the lock for writing if it has no holders and no waiters;
-    /// resolves to `Ok(None)` otherwise.
+    /// Acquires the lock for writing if it has no holders and no waiters, and
+    /// fails with [`Error::Busy`](crate::Error::Busy) otherwise.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn compact() {}
+    /// let catalogue = client.rw_lock("catalogue");
+    /// // Compact only while no process uses the catalogue.
+    /// catalogue.try_write().run_or_skip(|_lease| compact()).await?;
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
-    pub fn try_write(&self) -> TryAcquire<WriteGuard> {
-        TryAcquire::guarded_by(self.write.request(), WriteGuard::new)
+    pub fn try_write(&self) -> Acquire {
+        Acquire::without_waiting(self.write.request())
     }
 
     /// Returns one of the current holders, or `None` if the lock is free.
+    /// [`Client::inspect`](crate::Client::inspect) returns all of them.
     ///
     /// # Cancel safety
     ///
@@ -132,120 +170,22 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the server does
-    /// not reply.
-    pub async fn holder(&self) -> Result<Option<Holder>, Error> {
-        self.write.holder().await
-    }
-}
-
-impl WriteGuard {
-    /// Converts this guard into that of a reader, without a writer in between.
+    /// [`Error::Unavailable`](crate::Error::Unavailable) or
+    /// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown) if the server
+    /// does not reply.
     ///
-    /// Readers at the head of the queue are granted the lock. The guard keeps
-    /// its token; those readers have larger ones. Leases that were cloned from
-    /// this guard report that it was released, because they no longer exclude
-    /// readers.
+    /// # Examples
     ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future releases the lock in the background.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] if the lease was lost. After any other error, the lock
-    /// is released in the background.
-    pub async fn downgrade(self) -> Result<Guard<Shared>, Error> {
-        let guard = self.guard.shared_anew();
-        guard.downgrade().await?;
-        Ok(guard)
-    }
-}
-
-impl WriteGuard<Unfenced> {
-    /// Converts this guard into that of a reader, without a writer in between.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future releases the lock in the background.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Lost`] if the lease was lost. After any other error, the lock
-    /// is released in the background.
-    pub async fn downgrade(self) -> Result<Guard<Unfenced>, Error> {
-        self.guard.downgrade().await?;
-        Ok(self.guard)
-    }
-}
-
-impl<F> WriteGuard<F> {
-    pub(crate) fn new(guard: Guard<F>) -> Self {
-        Self { guard }
-    }
-
-    /// Returns the lease, which can be cloned and passed to the protected work.
-    #[must_use]
-    pub fn lease(&self) -> &Lease<F> {
-        self.guard.lease()
-    }
-
-    /// Extends the lease to at least `lease` from now; see
-    /// [`Guard::extend`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the lease unchanged or extended.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Guard::extend`].
-    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.guard.extend(lease).await
-    }
-
-    /// Releases the lock; see [`Guard::release`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future lets the release complete in the background.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Guard::release`]. The client keeps releasing in the background.
-    pub async fn release(self) -> Result<ReleaseOutcome, Error> {
-        self.guard.release().await
-    }
-}
-
-impl<F> Deref for WriteGuard<F> {
-    type Target = Lease<F>;
-
-    fn deref(&self) -> &Lease<F> {
-        self.guard.lease()
-    }
-}
-
-impl<F> sealed::Sealed for WriteGuard<F> {}
-
-impl<F> GuardType for WriteGuard<F> {
-    type Fencing = F;
-}
-
-conversions!(Acquire);
-conversions!(TryAcquire);
-
-impl From<WriteGuard> for Guard<Shared> {
-    /// Forgets that the lock is exclusive.
-    fn from(writer: WriteGuard) -> Self {
-        writer.guard.shared()
-    }
-}
-
-impl<F> From<WriteGuard<F>> for Guard<F> {
-    /// Converts into a guard that cannot be downgraded.
-    fn from(writer: WriteGuard<F>) -> Self {
-        writer.guard
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// if let Some(holder) = client.rw_lock("catalogue").holder().await? {
+    ///     println!("{holder} reads or writes it");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn holder(&self) -> Pending<'_, Option<Holder>> {
+        self.write.pending(self.write.holder())
     }
 }
 

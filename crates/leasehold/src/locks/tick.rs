@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A tick of a schedule: one of the periods since 1970, by the clock of this
-/// host or by a scheduler.
+/// A tick of a schedule: one of the periods since 1970, by this host's clock or
+/// by a scheduler.
 ///
 /// Each host that runs the schedule computes the same tick, although their
 /// clocks differ: a host starts the job when *its* clock reaches the tick.
@@ -14,8 +14,8 @@ pub struct Tick {
 }
 
 impl Tick {
-    /// Returns the current tick of a schedule with this period, by the clock
-    /// of this host.
+    /// Returns the current tick of a schedule with this period, by this host's
+    /// clock.
     ///
     /// A job that starts at noon every day has a period of one day. A job that
     /// starts exactly at the end of a period, such as at midnight UTC, belongs
@@ -24,7 +24,17 @@ impl Tick {
     /// Periods begin in UTC. A schedule in local time moves against them when
     /// daylight saving time begins or ends, and around midnight UTC it then
     /// starts twice in one period and not at all in another. Run the schedule
-    /// in UTC, or keep its start an hour away from the end of a period.
+    /// in UTC, or start it an hour away from the end of a period.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::Tick;
+    /// let hour = Duration::from_secs(3600);
+    /// // All hosts agree on the hour, unless their clocks differ by more.
+    /// let tick = Tick::now(hour);
+    /// ```
     #[must_use]
     pub fn now(period: Duration) -> Self {
         Self::at(SystemTime::now(), period)
@@ -32,9 +42,20 @@ impl Tick {
 
     /// Returns the tick that contains `time`, for example the time for which a
     /// scheduler started the job.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::{Duration, UNIX_EPOCH};
+    /// # use leasehold::Tick;
+    /// let day = Duration::from_secs(86_400);
+    /// let noon = UNIX_EPOCH + day * 20_000 + day / 2;
+    /// assert_eq!(Tick::at(noon, day).number(), 20_000);
+    /// ```
     #[must_use]
     pub fn at(time: SystemTime, period: Duration) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A period of zero is refused later, when the job starts.
         let number = since.as_millis() / period.as_millis().max(1);
         Self {
             number: u64::try_from(number).unwrap_or(u64::MAX),

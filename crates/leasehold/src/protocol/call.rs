@@ -9,7 +9,7 @@ use crate::backend::{Batch, Command, Connection, Reply, RequestError};
 type ReadFn<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<CallStep<R>, RequestError> + Send>;
 
 /// The result of reading the replies to a call.
-pub(super) enum CallStep<R> {
+pub(crate) enum CallStep<R> {
     Done(R),
     /// Nothing was changed, and this call decides.
     Next(Call<R>),
@@ -25,7 +25,7 @@ pub(crate) struct Call<R> {
 }
 
 impl<R> Call<R> {
-    pub(super) fn new(
+    pub(crate) fn new(
         commands: Vec<Command>,
         read: impl FnOnce(Vec<Reply>) -> Result<R, RequestError> + Send + 'static,
     ) -> Self {
@@ -33,7 +33,7 @@ impl<R> Call<R> {
     }
 
     /// Creates a call that may need a further one.
-    pub(super) fn stepwise(
+    pub(crate) fn stepwise(
         commands: Vec<Command>,
         read: impl FnOnce(Vec<Reply>) -> Result<CallStep<R>, RequestError> + Send + 'static,
     ) -> Self {
@@ -45,7 +45,7 @@ impl<R> Call<R> {
     }
 
     /// Creates a call that runs a single script.
-    pub(super) fn script(
+    pub(crate) fn script(
         script: &'static Script,
         keys: &[&[u8]],
         args: &[&[u8]],
@@ -104,6 +104,8 @@ impl<R> Call<R> {
                 match read(replies)? {
                     CallStep::Done(outcome) => return Ok(outcome),
                     CallStep::Next(call) => {
+                        // The first step changed nothing, so giving up here
+                        // leaves nothing behind.
                         begin_step()?;
                         (expected, read) = (call.commands.len(), call.read);
                         request = connection
@@ -115,7 +117,7 @@ impl<R> Call<R> {
     }
 
     /// Sends many calls as one pipeline, then their further calls as another.
-    /// Each call has its own outcome.
+    /// Each call has an outcome.
     pub(crate) async fn send_all(
         calls: Vec<Self>,
         connection: &dyn Connection,
@@ -142,6 +144,7 @@ impl<R> Call<R> {
         }
         if !next.is_empty() {
             let (indices, calls): (Vec<_>, Vec<_>) = next.into_iter().unzip();
+            // Few calls need a second step. They share one more pipeline.
             let later = Box::pin(Self::send_all(calls, connection, timeout)).await?;
             for (at, outcome) in indices.into_iter().zip(later) {
                 outcomes[at] = Some(outcome);
@@ -164,8 +167,28 @@ impl<R> Call<R> {
     }
 }
 
+/// Reads the first reply with `parse`, which returns `None` for a reply that
+/// `what` cannot have.
+pub(crate) fn read<R>(
+    what: &'static str,
+    parse: impl FnOnce(&Reply) -> Option<R>,
+) -> impl FnOnce(Vec<Reply>) -> Result<R, RequestError> {
+    move |replies| {
+        let reply = first(what, replies)?;
+        parse(&reply).ok_or_else(|| RequestError::malformed(what, &[reply]))
+    }
+}
+
+/// Reads 1 for done, 0 for not.
+pub(crate) fn read_done(replies: Vec<Reply>) -> Result<bool, RequestError> {
+    read("a script", |reply| match reply.int()? {
+        done @ (0 | 1) => Some(done == 1),
+        _ => None,
+    })(replies)
+}
+
 /// Returns the only reply, or the first of several.
-pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, RequestError> {
+pub(crate) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, RequestError> {
     match replies.into_iter().next() {
         Some(Reply::Refused(refusal)) => Err(RequestError::Refused(refusal)),
         Some(reply) => Ok(reply),
@@ -175,6 +198,7 @@ pub(super) fn first(what: &str, replies: Vec<Reply>) -> Result<Reply, RequestErr
 
 /// Checks that there is one reply per command.
 fn one_each(expected: usize, replies: Vec<Reply>) -> Result<Vec<Reply>, RequestError> {
+    // A proxy that drops a reply must not shift the others to the next call.
     match replies.len() == expected {
         true => Ok(replies),
         false => Err(RequestError::malformed("a pipeline", &replies)),

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{Call, first};
+use super::call::{Call, read_done};
 use super::keys::QueueKeys;
-use super::kind::{ChannelName, Keys};
-use super::script::{digits, script};
+use super::kind::ChannelName;
+use super::script::{digits, millis, script};
 use super::{queue_reply, queued, record};
 use crate::backend::{Channel, Command, Reply, RequestError};
 use crate::info::Term;
@@ -25,7 +25,7 @@ const KEPT_TERMS: u64 = 64;
 /// How long terms are kept after the last election: longer than a leader leads.
 const TERMS_LIFE: Duration = Duration::from_secs(366 * 86_400);
 
-/// The calls of one election, besides those of its lock.
+/// An election's calls, besides those of the lock.
 #[derive(Debug)]
 pub(crate) struct ElectionCalls {
     keys: Arc<QueueKeys>,
@@ -53,21 +53,15 @@ impl ElectionCalls {
     ) -> Call<bool> {
         let epoch = epoch.as_u64();
         let term = write_term(epoch, record::owner(value), server_micros, note);
-        let life = u64::try_from(TERMS_LIFE.as_millis()).unwrap_or(u64::MAX);
         let args = [
             &digits(epoch)[..],
             term.as_bytes(),
             &digits(KEPT_TERMS),
-            &digits(life),
+            &millis(TERMS_LIFE),
             self.channel.as_bytes(),
         ];
         let keys = [self.terms.as_bytes()];
-        Call::script(&ANNOUNCE, &keys, &args, |replies| {
-            match first("an announcement", replies)?.int() {
-                Some(recorded @ (0 | 1)) => Ok(recorded == 1),
-                _ => Err(RequestError::malformed("an announcement", &[])),
-            }
-        })
+        Call::script(&ANNOUNCE, &keys, &args, read_done)
     }
 
     /// Notifies followers that the leader resigned.
@@ -101,9 +95,10 @@ impl ElectionCalls {
     pub(crate) fn news(&self, after: u64) -> Call<ElectionNews> {
         let terms = Command::new("ZRANGEBYSCORE")
             .arg(&self.terms)
+            // The parenthesis excludes `after` itself.
             .arg(format!("({after}"))
             .arg("+inf");
-        let lock = Command::new("EXISTS").arg(self.keys.key());
+        let lock = Command::new("EXISTS").arg(self.keys.lock());
         Call::new(vec![terms, lock], |replies| match &replies[..] {
             [Reply::Refused(refusal), _] | [_, Reply::Refused(refusal)] => {
                 Err(RequestError::Refused(refusal.clone()))
@@ -125,9 +120,9 @@ impl ElectionCalls {
     }
 }
 
-/// The state of an election.
+/// An election's state.
 pub(crate) struct LeaderReading {
-    /// The current leader, with its epoch if it has announced its term.
+    /// The current leader, with an epoch if the term is announced.
     pub(crate) leader: Option<Term>,
     /// The last recorded term, perhaps of an earlier leader.
     pub(crate) last: Option<Token>,
@@ -153,13 +148,12 @@ fn read_leader(terms: &Reply, stats: &Reply) -> Option<LeaderReading> {
     Some(LeaderReading {
         last: last.as_ref().and_then(|last| last.term.epoch),
         leader: holder.map(|(value, holder)| match last {
+            // Otherwise the holder has not announced its term yet, and the last
+            // one belongs to an earlier leader.
             Some(last) if last.owner.as_bytes() == record::owner(&value) => last.term,
             _ => Term {
                 epoch: None,
-                host: holder.host,
-                pid: holder.pid,
-                since: holder.since,
-                note: holder.note,
+                process: holder.process,
             },
         }),
     })
@@ -179,13 +173,9 @@ fn write_term(epoch: u64, owner: &[u8], server_micros: u64, note: &str) -> Strin
 fn read_term(text: &str) -> Option<RecordedTerm<'_>> {
     let (epoch, rest) = text.split_once(' ')?;
     let (owner, leader) = rest.split_once(' ')?;
-    let leader = record::read_process(leader)?;
     let term = Term {
         epoch: Some(Token::new(epoch.parse().ok()?)),
-        host: Some(leader.host),
-        pid: Some(leader.pid),
-        since: leader.since,
-        note: record::non_empty(&leader.note),
+        process: record::read_process(leader)?,
     };
     Some(RecordedTerm { owner, term })
 }
@@ -202,10 +192,13 @@ mod tests {
         let RecordedTerm { owner, term } = read_term(&written).unwrap();
         assert_eq!(owner, "0f1e");
         assert_eq!(term.epoch, Some(Token::new(42)));
-        assert_eq!(term.pid, Some(std::process::id()));
-        assert_eq!(term.note.as_deref(), Some("10.0.0.7:8080 eu"));
+        assert_eq!(term.process.pid, Some(std::process::id()));
+        assert_eq!(term.process.note.as_deref(), Some("10.0.0.7:8080 eu"));
         let since = Duration::from_millis(1_763_000_000_123);
-        assert_eq!(term.since, SystemTime::UNIX_EPOCH.checked_add(since));
+        assert_eq!(
+            term.process.since,
+            SystemTime::UNIX_EPOCH.checked_add(since)
+        );
         for text in ["", "42", "42 1 2", "x 0f1e 1 2 host note"] {
             assert!(read_term(text).is_none(), "{text}");
         }

@@ -1,5 +1,5 @@
-//! Inspects a lock without knowing its kind: its holders, its waiters, and
-//! whether their processes are connected.
+//! Inspects a lock without knowing the kind: holders, waiters, and whether
+//! their processes are connected.
 //!
 //! Only reads. One pipeline reads a string; a queue or a hash needs a second
 //! one. Information that the user may not read stays unknown, except for the
@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use super::call::{Call, first};
+use super::call::{Call, first, read};
 use super::keys::{Keyspace, QueueKeys, process_channel};
 use super::pttl::remaining;
 use super::queue_reply;
 use super::record::{self, Form};
-use super::redisson::{Mode, owner_in, prefixed};
+use super::redisson_hash::{self, Mode, prefixed};
 use super::script::{digits, script};
 use crate::backend::{Command, Reply, RequestError, ServerErrorKind, Slot};
 use crate::info::{Holder, LockKind};
@@ -22,11 +22,10 @@ script!(INSPECT, "queue/prelude.lua", "queue/inspect.lua");
 /// The last byte that is read of a string: beyond any value of this library.
 const MAX_VALUE: u64 = 2047;
 
-/// The number of fields that are read of an unknown hash, to recognise
-/// Redisson's locks.
+/// How many fields are read of an unknown hash, to recognise Redisson's locks.
 const MAX_FIELDS: u64 = 100;
 
-/// The state of a lock.
+/// A lock's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockSnapshot {
     pub(crate) kind: LockKind,
@@ -93,6 +92,8 @@ impl Probe {
                 .arg(keys.lock())
                 .number(0)
                 .number(MAX_VALUE),
+            // In the same pipeline, but not in one step: the key may go in
+            // between.
             Command::new("PTTL").arg(keys.lock()),
             subscribers(keys.wake()),
         ];
@@ -133,6 +134,8 @@ impl Probe {
                 }
                 reply => reply?,
             };
+            // Leases that have ended are not counted, though their keys may
+            // still exist.
             let state = reply.list().unwrap_or_default();
             // Released between the two probes, or every lease has ended.
             let is_empty = |at: usize| state.get(at).and_then(Reply::int) == Some(0);
@@ -146,6 +149,7 @@ impl Probe {
 
     fn probe_hash(keys: &QueueKeys, remaining: Option<Duration>, limit: u64) -> Call<Self> {
         let key = keys.lock();
+        // Only a fair lock has one. For others the list is empty.
         let queue = prefixed("redisson_lock_queue", key);
         let scan = Command::new("HSCAN").arg(key).number(0);
         let commands = vec![
@@ -189,21 +193,18 @@ pub(crate) fn page(
         .arg("COUNT")
         .number(count);
     let keyspace = keyspace.clone();
-    Call::new(vec![scan], move |replies| {
-        let reply = first("SCAN", replies)?;
-        let read = || {
-            let [cursor, keys] = reply.list()? else {
-                return None;
-            };
-            let name = |key: &Reply| match key {
-                Reply::Bytes(key) => keyspace.name_of(key).map(str::to_owned),
-                _ => None,
-            };
-            let names = keys.list()?.iter().filter_map(name).collect();
-            Some((cursor.text()?.parse().ok()?, names))
+    let page = move |reply: &Reply| {
+        let [cursor, keys] = reply.list()? else {
+            return None;
         };
-        read().ok_or_else(|| RequestError::malformed("SCAN", std::slice::from_ref(&reply)))
-    })
+        let name = |key: &Reply| match key {
+            Reply::Bytes(key) => keyspace.name_of(key).map(str::to_owned),
+            _ => None,
+        };
+        let names = keys.list()?.iter().filter_map(name).collect();
+        Some((cursor.text()?.parse().ok()?, names))
+    };
+    Call::new(vec![scan], read("SCAN", page))
 }
 
 impl Participant {
@@ -254,6 +255,7 @@ fn read_string(
     let (kind, waiter_count) = match Form::of(value) {
         Form::Mutex => (LockKind::Mutex, subscriber_count(listeners)),
         Form::Foreign => (LockKind::Foreign, subscriber_count(listeners)),
+        // Without a queue, no client waits.
         Form::Alone(part) => (kind_of(part.kind, part.weight, part.capacity)?, Some(0)),
         Form::Queue(_) => return None,
     };
@@ -289,6 +291,7 @@ fn read_latch(state: &Reply) -> Option<LockSnapshot> {
     let [kind, remaining] = state.list()? else {
         return None;
     };
+    // A hash of another program may have a field `remaining`, too.
     kind.text().filter(|kind| *kind == "latch")?;
     Some(LockSnapshot {
         kind: LockKind::Latch {
@@ -304,6 +307,7 @@ fn read_latch(state: &Reply) -> Option<LockSnapshot> {
 
 /// Reads the reply of `queue/inspect.lua`.
 fn read_queue(reply: &Reply) -> Option<LockSnapshot> {
+    // The last item is a flat list, three items for each owner.
     let (owners, state) = reply.list()?.split_last()?;
     let owners = owners.list()?;
     if state.len() != 6 {
@@ -333,8 +337,7 @@ fn read_queue(reply: &Reply) -> Option<LockSnapshot> {
     })
 }
 
-/// Reads a lock of Redisson's: a hash with a hold count for each `UUID:THREAD`,
-/// and `mode` if it is a read-write lock.
+/// Reads a lock of Redisson's, with the waiters of a fair one.
 fn read_redisson(
     fields: &Reply,
     remaining: Option<Duration>,
@@ -344,30 +347,25 @@ fn read_redisson(
     let [_, fields] = fields.list()? else {
         return None;
     };
-    let (mut mode, mut owners) = (None, Vec::new());
-    for field in fields.list()?.chunks_exact(2) {
-        match field[0].text()? {
-            "mode" => mode = Some(Mode::read(field[1].text()?)?),
-            owner => owners.push(owner),
-        }
-    }
-    let holders: Option<Vec<_>> = owners
-        .iter()
-        .map(|owner| redisson_participant(owner, remaining))
-        .collect();
-    let holders = holders.filter(|holders| !holders.is_empty())?;
+    // Only this library's values identify a process that can be asked for.
+    let participant = |holder| Participant {
+        value: Vec::new(),
+        holder,
+    };
+    let lock = redisson_hash::read(fields.list()?, remaining)?;
     let waiters = queue.list().unwrap_or_default().iter();
     let waiters: Vec<_> = waiters
-        .filter_map(|waiter| redisson_participant(waiter.text()?, None))
+        .filter_map(|waiter| redisson_hash::read_owner(waiter.text()?, None))
+        .map(participant)
         .collect();
     Some(LockSnapshot {
-        kind: match (mode, waiters.is_empty()) {
+        kind: match (lock.mode, waiters.is_empty()) {
             (Some(_), _) => LockKind::RedissonReadWriteLock,
             (None, false) => LockKind::RedissonFairLock,
             (None, true) => LockKind::RedissonLock,
         },
-        holder_count: holders.len() as u64,
-        holders,
+        holder_count: lock.holders.len() as u64,
+        holders: lock.holders.into_iter().map(participant).collect(),
         waiter_count: match waiters.is_empty() {
             // The channel of a lock without a queue has other subscribers than
             // its waiters.
@@ -377,29 +375,7 @@ fn read_redisson(
                 .and_then(|count| u64::try_from(count).ok()),
         },
         waiters,
-        mode,
-    })
-}
-
-/// Reads an owner in Redisson's notation: `UUID:THREAD`, or `UUID:THREAD:write`
-/// for a writer.
-fn redisson_participant(owner: &str, remaining: Option<Duration>) -> Option<Participant> {
-    let (owner, released) = owner_in(owner);
-    let (id, thread) = owner.split_once(':')?;
-    let is_id = id.len() == 36
-        && id.bytes().enumerate().all(|(at, byte)| match at {
-            8 | 13 | 18 | 23 => byte == b'-',
-            _ => byte.is_ascii_hexdigit(),
-        });
-    let is_thread = !thread.is_empty() && thread.bytes().all(|byte| byte.is_ascii_digit());
-    (is_id && is_thread).then(|| Participant {
-        value: Vec::new(),
-        holder: Holder {
-            redisson: Some(owner.clone()),
-            lease_remaining: remaining,
-            released,
-            ..Holder::default()
-        },
+        mode: lock.mode,
     })
 }
 
@@ -409,39 +385,6 @@ mod tests {
 
     fn bytes(text: &str) -> Reply {
         Reply::Bytes(text.as_bytes().to_vec())
-    }
-
-    #[test]
-    fn redisson_owner_is_recognised_by_its_form() {
-        let id = "a2b1f3c4-0000-4000-8000-123456789abc";
-        for (owner, is_owner) in [
-            (format!("{id}:1"), true),
-            (format!("{id}:77:write"), true),
-            (format!("{id}:"), false),
-            (id.to_owned(), false),
-            ("name:1".to_owned(), false),
-            (format!("{}:1", id.replace('-', "0")), false),
-        ] {
-            assert_eq!(
-                redisson_participant(&owner, None).is_some(),
-                is_owner,
-                "{owner}"
-            );
-        }
-    }
-
-    #[test]
-    fn hash_of_data_is_no_lock() {
-        let fields = Reply::List(vec![
-            bytes("0"),
-            Reply::List(vec![bytes("name"), bytes("value")]),
-        ]);
-        let list = Reply::List(vec![bytes("")]);
-        assert_eq!(read_queue(&list), None);
-        assert_eq!(
-            read_redisson(&fields, None, &Reply::Int(0), &Reply::List(vec![])),
-            None
-        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The keys and channels of a lock.
 //!
-//! The lock's key is the prefix and the name, exactly as typed, so that other
+//! The lock's key is the prefix and the name, exactly as typed, so other
 //! libraries can share it. Its other keys begin with `leasehold:` and have a
 //! hash tag chosen for the lock's slot.
 //!
@@ -13,13 +13,12 @@
 use std::fmt::Write;
 use std::sync::{Arc, LazyLock};
 
-use super::kind::Keys;
-use crate::backend::Slot;
+use crate::backend::{SLOTS, Slot, slot_of};
 use crate::error::Error;
 use crate::owner::Owner;
 
 /// The maximum length of a lock's name, in bytes.
-pub(super) const NAME_LIMIT: usize = 512;
+pub(crate) const NAME_LIMIT: usize = 512;
 
 /// The maximum length of a prefix, in bytes.
 const PREFIX_LIMIT: usize = 128;
@@ -27,14 +26,12 @@ const PREFIX_LIMIT: usize = 128;
 /// The prefix of all keys of this library that are not a lock's own key.
 const RESERVED: &str = "leasehold:";
 
-const SLOTS: usize = 16_384;
-
 /// The mapping from a client's names to keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
     prefix: String,
     counters: Counters,
-    /// Identifies this client in the names of its channels.
+    /// Identifies this client in channel names.
     client: Arc<str>,
 }
 
@@ -43,7 +40,7 @@ pub(crate) struct Keyspace {
 pub(crate) enum Counters {
     /// One counter for all locks, on a server that has all slots.
     One(Arc<str>),
-    /// One counter per slot, in the slot of its locks.
+    /// One counter per slot, in that slot.
     PerSlot,
 }
 
@@ -73,6 +70,7 @@ impl Keyspace {
     }
 
     /// Returns the id of this client: 32 random hex digits.
+    #[cfg(feature = "redisson")]
     pub(crate) fn client(&self) -> &str {
         &self.client
     }
@@ -84,6 +82,7 @@ impl Keyspace {
 
     /// Returns the `SCAN` pattern of keys whose name matches `pattern`.
     pub(crate) fn pattern(&self, pattern: &str) -> String {
+        // The prefix is literal; only the pattern for names may match several.
         let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-');
         let mut escaped = String::new();
         for c in self.prefix.chars() {
@@ -100,6 +99,7 @@ impl Keyspace {
     pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
         let key = std::str::from_utf8(key).ok()?;
         let name = key.strip_prefix(&self.prefix)?;
+        // A key that this client could not have created is no lock.
         self.lock(name).is_ok().then_some(name)
     }
 
@@ -120,6 +120,7 @@ impl Keyspace {
             ));
         }
         let prefix = &self.prefix;
+        // The reserved prefix may span both parts, such as `lease` + `hold:x`.
         if RESERVED
             .bytes()
             .eq(prefix.bytes().chain(name.bytes()).take(RESERVED.len()))
@@ -138,14 +139,16 @@ impl Keyspace {
             tag_of(slot)
         );
         Ok(LockKeys {
-            lock_at: channel.len() - name.len() - prefix.len(),
-            name_at: channel.len() - name.len(),
-            channel,
+            lock: LockName {
+                key_at: channel.len() - name.len() - prefix.len(),
+                name_at: channel.len() - name.len(),
+                text: channel,
+                slot,
+            },
             counter: match &self.counters {
                 Counters::One(counter) => counter.clone(),
                 Counters::PerSlot => counter(slot),
             },
-            slot,
         })
     }
 }
@@ -165,7 +168,7 @@ impl Keyspace {
         // slots needs only one.
         let grant_slot = match &self.counters {
             Counters::One(_) => 0,
-            Counters::PerSlot => keys.slot,
+            Counters::PerSlot => keys.lock.slot,
         };
         Ok(Arc::new(QueueKeys {
             holders: keys.related("holders"),
@@ -189,32 +192,26 @@ pub(crate) struct QueueKeys {
     grants: String,
 }
 
-impl Keys for QueueKeys {
-    fn name(&self) -> &str {
-        self.keys.name()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.keys.key()
-    }
-
-    fn slot(&self) -> Slot {
-        self.keys.slot
-    }
-}
-
 impl QueueKeys {
+    pub(super) fn name(&self) -> &LockName {
+        &self.keys.lock
+    }
+
     /// Returns the lock's own key.
     pub(crate) fn lock(&self) -> &str {
         self.keys.lock()
     }
 
-    /// Returns the key of its token counter.
+    pub(crate) fn slot(&self) -> Slot {
+        self.keys.lock.slot
+    }
+
+    /// Returns the token counter's key.
     pub(super) fn counter(&self) -> &str {
         &self.keys.counter
     }
 
-    /// Returns the channel that announces its release if it is a mutex.
+    /// Returns the channel that announces a release, for a mutex.
     pub(super) fn wake(&self) -> &str {
         self.keys.channel()
     }
@@ -226,7 +223,7 @@ impl QueueKeys {
 
     /// Returns the channel that announces the leaders of an election.
     pub(super) fn election_channel(&self) -> String {
-        self.keys.channel.replacen("wake:", "election:", 1)
+        self.keys.channel().replacen("wake:", "election:", 1)
     }
 
     /// Returns the channel of this client's grants.
@@ -251,76 +248,79 @@ fn counter(slot: Slot) -> Arc<str> {
     format!("{RESERVED}token:{{{}}}", tag_of(slot)).into()
 }
 
+/// A lock's name, its own key, and the key's slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LockName {
+    /// Ends with the key, which ends with the name.
+    text: String,
+    key_at: usize,
+    name_at: usize,
+    slot: Slot,
+}
+
+impl LockName {
+    /// Creates the name of the lock whose key is `key`, from `name_at` on.
+    #[cfg(feature = "redisson")]
+    pub(crate) fn new(key: String, name_at: usize) -> Self {
+        Self {
+            slot: slot_of(key.as_bytes(), b""),
+            text: key,
+            key_at: 0,
+            name_at,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.text[self.name_at..]
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.text[self.key_at..]
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+}
+
 /// The keys and the channel of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKeys {
-    channel: String,
-    lock_at: usize,
-    name_at: usize,
+    /// The text before the key makes it the channel that announces releases.
+    pub(super) lock: LockName,
     pub(crate) counter: Arc<str>,
-    pub(crate) slot: Slot,
-}
-
-impl Keys for LockKeys {
-    fn name(&self) -> &str {
-        &self.channel[self.name_at..]
-    }
-
-    fn key(&self) -> &[u8] {
-        self.lock().as_bytes()
-    }
-
-    fn slot(&self) -> Slot {
-        self.slot
-    }
 }
 
 impl LockKeys {
     /// Returns the lock's own key.
     pub(crate) fn lock(&self) -> &str {
-        &self.channel[self.lock_at..]
+        self.lock.key()
     }
 
     /// Returns the channel that announces releases.
     pub(crate) fn channel(&self) -> &str {
-        &self.channel
+        &self.lock.text
     }
 
     /// Returns the channel that announces the opening of a latch. It differs
     /// from a mutex's channel: tasks that wait on one channel share a waiter.
     pub(super) fn latch_channel(&self) -> String {
-        self.channel.replacen("wake:", "latch:", 1)
+        self.channel().replacen("wake:", "latch:", 1)
     }
 
     /// Returns another key of this lock, in the same slot.
     pub(super) fn related(&self, what: &str) -> String {
-        format!("{RESERVED}{what}:{{{}}}:{}", tag_of(self.slot), self.lock())
+        format!(
+            "{RESERVED}{what}:{{{}}}:{}",
+            tag_of(self.lock.slot),
+            self.lock()
+        )
     }
-}
-
-/// Returns the cluster slot of the key `start` + `end`: that of its hash tag if
-/// it has one, else of the whole key.
-pub(super) fn slot_of(start: &[u8], end: &[u8]) -> Slot {
-    let mut crc = crc16::State::<crc16::XMODEM>::new();
-    if start.iter().chain(end).any(|byte| *byte == b'{') {
-        let key = [start, end].concat();
-        crc.update(hash_tag(&key).unwrap_or(&key));
-    } else {
-        crc.update(start);
-        crc.update(end);
-    }
-    crc.get() % (SLOTS as Slot)
-}
-
-/// Returns the text between the first `{` and the next `}`, unless it is empty.
-fn hash_tag(key: &[u8]) -> Option<&[u8]> {
-    let start = key.iter().position(|byte| *byte == b'{')? + 1;
-    let length = key[start..].iter().position(|byte| *byte == b'}')?;
-    (length > 0).then(|| &key[start..start + length])
 }
 
 /// Returns the smallest decimal number whose hash slot is `slot`.
 fn tag_of(slot: Slot) -> u32 {
+    // Computed once: a search for one slot takes 16,384 hashes on average.
     static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         let mut tags = vec![None; SLOTS];
         let mut missing = SLOTS;
@@ -360,15 +360,6 @@ mod tests {
     }
 
     #[test]
-    fn slots_match_the_cluster_specification() {
-        // From the cluster specification and `CLUSTER KEYSLOT`.
-        assert_eq!(slot_of(b"123456789", b""), 12739);
-        assert_eq!(slot_of(b"foo{bar}zap", b""), slot_of(b"bar", b""));
-        assert_eq!(slot_of(b"foo{}{bar}", b""), slot_of(b"foo{}{bar}", b""));
-        assert_ne!(slot_of(b"foo{}{bar}", b""), slot_of(b"bar", b""));
-    }
-
-    #[test]
     fn every_slot_has_a_tag() {
         for slot in 0..SLOTS as Slot {
             assert_eq!(slot_of(tag_of(slot).to_string().as_bytes(), b""), slot);
@@ -381,17 +372,21 @@ mod tests {
             for name in NAMES {
                 let keys = keyspace(prefix).lock(name).unwrap();
                 assert_eq!(keys.lock(), format!("{prefix}{name}"));
-                assert_eq!(keys.name(), name);
-                assert_eq!(slot_of(keys.lock().as_bytes(), b""), keys.slot);
-                assert_eq!(slot_of(keys.counter.as_bytes(), b""), keys.slot, "{name:?}");
+                assert_eq!(keys.lock.name(), name);
+                assert_eq!(slot_of(keys.lock().as_bytes(), b""), keys.lock.slot);
+                assert_eq!(
+                    slot_of(keys.counter.as_bytes(), b""),
+                    keys.lock.slot,
+                    "{name:?}"
+                );
                 assert_eq!(
                     slot_of(keys.channel().as_bytes(), b""),
-                    keys.slot,
+                    keys.lock.slot,
                     "{name:?}"
                 );
                 let queue = keyspace(prefix).queue(name).unwrap();
                 for key in queue.all().into_iter().chain([queue.grants().as_bytes()]) {
-                    assert_eq!(slot_of(key, b""), keys.slot, "{name:?}");
+                    assert_eq!(slot_of(key, b""), keys.lock.slot, "{name:?}");
                 }
             }
         }

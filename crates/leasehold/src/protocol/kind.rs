@@ -1,9 +1,10 @@
-//! The trait of all kinds of locks: the calls of a lock's life, and how its
-//! waiters wait.
+//! The trait of all kinds of locks: the calls of a lock's life, and how waiters
+//! wait.
 
 use std::time::Duration;
 
 use super::call::Call;
+use super::keys::LockName;
 use super::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockStatus, LockValue, QueueStatus, ReleaseReply,
     RenewReply,
@@ -15,28 +16,21 @@ use crate::info::Holder;
 use crate::owner::{Owner, Token};
 use crate::ticket::TicketKind;
 
-/// The name and the key of a lock.
-pub(crate) trait Keys: Send + Sync {
-    fn name(&self) -> &str;
-    fn key(&self) -> &[u8];
-    fn slot(&self) -> Slot;
-}
-
 /// One lock, as the lease layer sees it.
 pub(crate) trait Kind: Send + Sync + 'static {
     /// Returns the name and the key of the lock.
-    fn keys(&self) -> &dyn Keys;
-    /// Returns the name of the lock, for people.
+    fn lock(&self) -> &LockName;
+    /// Returns the lock's name, for people.
     fn name(&self) -> &str {
-        self.keys().name()
+        self.lock().name()
     }
     /// Returns the lock's own key, which identifies it on the server.
     fn key(&self) -> &[u8] {
-        self.keys().key()
+        self.lock().key().as_bytes()
     }
     /// Returns the slot to which requests are routed.
     fn slot(&self) -> Slot {
-        self.keys().slot()
+        self.lock().slot()
     }
     /// Returns the kind in one word, for metrics; see
     /// [`LockKind::label`](crate::LockKind::label).
@@ -82,7 +76,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn raise_token(&self, _floor: u64) -> Option<Call<Token>> {
         None
     }
-    /// Makes the writer a reader for the rest of its lease.
+    /// Makes the writer a reader for the rest of the lease.
     fn downgrade(&self, _value: &[u8]) -> Option<Call<RenewReply>> {
         None
     }
@@ -153,7 +147,7 @@ impl<'a> WaitStrategy<'a> {
 
 /// A lock or latch whose waiters rely on wake-ups, and poll as a fallback.
 pub(crate) trait Notified: Send + Sync {
-    /// Returns the channel of its wake-ups.
+    /// Returns the channel for wake-ups.
     fn channel_name(&self) -> ChannelName<'_>;
     /// Returns the key of the local queue: its tasks form a single waiter.
     fn local_queue_key(&self) -> &[u8] {
@@ -215,5 +209,6 @@ pub(crate) enum GrantDelivery<'a> {
     Push(&'a [u8]),
     /// The server wakes the waiter on a channel of its own. The waiter then
     /// acquires the lock.
+    #[cfg_attr(not(feature = "redisson"), expect(dead_code))]
     Wakeup(Channel),
 }

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use super::call::{Call, first};
+use super::call::{Call, first, read, read_done};
 use super::keys::LockKeys;
-use super::kind::{ChannelName, Keys, Notified};
+use super::kind::{ChannelName, Notified};
 use super::outcome::LockStatus;
-use super::script::script;
+use super::script::{digits, millis, script};
 use crate::backend::{Command, Reply, RequestError, ServerError, Slot};
-use crate::options::millis_up;
 
 script!(SET, "latch/set.lua");
 script!(COUNT_DOWN, "latch/count_down.lua");
@@ -28,33 +27,34 @@ impl LatchCalls {
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.keys.name()
+        self.keys.lock.name()
     }
 
     pub(crate) fn slot(&self) -> Slot {
-        self.keys.slot
+        self.keys.lock.slot()
     }
 
     /// Creates the latch. Returns false if one exists.
     pub(crate) fn set(&self, count: u32, life: Duration) -> Call<bool> {
-        let (count, life) = (count.to_string(), millis_up(life).to_string());
-        let args = [count.as_bytes(), life.as_bytes()];
+        let args = [&digits(count.into())[..], &millis(life)];
         Call::script(&SET, &self.key(), &args, read_done)
     }
 
     /// Counts down. Returns the remaining count, or `None` if there is no
     /// latch.
     pub(crate) fn count_down(&self, caller: &str) -> Call<Option<u32>> {
+        // The caller's id makes a repeated request count once.
         let args = [caller.as_bytes(), self.channel.as_bytes()];
-        Call::script(&COUNT_DOWN, &self.key(), &args, |replies| {
-            match first("a count-down", replies)?.int() {
-                Some(-1) => Ok(None),
-                count => match count.and_then(|count| u32::try_from(count).ok()) {
-                    Some(remaining) => Ok(Some(remaining)),
-                    None => Err(RequestError::malformed("a count-down", &[])),
-                },
-            }
-        })
+        let remaining = |reply: &Reply| match reply.int()? {
+            -1 => Some(None),
+            count => u32::try_from(count).ok().map(Some),
+        };
+        Call::script(
+            &COUNT_DOWN,
+            &self.key(),
+            &args,
+            read("a count-down", remaining),
+        )
     }
 
     /// Deletes the latch. Returns false if there was none.
@@ -91,24 +91,19 @@ impl Notified for LatchCalls {
     }
 }
 
-fn read_done(replies: Vec<Reply>) -> Result<bool, RequestError> {
-    match first("a latch", replies)?.int() {
-        Some(done @ (0 | 1)) => Ok(done == 1),
-        _ => Err(RequestError::malformed("a latch", &[])),
-    }
-}
-
 fn read_remaining(reply: Reply) -> Result<Option<u32>, RequestError> {
     let Reply::List(fields) = &reply else {
         return Err(RequestError::malformed("HMGET", &[reply]));
     };
-    let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse().ok();
     match fields.as_slice() {
         [Reply::Nil, _] => Ok(None),
-        [Reply::Bytes(kind), Reply::Bytes(count)] if kind == b"latch" => match number(count) {
-            Some(remaining) => Ok(Some(remaining)),
-            None => Err(RequestError::malformed("HMGET", &[reply])),
-        },
+        [Reply::Bytes(kind), count] if kind == b"latch" => {
+            let count = count.int().and_then(|count| u32::try_from(count).ok());
+            count.map_or_else(
+                || Err(RequestError::malformed("HMGET", fields)),
+                |count| Ok(Some(count)),
+            )
+        }
         [Reply::Bytes(_), _] => {
             let refusal = ServerError::new("WRONGTYPE", "the key holds a lock");
             Err(RequestError::Refused(refusal))

@@ -1,13 +1,13 @@
-//! The record of a job that runs once per tick: its last tick, its runner and
+//! The record of a job that runs once per tick: the last tick, the runner and
 //! how the run ended. The server's clock decides, as read by the scripts.
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::call::{Call, first};
+use super::call::{Call, read, read_done};
 use super::keys::LockKeys;
 use super::record;
-use super::script::{digits, script};
-use crate::backend::{Command, Reply, RequestError};
+use super::script::{digits, millis, script};
+use crate::backend::{Command, Reply};
 use crate::info::Run;
 use crate::owner::Token;
 
@@ -15,7 +15,7 @@ script!(CLAIM, "once/claim.lua");
 script!(FINISH, "once/finish.lua");
 script!(FORGET, "once/forget.lua");
 
-/// The calls of one job, besides those of its lock.
+/// A job's calls, besides those of the lock.
 #[derive(Debug)]
 pub(crate) struct OnceCalls {
     job: String,
@@ -38,14 +38,27 @@ impl OnceCalls {
         life: Duration,
     ) -> Call<Claim> {
         let process = record::write_process_now(note);
+        // Rounded down, as when the number of the tick was computed.
+        let period = period.as_millis().to_string();
         let args = [
             &digits(tick)[..],
-            &millis(period),
+            period.as_bytes(),
             &digits(token.as_u64()),
             process.as_bytes(),
             &millis(life),
         ];
-        Call::script(&CLAIM, &[self.job.as_bytes()], &args, read_claim)
+        let claim = |reply: &Reply| match reply.int()? {
+            1 => Some(Claim::Claimed),
+            0 => Some(Claim::AlreadyRan),
+            ahead @ ..0 => Some(Claim::TooEarly(Duration::from_millis(ahead.unsigned_abs()))),
+            _ => None,
+        };
+        Call::script(
+            &CLAIM,
+            &[self.job.as_bytes()],
+            &args,
+            read("a claim", claim),
+        )
     }
 
     /// Records how the run with this token ended. Returns false if another run
@@ -64,22 +77,16 @@ impl OnceCalls {
         Call::script(&FORGET, &[self.job.as_bytes()], &args, read_done)
     }
 
-    /// Reads the last run and its token.
+    /// Reads the last run and the token.
     pub(crate) fn last(&self) -> Call<Option<(Run, Token)>> {
         let fields = ["tick", "period", "token", "runner", "report"];
         let command = Command::new("HMGET").arg(&self.job);
         let command = fields.into_iter().fold(command, Command::arg);
-        Call::new(vec![command], |replies| {
-            let reply = first("a job", replies)?;
-            match reply.list() {
-                Some([Reply::Nil, ..]) => Ok(None),
-                Some(fields) => match read_run(fields) {
-                    Some(run) => Ok(Some(run)),
-                    None => Err(RequestError::malformed("a job", &[reply])),
-                },
-                None => Err(RequestError::malformed("a job", &[reply])),
-            }
-        })
+        let run = |reply: &Reply| match reply.list()? {
+            [Reply::Nil, ..] => Some(None),
+            fields => read_run(fields).map(Some),
+        };
+        Call::new(vec![command], read("a job", run))
     }
 }
 
@@ -99,41 +106,16 @@ fn read_run(fields: &[Reply]) -> Option<(Run, Token)> {
     };
     let tick: u64 = tick.text()?.parse().ok()?;
     let period_millis: u64 = period.text()?.parse().ok()?;
+    // Any client can write the record, so its numbers are checked.
     let next_millis = tick.checked_add(1)?.checked_mul(period_millis)?;
     let token = token.text()?.parse().ok()?;
     let runner = record::read_process(runner.text()?)?;
     let run = Run {
         tick,
         period: Duration::from_millis(period_millis),
-        host: Some(runner.host),
-        pid: Some(runner.pid),
-        since: runner.since,
         next: UNIX_EPOCH.checked_add(Duration::from_millis(next_millis)),
-        note: record::non_empty(&runner.note),
+        process: runner,
         report: report.text().map(str::to_owned),
     };
     Some((run, Token::new(token)))
-}
-
-fn read_claim(replies: Vec<Reply>) -> Result<Claim, RequestError> {
-    match first("a claim", replies)?.int() {
-        Some(1) => Ok(Claim::Claimed),
-        Some(0) => Ok(Claim::AlreadyRan),
-        Some(ahead) if ahead < 0 => {
-            let ahead = Duration::from_millis(ahead.unsigned_abs());
-            Ok(Claim::TooEarly(ahead))
-        }
-        _ => Err(RequestError::malformed("a claim", &[])),
-    }
-}
-
-fn read_done(replies: Vec<Reply>) -> Result<bool, RequestError> {
-    match first("a job", replies)?.int() {
-        Some(done @ (0 | 1)) => Ok(done == 1),
-        _ => Err(RequestError::malformed("a job", &[])),
-    }
-}
-
-fn millis(life: Duration) -> Vec<u8> {
-    digits(u64::try_from(life.as_millis()).unwrap_or(u64::MAX))
 }

@@ -52,7 +52,7 @@ pub(crate) enum ReleaseReply {
 /// The reply to a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandOverReply {
-    /// The owner of the ticket has replaced the caller's.
+    /// The ticket's owner has replaced the caller's.
     HandedOver,
     /// The caller did not hold the lock; nothing was changed.
     NotOwner,
@@ -63,7 +63,7 @@ pub(crate) enum HandOverReply {
 pub(crate) enum AdoptReply {
     /// The caller's owner has replaced that of the ticket, with this token.
     Adopted { token: Token },
-    /// The owner of the ticket does not hold the lock; nothing was changed.
+    /// The ticket's owner does not hold the lock; nothing was changed.
     Spent,
 }
 
@@ -78,14 +78,24 @@ pub(crate) enum QueueStatus {
         ahead: u64,
         /// The server's clock at the reply, in microseconds.
         server_now: u64,
-        /// The ticket that orders its queue entry, if the reply has it. A
-        /// waiter that loses its entry re-enters with it at the same position.
+        /// The ticket that orders the queue entry, if the reply has it. A
+        /// waiter that loses the entry re-enters with it at the same position.
         ticket: Option<u64>,
         /// One of the holders.
         holder: Holder,
     },
     /// The server does not know the owner.
     Gone { holder: Holder },
+}
+
+impl QueueStatus {
+    /// Returns the outcome for an owner that does not wait.
+    pub(crate) fn into_acquire_reply(self) -> AcquireReply {
+        match self {
+            Self::Holds { token, .. } => AcquireReply::Held { token },
+            Self::Waits { holder, .. } | Self::Gone { holder } => AcquireReply::Busy { holder },
+        }
+    }
 }
 
 /// The message that grants a lock to a waiter.
@@ -106,6 +116,8 @@ impl Grant {
             token: Token::new(words.next()?.parse().ok()?),
             end: words.next()?.parse().ok()?,
         };
+        // Anyone can publish on the channel: what is not exactly a grant is
+        // ignored.
         words.next().is_none().then_some(grant)
     }
 }

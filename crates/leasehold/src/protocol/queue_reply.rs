@@ -41,6 +41,7 @@ pub(super) fn read_status(reply: &Reply) -> Option<Result<QueueStatus, RequestEr
             ticket: number(3).filter(|ticket| *ticket > 0),
             holder: holder(parts.get(4)?, number(5)?, now)?,
         },
+        // A refusal, not a status: waiting would not help.
         3 => {
             return Some(Err(RequestError::Refused(ServerError {
                 kind: ServerErrorKind::OutOfRange,
@@ -61,6 +62,8 @@ pub(super) fn read_stats(reply: &Reply) -> Option<QueueStats> {
     let holder = holder(parts.get(4)?, number(5)?, number(2)?)?;
     Some(QueueStats {
         used,
+        // Zero stands for a lock that no client uses, whose capacity the server
+        // does not know.
         capacity: number(1).filter(|capacity| *capacity > 0),
         waiters: number(3)?,
         holder: (used > 0).then_some(holder),
@@ -81,8 +84,8 @@ fn holder(entry: &Reply, end: u64, now: u64) -> Option<Holder> {
     participant(entry, end, now).map(|(_, holder)| holder)
 }
 
-/// Reads the value in an entry, and its owner as a holder. The entry is
-/// `WEIGHT FIRST_LEASE TOKEN SINCE CHANNEL VALUE`.
+/// Reads the value in an entry, and the owner as a holder. The entry is `WEIGHT
+/// FIRST_LEASE TOKEN SINCE CHANNEL VALUE`.
 pub(super) fn participant(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>, Holder)> {
     let Reply::Bytes(entry) = entry else {
         return None;
@@ -97,10 +100,10 @@ pub(super) fn participant(entry: &Reply, end: u64, now: u64) -> Option<(Vec<u8>,
     // `>`.
     let channel = parts.next();
     let value = parts.next().unwrap_or_default();
-    let written = record::read(value);
+    let mut written = record::read(value);
+    // The value of a waiter says since when it waits.
+    written.process.since = held_since.or(written.process.since);
     let holder = Holder {
-        // The value of a waiter says since when it waits.
-        since: held_since.or(written.since),
         lease_remaining: (end > 0).then(|| Duration::from_micros(end.saturating_sub(now))),
         released: channel == Some(b"-"),
         handed_over: channel == Some(b">"),

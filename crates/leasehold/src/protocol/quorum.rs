@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::call::Call;
-use super::keys::LockKeys;
-use super::kind::{ChannelName, Keys, Kind, Notified, WaitStrategy};
+use super::keys::{LockKeys, LockName};
+use super::kind::{ChannelName, Kind, Notified, WaitStrategy};
 use super::outcome::{AcquireReply, LockStatus, LockValue, ReleaseReply, RenewReply};
 use super::pttl::remaining;
 use super::record::{self, Description};
-use super::script::{digest, digits, script};
+use super::script::{digest, digits, millis, script};
 use super::single_key::release_after;
 use super::tally::{self, Ballot, RenewalTally, Verdict};
 use crate::backend::{
@@ -61,10 +61,12 @@ impl QuorumLock {
     /// salt that differs between owners of one millisecond. Always above every
     /// token this client has seen.
     fn propose_token(&self, value: &[u8]) -> u64 {
-        let since = record::read(value).since;
+        let since = record::read(value).process.since;
         let since = since.and_then(|since| since.duration_since(std::time::UNIX_EPOCH).ok());
         let since = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
         let owner = record::owner(value).iter().take(8);
+        // The value has milliseconds only. The salt spreads owners of one
+        // millisecond over its microseconds.
         let salt = owner.fold(0, |sum, byte| sum * 31 + u64::from(*byte)) % 1000;
         (since + salt).max(self.electorate.highest_seen.load(Ordering::Relaxed) + 1)
     }
@@ -76,8 +78,8 @@ impl Kind for QuorumLock {
         "mutex"
     }
 
-    fn keys(&self) -> &dyn Keys {
-        &self.keys
+    fn lock(&self) -> &LockName {
+        &self.keys.lock
     }
 
     fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue {
@@ -87,7 +89,7 @@ impl Kind for QuorumLock {
     fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
         let token = self.propose_token(value);
         let keys = [self.key(), self.votes.as_bytes(), self.voter()];
-        let args = [value, &digits(millis_up(lease))[..], &digits(token)];
+        let args = [value, &millis(lease)[..], &digits(token)];
         let (electorate, own) = (self.electorate.clone(), value.clone());
         Call::script(&VOTE, &keys, &args, move |replies| {
             electorate.record_refusals(&replies);
@@ -96,10 +98,13 @@ impl Kind for QuorumLock {
             let verdict = tally::count_votes(&ballots);
             Ok(match verdict {
                 Verdict::Held => {
+                    // Later proposals of this client begin above it.
                     electorate.highest_seen.fetch_max(token, Ordering::Relaxed);
                     let token = Token::new(token);
                     AcquireReply::Held { token }
                 }
+                // A majority cannot refuse us in our own name: the replies make
+                // no sense.
                 Verdict::Busy { value, .. } if *value == *own => {
                     return Err(RequestError::malformed("a vote", &replies));
                 }
@@ -130,7 +135,7 @@ impl Kind for QuorumLock {
 
     fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
         let keys = [self.key(), self.voter()];
-        let args = [value, &digits(millis_up(lease))];
+        let args = [value, &millis(lease)];
         let electorate = self.electorate.clone();
         Call::script(&RENEW, &keys, &args, move |replies| {
             electorate.record_refusals(&replies);
@@ -176,6 +181,7 @@ impl Kind for QuorumLock {
                     value: value.clone(),
                     remaining_ms: pttl.as_ref().ok().and_then(Reply::int).unwrap_or(0),
                 },
+                // Free there. If a majority says so, no owner holds the lock.
                 Ok(Reply::Nil) => Ballot::Granted,
                 _ => Ballot::NoReply,
             });
@@ -199,6 +205,7 @@ impl Kind for QuorumLock {
 
     fn repair(&self, value: &[u8], remaining: Duration, token: Token) -> Option<Call<()>> {
         let keys = [self.key(), self.votes.as_bytes(), self.voter()];
+        // At least one: the lease may end while the call is built.
         let remaining_ms = digits(millis_up(remaining).max(1));
         let args = [value, &remaining_ms[..], &digits(token.as_u64())];
         Some(Call::script(&REPAIR, &keys, &args, |_| Ok(())))
@@ -294,6 +301,7 @@ impl Electorate {
             .flatten()
             .any(|reply| code(reply) == Some(NOT_VOTING))
         {
+            // Wakes the task that lets restarted nodes vote again.
             self.refusals.notify_one();
         }
     }
@@ -306,7 +314,7 @@ impl Electorate {
     /// Lets every node rejoin whose quarantine of `max_lease` is over. It then
     /// votes above `floor`.
     pub(crate) fn rejoin(&self, max_lease: Duration, floor: u64) -> Call<Vec<NodeStatus>> {
-        let args = [&digits(millis_up(max_lease))[..], &digits(floor)];
+        let args = [&millis(max_lease)[..], &digits(floor)];
         Call::script(&REJOIN, &[self.voter.as_bytes()], &args, |replies| {
             let nodes = each("node statuses", &replies)?;
             let nodes: Vec<_> = nodes.iter().map(read_node).collect();
@@ -326,6 +334,7 @@ fn refusal(replies: &[Reply]) -> Option<ServerError> {
         return None;
     };
     each.iter().flatten().find_map(|reply| match reply {
+        // A temporary error passes without the user; it counts as no reply.
         Reply::Refused(refusal) if refusal.kind != ServerErrorKind::Temporary => {
             Some(refusal.clone())
         }

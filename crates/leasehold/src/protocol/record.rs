@@ -1,4 +1,4 @@
-//! The value of a held lock: its owner, and a description for people.
+//! A held lock's value: the owner, and a description for people.
 //!
 //! `lh1 OWNER SINCE PID HOST TRACE NOTE`, separated by single spaces. `lh1` is
 //! the version of this layout, OWNER has 32 hex digits, SINCE is the server's
@@ -10,9 +10,9 @@
 
 use std::fmt::{Display, Write};
 use std::sync::LazyLock;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
-use crate::info::Holder;
+use crate::info::{Holder, Process};
 use crate::owner::{Owner, Token};
 use crate::trace_parent::is_valid;
 
@@ -32,7 +32,7 @@ const QUEUE: &str = "lh1:queue:";
 /// Stands for the trace of a holder without one.
 const NO_TRACE: &str = "-";
 
-/// What a value tells people about its owner, besides the process.
+/// What a value tells people about the owner, besides the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Description<'a> {
     /// The server's clock when the lock was requested.
@@ -44,7 +44,7 @@ pub(crate) struct Description<'a> {
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form<'a> {
-    /// The holder of a mutex.
+    /// A mutex's holder.
     Mutex,
     /// The only holder of a lock that can have a queue.
     Alone(Part<'a>),
@@ -75,6 +75,8 @@ impl Display for Part<'_> {
 
 impl<'a> Form<'a> {
     pub(super) fn of(value: &'a [u8]) -> Self {
+        // Without a space the value is not ours: every one of our forms has
+        // one.
         let end = value.iter().position(|byte| *byte == b' ');
         let first = std::str::from_utf8(&value[..end.unwrap_or(0)]).unwrap_or_default();
         if first == VERSION || first == RELEASED || first.starts_with(HANDED_OVER) {
@@ -121,16 +123,7 @@ fn write_as(form: impl Display, owner: &Owner, description: Description<'_>) -> 
     value.into_bytes()
 }
 
-/// The process that holds a lock, leads or runs a job, and since when. Its text
-/// is `SINCE PID HOST NOTE`.
-pub(super) struct Process {
-    pub(super) since: Option<SystemTime>,
-    pub(super) pid: u32,
-    pub(super) host: String,
-    pub(super) note: String,
-}
-
-/// Returns the text of this process.
+/// Returns the text of this process: `SINCE PID HOST NOTE`.
 pub(super) fn write_process(since_micros: u64, note: &str) -> String {
     let since = since_micros / 1000;
     format!("{since} {}", write_process_now(note))
@@ -142,26 +135,26 @@ pub(super) fn write_process_now(note: &str) -> String {
     format!("{pid} {} {note}", host())
 }
 
-/// Reads the text of a process.
+/// Reads a process's text.
 pub(super) fn read_process(text: &str) -> Option<Process> {
     let mut parts = text.splitn(4, ' ');
     let since = Duration::from_millis(parts.next()?.parse().ok()?);
     Some(Process {
         since: UNIX_EPOCH.checked_add(since),
-        pid: parts.next()?.parse().ok()?,
-        host: parts.next()?.to_owned(),
-        note: parts.next().unwrap_or_default().to_owned(),
+        pid: Some(parts.next()?.parse().ok()?),
+        host: Some(parts.next()?.to_owned()),
+        note: parts
+            .next()
+            .filter(|note| !note.is_empty())
+            .map(str::to_owned),
+        ..Process::default()
     })
-}
-
-/// Returns a note, or `None` if it is empty.
-pub(super) fn non_empty(note: &str) -> Option<String> {
-    (!note.is_empty()).then(|| note.to_owned())
 }
 
 /// Returns the value that replaces `value` after a release with `hold_for`. It
 /// names the same holder, and no renewal matches it.
 pub(super) fn released(value: &[u8]) -> Vec<u8> {
+    // The owner stays, but renewals compare the whole value, so none matches.
     let rest = value.strip_prefix(VERSION.as_bytes()).unwrap_or(value);
     [RELEASED.as_bytes(), rest].concat()
 }
@@ -179,6 +172,7 @@ pub(super) fn replace_owner(value: &[u8], owner: &Owner) -> Vec<u8> {
 }
 
 fn with_owner(form: &[u8], value: &[u8], owner: &Owner) -> Vec<u8> {
+    // Everything behind the form and the owner.
     let rest = value.splitn(3, |byte| *byte == b' ').nth(2);
     let owner = owner.to_string();
     [form, owner.as_bytes(), rest.unwrap_or_default()].join(&b' ')
@@ -189,13 +183,15 @@ pub(super) fn owner(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
 }
 
-/// Returns the process that wrote `value`, which is the second half of its
+/// Returns the process that wrote `value`, which is the second half of the
 /// owner; `None` if the value has another layout.
 pub(super) fn process(value: &[u8]) -> Option<&str> {
     if !matches!(Form::of(value), Form::Mutex | Form::Alone(_)) {
         return None;
     }
     let owner = std::str::from_utf8(owner(value)).ok()?;
+    // The process half names a channel, so nothing but hex digits may get
+    // there.
     let is_owner = owner.len() == 32 && owner.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_owner.then(|| &owner[16..])
 }
@@ -213,14 +209,12 @@ fn read_fields(value: &str) -> Option<Holder> {
     let form = parts.next()?;
     let _owner = parts.next()?;
     let process = read_process(parts.next()?)?;
-    let (trace, note) = process.note.split_once(' ')?;
+    let (trace, note) = process.note.as_deref()?.split_once(' ')?;
+    let note = (!note.is_empty()).then(|| note.to_owned());
     Some(Holder {
-        host: Some(process.host),
-        pid: Some(process.pid),
-        since: process.since.or(Some(SystemTime::UNIX_EPOCH)),
-        note: non_empty(note),
         // Any client can write the value: we link to nothing but a trace.
         trace_parent: is_valid(trace).then(|| trace.to_owned()),
+        process: Process { note, ..process },
         released: form == RELEASED,
         handed_over: form.starts_with(HANDED_OVER),
         ..Holder::default()
@@ -233,6 +227,7 @@ fn host() -> &'static str {
         let name = host_name();
         match name.is_empty() {
             true => "-".to_owned(),
+            // Fields are separated by spaces.
             false => name.replace(char::is_whitespace, "_"),
         }
     });
@@ -276,23 +271,23 @@ mod tests {
                 };
                 let holder = read(&write(&Owner::random(), description));
                 assert_eq!(holder.trace_parent.as_deref(), trace);
-                assert_eq!(holder.note.unwrap_or_default(), note);
+                assert_eq!(holder.process.note.unwrap_or_default(), note);
             }
         }
         let forged = b"lh1 0f1e 1 2 host 00-evil note";
         assert_eq!(read(forged).trace_parent, None);
-        assert_eq!(read(forged).note.as_deref(), Some("note"));
+        assert_eq!(read(forged).process.note.as_deref(), Some("note"));
     }
 
     #[test]
     fn holder_is_read_back_without_the_owner() {
         let owner = Owner::random();
         let holder = read(&write(&owner, described("daily batch")));
-        assert_eq!(holder.pid, Some(std::process::id()));
-        assert_eq!(holder.host.as_deref(), Some(host()));
-        assert_eq!(holder.note.as_deref(), Some("daily batch"));
+        assert_eq!(holder.process.pid, Some(std::process::id()));
+        assert_eq!(holder.process.host.as_deref(), Some(host()));
+        assert_eq!(holder.process.note.as_deref(), Some("daily batch"));
         assert_eq!(
-            holder.since,
+            holder.process.since,
             UNIX_EPOCH.checked_add(Duration::from_millis(1_763_000_000_123))
         );
         assert!(!format!("{holder:?}").contains(&owner.to_string()));

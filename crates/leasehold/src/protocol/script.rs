@@ -1,17 +1,19 @@
 //! Lua scripts, which a server knows by their digest.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use crate::backend::Command;
+use crate::options::millis_up;
 
-/// The text of a script, and its digest, which is computed once.
-pub(super) struct Script {
+/// A script's text, and its digest, which is computed once.
+pub(crate) struct Script {
     source: &'static str,
     digest: LazyLock<String>,
 }
 
-/// Defines a `static` script from files below `lua/`: its preludes, then its
-/// own file.
+/// Defines a `static` script from files below `lua/`: preludes, then the
+/// script.
 macro_rules! script {
     ($name:ident, $($path:literal),+) => {
         static $name: $crate::protocol::script::Script = {
@@ -23,19 +25,24 @@ macro_rules! script {
         };
     };
 }
-pub(super) use script;
+pub(crate) use script;
+
+/// Returns whole milliseconds in the form that scripts take, rounded up.
+pub(crate) fn millis(duration: Duration) -> Vec<u8> {
+    digits(millis_up(duration))
+}
 
 /// Returns a number in the form that scripts take.
-pub(super) fn digits(number: u64) -> Vec<u8> {
+pub(crate) fn digits(number: u64) -> Vec<u8> {
     number.to_string().into_bytes()
 }
 
-pub(super) fn digest(source: &str) -> String {
+pub(crate) fn digest(source: &str) -> String {
     sha1_smol::Sha1::from(source).digest().to_string()
 }
 
 impl Script {
-    pub(super) const fn new(source: &'static str, digest: fn() -> String) -> Self {
+    pub(crate) const fn new(source: &'static str, digest: fn() -> String) -> Self {
         Self {
             source,
             digest: LazyLock::new(digest),
@@ -43,8 +50,10 @@ impl Script {
     }
 
     /// Returns the command that runs the script, with keys and arguments in the
-    /// order of its header.
-    pub(super) fn call(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
+    /// header's order.
+    pub(crate) fn call(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
+        // The server knows most scripts by their digest; the connection sends
+        // the source only if it does not.
         let command = Command::script(&self.digest, self.source).arg(keys.len().to_string());
         keys.iter().chain(args).fold(command, Command::arg)
     }

@@ -37,6 +37,8 @@ pub(crate) fn report() -> Call<Report> {
     Call::new(commands, |replies| {
         let mut replies = replies.iter();
         let info = replies.next().and_then(Reply::text);
+        // Servers refuse settings that they do not have, and users may lack the
+        // permission.
         let pair = |reply: &Reply| match reply.list()? {
             [name, value] => Some((name.text()?.to_owned(), value.text()?.to_owned())),
             _ => None,
@@ -51,13 +53,6 @@ pub(crate) fn report() -> Call<Report> {
 /// Reads the server's clock, in microseconds since 1970.
 pub(crate) fn clock() -> Call<Option<u64>> {
     Call::new(vec![Command::new("TIME")], |replies| {
-        let time = || {
-            let [seconds, micros] = replies.first()?.list()? else {
-                return None;
-            };
-            let (seconds, micros) = (seconds.int()?, micros.int()?);
-            u64::try_from(seconds.checked_mul(1_000_000)?.checked_add(micros)?).ok()
-        };
-        Ok(time())
+        Ok(replies.first().and_then(Reply::time))
     })
 }

@@ -7,15 +7,15 @@
 
 use std::time::Duration;
 
-use super::call::{Call, first};
-use super::keys::LockKeys;
-use super::kind::{ChannelName, HandOver, Keys, Kind, Notified, WaitStrategy};
+use super::call::{Call, read, read_done};
+use super::keys::{LockKeys, LockName};
+use super::kind::{ChannelName, HandOver, Kind, Notified, WaitStrategy};
 use super::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockStatus, LockValue, ReleaseReply, RenewReply,
 };
 use super::pttl::{poll_key, remaining};
 use super::record::{self, Description, Form};
-use super::script::{digits, script};
+use super::script::{digits, millis, script};
 use super::token::{self, TokenBlock};
 use crate::backend::{Capabilities, Command, Reply, RequestError, ServerError};
 use crate::info::Holder;
@@ -52,8 +52,8 @@ impl Kind for SingleKey {
         "mutex"
     }
 
-    fn keys(&self) -> &dyn Keys {
-        &self.keys
+    fn lock(&self) -> &LockName {
+        &self.keys.lock
     }
 
     fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue {
@@ -61,6 +61,8 @@ impl Kind for SingleKey {
     }
 
     fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply> {
+        // Both commands leave together, so an acquire that finds the lock busy
+        // also takes a token. Tokens need to rise, not to be dense.
         let commands = acquire(self.keys.lock(), &self.keys.counter, value, lease, want_ttl);
         let value = value.clone();
         Call::new(commands, move |replies| {
@@ -68,6 +70,8 @@ impl Kind for SingleKey {
                 SetReply::Acquired(reply) => Ok(reply),
                 SetReply::Found { value, pttl } => match Form::of(value) {
                     Form::Mutex | Form::Foreign => Ok(busy(value, pttl)),
+                    // `SET NX` respects it, but a mutex and a queue of one name
+                    // would not wait for each other.
                     Form::Alone(_) | Form::Queue(_) => Err(RequestError::Refused(another_kind())),
                 },
             }
@@ -100,6 +104,8 @@ impl Kind for SingleKey {
                 read_release,
             );
         };
+        // Sent even if we are not the owner: a wake-up too many costs a waiter
+        // one attempt.
         let publish = Command::new("SPUBLISH").arg(self.keys.channel()).arg("");
         Call::new(vec![compare_and_delete, publish], read_release)
     }
@@ -167,25 +173,21 @@ impl HandOver for SingleKey {
         within: Duration,
     ) -> Call<HandOverReply> {
         let command = replace(self.key(), value, within, pending);
-        Call::new(vec![command], |replies| {
-            match first("a hand-over", replies)?.int() {
-                Some(1) => Ok(HandOverReply::HandedOver),
-                Some(0) => Ok(HandOverReply::NotOwner),
-                _ => Err(RequestError::malformed("a hand-over", &[])),
-            }
+        Call::new(vec![command], read_done).map(|done| match done {
+            true => HandOverReply::HandedOver,
+            false => HandOverReply::NotOwner,
         })
     }
 
     fn adopt(&self, pending: &Owner, value: &LockValue, lease: Duration) -> Call<AdoptReply> {
         let keys = [self.key(), self.keys.counter.as_bytes()];
-        let (pending, lease) = (pending.to_string(), digits(millis_up(lease)));
-        let args = [pending.as_bytes(), value, &lease];
-        Call::script(&ADOPT, &keys, &args, |replies| {
-            match first("an adoption", replies)? {
-                Reply::Int(0) => Ok(AdoptReply::Spent),
-                number => token::read(&number).map(|token| AdoptReply::Adopted { token }),
-            }
-        })
+        let pending = pending.to_string();
+        let args = [pending.as_bytes(), value, &millis(lease)];
+        let adoption = |reply: &Reply| match reply {
+            Reply::Int(0) => Some(AdoptReply::Spent),
+            number => token::token_in(number).map(|token| AdoptReply::Adopted { token }),
+        };
+        Call::script(&ADOPT, &keys, &args, read("an adoption", adoption))
     }
 }
 
@@ -228,6 +230,7 @@ pub(super) fn acquire(
     want_ttl: bool,
 ) -> Vec<Command> {
     let set = Command::new("SET").arg(lock).arg(value);
+    // `GET` returns the holder's value with the refusal, which saves a request.
     let set = set.arg("NX").arg("GET").arg("PX");
     let mut commands = vec![
         set.number(millis_up(lease)),
@@ -241,7 +244,7 @@ pub(super) fn acquire(
 
 /// Returns the command that renews a lock that is a plain string.
 pub(super) fn renew(lock: &str, value: &[u8], lease: Duration) -> Command {
-    RENEW.call(&[lock.as_bytes()], &[value, &digits(millis_up(lease))])
+    RENEW.call(&[lock.as_bytes()], &[value, &millis(lease)])
 }
 
 /// Returns the command that releases a lock once `hold_for` is over.
@@ -249,10 +252,10 @@ pub(super) fn release_after(lock: &[u8], value: &[u8], hold_for: Duration) -> Co
     replace(lock, value, hold_for, &record::released(value))
 }
 
-/// Returns the command that replaces the value of a lock, and frees the lock
-/// once `hold_for` is over.
+/// Returns the command that replaces a lock's value, and frees the lock once
+/// `hold_for` is over.
 fn replace(lock: &[u8], value: &[u8], hold_for: Duration, by: &[u8]) -> Command {
-    REPLACE.call(&[lock], &[value, &digits(millis_up(hold_for)), by])
+    REPLACE.call(&[lock], &[value, &millis(hold_for), by])
 }
 
 /// Returns the server's command that deletes a lock that is a plain string;
@@ -283,16 +286,21 @@ pub(super) fn read_acquire<'a>(
 ) -> Result<SetReply<'a>, RequestError> {
     match replies {
         [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
+        // Our own value means that an earlier request acquired the lock, and
+        // that its reply was lost.
         [Reply::Bytes(found), _, rest @ ..] if found != value => Ok(SetReply::Found {
             value: found,
             pttl: rest.first(),
         }),
+        // The lock is ours but has no token: the server ran out of memory in
+        // between, or an ACL denies the counter.
         [Reply::Nil | Reply::Bytes(_), Reply::Refused(refusal), ..] => {
             let refusal = refusal.clone();
             Ok(SetReply::Acquired(AcquireReply::Unusable { refusal }))
         }
         [Reply::Nil | Reply::Bytes(_), number, ..] => {
-            let token = token::read(number)?;
+            let token = token::token_in(number);
+            let token = token.ok_or_else(|| RequestError::malformed("INCR", replies))?;
             Ok(SetReply::Acquired(AcquireReply::Held { token }))
         }
         _ => Err(RequestError::malformed("SET", replies)),
@@ -307,25 +315,28 @@ pub(super) fn busy(value: &[u8], pttl: Option<&Reply>) -> AcquireReply {
 }
 
 pub(super) fn read_renewal(replies: Vec<Reply>) -> Result<Comparison, RequestError> {
-    match first("a renewal", replies)?.int() {
-        Some(1) => Ok(Comparison::Equal),
-        Some(0) => Ok(Comparison::Free),
-        Some(-1) => Ok(Comparison::Different),
-        _ => Err(RequestError::malformed("a renewal", &[])),
-    }
+    read("a renewal", |reply| match reply.int()? {
+        1 => Some(Comparison::Equal),
+        0 => Some(Comparison::Free),
+        -1 => Some(Comparison::Different),
+        _ => None,
+    })(replies)
 }
 
 /// Reads the replies to a compare-and-delete and a publish, or the reply to a
 /// script that does both.
 fn read_release(replies: Vec<Reply>) -> Result<ReleaseReply, RequestError> {
     let notified = replies.get(1).and_then(Reply::int);
-    match first("a release", replies)?.int() {
-        Some(released @ 1..) => Ok(ReleaseReply::Released {
+    read("a release", |reply| match reply.int()? {
+        // The script returns one more than it notified; a plain command has
+        // the reply to its publish behind it.
+        released @ 1.. => Some(ReleaseReply::Released {
             notified: notified.unwrap_or(released - 1).unsigned_abs(),
         }),
-        Some(0 | -1) => Ok(ReleaseReply::NotOwner),
-        _ => Err(RequestError::malformed("a release", &[])),
-    }
+        // DELEX and DELIFEQ return -1 for a key that does not exist.
+        0 | -1 => Some(ReleaseReply::NotOwner),
+        _ => None,
+    })(replies)
 }
 
 fn holder(value: &[u8], pttl: Option<&Reply>) -> Holder {

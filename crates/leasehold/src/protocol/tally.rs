@@ -13,13 +13,13 @@ use crate::backend::majority;
 pub(super) enum Ballot {
     /// The node granted the lock.
     Granted,
-    /// Another owner holds the lock there: its value and remaining lease.
+    /// Another owner holds the lock there: the value and remaining lease.
     Busy { value: Vec<u8>, remaining_ms: i64 },
     /// The node has granted this token or a higher one before.
     Stale { highest: u64 },
-    /// The node does not vote: it was restarted, or its clock is wrong.
+    /// The node does not vote: it was restarted, or the clock is wrong.
     NotVoting,
-    /// The node has not replied, or its reply does not count.
+    /// The node has not replied, or the reply does not count.
     NoReply,
 }
 
@@ -50,6 +50,8 @@ pub(super) fn count_votes(ballots: &[Ballot]) -> Verdict {
     if count(|ballot| *ballot == Ballot::Granted) >= majority {
         return Verdict::Held;
     }
+    // Checked after `Held`: a majority that granted the lock decides, whatever
+    // the others do.
     let voting = count(|ballot| !matches!(ballot, Ballot::NotVoting | Ballot::NoReply));
     if voting < majority {
         return Verdict::TooFew { voting };
@@ -104,6 +106,8 @@ pub(super) fn count_renewals(replies: &[Option<i64>]) -> RenewalTally {
     if renewed >= majority {
         let everywhere = missing == 0;
         RenewalTally::Renewed { everywhere }
+    // The owner is lost only when the nodes that are left cannot form a
+    // majority.
     } else if missing + count(-1) + count(3) > replies.len() - majority {
         RenewalTally::NotOwner
     } else {

@@ -1,7 +1,7 @@
 //! Tokens from the server's counter.
 
-use super::call::{Call, first};
-use super::script::script;
+use super::call::{Call, read};
+use super::script::{digits, script};
 use crate::backend::{Reply, RequestError};
 use crate::owner::Token;
 
@@ -9,14 +9,9 @@ script!(RAISE, "token/raise.lua");
 
 /// Raises `counter` to the server's clock and to `floor`, and takes the next
 /// token.
-pub(super) fn raise(counter: &str, floor: u64) -> Call<Token> {
-    let floor = floor.to_string();
-    Call::script(
-        &RAISE,
-        &[counter.as_bytes()],
-        &[floor.as_bytes()],
-        |replies| read(&first("a token", replies)?),
-    )
+pub(crate) fn raise(counter: &str, floor: u64) -> Call<Token> {
+    let keys = [counter.as_bytes()];
+    Call::script(&RAISE, &keys, &[&digits(floor)], read("a token", token_in))
 }
 
 /// Consecutive tokens, reserved together.
@@ -29,22 +24,21 @@ pub(crate) struct TokenBlock {
 
 /// Reads the first token and the count, or 0 for none.
 pub(super) fn read_block(replies: Vec<Reply>) -> Result<Option<TokenBlock>, RequestError> {
-    match first("tokens", replies)? {
-        Reply::Int(0) => Ok(None),
-        reply => match reply.list() {
-            Some([first, Reply::Int(count @ 1..)]) => Ok(Some(TokenBlock {
-                first: read(first)?,
-                count: count.unsigned_abs(),
-            })),
-            _ => Err(RequestError::malformed("tokens", &[reply])),
-        },
-    }
+    let block = |reply: &Reply| match reply.list()? {
+        // Perhaps fewer than requested, where the clock allows fewer.
+        [first, Reply::Int(count @ 1..)] => Some(TokenBlock {
+            first: token_in(first)?,
+            count: count.unsigned_abs(),
+        }),
+        _ => None,
+    };
+    read("tokens", |reply| match reply {
+        Reply::Int(0) => Some(None),
+        reply => block(reply).map(Some),
+    })(replies)
 }
 
-pub(super) fn read(reply: &Reply) -> Result<Token, RequestError> {
-    reply
-        .int()
-        .and_then(|number| u64::try_from(number).ok())
-        .map(Token::new)
-        .ok_or_else(|| RequestError::malformed("a token", std::slice::from_ref(reply)))
+/// Returns the token that a reply contains.
+pub(crate) fn token_in(reply: &Reply) -> Option<Token> {
+    u64::try_from(reply.int()?).ok().map(Token::new)
 }

@@ -1,6 +1,7 @@
-//! Paths in documents. `scripts/check_links.py` checks their links.
+//! Paths and names in documents. `scripts/check_links.py` checks their links.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::{crate_root, files, project_root, read};
 
@@ -27,6 +28,21 @@ fn paths_in_documents_exist() {
             let created = ["servers", "target/book", "target/deep"].contains(&path);
             assert!(exists || created, "{} names {path}", document.display());
         }
+    }
+}
+
+/// A README cannot include files, so it has a copy of what `lib.rs` includes.
+#[test]
+fn readme_has_the_texts_of_the_library() {
+    let readme = read(&project_root().join("README.md"));
+    for name in ["limitations.md", "which_lock.md"] {
+        let text = read(&crate_root().join("src").join(name));
+        let (_, text) = text.split_once("<!-- ANCHOR: text -->").unwrap();
+        let (text, _) = text.split_once("<!-- ANCHOR_END: text -->").unwrap();
+        assert!(
+            readme.contains(text.trim()),
+            "README.md differs from src/{name}"
+        );
     }
 }
 
@@ -81,6 +97,74 @@ fn named_files_follow_the_indentation() {
     let named = named_files(tree);
     let expected = ["lib.rs", "a/b.rs", "a/c.rs", "a/d/e.rs", "f.rs"];
     assert_eq!(named, expected.map(str::to_owned).into());
+}
+
+/// Returns the names of items and modules in a document, such as
+/// `lease::attempt`: spans of code that are a path of Rust and not a file.
+fn item_names(document: &str) -> Vec<String> {
+    let prose: String = document.split("```").step_by(2).collect();
+    let spans = prose.split('`').skip(1).step_by(2);
+    let names = spans.map(|span| span.trim_end_matches("()").trim_end_matches('!'));
+    let is_name = |name: &&str| {
+        let is_word = |word: &str| word.chars().all(|c| c.is_alphanumeric() || c == '_');
+        name.contains([':', '_']) && name.split("::").all(is_word)
+    };
+    names.filter(is_name).map(str::to_owned).collect()
+}
+
+/// Returns the source that a path of modules leads to, and the items after it.
+fn module<'a>(home: &Path, path: &'a str) -> Option<(String, Vec<&'a str>)> {
+    let mut place = home.to_owned();
+    let mut items: Vec<_> = path.split("::").collect();
+    while !items.is_empty() && place.join(items[0]).is_dir() {
+        place.push(items.remove(0));
+    }
+    let file = items.first().map(|item| place.join(format!("{item}.rs")));
+    if let Some(file) = file.filter(|file| file.exists()) {
+        return Some((read(&file), items.split_off(1)));
+    }
+    let all = files(&place, ".rs");
+    (place != home).then(|| (all.iter().map(|file| read(file)).collect(), items))
+}
+
+#[test]
+fn items_in_documents_exist() {
+    let root = project_root();
+    let homes = [
+        crate_root().join("src"),
+        root.join("crates/leasehold-tests/tests/it"),
+    ];
+    let sources = files(&root.join("crates"), ".rs");
+    let everything: String = sources.iter().map(|file| read(file)).collect();
+    let has = |text: &str, item: &str| {
+        let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| word == item)
+    };
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        for name in item_names(&read(&root.join(document))) {
+            // A pattern, not a name.
+            if name == "subject_condition_result" {
+                continue;
+            }
+            let in_module = |home: &PathBuf| {
+                let found = module(home, &name);
+                found.is_some_and(|(text, items)| items.iter().all(|item| has(&text, item)))
+            };
+            let is_path = name.starts_with(char::is_lowercase) && name.contains("::");
+            let exists = match is_path {
+                true => homes.iter().any(in_module),
+                false => name.split("::").all(|item| has(&everything, item)),
+            };
+            assert!(exists, "{document} names `{name}`, which does not exist");
+        }
+    }
+}
+
+#[test]
+fn item_names_leave_out_files_and_blocks() {
+    let document =
+        "`a::b` `Client::lock()` `conforms!` `a/b.rs` `word` `x y`\n```sh\n`c::d`\n```\n";
+    assert_eq!(item_names(document), ["a::b", "Client::lock"]);
 }
 
 #[test]

@@ -286,16 +286,9 @@ fn cycle_check_finds_a_cycle() {
     );
 }
 
-/// Returns whether a line defines the counterpart of an async type: a public
-/// type of the blocking API, which has the same name.
-fn is_counterpart(place: &str, line: &str) -> bool {
-    place.starts_with("blocking/") && line.starts_with("pub struct ")
-}
-
 #[test]
 fn type_names_are_unique() {
     let mut names: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let mut counterparts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (place, path) in shipped() {
         for line in code(&path).lines() {
             let word = line.trim_start();
@@ -312,21 +305,14 @@ fn type_names_are_unique() {
                 .iter()
                 .any(|kind| line.starts_with(kind))
                 || (line.starts_with("pub(") && line.contains(") type "));
-            let names = match is_counterpart(&place, line) {
-                true => &mut counterparts,
-                false => &mut names,
-            };
             if is_type && let Some(name) = defined(word) {
                 let places = names.entry(name.to_owned()).or_default();
                 places.push(place.clone());
             }
         }
     }
-    // The trait that seals another is never named outside of its module.
-    names.remove("Sealed");
     let twice: Vec<_> = names
         .iter()
-        .chain(&counterparts)
         .filter(|(_, places)| places.len() > 1)
         .collect();
     assert!(twice.is_empty(), "{twice:#?}");

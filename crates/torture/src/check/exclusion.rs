@@ -1,5 +1,5 @@
-//! Checks that the capacity of a lock is never exceeded: one holder of a mutex,
-//! the permits of a semaphore, one writer or any number of readers.
+//! Checks that a lock's capacity is never exceeded: one holder of a mutex, a
+//! semaphore's permits, one writer or any number of readers.
 
 use super::verdict::{Verdict, by_lock, held};
 use crate::attempt::Attempt;

@@ -88,14 +88,11 @@ impl Environment {
         let urls: Vec<_> = urls
             .map(|server| format!("redis://127.0.0.1:{}", server.port()))
             .collect();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let builder = Quorum::builder(urls).lease(self.plan.lease());
-        let builder = builder.max_lease(self.plan.max_lease());
-        runtime
-            .block_on(builder.bootstrap())
+        Quorum::connect(urls)
+            .lease(self.plan.lease())
+            .max_lease(self.plan.max_lease())
+            .bootstrap()
+            .wait()
             .expect("all servers are up");
     }
 

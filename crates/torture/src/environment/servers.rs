@@ -112,8 +112,8 @@ impl Servers {
         voters >= 4
     }
 
-    /// Kills the master of a lock before its replicas receive its last writes,
-    /// and restarts it as a replica. Returns false if a server is missing.
+    /// Kills a lock's master before its replicas receive its last writes, and
+    /// restarts it as a replica. Returns false if a server is missing.
     pub(crate) fn fail_over(&mut self, lock: &str) -> bool {
         let Some(shard) = self.shard(lock) else {
             return false;

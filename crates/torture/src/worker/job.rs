@@ -15,7 +15,7 @@ pub(crate) struct Job {
     pub(crate) history: PathBuf,
 }
 
-/// Returns the name of a lock.
+/// Returns a lock's name.
 pub(super) fn lock_name(lock: u32) -> String {
     format!("torture:{lock}")
 }

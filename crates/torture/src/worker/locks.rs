@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{Acquire, Client, Error, Guard, Quorum, Replicas, Shared, TryAcquire, Unfenced};
+use leasehold::redisson::{RLock, Unfenced};
+use leasehold::{Acquire, Client, Error, Guard, Quorum, Replicas, Shared};
 
 use super::job::Job;
 use crate::history::{Failure, Timestamp, now};
@@ -43,26 +44,27 @@ impl Locks {
         let plan = &job.plan;
         let outage = plan.max_wait();
         if job.urls.contains(' ') {
-            let builder = Quorum::builder(job.urls.split(' '));
-            let builder = builder.lease(plan.lease()).max_outage(outage);
-            let builder = builder.max_lease(plan.max_lease());
-            return builder.connect().await.map(Backend::Quorum);
+            let quorum = Quorum::connect(job.urls.split(' '))
+                .lease(plan.lease())
+                .max_outage(outage)
+                .max_lease(plan.max_lease());
+            return quorum.await.map(Backend::Quorum);
         }
-        let mut builder = Client::builder(&job.urls)
+        let mut client = Client::connect(&job.urls)
             .lease(plan.lease())
             .request_timeout(request_timeout(plan))
             .max_outage(outage);
         if plan.replica_acks {
-            builder = builder.replicas(Replicas::All, request_timeout(plan));
+            client = client.replicas(Replicas::All, request_timeout(plan));
         }
-        builder.connect().await.map(Backend::Server)
+        client.await.map(Backend::Server)
     }
 
     pub(super) async fn shutdown(&self) {
         // Cancellations of requests that may still take effect continue for
         // longer. The worker waits for them afterwards.
         let limit = Duration::from_secs(1);
-        match &self.backend {
+        let _ = match &self.backend {
             Backend::Server(client) => client.shutdown(limit).await,
             Backend::Quorum(quorum) => quorum.shutdown(limit).await,
         };
@@ -78,55 +80,50 @@ impl Locks {
             Backend::Server(client) => client,
             Backend::Quorum(quorum) => {
                 let mutex = quorum.mutex(name);
-                return fenced(mutex.lock(), mutex.try_lock(), request).await;
+                return exclusive(request, || mutex.lock(), || mutex.try_lock()).await;
             }
         };
         let redisson = client.redisson().watchdog(self.lease);
         let redisson = redisson.fair_wait(self.lease / 2);
+        let unfenced = async |lock: &RLock| {
+            let held = run(request, || lock.lock(), || lock.try_lock()).await;
+            held.map(Held::Unfenced)
+        };
         match kind {
             Kind::Mutex => {
                 let mutex = client.mutex(name);
-                let held = run(mutex.lock(), mutex.try_lock(), request).await;
-                held.map(Held::Exclusive)
+                exclusive(request, || mutex.lock(), || mutex.try_lock()).await
             }
             Kind::Fair => {
                 let mutex = client.fair_mutex(name);
-                let held = run(mutex.lock(), mutex.try_lock(), request).await;
-                held.map(Held::Exclusive)
+                exclusive(request, || mutex.lock(), || mutex.try_lock()).await
             }
             Kind::Semaphore => {
                 let semaphore = client.semaphore(name, PERMITS);
-                let (some, try_some) = (
-                    semaphore.acquire_many(request.weight),
-                    semaphore.try_acquire_many(request.weight),
-                );
-                fenced(some, try_some, request).await
+                let acquire = || semaphore.acquire_many(request.weight);
+                let try_acquire = || semaphore.try_acquire_many(request.weight);
+                run(request, acquire, try_acquire).await.map(Held::Shared)
+            }
+            Kind::ReadWrite if request.weight == 1 => {
+                let lock = client.rw_lock(name);
+                let held = run(request, || lock.read(), || lock.try_read()).await;
+                held.map(Held::Shared)
             }
             Kind::ReadWrite => {
                 let lock = client.rw_lock(name);
-                match request.weight {
-                    1 => fenced(lock.read(), lock.try_read(), request).await,
-                    _ => fenced(lock.write(), lock.try_write(), request).await,
-                }
+                exclusive(request, || lock.write(), || lock.try_write()).await
             }
             Kind::RedissonFenced => {
                 let lock = redisson.fenced_lock(name);
-                fenced(lock.lock(), lock.try_lock(), request).await
+                exclusive(request, || lock.lock(), || lock.try_lock()).await
             }
-            Kind::RedissonLock => {
-                let lock = redisson.lock(name);
-                unfenced(lock.lock(), lock.try_lock(), request).await
-            }
-            Kind::RedissonFair => {
-                let lock = redisson.fair_lock(name);
-                unfenced(lock.lock(), lock.try_lock(), request).await
-            }
+            Kind::RedissonLock => unfenced(&redisson.lock(name)).await,
+            Kind::RedissonFair => unfenced(&redisson.fair_lock(name)).await,
             Kind::RedissonReadWrite => {
                 let lock = redisson.read_write_lock(name);
-                let (read, write) = (lock.read_lock(), lock.write_lock());
                 match request.weight {
-                    1 => unfenced(read.lock(), read.try_lock(), request).await,
-                    _ => unfenced(write.lock(), write.try_lock(), request).await,
+                    1 => unfenced(lock.read_lock()).await,
+                    _ => unfenced(lock.write_lock()).await,
                 }
             }
         }
@@ -149,49 +146,36 @@ fn request_timeout(plan: &Plan) -> Duration {
     (plan.lease() / 4).min(Duration::from_millis(250))
 }
 
-async fn fenced<G: Into<Guard<Shared>> + Send + 'static>(
-    lock: Acquire<G>,
-    try_lock: TryAcquire<G>,
+async fn exclusive(
     request: Request,
+    lock: impl FnOnce() -> Acquire,
+    try_lock: impl FnOnce() -> Acquire,
 ) -> Result<Held, Failure> {
-    run(lock, try_lock, request)
-        .await
-        .map(|guard| Held::Fenced(guard.into()))
+    run(request, lock, try_lock).await.map(Held::Exclusive)
 }
 
-async fn unfenced<G: Into<Guard<Unfenced>> + Send + 'static>(
-    lock: Acquire<G>,
-    try_lock: TryAcquire<G>,
+/// Acquires with a timeout, or tries once. It calls only one of the functions:
+/// an acquire that is never started logs a warning.
+async fn run<M: 'static>(
     request: Request,
-) -> Result<Held, Failure> {
-    run(lock, try_lock, request)
-        .await
-        .map(|guard| Held::Unfenced(guard.into()))
-}
-
-/// Acquires with a timeout, or tries once.
-async fn run<G: Send + 'static>(
-    lock: Acquire<G>,
-    try_lock: TryAcquire<G>,
-    request: Request,
-) -> Result<G, Failure> {
-    let outcome = match request.timeout {
-        Some(limit) => lock.timeout(limit).await.map(Some),
-        None => try_lock.await,
+    lock: impl FnOnce() -> Acquire<M>,
+    try_lock: impl FnOnce() -> Acquire<M>,
+) -> Result<Guard<M>, Failure> {
+    let acquire = match request.timeout {
+        Some(limit) => lock().timeout(limit),
+        None => try_lock(),
     };
-    match outcome {
-        Ok(Some(guard)) => Ok(guard),
-        Ok(None) => Err(Failure::Busy),
-        Err(Error::Timeout { .. }) => Err(Failure::Timeout),
-        Err(_) => Err(Failure::Error),
-    }
+    acquire.await.map_err(|error| match error {
+        Error::Busy { .. } => Failure::Busy,
+        Error::Timeout { .. } => Failure::Timeout,
+        _ => Failure::Error,
+    })
 }
 
 /// A guard of any kind.
 pub(super) enum Held {
-    /// Can be handed over.
     Exclusive(Guard),
-    Fenced(Guard<Shared>),
+    Shared(Guard<Shared>),
     Unfenced(Guard<Unfenced>),
 }
 
@@ -200,7 +184,7 @@ impl Held {
     pub(super) fn token(&self) -> u64 {
         match self {
             Self::Exclusive(guard) => guard.token().as_u64(),
-            Self::Fenced(guard) => guard.token().as_u64(),
+            Self::Shared(guard) => guard.token().as_u64(),
             Self::Unfenced(_) => 0,
         }
     }
@@ -208,42 +192,41 @@ impl Held {
     pub(super) fn is_valid(&self) -> bool {
         match self {
             Self::Exclusive(guard) => guard.check().is_ok(),
-            Self::Fenced(guard) => guard.check().is_ok(),
+            Self::Shared(guard) => guard.check().is_ok(),
             Self::Unfenced(guard) => guard.check().is_ok(),
         }
     }
 
-    /// Returns the deadline of the lease, or an earlier time.
+    /// Returns the lease's deadline, or an earlier time.
     pub(super) fn deadline(&self) -> Timestamp {
         let before = now();
         let remaining = match self {
             Self::Exclusive(guard) => guard.remaining(),
-            Self::Fenced(guard) => guard.remaining(),
+            Self::Shared(guard) => guard.remaining(),
             Self::Unfenced(guard) => guard.remaining(),
         };
         before + u64::try_from(remaining.as_nanos()).unwrap_or_default()
     }
 
-    /// Hands the lock over. Returns the text of the ticket, or `None` if the
-    /// lock is released instead.
+    /// Hands the lock over. Returns the ticket's text, or `None` if the lock is
+    /// released instead.
     pub(super) async fn hand_over(self, within: Duration) -> Option<String> {
-        match self {
-            Self::Exclusive(guard) => {
-                let ticket = guard.hand_over(within).await.ok()?;
-                Some(ticket.to_string())
-            }
-            Self::Fenced(_) | Self::Unfenced(_) => None,
-        }
+        let Self::Exclusive(guard) = self else {
+            return None;
+        };
+        let ticket = guard.hand_over(within).await.ok()?;
+        Some(ticket.to_string())
     }
 
     /// Releases the lock, in the background if `dropped`. Returns whether the
-    /// release is confirmed.
+    /// lock is known to be released or lost.
     pub(super) async fn release(self, dropped: bool) -> bool {
-        match self {
-            _ if dropped => false,
-            Self::Exclusive(guard) => guard.release().await.is_ok(),
-            Self::Fenced(guard) => guard.release().await.is_ok(),
-            Self::Unfenced(guard) => guard.release().await.is_ok(),
-        }
+        let released = match self {
+            _ if dropped => return false,
+            Self::Exclusive(guard) => guard.release(),
+            Self::Shared(guard) => guard.release(),
+            Self::Unfenced(guard) => guard.release(),
+        };
+        matches!(released.await, Ok(()) | Err(Error::Lost { .. }))
     }
 }

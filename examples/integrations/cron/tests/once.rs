@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use testkit::Flavor;
+use testkit::{Flavor, Server};
 
 /// Longer than any tick takes. Only a defect reaches it.
 const AMPLE: Duration = Duration::from_secs(60);

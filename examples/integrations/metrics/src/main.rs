@@ -30,9 +30,8 @@ async fn main() -> Result<(), BoxError> {
     // registered, so it comes before the client.
     let prometheus = install_recorder()?;
     let url = std::env::var("REDIS_URL").unwrap_or("redis://127.0.0.1:6379".to_owned());
-    let client = Client::builder(&url)
-        .observe(Metrics::new())
-        .connect()
+    let client = Client::connect(&url)
+        .observe(Metrics::new().observer())
         .await?;
     for worker in 0..8 {
         tokio::spawn(contend(client.clone(), worker));

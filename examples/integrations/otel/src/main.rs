@@ -1,7 +1,7 @@
-//! Follows a slow request to the trace of the process that holds the lock.
+//! Follows a slow request to the holder's trace.
 //!
 //! Two processes want one lock. Each has its own trace. The waiter's span
-//! `leasehold.wait` carries an OpenTelemetry *link* to the trace of the holder.
+//! `leasehold.wait` carries an OpenTelemetry *link* to the holder's trace.
 //! Start a server, then run both commands, each in its own terminal:
 //!
 //! ```sh
@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use leasehold::observe::{Observer, WaitStarted};
+use leasehold::observe::Event;
 use leasehold::{Client, Error};
 use opentelemetry::Context;
 use opentelemetry::propagation::TextMapPropagator;
@@ -27,16 +27,15 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Links the span of a wait to the trace of the holder.
-struct LinkToHolder;
-
-impl Observer for LinkToHolder {
-    fn wait_started(&self, event: &WaitStarted<'_>) {
-        let parent = event.holder.and_then(|holder| holder.trace_parent.as_ref());
-        if let Some(holder) = parent.map(|parent| span_context(parent)) {
-            // The current span is `leasehold.wait`.
-            Span::current().add_link(holder);
-        }
+/// Links a waiter's span to the holder's trace.
+fn link_to_holder(event: &Event<'_>) {
+    let Event::WaitStarted { holder, .. } = event else {
+        return;
+    };
+    let parent = holder.and_then(|holder| holder.trace_parent.as_ref());
+    if let Some(parent) = parent {
+        // The current span is `leasehold.wait`.
+        Span::current().add_link(span_context(parent));
     }
 }
 
@@ -47,7 +46,7 @@ fn span_context(parent: &str) -> SpanContext {
     context.span().span_context().clone()
 }
 
-/// Returns the W3C `traceparent` of the current span.
+/// Returns the current span as a W3C `traceparent`.
 fn current_trace_parent() -> Option<String> {
     let mut carrier = HashMap::new();
     TraceContextPropagator::new().inject_context(&Span::current().context(), &mut carrier);
@@ -64,10 +63,9 @@ async fn main() -> Result<(), Error> {
     tracing_subscriber::registry().with(layer).init();
 
     let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
-    let client = Client::builder(&url)
-        .observe(LinkToHolder)
+    let client = Client::connect(&url)
+        .observe(link_to_holder)
         .trace_parent(current_trace_parent)
-        .connect()
         .await?;
     let hold = match std::env::args().nth(1).as_deref() {
         Some("hold") => Duration::from_secs(5),
@@ -79,7 +77,7 @@ async fn main() -> Result<(), Error> {
         tokio::time::sleep(hold).await;
     });
     work.instrument(info_span!("request")).await?;
-    client.shutdown(Duration::from_secs(5)).await;
+    client.shutdown(Duration::from_secs(5)).await?;
 
     for span in exporter.get_finished_spans().unwrap_or_default() {
         let trace = span.span_context.trace_id();

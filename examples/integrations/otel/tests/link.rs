@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use testkit::Flavor;
+use testkit::{Flavor, Server};
 
 fn start(server: &Server, what: &str) -> Child {
     Command::new(env!("CARGO_BIN_EXE_otel"))

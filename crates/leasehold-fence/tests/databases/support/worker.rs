@@ -1,23 +1,18 @@
-//! Worker processes: this test binary, started again and driven line by line.
-//! A worker writes under a lock without checking its lease, so that a paused
-//! one writes late.
+//! Worker processes that write to a resource under a lock. They do not check
+//! their lease: a paused one must write late.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use leasehold::{Client, Guard};
 use leasehold_fence::{Fence, FenceError};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use testkit::SeededRng;
+use testkit::worker::{say, say_ready, task};
+use testkit::{SeededRng, Worker};
 
 use super::run;
 use super::store::{Entry, Store};
-
-/// Precedes each reply, to tell it from the output of the test harness.
-const REPLY_PREFIX: &str = "@ ";
 
 /// The number of writes of a storm per acquisition.
 const WRITES_PER_HOLD: u64 = 40;
@@ -36,101 +31,21 @@ pub(crate) struct Task {
     pub(crate) guarded: bool,
 }
 
-/// A process that writes to a resource under a lock.
-pub(crate) struct Worker {
-    child: Child,
-    commands: ChildStdin,
-    replies: BufReader<ChildStdout>,
-}
-
-impl Worker {
-    /// Starts a worker with a unique number.
-    pub(crate) fn start(task: &Task, number: i64) -> Self {
-        let lease = task.lease.as_millis();
-        let words = format!(
-            "{} {} {lease} {} {number}",
-            task.locks, task.store, task.guarded
-        );
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "support::worker::process"])
-            .args(["--ignored", "--nocapture"])
-            .env("LEASEHOLD_WORKER", words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("this program");
-        let commands = child.stdin.take().expect("piped");
-        let replies = BufReader::new(child.stdout.take().expect("piped"));
-        let mut worker = Self {
-            child,
-            commands,
-            replies,
-        };
-        assert_eq!(worker.reply(), "ready");
-        worker
-    }
-
-    /// Sends a command without waiting for its reply.
-    pub(crate) fn send(&mut self, command: &str) {
-        writeln!(self.commands, "{command}").expect("the worker is running");
-    }
-
-    /// Waits for the next reply.
-    pub(crate) fn reply(&mut self) -> String {
-        loop {
-            let mut line = String::new();
-            let read = self.replies.read_line(&mut line).expect("a pipe");
-            assert!(read > 0, "the worker has exited");
-            if let Some((_, reply)) = line.trim_end().split_once(REPLY_PREFIX) {
-                return reply.to_owned();
-            }
-        }
-    }
-
-    pub(crate) fn ask(&mut self, command: &str) -> String {
-        self.send(command);
-        self.reply()
-    }
-
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Pauses the worker, and returns when all its threads have stopped.
-    pub(crate) fn pause(&self) {
-        self.signal(Signal::STOP);
-        waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("a child");
-    }
-
-    pub(crate) fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("the signal is delivered");
-    }
-
-    fn pid(&self) -> Pid {
-        let pid = i32::try_from(self.child.id()).expect("a process id");
-        Pid::from_raw(pid).expect("a process")
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.kill();
-    }
+/// Starts a worker with a unique number.
+pub(crate) fn start(task: &Task, number: i64) -> Worker {
+    let lease = task.lease.as_millis();
+    let words = format!(
+        "{} {} {lease} {} {number}",
+        task.locks, task.store, task.guarded
+    );
+    Worker::spawn(&words)
 }
 
 /// The body of a worker process. Not a test; only [`Worker`] runs it.
 #[test]
 #[ignore = "the body of worker processes"]
 fn process() {
-    let Ok(words) = std::env::var("LEASEHOLD_WORKER") else {
-        return;
-    };
+    let Some(words) = task() else { return };
     let words: Vec<_> = words.split(' ').collect();
     let [locks, store, lease, guarded, number] = words[..] else {
         panic!("five words");
@@ -138,10 +53,9 @@ fn process() {
     let lease = Duration::from_millis(lease.parse().expect("a lease"));
     run(async {
         // Short timeouts, so that a failover is noticed before the lease ends.
-        let client = Client::builder(locks)
+        let client = Client::connect(locks)
             .lease(lease)
             .request_timeout(lease / 2)
-            .connect()
             .await
             .expect("the server is up");
         let writer = Writer {
@@ -150,13 +64,9 @@ fn process() {
             guarded: guarded == "true",
             number: number.parse().expect("a number"),
         };
-        say("ready");
+        say_ready();
         writer.serve().await;
     });
-}
-
-fn say(reply: impl std::fmt::Display) {
-    println!("{REPLY_PREFIX}{reply}");
 }
 
 struct Writer {

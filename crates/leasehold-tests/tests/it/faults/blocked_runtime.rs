@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Error, Loss};
 use testkit::{Server, ServerExt};
 
-use crate::support::{AMPLE, LEASE, builder_at, exists, key, name, run, server};
+use crate::support::{AMPLE, LEASE, connect_at, exists, key, name, run, server};
 
 /// The lease of tests that measure time.
 const BRIEF: Duration = Duration::from_secs(2);
@@ -34,12 +34,13 @@ fn while_blocked<T: Send>(observe: impl FnOnce() -> T + Send) -> T {
 fn hold_through_renewals(lease: Duration, renewals: u32) {
     let server = server();
     run(async {
-        let client = builder_at(server.port()).lease(lease).connect().await;
+        let client = connect_at(server.port()).lease(lease).await;
         let name = name();
         let guard = client.unwrap().mutex(&name).lock().await.unwrap();
         while_blocked(|| {
             let start = Instant::now();
-            let (mut seen, mut end) = (0, server_expiry(&server, &name).1);
+            let mut seen = 0;
+            let mut end = server_expiry(&server, &name).1;
             while seen < renewals {
                 std::thread::sleep(Duration::from_millis(10));
                 let (earliest, latest) = server_expiry(&server, &name);
@@ -79,8 +80,9 @@ fn blocked_runtime_keeps_lease_past_its_length() {
 fn hold_until_at_most(lease: Duration, limit: Duration) -> Duration {
     let server = server();
     run(async {
-        let client = builder_at(server.port()).lease(lease).connect().await;
-        let (mutex, requested) = (client.unwrap().mutex(&name()), Instant::now());
+        let client = connect_at(server.port()).lease(lease).await;
+        let mutex = client.unwrap().mutex(&name());
+        let requested = Instant::now();
         let guard = mutex.lock().at_most(limit).await.unwrap();
         let start = Instant::now();
         while_blocked(|| {
@@ -89,7 +91,8 @@ fn hold_until_at_most(lease: Duration, limit: Duration) -> Duration {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        let (freed, since_request) = (start.elapsed(), requested.elapsed());
+        let freed = start.elapsed();
+        let since_request = requested.elapsed();
         let Err(Error::Lost { loss, .. }) = guard.check() else {
             panic!("the lease is still valid")
         };

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Error};
+use leasehold::{Client, Connect, Error};
 use testkit::{Fault, Proxy, Reply, SeededRng, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::{
-    builder_at, client, clock, eventually, exists, key, lua, name, only_counters_left, run, scaled,
+    client, clock, connect_at, eventually, exists, key, lua, name, only_counters_left, run, scaled,
     server,
 };
 
@@ -22,8 +22,8 @@ const LEASE: Duration = Duration::from_secs(300);
 const MAX_ORPHAN_AGE: Duration = Duration::from_secs(2);
 
 /// Short timeouts, so that lost replies cost little time.
-fn builder_with_short_timeouts(port: u16, lease: Duration) -> ClientBuilder {
-    builder_at(port)
+fn with_short_timeouts(port: u16, lease: Duration) -> Connect {
+    connect_at(port)
         .lease(lease)
         .request_timeout(Duration::from_millis(250))
 }
@@ -87,7 +87,8 @@ fn faults_leave_no_orphan_for_long() {
 
 /// Makes one request in ten fail, in one of five ways.
 pub(crate) fn inject_faults(proxy: &Proxy, faults: &Arc<AtomicU64>) {
-    let (seed, faults) = (AtomicU64::new(7), faults.clone());
+    let seed = AtomicU64::new(7);
+    let faults = faults.clone();
     proxy.inject(move |request| {
         let mut rng = SeededRng::new(seed.fetch_add(1, Ordering::Relaxed));
         let greeting = match request[0].as_slice() {
@@ -124,12 +125,13 @@ async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
             } else {
                 Duration::from_millis(900)
             };
-            match builder_with_short_timeouts(port, lease).connect().await {
+            match with_short_timeouts(port, lease).await {
                 Ok(client) => break client,
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
-        let (record, remaining) = (record.clone(), remaining.clone());
+        let record = record.clone();
+        let remaining = remaining.clone();
         let kind = task % u64::try_from(names.len()).unwrap();
         let name = names[usize::try_from(kind).unwrap()].clone();
         tasks.push(tokio::spawn(async move {
@@ -235,10 +237,7 @@ async fn acquire_from_paused_server() -> (Duration, Duration) {
     let mut clients = Vec::new();
     for number in 0..2 * KINDS {
         let proxy = Proxy::start(server.port());
-        let client = builder_with_short_timeouts(proxy.port(), LEASE)
-            .connect()
-            .await
-            .unwrap();
+        let client = with_short_timeouts(proxy.port(), LEASE).await.unwrap();
         clients.push((number, name(), client, proxy));
     }
     server.pause();
@@ -300,12 +299,11 @@ async fn acquire_late() -> Duration {
     for kind in 0..KINDS {
         // The server knows the scripts, so the delayed request is by digest.
         drop(any_lock(&other, &name(), kind).await.unwrap());
-        let (proxy, name) = (Proxy::start(server.port()), name());
-        let client = builder_with_short_timeouts(proxy.port(), LEASE)
-            .connect()
-            .await
-            .unwrap();
-        let (of_lock, once) = (key(&name).into_bytes(), AtomicBool::new(false));
+        let proxy = Proxy::start(server.port());
+        let name = name();
+        let client = with_short_timeouts(proxy.port(), LEASE).await.unwrap();
+        let of_lock = key(&name).into_bytes();
+        let once = AtomicBool::new(false);
         proxy.inject(move |request| match request[0].as_slice() {
             b"SET" | b"EVALSHA"
                 if request.contains(&of_lock) && !once.swap(true, Ordering::SeqCst) =>
@@ -351,10 +349,7 @@ fn late_release_does_not_free_next_holder() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = builder_with_short_timeouts(proxy.port(), LEASE)
-            .connect()
-            .await
-            .unwrap();
+        let client = with_short_timeouts(proxy.port(), LEASE).await.unwrap();
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
         proxy.inject(|request| match request[0].as_slice() {
@@ -377,7 +372,7 @@ fn late_release_does_not_free_next_holder() {
         assert!(exists(&server, &name), "a late release freed the lock");
         // The same by hand, with the value of the first holder.
         let value = server.ask(&["GET", &key(&name)]).text().to_owned();
-        let _ = later.release().await.unwrap();
+        later.release().await.unwrap();
         let last = self::client(&server)
             .await
             .mutex(&name)
@@ -397,8 +392,7 @@ fn renewal_does_not_restore_lost_lock() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = builder_with_short_timeouts(proxy.port(), Duration::from_millis(600))
-            .connect()
+        let client = with_short_timeouts(proxy.port(), Duration::from_millis(600))
             .await
             .unwrap();
         let name = name();

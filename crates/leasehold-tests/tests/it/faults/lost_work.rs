@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use leasehold::{Client, Error, blocking};
+use leasehold::{Client, Error, Lost};
 use tokio::task::JoinHandle;
 
-use crate::support::contract::{KINDS, Lease, MultiLock, any_lock, any_lock_for_thread};
-use crate::support::threads::on_thread;
-use crate::support::{builder_at, clock, url_at};
+use crate::support::callers::{Caller, Tasks, Threads};
+use crate::support::contract::{KINDS, Lease, MultiLock, any_lock};
+use crate::support::{clock, connect_at};
 
 /// Long enough that its margin (42 ms) is above the scheduling delay of a small
 /// machine, which reached 25 ms.
@@ -39,7 +39,7 @@ impl Work {
         }
     }
 
-    fn follow_on_thread(self, lease: &Lease, lost: &blocking::LostSignal) {
+    fn follow_on_thread(self, lease: &Lease, mut lost: Lost) {
         while !lost.wait_timeout(LONG / 40) {
             self.observe(lease);
         }
@@ -67,28 +67,25 @@ impl Drop for Work {
     }
 }
 
-/// The client of the holders: of tasks or of threads.
-pub(super) trait Holders: Sized {
-    async fn connect(port: u16) -> Self;
+/// Connects a client that loses its server. It releases the other part of a
+/// multi-lock during the outage.
+pub(super) async fn connect<U: Caller>(port: u16) -> Client {
+    let connect = connect_at(port)
+        .lease(LONG)
+        .request_timeout(LONG / 4)
+        .connect_timeout(LONG * 3 / 4);
+    U::complete(connect.into_future()).await.unwrap()
+}
 
+/// The holders: tasks or threads.
+pub(super) trait Holders: Caller {
     /// Starts to work under a lock, which `begin` announces.
     fn hold(
-        &self,
+        client: &Client,
         number: u64,
         work: Work,
         begin: tokio::sync::mpsc::UnboundedSender<()>,
     ) -> JoinHandle<Result<(), Error>>;
-}
-
-/// Sets the timeouts of a client that loses its server. It releases the other
-/// part of a multi-lock during the outage.
-macro_rules! holder_settings {
-    ($builder:expr) => {
-        $builder
-            .lease(LONG)
-            .request_timeout(LONG / 4)
-            .connect_timeout(LONG * 3 / 4)
-    };
 }
 
 /// Returns whether the holder `number` has a second lock.
@@ -96,20 +93,15 @@ fn has_two_locks(number: u64) -> bool {
     number / KINDS % 4 == 3
 }
 
-impl Holders for Client {
-    async fn connect(port: u16) -> Self {
-        let builder = holder_settings!(builder_at(port));
-        builder.connect().await.unwrap()
-    }
-
+impl Holders for Tasks {
     fn hold(
-        &self,
+        client: &Client,
         number: u64,
         work: Work,
         begin: tokio::sync::mpsc::UnboundedSender<()>,
     ) -> JoinHandle<Result<(), Error>> {
-        let lock = any_lock(self, &work.name, number);
-        let beside = self.mutex(&format!("beside {}", work.name)).lock();
+        let lock = any_lock(client, &work.name, number);
+        let beside = client.mutex(&format!("beside {}", work.name));
         let work = move |leases: Vec<Lease>| {
             let mut leases = leases.into_iter();
             let lease = leases.find(|lease| lease.name() == work.name);
@@ -118,35 +110,33 @@ impl Holders for Client {
         };
         tokio::spawn(async move {
             match has_two_locks(number) {
-                true => MultiLock::new([lock, beside.into()]).run(work).await,
+                true => {
+                    let locks = [lock, beside.lock().into()];
+                    MultiLock::new(locks).run(work).await
+                }
                 false => lock.run(|lease| work(vec![lease])).await,
             }
         })
     }
 }
 
-impl Holders for blocking::Client {
-    async fn connect(port: u16) -> Self {
-        let builder = holder_settings!(blocking::Client::builder(&url_at(port)));
-        on_thread(|| builder.connect()).await.unwrap()
-    }
-
+impl Holders for Threads {
     fn hold(
-        &self,
+        client: &Client,
         number: u64,
         work: Work,
         begin: tokio::sync::mpsc::UnboundedSender<()>,
     ) -> JoinHandle<Result<(), Error>> {
-        let lock = any_lock_for_thread(self, &work.name, number);
-        let beside = self.mutex(&format!("beside {}", work.name)).lock();
-        let beside = has_two_locks(number).then(|| beside.into());
+        let lock = any_lock(client, &work.name, number);
+        let beside = client.mutex(&format!("beside {}", work.name));
+        let beside = has_two_locks(number).then(|| beside.lock().into());
         tokio::task::spawn_blocking(move || {
-            let guard = blocking::MultiLock::new([lock].into_iter().chain(beside)).acquire()?;
+            let guard = MultiLock::new([lock].into_iter().chain(beside)).wait()?;
             let mut leases = guard.leases();
             let lease = leases.find(|lease| lease.name() == work.name);
             begin.send(()).expect("the test waits");
             let lease = lease.expect("the named lock has a lease");
-            work.follow_on_thread(lease, &guard.lost_signal());
+            work.follow_on_thread(lease, guard.lost());
             guard.check()
         })
     }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use testkit::ServerExt;
 
-use crate::support::{AMPLE, channels, client, eventually, exists, key, name, run, server};
+use crate::support::{
+    AMPLE, channels, client, eventually, exists, is_busy, key, name, run, server,
+};
 
 /// How soon polling must find a release that is not published.
 const POLLED: Duration = Duration::from_millis(1200);
@@ -77,15 +79,15 @@ fn exclude_each_other(program: Command, limit: Duration) {
         let guard = mutex.lock().await.unwrap();
         assert!(!peer.ask("acquire"));
         assert!(guard.check().is_ok() && exists(&server, &name));
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
         assert!(peer.ask("acquire"));
-        assert!(mutex.try_lock().await.unwrap().is_none());
+        assert!(is_busy(mutex.try_lock()).await);
         let holder = mutex
             .holder()
             .await
             .unwrap()
             .expect("the peer holds the lock");
-        assert_eq!((holder.pid, holder.host), (None, None));
+        assert_eq!((holder.process.pid, holder.process.host), (None, None));
         assert!(holder.lease_remaining.is_some());
 
         // The peer does not publish, so polling finds its release.
@@ -100,13 +102,13 @@ fn exclude_each_other(program: Command, limit: Duration) {
         assert!(waited < limit, "{waited:?}");
 
         // The peer cannot release a lock that it lost.
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
         assert!(peer.ask("acquire"));
         server.tell(&["DEL", &key(&name)]);
-        let guard = mutex.try_lock().await.unwrap().expect("the lock is free");
+        let guard = mutex.try_lock().await.expect("the lock is free");
         assert!(!peer.ask("release"));
         assert!(exists(&server, &name));
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
     });
 }
 

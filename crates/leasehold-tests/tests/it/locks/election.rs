@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Changes, Client, Election, ElectionEvent, Error, Token};
+use leasehold::{Changes, Client, Election, Error, Token};
 use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::support::inspection::wait_for_listeners;
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, client_at, eventually, key, name, on_every_server,
+    AMPLE, LEASE, SHORT, client, client_at, connect_at, eventually, key, name, on_every_server,
     run, server, with_long_timeouts,
 };
 
@@ -59,17 +60,16 @@ impl Candidate {
 
 async fn next_epoch(changes: &mut Changes) -> Option<Token> {
     let next = tokio::time::timeout(AMPLE, changes.next()).await;
-    match next.expect("a change in time").unwrap() {
-        ElectionEvent::Elected(term) => term.epoch,
-        _ => None,
-    }
+    let leader = next.expect("a change in time").unwrap();
+    leader.and_then(|term| term.epoch)
 }
 
 #[test]
 fn next_candidate_leads_after_a_resignation() {
     on_every_server(|server| async move {
         let name = name();
-        let (one, two) = (client(&server).await, client(&server).await);
+        let one = client(&server).await;
+        let two = client(&server).await;
         let mut first = campaign(one.election(&name).note("one"));
         let epoch = first.elected().await;
         let mut second = campaign(two.election(&name).note("two"));
@@ -79,8 +79,8 @@ fn next_candidate_leads_after_a_resignation() {
         while leader().await.epoch != Some(epoch) {
             assert!(start.elapsed() < AMPLE, "the term is not announced");
         }
-        assert_eq!(leader().await.note.as_deref(), Some("one"));
-        assert_eq!(leader().await.pid, Some(std::process::id()));
+        assert_eq!(leader().await.process.note.as_deref(), Some("one"));
+        assert_eq!(leader().await.process.pid, Some(std::process::id()));
         assert!(second.epochs.try_recv().is_err(), "two leaders");
         first.resign().await;
         assert!(second.elected().await > epoch);
@@ -92,15 +92,16 @@ fn next_candidate_leads_after_a_resignation() {
 #[test]
 fn campaign_returns_an_announced_guard() {
     run(async {
-        let (server, name) = (server(), name());
+        let server = server();
+        let name = name();
         let client = client(&server).await;
         let election = client.election(&name).note("here");
         let guard = election.campaign().await.unwrap();
         let leader = election.leader().await.unwrap().unwrap();
         assert_eq!(leader.epoch, Some(guard.token()));
-        assert_eq!(leader.note.as_deref(), Some("here"));
+        assert_eq!(leader.process.note.as_deref(), Some("here"));
         let epoch = guard.token();
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
         assert_eq!(election.leader().await.unwrap(), None);
         assert!(election.campaign().await.unwrap().token() > epoch);
     });
@@ -141,7 +142,8 @@ fn change_reaches_a_waiting_follower() {
     run(async {
         let server = server();
         let name = name();
-        let (one, two) = (client(&server).await, client(&server).await);
+        let one = client(&server).await;
+        let two = client(&server).await;
         let mut changes = two.election(&name).changes();
         assert_eq!(next_epoch(&mut changes).await, None);
         for _ in 0..3 {
@@ -163,18 +165,19 @@ fn follower_without_terms_sees_the_leader() {
     run(async {
         let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url));
-        let client = builder.connect().await.unwrap();
+        let connect = with_long_timeouts(Client::connect(&url));
+        let client = connect.await.unwrap();
         let election = client.election("scheduler").note("one");
         let mut candidate = campaign(election.clone());
         let epoch = candidate.elected().await;
         let keys = server.ask(&["KEYS", "leasehold:terms:*"]);
         server.tell(&["DEL", keys.list()[0].text()]);
         let first = tokio::time::timeout(AMPLE, election.changes().next()).await;
-        let ElectionEvent::Elected(term) = first.expect("an event").unwrap() else {
-            panic!("it leads");
-        };
-        assert_eq!((term.epoch, term.note.as_deref()), (None, Some("one")));
+        let term = first.expect("a change").unwrap().expect("it leads");
+        assert_eq!(
+            (term.epoch, term.process.note.as_deref()),
+            (None, Some("one"))
+        );
         candidate.resign().await;
         let mut next = campaign(election.clone());
         assert!(next.elected().await > epoch);
@@ -196,7 +199,10 @@ fn follower_is_not_shown_the_previous_leader() {
         let unannounced = client.fair_mutex(&name).lock().note("new").await.unwrap();
         let election = client.election(&name);
         let leader = election.leader().await.unwrap().unwrap();
-        assert_eq!((leader.epoch, leader.note.as_deref()), (None, Some("new")));
+        assert_eq!(
+            (leader.epoch, leader.process.note.as_deref()),
+            (None, Some("new"))
+        );
         let mut changes = election.changes();
         assert_eq!(next_epoch(&mut changes).await, None);
         drop(unannounced);
@@ -212,7 +218,8 @@ fn follower_sees_a_term_that_begins_as_it_asks() {
             let server = server();
             let name = name();
             let proxy = Proxy::start(server.port());
-            let (one, two) = (client(&server).await, client(&server).await);
+            let one = client(&server).await;
+            let two = client(&server).await;
             let follower = client_at(proxy.port()).await;
             // Loads the script that reads the holder.
             follower.election(&name).leader().await.unwrap();
@@ -230,7 +237,7 @@ fn follower_sees_a_term_that_begins_as_it_asks() {
             let mut changes = follower.election(&name).changes();
             let waiting = tokio::spawn(async move { (next_epoch(&mut changes).await, changes) });
             eventually("the read is held", || is_held.load(Ordering::SeqCst)).await;
-            let _ = first.release().await.unwrap();
+            first.release().await.unwrap();
             let second = two.election(&name).note("two").campaign();
             let second = second.await.unwrap();
             proxy.release_held();
@@ -248,10 +255,10 @@ fn leader_without_recorded_term_resigns() {
     run(async {
         let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url));
-        let client = builder.connect().await.unwrap();
+        let connect = with_long_timeouts(Client::connect(&url));
+        let client = connect.await.unwrap();
         let election = client.election("scheduler");
-        let _ = election.campaign().await.unwrap().release().await.unwrap();
+        election.campaign().await.unwrap().release().await.unwrap();
         let terms = server.ask(&["KEYS", "leasehold:terms:*"]);
         let terms = terms.list()[0].text().to_owned();
         let later = (1_u64 << 52).to_string();
@@ -297,12 +304,14 @@ fn follower_polls_with_one_request() {
     run(async {
         let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = || with_long_timeouts(Client::builder(&url)).lease(AMPLE * 10);
-        let leader = builder().connect().await.unwrap();
+        let connect = || with_long_timeouts(Client::connect(&url)).lease(AMPLE * 10);
+        let leader = connect().await.unwrap();
         let _guard = leader.election("scheduler").campaign().await.unwrap();
-        let client = builder().connect().await.unwrap();
+        let client = connect().await.unwrap();
         let mut changes = client.election("scheduler").changes();
         assert!(next_epoch(&mut changes).await.is_some());
+        // Clients listen for revocations a little after they connect.
+        wait_for_listeners(std::slice::from_ref(&server), 2).await;
         let follower = tokio::spawn(async move { changes.next().await });
         let polls = |commands: &BTreeMap<_, _>| commands.get("exists").copied().unwrap_or(0);
         let mut before = BTreeMap::new();
@@ -340,7 +349,7 @@ fn deposed_leader_stops_and_campaigns_again() {
         server.tell(&["DEL", &key(&name)]);
         let second = candidate.elected().await;
         assert!(second > first);
-        client.shutdown(AMPLE).await;
+        client.shutdown(AMPLE).await.unwrap();
         let outcome = candidate.leading.await.unwrap();
         assert!(matches!(outcome, Err(Error::ShutDown)), "{outcome:?}");
         let other = self::client(&server).await;
@@ -400,8 +409,8 @@ fn campaign_continues_through_an_outage() {
     run(async {
         let mut server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url)).max_outage(SHORT);
-        let client = builder.connect().await.unwrap();
+        let connect = with_long_timeouts(Client::connect(&url)).max_outage(SHORT);
+        let client = connect.await.unwrap();
         server.kill();
         let mut candidate = campaign(client.election("scheduler"));
         // Longer than the outage that an acquire bears.
@@ -417,17 +426,21 @@ fn one_of_many_candidates_leads() {
     run(async {
         let server = server();
         let name = name();
-        let (leaders, terms) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let leaders = Arc::new(AtomicU64::new(0));
+        let terms = Arc::new(AtomicU64::new(0));
         let last = Arc::new(AtomicU64::new(0));
         let mut tasks = Vec::new();
         for _ in 0..8 {
-            let client = builder_at(server.port()).connect().await.unwrap();
-            let (election, leaders) = (client.election(&name), leaders.clone());
-            let (last, terms) = (last.clone(), terms.clone());
+            let client = connect_at(server.port()).await.unwrap();
+            let election = client.election(&name);
+            let leaders = leaders.clone();
+            let last = last.clone();
+            let terms = terms.clone();
             tasks.push(tokio::spawn(async move {
                 for _ in 0..10 {
                     let term = election.lead(|lease| {
-                        let (leaders, last) = (&leaders, &last);
+                        let leaders = &leaders;
+                        let last = &last;
                         async move {
                             assert_eq!(leaders.fetch_add(1, Ordering::SeqCst), 0);
                             let epoch = lease.token().as_u64();

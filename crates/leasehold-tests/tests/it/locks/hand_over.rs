@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold::observe::{Acquired, Lost, Observer, Released};
-use leasehold::{Client, Error, Guard, LockInfo, Loss, ReleaseOutcome, Ticket};
+use leasehold::observe::Event;
+use leasehold::{Client, Error, Guard, LockInfo, Loss, Ticket};
 use testkit::{Flavor, ServerExt};
 
 use crate::support::deployment::{Deployment, FiveServers, cluster, group};
@@ -13,8 +13,8 @@ use crate::support::hand_over::{HAND_OVER_KINDS, HandOverKind, LONG, is_spent};
 use crate::support::inspection::allow_inspection;
 use crate::support::log::{log, start_log};
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, eventually, exists, has_subscriber, key, name,
-    on_every_server, only_counters_left, owners, run, server, wait_for_renewal,
+    AMPLE, LEASE, SHORT, client, connect_at, eventually, exists, has_subscriber, is_busy, key,
+    name, on_every_server, only_counters_left, owners, run, server, wait_for_renewal,
 };
 
 /// Hands a lock over from one client to another, and checks what third parties
@@ -27,7 +27,8 @@ async fn check_hand_over<D: Deployment<Client = Client>>(deployment: &D, kind: H
     );
     let name = name();
     let guard = kind.lock(&giver, &name).note("from giver").await.unwrap();
-    let (view, token) = (guard.lease().clone(), guard.token());
+    let view = guard.lease();
+    let token = guard.token();
     let ticket = guard.hand_over(LONG).await.unwrap();
     assert!(matches!(
         view.check(),
@@ -50,12 +51,12 @@ async fn check_hand_over<D: Deployment<Client = Client>>(deployment: &D, kind: H
     assert!(is_spent(&third, &ticket).await);
     assert!(is_spent(&adopter, &ticket).await);
     assert!(kind.try_lock(&giver, &name).await.is_none());
-    wait_for_renewal(&[adopted.lease()]).await;
-    assert_eq!(adopted.release().await.unwrap(), ReleaseOutcome::Released);
+    wait_for_renewal(&[&adopted.lease()]).await;
+    adopted.release().await.unwrap();
     assert!(!deployment.exists(&name));
     assert!(is_spent(&third, &ticket).await);
     let next = kind.try_lock(&third, &name).await.unwrap();
-    assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+    next.release().await.unwrap();
 }
 
 #[test]
@@ -98,7 +99,8 @@ fn many_adopters_of_one_ticket_give_one_holder() {
             let text = guard.hand_over(LONG).await.unwrap().to_string();
             let mut adopters = Vec::new();
             for _ in 0..8 {
-                let (client, ticket) = (client(&server).await, text.parse::<Ticket>().unwrap());
+                let client = client(&server).await;
+                let ticket = text.parse::<Ticket>().unwrap();
                 adopters.push(tokio::spawn(async move { client.adopt(&ticket).await }));
             }
             let mut held = Vec::new();
@@ -119,7 +121,8 @@ fn unadopted_ticket_expires_and_waiters_acquire() {
     on_every_server(|server| async move {
         for kind in HAND_OVER_KINDS {
             let name = name();
-            let (giver, other) = (client(&server).await, client(&server).await);
+            let giver = client(&server).await;
+            let other = client(&server).await;
             let guard = kind.lock(&giver, &name).await.unwrap();
             let token = guard.token();
             // One waiter in this client, which must not receive the lock by
@@ -129,7 +132,7 @@ fn unadopted_ticket_expires_and_waiters_acquire() {
                 tokio::spawn(async move {
                     let guard = lock.await.unwrap();
                     let token = guard.token();
-                    let _ = guard.release().await.unwrap();
+                    guard.release().await.unwrap();
                     token
                 })
             });
@@ -151,7 +154,8 @@ fn unadopted_ticket_expires_and_waiters_acquire() {
 #[test]
 fn adopter_passes_lock_to_first_waiter() {
     on_every_server(|server| async move {
-        let (giver, adopter) = (client(&server).await, client(&server).await);
+        let giver = client(&server).await;
+        let adopter = client(&server).await;
         let name = name();
         let guard = giver.fair_mutex(&name).lock().await.unwrap();
         let mut waiting = Vec::new();
@@ -168,12 +172,12 @@ fn adopter_passes_lock_to_first_waiter() {
         assert_eq!(owners(&server, "queue", &name).len(), 3);
         let adopted = adopter.adopt(&ticket).await.unwrap();
         let mut last = adopted.token();
-        assert_eq!(adopted.release().await.unwrap(), ReleaseOutcome::Released);
+        adopted.release().await.unwrap();
         for waiter in waiting {
             let (guard, _client) = tokio::time::timeout(AMPLE, waiter).await.unwrap().unwrap();
             assert!(guard.token() > last);
             last = guard.token();
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            guard.release().await.unwrap();
         }
         assert!(only_counters_left(&server));
     });
@@ -190,9 +194,11 @@ fn invalid<T>(outcome: Result<T, Error>) -> String {
 
 #[test]
 fn other_locks_cannot_be_handed_over() {
-    let (server, five) = (server(), FiveServers::start(&Flavor::one()));
+    let server = server();
+    let five = FiveServers::start(&Flavor::one());
     run(async {
-        let (client, quorum) = (client(&server).await, five.client().await);
+        let client = client(&server).await;
+        let quorum = five.client().await;
         let mutex = client.mutex(&name());
         let long = |guard: Guard| async move { invalid(guard.hand_over(LONG).await) };
         let why = long(mutex.lock().at_least(LONG).await.unwrap()).await;
@@ -204,18 +210,16 @@ fn other_locks_cannot_be_handed_over() {
         let why = long(quorum.mutex(&name()).lock().await.unwrap()).await;
         assert!(why.contains("this kind of lock"), "{why}");
         let reentrant = mutex.reentrant();
-        let (one, other) = (
-            reentrant.lock().await.unwrap(),
-            reentrant.lock().await.unwrap(),
-        );
+        let one = reentrant.lock().await.unwrap();
+        let other = reentrant.lock().await.unwrap();
         let why = long(one).await;
         assert!(why.contains("reentrant"), "{why}");
         other.check().unwrap();
         // The only guard of a handle can be handed over.
         let ticket = other.hand_over(LONG).await.unwrap();
         let adopted = client.adopt(&ticket).await.unwrap();
-        assert!(reentrant.try_lock().await.unwrap().is_none());
-        assert_eq!(adopted.release().await.unwrap(), ReleaseOutcome::Released);
+        assert!(is_busy(reentrant.try_lock()).await);
+        adopted.release().await.unwrap();
         for within in [Duration::ZERO, Duration::MAX] {
             let guard = mutex.lock().await.unwrap();
             let why = invalid(guard.hand_over(within).await);
@@ -231,8 +235,8 @@ fn tickets_of_other_prefixes_are_refused() {
         let giver = client(&server).await;
         let guard = giver.mutex(&name()).lock().await.unwrap();
         let ticket = guard.hand_over(LONG).await.unwrap();
-        let other = builder_at(server.port()).prefix("lock:other:");
-        let other = other.connect().await.unwrap();
+        let other = connect_at(server.port()).prefix("lock:other:");
+        let other = other.await.unwrap();
         let why = invalid(other.adopt(&ticket).await);
         assert!(why.contains("lock:other:"), "{why}");
         // Another owner, for the same lock.
@@ -260,16 +264,16 @@ fn inspection_shows_a_pending_hand_over() {
             let lock: LockInfo = inspect().await.unwrap();
             let holder = &lock.holders[0];
             assert!(holder.handed_over && !holder.released);
-            assert_eq!(holder.pid, Some(std::process::id()));
-            assert_eq!(holder.note.as_deref(), Some("export"));
-            assert_eq!(holder.connected, None);
+            assert_eq!(holder.process.pid, Some(std::process::id()));
+            assert_eq!(holder.process.note.as_deref(), Some("export"));
+            assert_eq!(holder.process.connected, None);
             assert!(holder.lease_remaining.unwrap() > LEASE);
             let text = holder.to_string();
             assert!(text.contains("handed over, not adopted"), "{text}");
 
             let adopted = client.adopt(&ticket).await.unwrap();
             let holder = inspect().await.unwrap().holders.swap_remove(0);
-            assert!(!holder.handed_over && holder.note.is_none());
+            assert!(!holder.handed_over && holder.process.note.is_none());
             assert!(holder.lease_remaining.unwrap() <= LEASE);
             // An operator can revoke a ticket.
             let ticket = adopted.hand_over(LONG).await.unwrap();
@@ -286,10 +290,11 @@ fn shut_down_giver_leaves_the_ticket_valid() {
     let server = server();
     run(async {
         for kind in HAND_OVER_KINDS {
-            let (giver, adopter) = (client(&server).await, client(&server).await);
+            let giver = client(&server).await;
+            let adopter = client(&server).await;
             let guard = kind.lock(&giver, &name()).await.unwrap();
             let ticket = guard.hand_over(LONG).await.unwrap();
-            giver.shutdown(AMPLE).await;
+            giver.shutdown(AMPLE).await.unwrap();
             assert!(matches!(giver.adopt(&ticket).await, Err(Error::ShutDown)));
             adopter.adopt(&ticket).await.unwrap().check().unwrap();
         }
@@ -312,7 +317,7 @@ fn tokens_rise_although_the_counter_was_lost() {
             assert!(adopted.token() > token);
             let ticket = adopted.hand_over(LONG).await.unwrap();
             let again = client.adopt(&ticket).await.unwrap();
-            assert_eq!(again.release().await.unwrap(), ReleaseOutcome::Released);
+            again.release().await.unwrap();
             assert!(!exists(&server, &name));
         }
     });
@@ -327,22 +332,18 @@ struct Counter {
 }
 
 impl Counter {
+    fn observe(&self, event: &Event<'_>) {
+        let count = match event {
+            Event::Acquired { .. } => &self.acquired,
+            Event::Released { .. } => &self.released,
+            Event::Lost { .. } => &self.lost,
+            _ => return,
+        };
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn counts(&self) -> [u64; 3] {
         [&self.acquired, &self.released, &self.lost].map(|count| count.load(Ordering::SeqCst))
-    }
-}
-
-impl Observer for Counter {
-    fn acquired(&self, _event: &Acquired<'_>) {
-        self.acquired.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn released(&self, _event: &Released<'_>) {
-        self.released.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn lost(&self, _event: &Lost<'_>) {
-        self.lost.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -351,12 +352,15 @@ fn giver_and_adopter_report_one_hold_each() {
     let server = server();
     run(async {
         for kind in HAND_OVER_KINDS {
-            let (one, other) = (Counter::default(), Counter::default());
+            let one = Counter::default();
+            let other = Counter::default();
             let connect = |counter: &Counter| {
-                let builder = builder_at(server.port()).observe(counter.clone());
-                async { builder.connect().await.unwrap() }
+                let counter = counter.clone();
+                let connect = connect_at(server.port());
+                connect.observe(move |event| counter.observe(event))
             };
-            let (giver, adopter) = (connect(&one).await, connect(&other).await);
+            let giver = connect(&one).await.unwrap();
+            let adopter = connect(&other).await.unwrap();
             let name = name();
             let guard = kind.lock(&giver, &name).await.unwrap();
             let ticket = guard.hand_over(LONG).await.unwrap();
@@ -377,11 +381,13 @@ fn ticket_is_never_logged() {
     start_log();
     let server = server();
     run(async {
-        let (giver, adopter) = (client(&server).await, client(&server).await);
+        let giver = client(&server).await;
+        let adopter = client(&server).await;
         for kind in HAND_OVER_KINDS {
             let guard = kind.lock(&giver, &name()).await.unwrap();
             let ticket = guard.hand_over(LONG).await.unwrap();
-            let (text, shown) = (ticket.to_string(), format!("{ticket:?}"));
+            let text = ticket.to_string();
+            let shown = format!("{ticket:?}");
             let guard = adopter.adopt(&ticket).await.unwrap();
             let error = adopter.adopt(&ticket).await.unwrap_err();
             let all = format!("{shown} {error} {error:?} {guard:?} {}", log());

@@ -2,22 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, LockInfo, LockKind, Loss, ReleaseOutcome};
+use leasehold::{Client, Error, LockInfo, LockKind, Loss};
 use testkit::{Flavor, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::deployment::{Deployment, cluster, oldest_and_newest};
 use crate::support::inspection::{LONG, allow_inspection, wait_for_listeners};
 use crate::support::{
-    AMPLE, SHORT, builder_at, client, key, name, on_every_server, run, server, with_long_timeouts,
+    AMPLE, SHORT, client, connect_at, key, name, on_every_server, run, server, with_long_timeouts,
 };
 
 /// How soon a holder must be notified.
 const AT_ONCE: Duration = Duration::from_millis(600);
 
 async fn connect_with_long_lease(server: &Server) -> Client {
-    let builder = builder_at(server.port()).lease(LONG);
-    builder.connect().await.unwrap()
+    connect_at(server.port()).lease(LONG).await.unwrap()
 }
 
 async fn inspect(client: &Client, name: &str) -> LockInfo {
@@ -29,7 +28,8 @@ async fn inspect(client: &Client, name: &str) -> LockInfo {
 fn inspect_lists_holder_and_waiters_in_order() {
     on_every_server(|server| async move {
         allow_inspection(&server);
-        let (one, other) = (client(&server).await, client(&server).await);
+        let one = client(&server).await;
+        let other = client(&server).await;
         let name = name();
         assert_eq!(one.inspect(&name).await.unwrap(), None);
 
@@ -51,10 +51,10 @@ fn inspect_lists_holder_and_waiters_in_order() {
         }
         assert_eq!((lock.kind, lock.holder_count), (LockKind::FairMutex, 1));
         let holder = &lock.holders[0];
-        assert_eq!(holder.note.as_deref(), Some("first"));
-        assert_eq!(holder.pid, Some(std::process::id()));
-        assert_eq!(holder.connected, Some(true));
-        assert!(holder.lease_remaining.is_some() && holder.since.is_some());
+        assert_eq!(holder.process.note.as_deref(), Some("first"));
+        assert_eq!(holder.process.pid, Some(std::process::id()));
+        assert_eq!(holder.process.connected, Some(true));
+        assert!(holder.lease_remaining.is_some() && holder.process.since.is_some());
         let notes: Vec<_> = lock.waiters.iter().map(|at| at.note.as_deref()).collect();
         assert_eq!(notes, [Some("second"), Some("third")]);
         assert!(lock.waiters.iter().all(|at| at.connected == Some(true)));
@@ -66,7 +66,7 @@ fn inspect_lists_holder_and_waiters_in_order() {
         drop(guard);
         for waiter in waiting {
             let (guard, client) = waiter.await.unwrap().unwrap();
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            guard.release().await.unwrap();
             drop(client);
         }
     });
@@ -83,7 +83,8 @@ fn inspect_recognises_every_kind() {
         let _mutex = client.mutex("a").lock().await.unwrap();
         assert_eq!(kind("a").await, LockKind::Mutex);
         let _permit = client.semaphore("b", 3).acquire_many(2).await.unwrap();
-        let (used, permits) = (2, 3);
+        let used = 2;
+        let permits = 3;
         assert_eq!(kind("b").await, LockKind::Semaphore { used, permits });
         let _read = client.rw_lock("c").read().await.unwrap();
         let _too = client.rw_lock("c").read().await.unwrap();
@@ -117,12 +118,10 @@ fn inspect_recognises_every_kind() {
 fn inspect_recognises_redisson_locks() {
     on_every_server(|server| async move {
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url)).prefix("");
-        let client = builder.connect().await.unwrap();
-        let (id, other) = (
-            "a2b1f3c4-0000-4000-8000-123456789abc:1",
-            "a2b1f3c4-0000-4000-8000-123456789abc:2",
-        );
+        let connect = with_long_timeouts(Client::connect(&url)).prefix("");
+        let client = connect.await.unwrap();
+        let id = "a2b1f3c4-0000-4000-8000-123456789abc:1";
+        let other = "a2b1f3c4-0000-4000-8000-123456789abc:2";
         server.tell(&["HSET", "plain", id, "1"]);
         server.tell(&["PEXPIRE", "plain", "30000"]);
         server.tell(&["HSET", "both", "mode", "read", id, "1", other, "2"]);
@@ -130,7 +129,7 @@ fn inspect_recognises_redisson_locks() {
         server.tell(&["RPUSH", "redisson_lock_queue:{fair}", other]);
         let plain = inspect(&client, "plain").await;
         assert_eq!(plain.kind, LockKind::RedissonLock);
-        assert_eq!(plain.holders[0].redisson.as_deref(), Some(id));
+        assert_eq!(plain.holders[0].process.redisson.as_deref(), Some(id));
         assert!(plain.holders[0].lease_remaining.is_some());
         let both = inspect(&client, "both").await;
         assert_eq!(
@@ -188,7 +187,7 @@ fn scan_cluster(flavors: &[Flavor]) {
             let mut scan = client.scan("of-all:*");
             while let Some(page) = scan.next().await.unwrap() {
                 for info in page {
-                    assert_eq!(info.holders[0].connected, Some(true), "{info:?}");
+                    assert_eq!(info.holders[0].process.connected, Some(true), "{info:?}");
                     found.insert(info.name);
                 }
             }
@@ -215,10 +214,8 @@ fn revoked_holder_is_notified_promptly() {
 fn force_release_all(limit: Duration) {
     on_every_server(|server| async move {
         allow_inspection(&server);
-        let (holding, forcing) = (
-            connect_with_long_lease(&server).await,
-            client(&server).await,
-        );
+        let holding = connect_with_long_lease(&server).await;
+        let forcing = client(&server).await;
         wait_for_listeners(std::slice::from_ref(&server), 2).await;
         for kind in 0..KINDS {
             let name = name();
@@ -226,12 +223,12 @@ fn force_release_all(limit: Duration) {
             let start = Instant::now();
             let freed = forcing.force_release(&name).await.unwrap();
             assert_eq!(freed.len(), 1, "kind {kind}");
-            assert_eq!(freed[0].pid, Some(std::process::id()));
+            assert_eq!(freed[0].process.pid, Some(std::process::id()));
             assert_eq!(guard.lost().await, Some(Loss::Revoked));
             assert!(start.elapsed() < limit, "{:?}", start.elapsed());
             // The next client acquires it.
             let next = any_lock(&forcing, &name, kind).await.unwrap();
-            assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+            next.release().await.unwrap();
             assert_eq!(forcing.force_release(&name).await.unwrap(), []);
         }
     });
@@ -269,24 +266,22 @@ fn forged_message_revokes_nothing() {
         assert_eq!(received, 5);
         tokio::time::sleep(SHORT).await;
         guard.check().unwrap();
-        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        guard.release().await.unwrap();
     });
 }
 
 #[test]
-fn wait_until_free_resolves_on_release() {
+fn until_free_resolves_on_release() {
     on_every_server(|server| async move {
         allow_inspection(&server);
-        let (holding, waiting) = (client(&server).await, client(&server).await);
+        let holding = client(&server).await;
+        let waiting = client(&server).await;
         let wait = async |kind: u64| {
             let name = name();
-            waiting.wait_until_free(&name, None).await.unwrap();
+            waiting.until_free(&name, None).await.unwrap();
             let guard = any_lock(&holding, &name, kind).await.unwrap();
             let limit = Duration::from_secs(3);
-            let error = waiting
-                .wait_until_free(&name, Some(limit))
-                .await
-                .unwrap_err();
+            let error = waiting.until_free(&name, Some(limit)).await.unwrap_err();
             let is_held = matches!(
                 &error,
                 Error::Timeout {
@@ -297,9 +292,9 @@ fn wait_until_free_resolves_on_release() {
             assert!(is_held, "kind {kind}: {error:?}");
             let releasing = async {
                 tokio::time::sleep(SHORT).await;
-                guard.release().await.unwrap()
+                guard.release().await.unwrap();
             };
-            let (free, _) = tokio::join!(waiting.wait_until_free(&name, None), releasing);
+            let (free, ()) = tokio::join!(waiting.until_free(&name, None), releasing);
             free.unwrap();
         };
         tokio::join!(wait(0), wait(1), wait(2), wait(3));
@@ -321,10 +316,7 @@ fn server_info_clock_agrees_within_a_second() {
 fn check_server_info(limit: Duration) {
     on_every_server(|server| async move {
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let client = with_long_timeouts(Client::builder(&url))
-            .connect()
-            .await
-            .unwrap();
+        let client = with_long_timeouts(Client::connect(&url)).await.unwrap();
         let infos = client.server_info().await.unwrap();
         let [info] = infos.as_slice() else {
             panic!("{infos:?}")

@@ -6,7 +6,7 @@ use leasehold::{Error, LatchState, SetOutcome};
 use testkit::{Proxy, Server, ServerExt};
 
 use crate::support::{
-    AMPLE, builder_at, channels, client, eventually, key, name, on_every_server, run, server,
+    AMPLE, channels, client, connect_at, eventually, key, name, on_every_server, run, server,
 };
 
 const LIFE: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ fn latch_opens_after_each_caller_counts_once() {
         assert_eq!(latch.state().await.unwrap(), closed(1));
         assert_eq!(latch.count_down("b").await.unwrap(), LatchState::Open);
         assert_eq!(latch.count_down("c").await.unwrap(), LatchState::Open);
-        assert_eq!(latch.wait().await.unwrap(), LatchState::Open);
+        assert_eq!(latch.until_open(None).await.unwrap(), LatchState::Open);
         let life = server.ask(&["PTTL", &key(&name)]).int();
         assert!(life > 0 && life <= 60_000, "{life}");
     });
@@ -61,7 +61,7 @@ async fn wakes_all_waiters(server: Server, limit: Duration) {
         let client = client(&server).await;
         for _ in 0..20 {
             let latch = client.latch(&name);
-            waiting.push(tokio::spawn(async move { latch.wait().await }));
+            waiting.push(tokio::spawn(async move { latch.until_open(None).await }));
         }
     }
     wait_for_subscribers(&server, 3).await;
@@ -93,7 +93,7 @@ async fn wait_for_change(server: &Server, change: Change) -> (LatchState, Durati
     let latch = client(server).await.latch(&name);
     latch.set(1, LIFE).await.unwrap();
     let waiter = client(server).await.latch(&name);
-    let waiter = tokio::spawn(async move { waiter.wait().await });
+    let waiter = tokio::spawn(async move { waiter.until_open(None).await });
     wait_for_subscribers(server, 1).await;
     let start = Instant::now();
     match change {
@@ -159,22 +159,20 @@ fn changed_latch_wakes_waiter_in_time() {
 /// Waits for a latch through an outage. Returns how long after the outage the
 /// waiter saw it open.
 async fn wait_through_outage() -> Duration {
-    let (server, name) = (server(), name());
+    let server = server();
+    let name = name();
     let proxy = Proxy::start(server.port());
     let latch = client(&server).await.latch(&name);
     latch.set(1, LIFE).await.unwrap();
-    let waiter = builder_at(proxy.port())
-        .connect()
-        .await
-        .unwrap()
-        .latch(&name);
+    let waiter = connect_at(proxy.port()).await.unwrap().latch(&name);
     // Longer than a stall. A stall breaks the connection for the subscription,
     // and the client retries.
-    let (limit, start) = (Duration::from_secs(3), Instant::now());
-    let error = waiter.wait_timeout(limit).await.unwrap_err();
+    let limit = Duration::from_secs(3);
+    let start = Instant::now();
+    let error = waiter.until_open(Some(limit)).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
     assert!(start.elapsed() >= limit);
-    let waiting = tokio::spawn(async move { waiter.wait().await });
+    let waiting = tokio::spawn(async move { waiter.until_open(None).await });
     wait_for_subscribers(&server, 1).await;
     proxy.refuse(true);
     proxy.sever();

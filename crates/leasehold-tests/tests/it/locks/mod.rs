@@ -1,6 +1,5 @@
 //! The lock types: their contract, their options and what each adds to it.
 
-mod blocking;
 pub(crate) mod conformance;
 mod election;
 mod hand_over;
@@ -16,4 +15,5 @@ mod rw_lock;
 mod secrets;
 mod semaphore;
 mod stress;
+mod threads;
 mod tokens;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Fenced, Lease, Loss, ReleaseOutcome};
+use leasehold::{Client, Error, Exclusive, Lease, Loss};
 use testkit::{Server, ServerExt};
 use tokio::task::JoinSet;
 
 use crate::support::contract::{MultiLock, any_lock};
 use crate::support::{
-    AMPLE, LEASE, SHORT, client, eventually, exists, key, name, only_counters_left, run, scaled,
-    server,
+    AMPLE, LEASE, SHORT, client, eventually, exists, key, loss_of, name, only_counters_left, run,
+    scaled, server,
 };
 
 /// Returns a multi-lock of four lock types, in an order that depends on `turn`.
@@ -33,13 +33,14 @@ fn any_argument_order_avoids_deadlock() {
         let names: Vec<_> = (0..4).map(|_| name()).collect();
         let mut tasks = Vec::new();
         for task in 0..6 {
-            let (client, names) = (client(&server).await, names.clone());
+            let client = client(&server).await;
+            let names = names.clone();
             tasks.push(tokio::spawn(async move {
                 for round in 0..scaled(50) {
                     let held = four(&client, &names, task + round).await.unwrap();
                     held.check().unwrap();
-                    assert_eq!(held.tokens().count(), 4);
-                    assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+                    assert_eq!(held.leases().count(), 4);
+                    held.release().await.unwrap();
                 }
             }));
         }
@@ -96,16 +97,13 @@ async fn is_lost_with(client: Client, server: Arc<Server>, revoked: usize) {
     let names: Vec<_> = (0..4).map(|_| name()).collect();
     let held = four(&client, &names, 0).await.unwrap();
     server.tell(&["DEL", &key(&names[revoked])]);
-    let (name, loss) = held.lost().await;
-    assert_eq!((name, loss), (names[revoked].as_str(), Some(Loss::Revoked)));
-    assert!(held.check().is_err());
+    assert_eq!(held.lost().await, Some(Loss::Revoked));
+    let Err(Error::Lost { name, .. }) = held.check() else {
+        panic!("the lease is still valid")
+    };
+    assert_eq!(name, names[revoked]);
     assert!(held.remaining().is_zero());
-    assert_eq!(
-        held.release().await.unwrap(),
-        ReleaseOutcome::AlreadyLost {
-            loss: Loss::Revoked
-        }
-    );
+    assert_eq!(loss_of(held.release().await), Some(Loss::Revoked));
 }
 
 async fn drops_work_with(client: Client, server: Arc<Server>) {
@@ -138,18 +136,20 @@ fn shared_locks_join_exclusive_ones() {
     run(async {
         let server = server();
         let client = client(&server).await;
-        let (first, second) = (client.mutex(&name()), client.rw_lock(&name()));
-        let fenced = leasehold::MultiLock::new([first.lock(), second.write().into()]);
-        let fenced: leasehold::MultiGuard<Fenced> = fenced.await.unwrap();
-        let earlier: Vec<_> = fenced.leases().map(Lease::token).collect();
-        let _ = fenced.release().await.unwrap();
+        let first = client.mutex(&name());
+        let second = client.rw_lock(&name());
+        let exclusive = leasehold::MultiLock::new([first.lock(), second.write()]);
+        let exclusive: leasehold::MultiGuard<Exclusive> = exclusive.await.unwrap();
+        let earlier: Vec<_> = exclusive.leases().map(Lease::<Exclusive>::token).collect();
+        exclusive.release().await.unwrap();
         let third = client.semaphore(&name(), 2);
         let parts = [first.lock().into(), second.read(), third.acquire()];
         let mixed = leasehold::MultiLock::new(parts).await.unwrap();
-        let later = |name: &str| mixed.tokens().find(|part| part.0 == name).unwrap().1;
+        let lease = |name: &str| mixed.leases().find(|lease| lease.name() == name);
+        let later = |name: &str| lease(name).unwrap().token();
         assert!(earlier.iter().any(|token| *token < later(first.name())));
         assert!(mixed.check().is_ok());
-        assert_eq!(mixed.release().await.unwrap(), ReleaseOutcome::Released);
+        mixed.release().await.unwrap();
     });
 }
 
@@ -157,7 +157,8 @@ fn shared_locks_join_exclusive_ones() {
 fn duplicates_and_mixed_clients_are_rejected() {
     run(async {
         let server = server();
-        let (one, other) = (client(&server).await, client(&server).await);
+        let one = client(&server).await;
+        let other = client(&server).await;
         let (name, second) = (name(), name());
         for parts in [
             [

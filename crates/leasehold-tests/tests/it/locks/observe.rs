@@ -4,17 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::observe::{
-    Acquired, CancelPending, ConnectionDown, ConnectionUp, HandedOff, Lost, Observer, Refusal,
-    Refused, Released, RenewalFailed, Renewed, RequestDone, WaitEnded, WaitStarted,
-};
-use leasehold::{Client, ClientBuilder};
+use leasehold::observe::{Event, Refusal};
+use leasehold::{Client, Connect, Loss};
 use testkit::{Flavor, SeededRng, Server, ServerExt};
 
 use crate::support::log::{log_line, start_log};
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, eventually, has_subscriber, key, name, run, server,
-    with_long_timeouts,
+    AMPLE, LEASE, SHORT, client, connect_at, eventually, has_subscriber, is_busy, key, loss_of,
+    name, run, server, with_long_timeouts,
 };
 
 /// An observer that records each event as one line, and counts by its first
@@ -51,81 +48,76 @@ impl Recorder {
     }
 }
 
-impl Observer for Recorder {
-    fn acquired(&self, event: &Acquired<'_>) {
-        let contended = if event.contended { "contended" } else { "free" };
-        assert_eq!(event.token.is_some(), event.kind != "redisson_lock");
-        self.add("acquired", &format!("{} {contended}", event.kind));
+impl Recorder {
+    /// Returns an observer that records here.
+    fn observer(&self) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
+        let recorder = self.clone();
+        move |event| recorder.observe(event)
     }
 
-    fn refused(&self, event: &Refused<'_>) {
-        let reason = match event.reason {
-            Refusal::Busy => "busy",
-            Refusal::TimedOut => "timed out",
-            Refusal::Cancelled => "cancelled",
-            _ => "failed",
-        };
-        self.add("refused", reason);
-    }
-
-    fn wait_started(&self, event: &WaitStarted<'_>) {
-        // Unknown to a task that joins others which wait for a reply.
-        if let Some(holder) = event.holder {
-            assert_eq!(holder.pid, Some(std::process::id()));
+    fn observe(&self, event: &Event<'_>) {
+        match *event {
+            Event::Acquired {
+                kind,
+                contended,
+                token,
+                ..
+            } => {
+                let contended = if contended { "contended" } else { "free" };
+                assert_eq!(token.is_some(), kind != "redisson_lock");
+                self.add("acquired", &format!("{kind} {contended}"));
+            }
+            Event::Refused { reason, .. } => self.add("refused", refusal(reason)),
+            Event::WaitStarted { kind, holder, .. } => {
+                // Unknown to a task that joins others which wait for a reply.
+                if let Some(holder) = holder {
+                    assert_eq!(holder.process.pid, Some(std::process::id()));
+                }
+                self.add("wait_started", kind);
+            }
+            Event::WaitEnded { kind, .. } => self.add("wait_ended", kind),
+            Event::Renewed { margin, lease, .. } => {
+                self.0.lock().unwrap().margins.push(margin);
+                assert!(margin < lease);
+            }
+            Event::RenewalFailed { .. } => self.tick("renewal_failed"),
+            Event::Released { kind, .. } => self.add("released", kind),
+            Event::HandedOff { kind, .. } => self.add("handed_off", kind),
+            Event::Lost { loss, caller, .. } => {
+                assert_eq!(caller.file(), file!());
+                self.add("lost", &loss.to_string());
+            }
+            Event::CancelPending { pending, .. } => self.0.lock().unwrap().pending = pending,
+            Event::RequestDone { commands, .. } => {
+                assert!(commands > 0);
+                self.tick("request_done");
+            }
+            Event::ConnectionUp { version, .. } => {
+                assert!(!version.is_empty());
+                self.tick("connection_up");
+            }
+            Event::ConnectionDown { reason, .. } => {
+                assert!(!reason.is_empty());
+                self.tick("connection_down");
+            }
+            _ => panic!("an unknown event: {event:?}"),
         }
-        self.add("wait_started", event.kind);
     }
+}
 
-    fn wait_ended(&self, event: &WaitEnded<'_>) {
-        self.add("wait_ended", event.kind);
-    }
-
-    fn renewed(&self, event: &Renewed<'_>) {
-        self.0.lock().unwrap().margins.push(event.margin);
-        assert!(event.margin < event.lease);
-    }
-
-    fn renewal_failed(&self, _event: &RenewalFailed<'_>) {
-        self.tick("renewal_failed");
-    }
-
-    fn released(&self, event: &Released<'_>) {
-        self.add("released", event.kind);
-    }
-
-    fn handed_off(&self, event: &HandedOff<'_>) {
-        self.add("handed_off", event.kind);
-    }
-
-    fn lost(&self, event: &Lost<'_>) {
-        assert_eq!(event.caller.file(), file!());
-        self.add("lost", &event.loss.to_string());
-    }
-
-    fn cancel_pending(&self, event: &CancelPending) {
-        self.0.lock().unwrap().pending = event.pending;
-    }
-
-    fn request_done(&self, event: &RequestDone<'_>) {
-        assert!(event.commands > 0);
-        self.tick("request_done");
-    }
-
-    fn connection_up(&self, event: &ConnectionUp<'_>) {
-        assert!(!event.version.is_empty());
-        self.tick("connection_up");
-    }
-
-    fn connection_down(&self, event: &ConnectionDown<'_>) {
-        assert!(!event.reason.is_empty());
-        self.tick("connection_down");
+fn refusal(reason: Refusal<'_>) -> &'static str {
+    match reason {
+        Refusal::Busy => "busy",
+        Refusal::TimedOut => "timed out",
+        Refusal::Cancelled => "cancelled",
+        _ => "failed",
     }
 }
 
 async fn observed(server: &Server) -> (Recorder, Client) {
     let recorder = Recorder::default();
-    let builder = builder_at(server.port()).observe(recorder.clone());
-    let client = builder.connect().await.expect("the server is up");
+    let connect = connect_at(server.port()).observe(recorder.observer());
+    let client = connect.await.expect("the server is up");
     (recorder, client)
 }
 
@@ -136,11 +128,11 @@ fn free_lock_is_reported_acquired_and_released() {
         let server = Flavor::one().start();
         let recorder = Recorder::default();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url));
-        let client = builder.observe(recorder.clone()).connect().await.unwrap();
+        let connect = with_long_timeouts(Client::connect(&url));
+        let client = connect.observe(recorder.observer()).await.unwrap();
         let guard = client.mutex(&name()).lock().await.unwrap();
         assert_eq!(recorder.take(), ["acquired mutex free"]);
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
         assert_eq!(recorder.take(), ["released mutex"]);
         drop(client.fair_mutex(&name()).lock().await.unwrap());
         assert_eq!(
@@ -165,7 +157,7 @@ fn busy_lock_is_reported_with_the_reason() {
         let other = self::client(&server).await;
         let held = other.mutex(&name).lock().await.unwrap();
         let mutex = client.mutex(&name);
-        assert!(mutex.try_lock().await.unwrap().is_none());
+        assert!(is_busy(mutex.try_lock()).await);
         assert_eq!(recorder.take(), ["refused busy"]);
         assert!(mutex.lock().timeout(SHORT).await.is_err());
         let waited = ["wait_started mutex", "wait_ended mutex"];
@@ -211,11 +203,11 @@ fn every_loss_is_reported_once_with_its_cause() {
         let name = name();
         let guard = client.mutex(&name).lock().await.unwrap();
         server.tell(&["DEL", &key(&name)]);
-        let _ = guard.release().await.unwrap();
+        assert_eq!(loss_of(guard.release().await), Some(Loss::Revoked));
         assert_eq!(recorder.count("lost"), 3, "found by the release");
 
         let guard = client.mutex(&self::name()).lock().await.unwrap();
-        client.shutdown(AMPLE).await;
+        client.shutdown(AMPLE).await.unwrap();
         assert_eq!(recorder.count("lost"), 4);
         drop(guard);
         assert_eq!(recorder.count("acquired"), 4);
@@ -231,7 +223,8 @@ fn holds_and_waits_are_balanced_under_load() {
         let names: Vec<_> = (0..3).map(|_| name()).collect();
         let tasks: Vec<_> = (0..32)
             .map(|task| {
-                let (client, names) = (client.clone(), names.clone());
+                let client = client.clone();
+                let names = names.clone();
                 tokio::spawn(async move {
                     let mut rng = SeededRng::new(task);
                     for _ in 0..30 {
@@ -243,7 +236,7 @@ fn holds_and_waits_are_balanced_under_load() {
                             _ => {
                                 let guard = mutex.lock().await.unwrap();
                                 tokio::time::sleep(patience / 100).await;
-                                let _ = guard.release().await.unwrap();
+                                guard.release().await.unwrap();
                             }
                         }
                     }
@@ -269,7 +262,8 @@ fn renewal_reports_the_margin_that_was_left() {
     run(async {
         let server = server();
         let (recorder, client) = observed(&server).await;
-        let (lease, start) = (LEASE / 2, Instant::now());
+        let lease = LEASE / 2;
+        let start = Instant::now();
         let lock = client.mutex(&name()).lock().lease(lease);
         let _guard = lock.await.unwrap();
         let margins = || recorder.0.lock().unwrap().margins.clone();
@@ -290,8 +284,8 @@ fn restart_of_the_server_is_reported() {
         let mut server = Flavor::one().start();
         let recorder = Recorder::default();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url));
-        let client = builder.observe(recorder.clone()).connect().await.unwrap();
+        let connect = with_long_timeouts(Client::connect(&url));
+        let client = connect.observe(recorder.observer()).await.unwrap();
         let lock = client.mutex(&name()).lock().lease(Duration::from_secs(2));
         let _guard = lock.await.unwrap();
         eventually("both connections are up", || {
@@ -310,15 +304,9 @@ fn restart_of_the_server_is_reported() {
     });
 }
 
-/// An observer whose every call panics.
-struct Panicking;
-
-impl Observer for Panicking {
-    fn acquired(&self, _event: &Acquired<'_>) {
-        panic!("on purpose");
-    }
-
-    fn renewed(&self, _event: &Renewed<'_>) {
+/// An observer that panics.
+fn panic_on_purpose(event: &Event<'_>) {
+    if let Event::Acquired { .. } | Event::Renewed { .. } = event {
         panic!("on purpose");
     }
 }
@@ -328,9 +316,9 @@ fn panic_of_an_observer_is_contained() {
     run(async {
         let server = server();
         let recorder = Recorder::default();
-        let builder = builder_at(server.port()).observe(Panicking);
-        let builder = builder.observe(recorder.clone());
-        let client = builder.connect().await.unwrap();
+        let connect = connect_at(server.port()).observe(panic_on_purpose);
+        let connect = connect.observe(recorder.observer());
+        let client = connect.await.unwrap();
         let lock = client.mutex(&name()).lock().lease(LEASE / 5);
         let guard = lock.await.unwrap();
         assert_eq!(recorder.count("acquired"), 1, "the next observer is called");
@@ -346,8 +334,8 @@ fn warnings_name_the_line_that_acquired() {
     run(async {
         let server = server();
         let limit = Duration::from_millis(100);
-        let builder = builder_at(server.port()).slow_hold(limit);
-        let client = builder.connect().await.unwrap();
+        let connect = connect_at(server.port()).slow_hold(limit);
+        let client = connect.await.unwrap();
         let slow = name();
         let quoted = format!("{slow:?}");
         let line = line!() + 1;
@@ -358,8 +346,25 @@ fn warnings_name_the_line_that_acquired() {
         })
         .await;
         server.tell(&["DEL", &key(&slow)]);
-        let _ = guard.release().await.unwrap();
+        assert!(loss_of(guard.release().await).is_some());
         assert!(log_line(&["WARN", "lease lost", &quoted, &place]).is_some());
+    });
+}
+
+/// The compiler warns only if the result is not bound to a name.
+#[test]
+fn acquire_that_is_not_awaited_logs_its_line() {
+    start_log();
+    run(async {
+        let server = server();
+        let client = client(&server).await;
+        let forgotten = name();
+        let quoted = format!("{forgotten:?}");
+        let line = line!() + 1;
+        let _guard = client.mutex(&forgotten).lock().timeout(SHORT);
+        let place = format!("{}:{line}:", file!());
+        drop(_guard);
+        assert!(log_line(&["WARN", "nothing was acquired", &quoted, &place]).is_some());
     });
 }
 
@@ -371,15 +376,15 @@ fn span_of_a_wait_names_holder_and_outcome() {
         let name = name();
         let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
         let parent = format!("00-{trace}-00f067aa0ba902b7-01");
-        let traced = |builder: ClientBuilder| {
+        let traced = |connect: Connect| {
             let parent = parent.clone();
-            builder.trace_parent(move || Some(parent.clone()))
+            connect.trace_parent(move || Some(parent.clone()))
         };
-        let holder = traced(builder_at(server.port())).connect().await.unwrap();
+        let holder = traced(connect_at(server.port())).await.unwrap();
         let guard = holder.mutex(&name).lock().note("a job").await.unwrap();
         let shown = holder.mutex(&name).holder().await.unwrap().unwrap();
         assert_eq!(shown.trace_parent.as_deref(), Some(&*parent));
-        assert_eq!(shown.note.as_deref(), Some("a job"));
+        assert_eq!(shown.process.note.as_deref(), Some("a job"));
         let waiter = client(&server).await.mutex(&name);
         let waiting = tokio::spawn(async move {
             waiter

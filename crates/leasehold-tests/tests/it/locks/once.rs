@@ -25,7 +25,8 @@ async fn runs(client: &Client, name: &str, number: u32) -> bool {
 fn tick_runs_once_and_is_remembered() {
     on_every_server(|server| async move {
         let name = name();
-        let (one, two) = (client(&server).await, client(&server).await);
+        let one = client(&server).await;
+        let two = client(&server).await;
         let job = one.once(&name, tick(7)).note("first host");
         assert_eq!(job.last().await.unwrap(), None);
         let outcome = job.run(|lease| async move { lease.token() }).await;
@@ -35,8 +36,8 @@ fn tick_runs_once_and_is_remembered() {
             panic!("it ran twice");
         };
         assert_eq!(last.tick, 7);
-        assert_eq!(last.pid, Some(std::process::id()));
-        assert_eq!(last.note.as_deref(), Some("first host"));
+        assert_eq!(last.process.pid, Some(std::process::id()));
+        assert_eq!(last.process.note.as_deref(), Some("first host"));
         assert_eq!(last.report.as_deref(), Some("completed"));
         assert!(!runs(&two, &name, 6).await, "a tick before the last");
         assert!(runs(&two, &name, 8).await);
@@ -108,7 +109,8 @@ fn cancelled_run_leaves_its_tick_to_others() {
     run(async {
         let server = server();
         let name = name();
-        let (one, two) = (client(&server).await, client(&server).await);
+        let one = client(&server).await;
+        let two = client(&server).await;
         assert!(runs(&one, &name, 1).await);
         let OnceOutcome::Ran(started) = one.once(&name, tick(2)).start().await.unwrap() else {
             panic!("the second tick");
@@ -147,8 +149,8 @@ fn claim_without_a_reply_is_repeated() {
         let server = server();
         let name = name();
         let proxy = Proxy::start(server.port());
-        let builder = crate::support::builder_at(proxy.port()).request_timeout(SHORT);
-        let client = builder.connect().await.unwrap();
+        let connect = crate::support::connect_at(proxy.port()).request_timeout(SHORT);
+        let client = connect.await.unwrap();
         let dropped = AtomicU32::new(0);
         proxy.inject(move |request| {
             let is_claim = request
@@ -174,7 +176,9 @@ fn hosts_with_different_clocks_run_each_tick_once() {
         let first = Tick::now(period).number() + 2;
         let hosts: Vec<_> = (0..10)
             .map(|host| {
-                let (name, ran, port) = (name.clone(), ran.clone(), server.port());
+                let name = name.clone();
+                let ran = ran.clone();
+                let port = server.port();
                 tokio::spawn(async move {
                     let client = client_at(port).await;
                     let mut rng = SeededRng::new(host);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, ShutdownOutcome};
+use leasehold::{Client, Error};
 use testkit::{Flavor, Proxy, ServerExt};
 
 use crate::support::{
-    AMPLE, LEASE, PASSWORD, SHORT, builder_at, client, key, name, run, server, url_at,
+    AMPLE, LEASE, PASSWORD, SHORT, client, connect_at, key, name, run, server, url_at,
     with_long_timeouts,
 };
 
@@ -19,14 +19,18 @@ fn busy_full_or_unreachable_server_is_transient() {
     run(async {
         let mut server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url));
-        let client = builder.connect().await.unwrap();
+        let connect = with_long_timeouts(Client::connect(&url));
+        let client = connect.await.unwrap();
         let name = name();
         let _held = client.mutex(&name).lock().await.unwrap();
 
-        let busy = client.mutex(&name).lock().timeout(Duration::ZERO).await;
-        let busy = busy.unwrap_err();
-        assert!(matches!(busy, Error::Timeout { .. }), "{busy:?}");
+        let late = client.mutex(&name).lock().timeout(Duration::ZERO).await;
+        let late = late.unwrap_err();
+        assert!(matches!(late, Error::Timeout { .. }), "{late:?}");
+        assert_transient(&late, true);
+
+        let busy = client.mutex(&name).try_lock().await.unwrap_err();
+        assert!(matches!(busy, Error::Busy { .. }), "{busy:?}");
         assert_transient(&busy, true);
 
         let alone = client.mutex("alone").try_lock().replicas(1, SHORT).await;
@@ -81,7 +85,7 @@ fn rejected_request_or_lost_lease_is_not_transient() {
         assert!(guard.lost().await.is_some());
         assert_transient(&guard.check().unwrap_err(), false);
 
-        assert_eq!(client.shutdown(AMPLE).await, ShutdownOutcome::Released);
+        client.shutdown(AMPLE).await.unwrap();
         let shut_down = client.mutex(&name()).try_lock().await.unwrap_err();
         assert!(matches!(shut_down, Error::ShutDown), "{shut_down:?}");
         assert_transient(&shut_down, false);
@@ -93,9 +97,12 @@ fn shutdown_during_outage_times_out() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = builder_at(proxy.port()).connect().await.unwrap();
+        let client = connect_at(proxy.port()).await.unwrap();
         let _guard = client.mutex(&name()).lock().await.unwrap();
         proxy.black_hole(true);
-        assert_eq!(client.shutdown(LEASE / 20).await, ShutdownOutcome::TimedOut);
+        let outcome = client.shutdown(LEASE / 20).await;
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::Unreleased), "{error:?}");
+        assert_transient(&error, false);
     });
 }

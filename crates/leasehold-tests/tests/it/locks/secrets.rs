@@ -6,7 +6,7 @@ use leasehold::{Client, Error};
 use testkit::{Fault, Proxy, ServerExt};
 
 use crate::support::log::{log, log_line, start_log};
-use crate::support::{PASSWORD, SHORT, builder_at, eventually, key, name, run, server, url_at};
+use crate::support::{PASSWORD, SHORT, connect_at, eventually, key, name, run, server, url_at};
 
 #[test]
 fn passwords_and_owners_are_never_shown() {
@@ -17,13 +17,13 @@ fn passwords_and_owners_are_never_shown() {
         let mut shown = String::new();
         let mut show =
             |thing: &dyn std::fmt::Debug| shown.push_str(&format!("{thing:?} {thing:#?}"));
-        let builder = builder_at(proxy.port());
-        show(&builder);
+        let connect = connect_at(proxy.port());
+        show(&connect);
         // Longer than a stall, which must end neither the connect nor the
         // lease.
         let long = Duration::from_secs(3);
-        let builder = builder.request_timeout(SHORT).connect_timeout(long);
-        let client = builder.connect().await.unwrap();
+        let connect = connect.request_timeout(SHORT).connect_timeout(long);
+        let client = connect.await.unwrap();
         let mutex = client.mutex(&name());
         show(&(
             &client,

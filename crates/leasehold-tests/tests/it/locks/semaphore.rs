@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Error};
-use testkit::{Server, ServerExt};
+use testkit::{Server, ServerExt, Worker};
 
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{
-    AMPLE, builder_at, client, eventually, key, name, on_every_server, only_counters_left, owners,
-    run, scaled, server, wait_for_renewal,
+    AMPLE, client, connect_at, eventually, is_busy, key, name, on_every_server, only_counters_left,
+    owners, run, scaled, server, wait_for_renewal,
 };
 
 const PERMITS: u32 = 6;
@@ -25,7 +25,8 @@ fn read_all(mut worker: Worker) -> Vec<HoldInterval> {
     {
         let mut words = answer.split(' ').map(|word| word.parse::<u64>().unwrap());
         let mut next = || words.next().unwrap();
-        let (start, end) = (next(), next());
+        let start = next();
+        let end = next();
         holds.push((start, end, next() as i64));
     }
     holds
@@ -48,12 +49,13 @@ fn max_concurrent(holds: &[HoldInterval]) -> i64 {
 /// Lets `processes` workers acquire permits `count` times each. Kills `victims`
 /// more, one after each `pause`, while they hold permits and wait.
 async fn conserve(processes: u64, victims: u64, count: u64, pause: Duration) {
-    let (server, name) = (server(), name());
+    let server = server();
+    let name = name();
     let lease = Duration::from_secs(2);
     let mut readers = Vec::new();
     let mut killers = Vec::new();
     for process in 0..processes + victims {
-        let mut worker = Worker::start(server.port(), lease);
+        let mut worker = worker::start(server.port(), lease);
         let dies = process >= processes;
         let count = if dies { 1_000_000 } else { count };
         worker.tell(&format!("permits {name} {PERMITS} {count} {process}"));
@@ -82,7 +84,7 @@ async fn conserve(processes: u64, victims: u64, count: u64, pause: Duration) {
         .await
         .unwrap();
     assert_eq!(semaphore.permits().await.unwrap().held, PERMITS);
-    let _ = all.release().await.unwrap();
+    all.release().await.unwrap();
     eventually("only counters are left", || only_counters_left(&server)).await;
 }
 
@@ -107,14 +109,15 @@ fn permit_count_detects_excess() {
 /// Acquires all permits `times` times while small requests never stop. Returns
 /// the longest wait.
 async fn acquire_all_among_small(times: u64) -> Duration {
-    let (server, name) = (server(), name());
+    let server = server();
+    let name = name();
     let stream: Vec<_> = {
         let client = client(&server).await;
         let small = move |client: Client, name: String| async move {
             loop {
                 let held = client.semaphore(&name, 4).acquire().await.unwrap();
                 tokio::time::sleep(Duration::from_millis(5)).await;
-                let _ = held.release().await.unwrap();
+                held.release().await.unwrap();
             }
         };
         (0..8)
@@ -127,7 +130,7 @@ async fn acquire_all_among_small(times: u64) -> Duration {
         let start = Instant::now();
         let held = large.acquire_many(4).timeout(AMPLE).await.unwrap();
         longest = longest.max(start.elapsed());
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
     }
     for task in stream {
         task.abort();
@@ -171,15 +174,13 @@ async fn raise_and_lower(server: &Server) -> Duration {
     semaphore.set_permits(1).await.unwrap();
     let permits = semaphore.permits().await.unwrap();
     assert_eq!((permits.total, permits.held, permits.waiters), (1, 3, 0));
-    let _ = held.release().await.unwrap();
-    assert!(
-        other.try_acquire().await.unwrap().is_none(),
-        "a permit is held above the capacity"
-    );
-    let _ = third.release().await.unwrap();
-    let last = other.try_acquire().await.unwrap().expect("free");
-    assert!(other.try_acquire().await.unwrap().is_none());
-    let _ = last.release().await.unwrap();
+    held.release().await.unwrap();
+    let is_held = is_busy(other.try_acquire()).await;
+    assert!(is_held, "a permit is held above the capacity");
+    third.release().await.unwrap();
+    let last = other.try_acquire().await.expect("free");
+    assert!(is_busy(other.try_acquire()).await);
+    last.release().await.unwrap();
     // The capacity persists, but not without end.
     let ttl = server.ask(&["PTTL", &key(&name)]).int();
     assert!(ttl > 29 * 86_400_000, "{ttl}");
@@ -206,7 +207,8 @@ fn raised_permits_grant_waiter_promptly() {
 #[test]
 fn request_above_capacity_is_rejected() {
     run(async {
-        let (server, name) = (server(), name());
+        let server = server();
+        let name = name();
         let semaphore = client(&server).await.semaphore(&name, 2);
         for permits in [0, 3] {
             let error = semaphore.acquire_many(permits).await.unwrap_err();
@@ -235,19 +237,20 @@ fn request_above_capacity_is_rejected() {
 /// Acquires the permits of a killed process with this lease, beside a live
 /// holder. Returns how long that took.
 async fn acquire_after_crash(lease: Duration) -> Duration {
-    let (server, name) = (server(), name());
+    let server = server();
+    let name = name();
     // The worker requests up to three permits at a time, and three are free.
     let semaphore = client(&server).await.semaphore(&name, 4);
     let held = semaphore.acquire().await.unwrap();
-    let mut worker = Worker::start(server.port(), lease);
+    let mut worker = worker::start(server.port(), lease);
     worker.tell(&format!("permits {name} 4 1000000 1"));
     worker.answer();
     worker.kill();
     let start = Instant::now();
     let rest = semaphore.acquire_many(3).timeout(AMPLE).await.unwrap();
     let took = start.elapsed();
-    wait_for_renewal(&[held.lease(), rest.lease()]).await;
-    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    wait_for_renewal(&[&held.lease(), &rest.lease()]).await;
+    assert!(is_busy(semaphore.try_acquire()).await);
     took
 }
 
@@ -267,7 +270,7 @@ fn crashed_holder_keeps_permits_for_its_lease() {
 #[test]
 fn name_belongs_to_one_kind_at_a_time() {
     on_every_server(|server| async move {
-        let client = builder_at(server.port()).connect().await.unwrap();
+        let client = connect_at(server.port()).await.unwrap();
         let name = name();
         let held = client.semaphore(&name, 2).acquire().await.unwrap();
         let wrong = [
@@ -281,7 +284,7 @@ fn name_belongs_to_one_kind_at_a_time() {
         }
         let error = client.latch(&name).state().await;
         assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         let _held = client.mutex(&name).lock().await.unwrap();
         let error = client.semaphore(&name, 2).acquire().await;
         assert!(matches!(error, Err(Error::WrongType { .. })), "{error:?}");

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use testkit::ServerExt;
+use testkit::{ServerExt, Worker};
 
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{name, run, scaled, server};
 
 /// When a lock was held, from and until, and its token.
@@ -22,7 +22,7 @@ fn tokens_increase_through_data_loss_and_crashes() {
         let count = scaled(4_000) / WORKERS;
         let lease = Duration::from_secs(2);
         let mut workers: Vec<_> = (0..WORKERS)
-            .map(|_| Worker::start(server.port(), lease))
+            .map(|_| worker::start(server.port(), lease))
             .collect();
         for (number, worker) in workers.iter_mut().enumerate() {
             worker.tell(&format!("cycle {} {count}", names[number % names.len()]));

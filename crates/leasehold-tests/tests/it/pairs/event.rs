@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::{Error, Loss};
 use testkit::{Fault, ServerExt};
 
-use super::feature::Trace;
+use super::feature::{Acquiring, Trace};
 use super::fork::fork;
 use super::promises::{Exclusion, Pair};
 use super::scene::{CHANCE, Holder, LONG, Needs, Terms, is_waited_for, settle, wait_for_listeners};
@@ -94,7 +94,7 @@ impl Event {
 async fn revoke(pair: &Pair) {
     let holder = pair.holder(Terms::with_lease(LONG)).await;
     let (name, holding) = pair.hold(&holder).await;
-    wait_for_listeners(pair.scene.port, 1 + holder.clients()).await;
+    wait_for_listeners(pair.scene.port, 2).await;
     let contest = pair.contend(&name, holding.trace()).await;
     let revoked = pair.other.force_release(&name).await.unwrap();
     assert_eq!(revoked.len(), 1, "{revoked:?}");
@@ -167,7 +167,7 @@ async fn shut_down_when_lost(pair: &Pair) {
     let (name, holding) = pair.hold(&holder).await;
     if !pair.feature.ends_itself {
         // Loses the lock by a renewal that the server refuses.
-        wait_for_listeners(pair.scene.port, 1 + holder.clients()).await;
+        wait_for_listeners(pair.scene.port, 2).await;
         pair.other.force_release(&name).await.unwrap();
     }
     holding.trace().lost().await;
@@ -233,15 +233,15 @@ async fn unpolled(pair: &Pair) {
         assert!(poll.await.is_err(), "the lock is held");
     }
     let contest = pair.contend(&name, Trace::default()).await;
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     let next = contest.won(Exclusion::Strict).await;
-    let _ = next.release().await.unwrap();
+    next.release().await.unwrap();
     finish(acquire).await;
     pair.shut_down(&holder).await;
 }
 
 /// Polls a forgotten acquire again. It holds the lock, or fails.
-async fn finish(acquire: super::feature::Pending) {
+async fn finish(acquire: Acquiring) {
     let ended = tokio::time::timeout(AMPLE, acquire).await;
     if let Ok(holding) = ended.expect("the acquire ends") {
         let _ = holding.release().await;

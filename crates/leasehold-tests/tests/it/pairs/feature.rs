@@ -4,13 +4,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Acquire, Client, Error, Loss, ReleaseOutcome};
+use leasehold::{Acquire, Client, Error, Loss};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::scene::{Holder, is_waited_for, owner};
+use crate::support::callers::on_thread;
 use crate::support::contract::{self, Guard, Lease};
-use crate::support::threads::{ThreadGuard, on_thread};
 use crate::support::{AMPLE, SHORT, eventually, poll_at_most};
 
 /// How long `at_least` keeps others out.
@@ -22,7 +22,7 @@ const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 /// A way to hold a lock.
 pub(super) struct Feature {
     pub(super) name: &'static str,
-    pub(super) hold: fn(Arc<Holder>, String) -> Pending,
+    pub(super) hold: fn(Arc<Holder>, String) -> Acquiring,
     /// How a contender asks for the same lock.
     pub(super) contend: fn(&Client, &str) -> contract::Acquire,
     /// Whether the lease ends by itself, after [`Terms::at_most`].
@@ -33,10 +33,10 @@ pub(super) struct Feature {
 }
 
 /// The future of an acquire. An event may drop it, or stop polling it.
-pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Holding, Error>> + Send>>;
+pub(super) type Acquiring = Pin<Box<dyn Future<Output = Result<Holding, Error>> + Send>>;
 
 /// Returns a feature of a mutex without other properties.
-const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Pending) -> Feature {
+const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Acquiring) -> Feature {
     Feature {
         name,
         hold,
@@ -102,7 +102,7 @@ pub(super) struct Holding {
 enum Grip {
     Guard(Guard),
     Nested { outer: Guard, inner: Guard },
-    Thread(ThreadGuard),
+    Thread(Guard),
     Work(Work),
 }
 
@@ -123,7 +123,7 @@ impl Drop for AbortOnDrop {
 impl Holding {
     fn of(guard: impl Into<Guard>) -> Self {
         let guard = guard.into();
-        Self::new(vec![guard.lease().clone()], Grip::Guard(guard))
+        Self::new(vec![guard.lease()], Grip::Guard(guard))
     }
 
     fn new(views: Vec<Lease>, grip: Grip) -> Self {
@@ -147,21 +147,21 @@ impl Holding {
         self.trace().is_valid()
     }
 
-    pub(super) async fn release(self) -> Result<ReleaseOutcome, Error> {
+    pub(super) async fn release(self) -> Result<(), Error> {
         match self.grip {
             Grip::Guard(guard) => guard.release().await,
-            Grip::Nested { outer, inner } => match inner.release().await? {
-                ReleaseOutcome::StillHeld => outer.release().await,
-                other => panic!("the inner guard released the lock: {other:?}"),
-            },
-            Grip::Thread(guard) => on_thread(|| guard.release()).await,
+            Grip::Nested { outer, inner } => {
+                inner.release().await?;
+                if outer.check().is_err() {
+                    let loss = outer.lost().await;
+                    assert!(loss.is_some(), "the inner guard released the lock");
+                }
+                outer.release().await
+            }
+            Grip::Thread(guard) => on_thread(|| guard.release().wait()).await,
             Grip::Work(mut work) => {
                 let _ = work.stop.send(());
-                match (&mut work.task.0).await.expect("the work does not panic") {
-                    Ok(()) => Ok(ReleaseOutcome::Released),
-                    Err(Error::Lost { loss, .. }) => Ok(ReleaseOutcome::AlreadyLost { loss }),
-                    Err(error) => Err(error),
-                }
+                (&mut work.task.0).await.expect("the work does not panic")
             }
         }
     }
@@ -236,7 +236,7 @@ async fn reentrant(holder: Arc<Holder>, name: String) -> Result<Holding, Error> 
     let outer: Guard = handle.lock().await?.into();
     holder.has_guard(true);
     let inner: Guard = handle.lock().await?.into();
-    let views = vec![outer.lease().clone(), inner.lease().clone()];
+    let views = vec![outer.lease(), inner.lease()];
     Ok(Holding::new(views, Grip::Nested { outer, inner }))
 }
 
@@ -259,10 +259,10 @@ async fn local_handoff(holder: Arc<Holder>, name: String) -> Result<Holding, Err
     }
     holder.has_guard(false);
     let give = async {
-        let _ = held.release().await?;
+        held.release().await?;
         let guard = early.await?;
         let owner = owner(holder.server, &name);
-        let _ = guard.release().await?;
+        guard.release().await?;
         Ok::<_, Error>(owner)
     };
     let mut give = std::pin::pin!(give);
@@ -315,12 +315,9 @@ async fn run(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
 }
 
 async fn threads(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
-    let lock = holder.threads().await.mutex(&name).lock();
-    let guard: ThreadGuard = on_thread(|| lock.acquire()).await?.into();
-    Ok(Holding::new(
-        vec![guard.lease().clone()],
-        Grip::Thread(guard),
-    ))
+    let lock = lock(&holder, &name);
+    let guard: Guard = on_thread(|| lock.wait()).await?.into();
+    Ok(Holding::new(vec![guard.lease()], Grip::Thread(guard)))
 }
 
 /// A reader that was a writer.

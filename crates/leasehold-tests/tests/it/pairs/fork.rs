@@ -7,13 +7,13 @@
 use std::time::{Duration, Instant};
 
 use fork::Fork;
-use leasehold::{Client, ReleaseOutcome};
+use leasehold::Client;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::feature::{Feature, Holding, Trace};
 use super::promises::{Exclusion, Pair, released_by_now_or_soon};
 use super::scene::{Holder, LONG, Terms, url};
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{AMPLE, name};
 
 /// How long the child tries each operation. It refuses at once, or waits for a
@@ -25,7 +25,7 @@ const INTRUDED: Signal = Signal::USR1;
 
 pub(super) async fn fork(pair: &Pair) {
     let port = pair.scene.port;
-    let mut holder = Worker::start_at(&url(port), LONG);
+    let mut holder = worker::start_at(&url(port), LONG);
     let name = name();
     let feature = pair.feature.name;
     let mut ask = |command: &str| tokio::task::block_in_place(|| holder.ask(command));
@@ -35,7 +35,7 @@ pub(super) async fn fork(pair: &Pair) {
     assert!(contest.is_open(), "the contender has a lock that is held");
     assert_eq!(ask("release"), "released");
     drop(contest.won(Exclusion::Strict).await);
-    assert_eq!(ask("shutdown"), "Released");
+    assert_eq!(ask("shutdown"), "Ok(())");
 }
 
 /// Serves the test in the holder's process: holds a lock by a feature, and then
@@ -111,7 +111,7 @@ fn intrude(holding: Holding, client: &Client) -> bool {
         let lock = client.mutex("the child's").try_lock();
         let acquired = tokio::time::timeout(LIMIT, lock.into_future()).await;
         let released = tokio::time::timeout(LIMIT, holding.release()).await;
-        matches!(acquired, Ok(Ok(Some(_)))) || matches!(released, Ok(Ok(ReleaseOutcome::Released)))
+        matches!(acquired, Ok(Ok(_))) || matches!(released, Ok(Ok(())))
     });
     // Not when its threads have ended: they wait for the parent's replies.
     runtime.shutdown_background();

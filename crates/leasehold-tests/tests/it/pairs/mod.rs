@@ -16,8 +16,8 @@
 //!    after a revocation soon.
 //! 3. No lock is left without a holder. Leases last an hour, so a lock that
 //!    becomes free was released; leases that end are brief.
-//! 4. A shutdown returns in time, and what it reports is true: after `Released`
-//!    the client could crash.
+//! 4. A shutdown returns in time, and what it reports is true: after `Ok` the
+//!    client could crash.
 //! 5. No thread of a client panics, and the server keeps no key.
 //!
 //! A new feature or event is a function, an entry in `FEATURES` or `EVENTS`,

@@ -2,14 +2,13 @@
 //! network, and a client that contends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, ShutdownOutcome, blocking};
+use leasehold::{Client, Connect, Error};
 use testkit::{Connection, Flavor, Proxy, Reply, Server, ServerExt, Setup};
 
-use crate::support::threads::on_thread;
-use crate::support::{AMPLE, LEASE, SHORT, eventually, key, only_holder, with_long_timeouts};
+use crate::support::{AMPLE, SHORT, eventually, key, only_holder, with_long_timeouts};
 
 /// Far longer than any test: a lock that becomes free was released, and did not
 /// expire.
@@ -107,7 +106,6 @@ pub(super) struct Holder {
     pub(super) terms: Terms,
     /// The port of the server itself, to observe it during faults.
     pub(super) server: u16,
-    threads: OnceLock<blocking::Client>,
     /// Whether an acquire that takes several steps has a guard already.
     guarded: AtomicBool,
 }
@@ -115,15 +113,15 @@ pub(super) struct Holder {
 impl Holder {
     pub(super) async fn connect(server: u16, terms: Terms) -> Arc<Self> {
         let proxy = Proxy::start(server);
-        let builder = || {
-            builder(proxy.port())
+        let connect = || {
+            self::connect(proxy.port())
                 .lease(terms.lease)
                 .request_timeout(REQUEST_TIMEOUT)
                 .connect_timeout(CONNECT_TIMEOUT)
         };
         let end = Instant::now() + AMPLE;
         let client = loop {
-            match builder().connect().await {
+            match connect().await {
                 Ok(client) => break client,
                 Err(error) => assert!(Instant::now() < end, "{error}"),
             }
@@ -133,7 +131,6 @@ impl Holder {
             client,
             terms,
             server,
-            threads: OnceLock::new(),
             guarded: AtomicBool::new(false),
         })
     }
@@ -147,45 +144,15 @@ impl Holder {
         self.guarded.load(Ordering::SeqCst)
     }
 
-    /// Returns the number of clients.
-    pub(super) fn clients(&self) -> i64 {
-        1 + i64::from(self.threads.get().is_some())
-    }
-
-    /// Returns the client for threads, which connects when it is first used.
-    pub(super) async fn threads(&self) -> blocking::Client {
-        if let Some(client) = self.threads.get() {
-            return client.clone();
-        }
-        let builder = blocking::Client::builder(&url(self.proxy.port()))
-            .lease(self.terms.lease)
-            .request_timeout(REQUEST_TIMEOUT)
-            .connect_timeout(LEASE);
-        let client = on_thread(|| builder.connect()).await.unwrap();
-        self.threads.get_or_init(|| client).clone()
-    }
-
-    /// Shuts all clients down. The call must return in time.
-    pub(super) async fn shut_down(&self) -> ShutdownOutcome {
-        let threads = self.threads.get().cloned();
-        let shutdown = async {
-            let outcome = self.client.shutdown(AMPLE).await;
-            let Some(threads) = threads else {
-                return outcome;
-            };
-            let other = on_thread(move || threads.shutdown(AMPLE)).await.unwrap();
-            match outcome {
-                ShutdownOutcome::Released => other,
-                timed_out => timed_out,
-            }
-        };
-        let outcome = tokio::time::timeout(AMPLE * 3, shutdown).await;
+    /// Shuts the client down. The call must return in time.
+    pub(super) async fn shut_down(&self) -> Result<(), Error> {
+        let outcome = tokio::time::timeout(AMPLE * 3, self.client.shutdown(AMPLE)).await;
         outcome.expect("`shutdown` returns after its timeout")
     }
 }
 
-pub(super) fn builder(port: u16) -> ClientBuilder {
-    with_long_timeouts(Client::builder(&url(port)))
+pub(super) fn connect(port: u16) -> Connect {
+    with_long_timeouts(Client::connect(&url(port)))
 }
 
 pub(super) fn url(port: u16) -> String {

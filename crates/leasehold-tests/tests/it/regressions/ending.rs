@@ -1,18 +1,19 @@
 //! Bugs of how a lease ends: a revocation, a release or a shutdown beside
 //! another feature.
 
-use std::future::IntoFuture;
+use std::future::{IntoFuture, Ready};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use leasehold::{Acquire, Client, Error, Loss, ReleaseOutcome, ShutdownOutcome, blocking};
+use leasehold::{Acquire, Client, Error, Loss, MultiLock};
 use testkit::{Fault, Proxy, Server, ServerExt};
 
+use crate::support::callers::on_thread;
 use crate::support::inspection::allow_inspection;
-use crate::support::threads::on_thread;
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, command_calls, eventually, exists, heartbeat, key,
+    AMPLE, LEASE, SHORT, client, command_calls, connect_at, eventually, exists, heartbeat, key,
     name, owners, poll_at_most, run, server, url_at,
 };
 
@@ -30,8 +31,8 @@ fn revocation_reaches_holder_with_at_most() {
     run(async {
         let server = server();
         allow_inspection(&server);
-        let ours = builder_at(server.port()).lease(AMPLE);
-        let ours = ours.connect().await.unwrap();
+        let ours = connect_at(server.port()).lease(AMPLE);
+        let ours = ours.await.unwrap();
         let theirs = client(&server).await;
         for limit in LIMITS {
             let name = name();
@@ -104,11 +105,10 @@ impl Held {
     /// held request can still acquire, and releases it with the request.
     async fn shut_down(&self, client: &Client) {
         let outcome = client.shutdown(SHORT).await;
-        assert_eq!(outcome, ShutdownOutcome::TimedOut);
+        assert!(matches!(outcome, Err(Error::Unreleased)), "{outcome:?}");
         self.proxy.heal();
         self.proxy.release_held();
-        let outcome = client.shutdown(AMPLE).await;
-        assert_eq!(outcome, ShutdownOutcome::Released);
+        client.shutdown(AMPLE).await.unwrap();
         assert!(!exists(&self.server, &self.name), "orphaned");
     }
 }
@@ -139,7 +139,7 @@ fn shutdown_waits_for_an_acquire_in_flight() {
         ];
         for lock in LOCKS {
             let held = Held::new();
-            let client = builder_at(held.proxy.port()).connect().await.unwrap();
+            let client = connect_at(held.proxy.port()).await.unwrap();
             held.hold(&["SET", "EVALSHA"]);
             let acquiring = lock(&client, &held.name);
             held.held().await;
@@ -154,21 +154,22 @@ fn shutdown_waits_for_an_acquire_in_flight() {
 fn shutdown_waits_for_the_acquire_of_a_thread() {
     run(async {
         let held = Held::new();
-        let builder = blocking::Client::builder(&url_at(held.proxy.port()));
+        let builder = Client::connect(&url_at(held.proxy.port()));
         let builder = builder.request_timeout(LEASE / 2).connect_timeout(LEASE);
-        let client = on_thread(move || builder.connect()).await.unwrap();
+        let client = on_thread(move || builder.wait()).await.unwrap();
         held.hold(&["SET"]);
         let lock = client.mutex(&held.name).lock();
-        let acquiring = tokio::task::spawn_blocking(move || lock.acquire().map(drop));
+        let acquiring = tokio::task::spawn_blocking(move || lock.wait().map(drop));
         held.held().await;
         let shut_down = |limit| {
             let client = client.clone();
-            on_thread(move || client.shutdown(limit))
+            on_thread(move || client.shutdown(limit).wait())
         };
-        assert_eq!(shut_down(SHORT).await.unwrap(), ShutdownOutcome::TimedOut);
+        let outcome = shut_down(SHORT).await;
+        assert!(matches!(outcome, Err(Error::Unreleased)), "{outcome:?}");
         held.proxy.heal();
         held.proxy.release_held();
-        assert_eq!(shut_down(AMPLE).await.unwrap(), ShutdownOutcome::Released);
+        shut_down(AMPLE).await.unwrap();
         assert!(!exists(&held.server, &held.name), "orphaned");
         let _ = acquiring.await.unwrap();
     });
@@ -179,14 +180,14 @@ fn shutdown_waits_for_the_acquire_of_a_thread() {
 fn shutdown_waits_for_an_unpolled_acquire() {
     run(async {
         let held = Held::new();
-        let client = builder_at(held.proxy.port()).connect().await.unwrap();
+        let client = connect_at(held.proxy.port()).await.unwrap();
         let before = command_calls(&held.server, "set");
         held.hold(&["SET"]);
         let mut unpolled = client.mutex(&held.name).lock().into_future();
         assert!(poll_at_most(&mut unpolled, 2).await.is_none());
         held.held().await;
         let outcome = client.shutdown(SHORT).await;
-        assert_eq!(outcome, ShutdownOutcome::TimedOut);
+        assert!(matches!(outcome, Err(Error::Unreleased)), "{outcome:?}");
         held.proxy.heal();
         held.proxy.release_held();
         // The keeper may cancel the acquire at once, so the lock itself may
@@ -196,8 +197,7 @@ fn shutdown_waits_for_an_unpolled_acquire() {
         })
         .await;
         drop(unpolled);
-        let outcome = client.shutdown(AMPLE).await;
-        assert_eq!(outcome, ShutdownOutcome::Released);
+        client.shutdown(AMPLE).await.unwrap();
         assert!(!exists(&held.server, &held.name), "orphaned");
     });
 }
@@ -208,13 +208,13 @@ fn shutdown_waits_for_an_unpolled_acquire() {
 fn shutdown_waits_for_a_release_in_flight() {
     run(async {
         let held = Held::new();
-        let client = builder_at(held.proxy.port()).connect().await.unwrap();
+        let client = connect_at(held.proxy.port()).await.unwrap();
         let guard = client.mutex(&held.name).lock().await.unwrap();
         held.hold(&["DELEX", "DELIFEQ", "EVALSHA", "EVAL"]);
         let releasing = tokio::spawn(guard.release());
         held.held().await;
         held.shut_down(&client).await;
-        assert_eq!(releasing.await.unwrap().unwrap(), ReleaseOutcome::Released);
+        releasing.await.unwrap().unwrap();
     });
 }
 
@@ -246,12 +246,37 @@ fn shutdown_cancels_an_unpolled_waiter() {
             assert!(start.elapsed() < AMPLE, "no heartbeat");
         }
         let queued = || !owners(&server, "queue", &name).is_empty();
-        let outcome = ours.shutdown(AMPLE).await;
-        assert_eq!(outcome, ShutdownOutcome::Released);
+        ours.shutdown(AMPLE).await.unwrap();
         assert!(!queued(), "still queued");
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        held.release().await.unwrap();
         let error = unpolled.await.unwrap_err();
         assert!(matches!(error, Error::ShutDown), "{error:?}");
         assert!(!exists(&server, &name), "orphaned");
+    });
+}
+
+/// If the closure that creates the work panicked, the lock was released only in
+/// the background, after the panic had resumed.
+#[test]
+fn panic_of_a_closure_resumes_after_release() {
+    fn panicking() -> Ready<()> {
+        resume_unwind(Box::new("on purpose"))
+    }
+    run(async {
+        let server = server();
+        let client = client(&server).await;
+        // Often enough that a release in the background loses the race.
+        for _ in 0..20 {
+            let name = name();
+            let lock = client.mutex(&name).lock();
+            let alone = tokio::spawn(lock.run(|_| panicking()));
+            assert!(alone.await.unwrap_err().is_panic());
+            assert!(!exists(&server, &name));
+
+            let lock = client.mutex(&name).lock();
+            let all = tokio::spawn(MultiLock::new([lock]).run(|_| panicking()));
+            assert!(all.await.unwrap_err().is_panic());
+            assert!(!exists(&server, &name));
+        }
     });
 }

@@ -5,8 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold::blocking;
-use leasehold::{Client, Error, Guard, Reentrant, ReleaseOutcome, ShutdownOutcome};
+use leasehold::{Client, Error, Guard, Reentrant};
 use tokio::runtime::Runtime;
 
 use crate::support::{AMPLE, LEASE, name, server, url_at, with_long_timeouts};
@@ -65,12 +64,12 @@ fn parent() {
 
 /// What the child has copies of.
 struct Inherited {
-    threads: blocking::Client,
+    threads: Client,
     tasks: Client,
     runtime: Runtime,
     /// A lock that the parent holds.
     taken: String,
-    guards: Vec<blocking::Guard>,
+    guards: Vec<Guard>,
     task_guards: Vec<Guard>,
     /// A handle whose lock the last task guard holds.
     reentrant: Reentrant,
@@ -90,11 +89,11 @@ impl Inherited {
     fn connect(url: &str) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(2).enable_all().build().unwrap();
-        let threads = blocking_client(url);
-        let tasks = with_long_timeouts(Client::builder(url));
-        let tasks = runtime.block_on(tasks.connect()).unwrap();
+        let threads = connect(url);
+        let tasks = with_long_timeouts(Client::connect(url));
+        let tasks = runtime.block_on(tasks.into_future()).unwrap();
         let taken = name();
-        let lock = |name: &str| threads.mutex(name).lock().acquire().unwrap();
+        let lock = |name: &str| threads.mutex(name).lock().wait().unwrap();
         let guards = vec![lock(&taken), lock(&name())];
         let task_lock = || runtime.block_on(tasks.mutex(&name()).lock().into_future());
         let reentrant = tasks.mutex(&name()).reentrant();
@@ -120,13 +119,13 @@ impl Inherited {
             }
         };
         let mutex = self.threads.mutex("free");
-        expect("try_lock", refused(&mutex.try_lock().acquire()));
-        expect("lock", refused(&mutex.lock().acquire()));
-        expect("holder", refused(&mutex.holder()));
-        expect("release", refused(&self.guards.remove(0).release()));
-        expect("extend", refused(&self.guards[0].extend(LEASE)));
+        expect("try_lock", refused(&mutex.try_lock().wait()));
+        expect("lock", refused(&mutex.lock().wait()));
+        expect("holder", refused(&mutex.holder().wait()));
+        expect("release", refused(&self.guards.remove(0).release().wait()));
+        expect("extend", refused(&self.guards[0].extend(LEASE).wait()));
         self.guards.clear();
-        expect("shutdown", refused(&self.threads.shutdown(AMPLE)));
+        expect("shutdown", refused(&self.threads.shutdown(AMPLE).wait()));
 
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let own_runtime = builder.enable_all().build().unwrap();
@@ -143,45 +142,47 @@ impl Inherited {
             expect("task: release", refused(&guard.release().await));
             self.task_guards.clear();
             let outcome = self.tasks.shutdown(AMPLE).await;
-            expect("task: shutdown", outcome == ShutdownOutcome::Released);
+            expect("task: shutdown", refused(&outcome));
         });
 
-        let new = blocking_client(url);
-        let taken = new.mutex(&self.taken).try_lock().acquire();
-        expect("the parent holds the lock", matches!(taken, Ok(None)));
-        let free = new.mutex("free").try_lock().acquire();
-        expect("a new client works", matches!(free, Ok(Some(_))));
+        let new = connect(url);
+        let taken = new.mutex(&self.taken).try_lock().wait();
+        expect(
+            "the parent holds the lock",
+            matches!(taken, Err(Error::Busy { .. })),
+        );
+        let free = new.mutex("free").try_lock().wait();
+        expect("a new client works", free.is_ok());
         drop(free);
-        expect("shutdown of the new client", new.shutdown(AMPLE).is_ok());
+        expect(
+            "shutdown of the new client",
+            new.shutdown(AMPLE).wait().is_ok(),
+        );
         failures
     }
 
     fn acquire_in_parent(&self) {
-        let guard = self.threads.mutex("parent").lock().acquire().unwrap();
-        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+        let guard = self.threads.mutex("parent").lock().wait().unwrap();
+        guard.release().wait().unwrap();
         self.runtime.block_on(async {
             let guard = self.tasks.mutex("parent").lock().await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            guard.release().await.unwrap();
         });
     }
 
     /// The child has released nothing.
     fn release_in_parent(self) {
         for guard in self.guards {
-            assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+            guard.release().wait().unwrap();
         }
         self.runtime.block_on(async {
             for guard in self.task_guards {
-                assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+                guard.release().await.unwrap();
             }
         });
     }
 }
 
-fn blocking_client(url: &str) -> blocking::Client {
-    let builder = blocking::Client::builder(url)
-        .lease(LEASE)
-        .request_timeout(LEASE / 2)
-        .connect_timeout(LEASE);
-    builder.connect().unwrap()
+fn connect(url: &str) -> Client {
+    with_long_timeouts(Client::connect(url)).wait().unwrap()
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold::{Acquire, Client, Error, ReleaseOutcome};
+use leasehold::{Acquire, Client, Error};
 use testkit::{Fault, Proxy, Server, ServerExt};
 
 use crate::support::inspection::allow_inspection;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, command_calls, eventually, has_subscriber, key, lua, name,
+    AMPLE, LEASE, client, command_calls, connect_at, eventually, has_subscriber, key, lua, name,
     owners, run, server,
 };
 use crate::waiting::local_handoff::{KINDS, hand_off_to};
@@ -35,9 +35,9 @@ fn writer_is_not_handed_fair_mutex() {
             let error = asked.await.unwrap().unwrap_err();
             assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
         }
-        assert_eq!(first.release().await.unwrap(), ReleaseOutcome::Released);
+        first.release().await.unwrap();
         let second = second.await.unwrap().unwrap();
-        assert_eq!(second.release().await.unwrap(), ReleaseOutcome::Released);
+        second.release().await.unwrap();
     });
 }
 
@@ -52,11 +52,15 @@ fn latch_waiter_does_not_wait_for_mutex() {
         let held = other.mutex(&name).lock().await.unwrap();
         let waiter = tokio::spawn(client.mutex(&name).lock().into_future());
         eventually("the waiter waits", || has_subscriber(&server, &name)).await;
-        let error = client.latch(&name).wait_timeout(LEASE).await.unwrap_err();
+        let error = client
+            .latch(&name)
+            .until_open(Some(LEASE))
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::WrongType { .. }), "{error:?}");
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        held.release().await.unwrap();
         let guard = waiter.await.unwrap().unwrap();
-        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        guard.release().await.unwrap();
     });
 }
 
@@ -119,7 +123,7 @@ fn late_renewal_does_not_extend_released_lock() {
 async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
     allow_inspection(server);
     let proxy = Proxy::start(server.port());
-    let client = builder_at(proxy.port()).connect().await.unwrap();
+    let client = connect_at(proxy.port()).await.unwrap();
     let name = name();
     let lock = lock(&client, &name).at_least(LEASE).note("job");
     let guard = lock.await.unwrap();
@@ -134,7 +138,7 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
         }
     });
     eventually("the renewal is delayed", || delayed.load(Ordering::SeqCst)).await;
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
     let kept = expiry_of(server, &name).expect("at_least still applies");
     let before = command_calls(server, "evalsha");
     proxy.release_held();
@@ -148,7 +152,7 @@ async fn renew_late(server: &Server, lock: fn(&Client, &str) -> Acquire) {
         .await
         .unwrap()
         .expect("at_least still applies");
-    assert_eq!(seen.holders[0].note.as_deref(), Some("job"));
+    assert_eq!(seen.holders[0].process.note.as_deref(), Some("job"));
 }
 
 /// Returns the expiry of this lock on the server.

@@ -1,21 +1,21 @@
 //! Bugs of inspection and of forced release.
 
-use leasehold::{Client, Error, LockKind, ReleaseOutcome, ShutdownOutcome};
+use leasehold::{Client, Error, LockKind};
 use testkit::{Connection, Fault, Proxy, Reply, Server, ServerExt};
 
 use crate::support::contract::{KINDS, any_lock};
 use crate::support::inspection::allow_inspection;
 use crate::support::redisson::{LONG_WATCHDOG, acquire_now};
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, name, on_every_server, run, server,
+    AMPLE, LEASE, client, connect_at, eventually, loss_of, name, on_every_server, run, server,
     with_long_timeouts,
 };
 
 /// Connects a client with all permissions, whose names are whole keys.
 async fn operator(server: &Server) -> Client {
     let url = format!("redis://127.0.0.1:{}", server.port());
-    let builder = with_long_timeouts(Client::builder(&url)).prefix("");
-    builder.connect().await.unwrap()
+    let builder = with_long_timeouts(Client::connect(&url)).prefix("");
+    builder.await.unwrap()
 }
 
 fn exists(server: &Server, key: &str) -> bool {
@@ -39,8 +39,8 @@ fn released_at_least_lock_is_shown_as_released() {
                 .unwrap()
                 .expect("the lock is held");
             assert!(!seen.holders[0].released, "kind {kind}");
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
-            assert_eq!(holding.shutdown(AMPLE).await, ShutdownOutcome::Released);
+            guard.release().await.unwrap();
+            holding.shutdown(AMPLE).await.unwrap();
 
             let seen = operator
                 .inspect(&name)
@@ -49,7 +49,7 @@ fn released_at_least_lock_is_shown_as_released() {
                 .expect("at_least still applies");
             let holder = &seen.holders[0];
             assert!(holder.released, "kind {kind}: {holder:?}");
-            assert_eq!(holder.connected, None, "kind {kind}");
+            assert_eq!(holder.process.connected, None, "kind {kind}");
             assert!(holder.lease_remaining.is_some_and(|left| left <= AMPLE));
             let text = holder.to_string();
             assert!(text.contains("released, held for"), "{text}");
@@ -75,13 +75,10 @@ fn force_release_frees_every_redisson_lock() {
             let held = acquire_now(&ours, kind, &name).await;
             let freed = client.force_release(&name).await.unwrap();
             assert_eq!(freed.len(), 1, "{kind}");
-            let holder = freed[0].redisson.as_deref().unwrap();
+            let holder = freed[0].process.redisson.as_deref().unwrap();
             assert!(holder.starts_with(ours.id()), "{kind}: {holder}");
             assert!(!exists(&server, &name), "{kind}");
-            assert!(matches!(
-                held.release().await,
-                ReleaseOutcome::AlreadyLost { .. }
-            ));
+            assert!(loss_of(held.release().await).is_some(), "{kind}");
             assert_eq!(client.force_release(&name).await.unwrap(), [], "{kind}");
         }
     });
@@ -114,17 +111,17 @@ fn renewal_of_redisson_lock_without_expiry_keeps_it() {
         let ours = client.redisson().watchdog(LEASE);
         let (read, write) = (name(), name());
         let reader = ours.read_write_lock(&read);
-        let reader = reader.read_lock().try_lock().await.unwrap().unwrap();
+        let reader = reader.read_lock().try_lock().await.unwrap();
         let writer = ours.read_write_lock(&write);
-        let writer = writer.write_lock().try_lock().await.unwrap().unwrap();
+        let writer = writer.write_lock().try_lock().await.unwrap();
         for name in [&read, &write] {
             assert_eq!(server.ask(&["PERSIST", name]).int(), 1);
         }
         reader.extend(LEASE).await.unwrap();
         writer.extend(LEASE).await.unwrap();
         assert!(exists(&server, &read) && exists(&server, &write));
-        assert_eq!(reader.release().await.unwrap(), ReleaseOutcome::Released);
-        assert_eq!(writer.release().await.unwrap(), ReleaseOutcome::Released);
+        reader.release().await.unwrap();
+        writer.release().await.unwrap();
     });
 }
 
@@ -148,7 +145,7 @@ fn redisson_fair_lock_with_braces_shows_its_waiters() {
             assert_eq!(client.force_release(&name).await.unwrap().len(), 1);
             let next = tokio::time::timeout(AMPLE, waiting).await.unwrap();
             let next = next.unwrap().unwrap();
-            assert_eq!(next.release().await.unwrap(), ReleaseOutcome::Released);
+            next.release().await.unwrap();
         }
     });
 }
@@ -161,7 +158,7 @@ fn inspect_during_release_returns_none() {
         let server = server();
         allow_inspection(&server);
         let proxy = Proxy::start(server.port());
-        let inspecting = builder_at(proxy.port()).connect().await.unwrap();
+        let inspecting = connect_at(proxy.port()).await.unwrap();
         let (name, port) = (name(), server.port());
         for _ in 0..2 {
             // Two holders, since the first read shows a sole holder.
@@ -182,6 +179,6 @@ fn inspect_during_release_returns_none() {
             );
             proxy.heal();
         }
-        inspecting.wait_until_free(&name, None).await.unwrap();
+        inspecting.until_free(&name, None).await.unwrap();
     });
 }

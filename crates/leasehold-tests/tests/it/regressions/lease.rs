@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, ReleaseOutcome};
+use leasehold::{Client, Error};
 use testkit::{Flavor, SeededRng, Server, ServerExt, Setup};
 
 use super::waiting::wait_for_waiters;
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, client, eventually, name, run, scaled, server, url_at,
+    AMPLE, LEASE, SHORT, client, connect_at, eventually, name, run, scaled, server, url_at,
     with_long_timeouts,
 };
 
@@ -45,15 +45,12 @@ fn forks() {
     let hold = |name: &'static str| {
         let url = url.clone();
         run(async move {
-            let client = with_long_timeouts(Client::builder(&url))
-                .connect()
-                .await
-                .unwrap();
+            let client = with_long_timeouts(Client::connect(&url)).await.unwrap();
             let guard = client.fair_mutex(name).lock().await.unwrap();
             let token = guard.token();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
-            client.shutdown(AMPLE).await;
+            guard.release().await.unwrap();
+            client.shutdown(AMPLE).await.unwrap();
             token
         })
     };
@@ -94,7 +91,7 @@ fn loss_is_reported_before_next_holder() {
                 _ => ours.try_lock().fixed_lease(limit),
             };
             // The machine stalled for as long as the lease.
-            let Ok(Some(guard)) = acquire.await else {
+            let Ok(guard) = acquire.await else {
                 continue;
             };
             let next = tokio::spawn(async move {
@@ -123,9 +120,9 @@ fn unpolled_successor_holds_lock_for_one_lease() {
     run(async {
         let server = server();
         let lease = Duration::from_secs(2);
-        let builder = |lease| builder_at(server.port()).lease(lease);
-        let ours = builder(lease).connect().await.unwrap();
-        let theirs = builder(lease).connect().await.unwrap();
+        let builder = |lease| connect_at(server.port()).lease(lease);
+        let ours = builder(lease).await.unwrap();
+        let theirs = builder(lease).await.unwrap();
         let lock = ours.mutex(&name());
         let first = lock.lock().await.unwrap();
         let waits = tokio::spawn(lock.lock().into_future());
@@ -159,7 +156,7 @@ fn unpolled_waiter_does_not_block_local_waiters() {
             let mut unpolled = lock().into_future();
             let polled = tokio::time::timeout(SHORT, &mut unpolled).await;
             assert!(polled.is_err(), "the lock is held");
-            assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+            held.release().await.unwrap();
             let next = lock().timeout(AMPLE).await;
             assert!(next.is_ok(), "fair: {fair}, {next:?}");
             drop(unpolled);
@@ -183,8 +180,8 @@ fn share_connections(acquires: u64) {
     run(async {
         let (master, _replica) = pair().await;
         let url = format!("redis://127.0.0.1:{}", master.port());
-        let client = with_long_timeouts(Client::builder(&url)).lease(AMPLE);
-        let client = client.connect().await.unwrap();
+        let client = with_long_timeouts(Client::connect(&url)).lease(AMPLE);
+        let client = client.await.unwrap();
         let before = master.info("total_connections_received");
         let acquire = |_| {
             let lock = client.mutex(&name()).lock();
@@ -207,10 +204,7 @@ fn unknown_script_is_acknowledged() {
     run(async {
         let (master, replica) = pair().await;
         let url = format!("redis://127.0.0.1:{}", master.port());
-        let client = with_long_timeouts(Client::builder(&url))
-            .connect()
-            .await
-            .unwrap();
+        let client = with_long_timeouts(Client::connect(&url)).await.unwrap();
         let lock = client.mutex(&name()).lock().fixed_lease(AMPLE * 5);
         let guard = lock.replicas(1, SHORT).await.unwrap();
         // `WAIT` after no new write counts a replica that has acknowledged
@@ -251,17 +245,14 @@ fn reentry_leaves_keeper_no_backlog() {
     run(async {
         let server = Flavor::one().start();
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let client = with_long_timeouts(Client::builder(&url))
-            .connect()
-            .await
-            .unwrap();
+        let client = with_long_timeouts(Client::connect(&url)).await.unwrap();
         let lock = client.redisson().lock(&name()).reentrant();
         let _outer = lock.lock().await.unwrap();
         for _ in 0..scaled(20_000) {
             drop(lock.lock().await.unwrap());
         }
         let before = server.info("total_commands_processed");
-        client.shutdown(AMPLE).await;
+        client.shutdown(AMPLE).await.unwrap();
         let left = server.info("total_commands_processed") - before;
         assert!(left < 100.0, "{left} commands are pending");
     });
@@ -273,20 +264,20 @@ fn timeout_without_end_is_rejected() {
     run(async {
         let server = server();
         let url = url_at(server.port());
-        let builder = || Client::builder(&url);
+        let builder = || Client::connect(&url);
         let urls = [&url[..]; 3];
         for (setting, outcome) in [
             (
                 "request_timeout",
-                builder().request_timeout(Duration::MAX).connect().await,
+                builder().request_timeout(Duration::MAX).await,
             ),
             (
                 "connect_timeout",
-                builder().connect_timeout(Duration::MAX).connect().await,
+                builder().connect_timeout(Duration::MAX).await,
             ),
             (
                 "request_timeout",
-                builder().request_timeout(Duration::ZERO).connect().await,
+                builder().request_timeout(Duration::ZERO).await,
             ),
         ] {
             let error = outcome.expect_err("out of range");
@@ -295,8 +286,8 @@ fn timeout_without_end_is_rejected() {
             };
             assert_eq!(what, setting);
         }
-        let quorum = leasehold::Quorum::builder(urls).request_timeout(Duration::MAX);
-        let error = quorum.connect().await.expect_err("out of range");
+        let quorum = leasehold::Quorum::connect(urls).request_timeout(Duration::MAX);
+        let error = quorum.await.expect_err("out of range");
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     });
 }
@@ -305,8 +296,8 @@ fn timeout_without_end_is_rejected() {
 fn waits_without_end_are_allowed() {
     run(async {
         let server = server();
-        let builder = builder_at(server.port()).max_outage(Duration::MAX);
-        let client = builder.slow_hold(Duration::MAX).connect().await.unwrap();
+        let builder = connect_at(server.port()).max_outage(Duration::MAX);
+        let client = builder.slow_hold(Duration::MAX).await.unwrap();
         let name = name();
         let held = client.fair_mutex(&name).lock().await.unwrap();
         let waiting = client.fair_mutex(&name).lock().timeout(Duration::MAX);
@@ -318,7 +309,6 @@ fn waits_without_end_are_allowed() {
         drop(held);
         let next = waiting.await.unwrap().unwrap();
         next.extend(LEASE).await.unwrap();
-        let outcome = client.shutdown(Duration::MAX).await;
-        assert_eq!(outcome, leasehold::ShutdownOutcome::Released);
+        client.shutdown(Duration::MAX).await.unwrap();
     });
 }

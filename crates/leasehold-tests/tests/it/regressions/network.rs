@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Error, Loss, ReleaseOutcome};
+use leasehold::{Client, Connect, Error, Loss};
 use testkit::sentinel_group::{GROUP, SentinelGroup};
 use testkit::{Cluster, Fault, Flavor, Proxy, Reply, Server, ServerExt, Setup};
 
 use crate::support::deployment::{
-    Deployment, FiveServers, builder_for_sentinels, cluster, cluster_url, group, quorum_builder,
+    Deployment, FiveServers, cluster, cluster_url, connect_to_quorum, connect_to_sentinels, group,
 };
 use crate::support::inspection::{LONG, allow_inspection, wait_for_listeners};
 use crate::support::{
-    AMPLE, LEASE, builder_at, eventually, exists, lua, name, run, server, url_at,
+    AMPLE, LEASE, connect_at, eventually, exists, lua, name, run, server, url_at,
     with_long_timeouts,
 };
 
 async fn assert_works(client: &Client) {
     let guard = client.mutex(&name()).lock().await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
 }
 
 /// Connects through two sentinels, in both orders, since the client asks a
@@ -29,8 +29,8 @@ async fn connect_via(group: &SentinelGroup, one: usize, other: usize) {
     for [first, second] in [[one, other], [other, one]] {
         let sentinels = format!("{},{}", group.sentinel(first), group.sentinel(second));
         for _ in 0..3 {
-            let builder = with_long_timeouts(builder_for_sentinels(&sentinels, GROUP));
-            assert_works(&builder.connect().await.unwrap()).await;
+            let builder = with_long_timeouts(connect_to_sentinels(&sentinels, GROUP));
+            assert_works(&builder.await.unwrap()).await;
         }
     }
 }
@@ -60,8 +60,8 @@ fn stale_sentinel_is_skipped() {
 fn misled_sentinel_closes_no_connections() {
     run(async {
         let group = group(&Flavor::one());
-        let builder = with_long_timeouts(builder_for_sentinels(&group.sentinels(), GROUP));
-        let client = builder.connect().await.unwrap();
+        let builder = with_long_timeouts(connect_to_sentinels(&group.sentinels(), GROUP));
+        let client = builder.await.unwrap();
         assert_works(&client).await;
         let connections = || {
             let clients = group.server(0).ask(&["CLIENT", "LIST"]);
@@ -110,16 +110,16 @@ async fn deny_channels_temporarily(servers: &[Server]) {
 
 /// Asserts that a holder is shown as connected, and is notified when its lock
 /// is revoked.
-async fn assert_notified(servers: &[Server], builder: impl Fn() -> ClientBuilder) {
+async fn assert_notified(servers: &[Server], builder: impl Fn() -> Connect) {
     servers.iter().for_each(allow_inspection);
-    let holding = builder().lease(LONG).connect().await.unwrap();
+    let holding = builder().lease(LONG).await.unwrap();
     wait_for_listeners(servers, 1).await;
     let name = name();
     let guard = holding.mutex(&name).lock().await.unwrap();
     deny_channels_temporarily(servers).await;
     wait_for_listeners(servers, 1).await;
     let seen = holding.inspect(&name).await.unwrap().unwrap();
-    assert_eq!(seen.holders[0].connected, Some(true));
+    assert_eq!(seen.holders[0].process.connected, Some(true));
     holding.force_release(&name).await.unwrap();
     let lost = tokio::time::timeout(AMPLE, guard.lost()).await;
     assert_eq!(lost.unwrap(), Some(Loss::Revoked));
@@ -131,7 +131,7 @@ fn denied_subscription_is_retried() {
     run(async {
         let server = server();
         let servers = std::slice::from_ref(&server);
-        assert_notified(servers, || builder_at(server.port())).await;
+        assert_notified(servers, || connect_at(server.port())).await;
     });
 }
 
@@ -142,7 +142,7 @@ fn denied_cluster_subscription_is_retried() {
         let cluster = cluster(&Flavor::one());
         let url = cluster_url(&cluster);
         assert_notified(cluster.servers(), || {
-            with_long_timeouts(Client::builder(&url))
+            with_long_timeouts(Client::connect(&url))
         })
         .await;
     });
@@ -154,7 +154,7 @@ fn process_channel_is_subscribed_when_permitted() {
     run(async {
         let server = server();
         server.tell(&["ACL", "SETUSER", "leasehold", "resetchannels"]);
-        let _client = builder_at(server.port()).connect().await.unwrap();
+        let _client = connect_at(server.port()).await.unwrap();
         deny_channels_temporarily(std::slice::from_ref(&server)).await;
         wait_for_listeners(std::slice::from_ref(&server), 1).await;
     });
@@ -170,8 +170,8 @@ fn quorum_rejects_two_urls_of_one_server() {
         let twice = vec![urls[0].clone(), urls[1].clone(), again.clone()];
         let three_times = vec![urls[0].clone(), urls[0].clone(), again];
         for urls in [twice, three_times] {
-            let bootstrapped = quorum_builder(urls.clone()).bootstrap().await;
-            let connected = quorum_builder(urls).connect().await.map(drop);
+            let bootstrapped = connect_to_quorum(urls.clone()).bootstrap().await;
+            let connected = connect_to_quorum(urls).await.map(drop);
             for outcome in [bootstrapped, connected] {
                 let Err(Error::Invalid { what: "url", why }) = outcome else {
                     panic!("{outcome:?}");
@@ -179,9 +179,9 @@ fn quorum_rejects_two_urls_of_one_server() {
                 assert!(why.contains("same server"), "{why}");
             }
         }
-        let quorum = quorum_builder(urls).connect().await.unwrap();
+        let quorum = connect_to_quorum(urls).await.unwrap();
         let guard = quorum.mutex(&name()).lock().await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        guard.release().await.unwrap();
     });
 }
 
@@ -253,10 +253,7 @@ fn slot_map_is_refreshed_when_node_replies() {
         let cluster = Cluster::start(&setup, &Flavor::one(), 1, false);
         let server = cluster.server(0);
         let url = format!("redis+cluster://127.0.0.1:{}", server.port());
-        let _client = with_long_timeouts(Client::builder(&url))
-            .connect()
-            .await
-            .unwrap();
+        let _client = with_long_timeouts(Client::connect(&url)).await.unwrap();
         let command = |entry: &Reply| {
             let words = entry.list()[3].list().iter().map(Reply::text);
             words.collect::<Vec<_>>().join(" ").to_lowercase()
@@ -331,8 +328,10 @@ fn late_repair_does_not_outlast_release() {
             }
         });
         let urls = proxies.iter().map(|proxy| url_at(proxy.port())).collect();
-        let builder = quorum_builder(urls).lease(LEASE).request_timeout(LEASE / 8);
-        let quorum = builder.connect().await.unwrap();
+        let builder = connect_to_quorum(urls)
+            .lease(LEASE)
+            .request_timeout(LEASE / 8);
+        let quorum = builder.await.unwrap();
         let name = name();
         let guard = quorum.mutex(&name).lock().await.unwrap();
         eventually("all nodes have the lock", || {
@@ -342,7 +341,7 @@ fn late_repair_does_not_outlast_release() {
         first.tell(&["DEL", &crate::support::key(&name)]);
         let repairing = || repaired.load(Ordering::SeqCst);
         eventually("a repair is in flight", repairing).await;
-        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        guard.release().await.unwrap();
         let is_back = Instant::now();
         eventually("the repair arrives", || five.count_with_key(&name) > 0).await;
         eventually("no node has the lock", || five.count_with_key(&name) == 0).await;
@@ -360,8 +359,8 @@ fn acquire_does_not_wait_for_other_acks() {
         let server = Flavor::one().start();
         let timeout = LEASE / 2;
         let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::builder(&url)).lease(AMPLE * 10);
-        let client = builder.request_timeout(timeout).connect().await.unwrap();
+        let builder = with_long_timeouts(Client::connect(&url)).lease(AMPLE * 10);
+        let client = builder.request_timeout(timeout).await.unwrap();
         let replica = Setup::default()
             .option("replicaof", &format!("127.0.0.1 {}", server.port()))
             .start(&Flavor::one());
@@ -402,19 +401,19 @@ fn tls_name_replaces_announced_address() {
         let node = cluster.server(0);
         let url = format!("rediss+cluster://127.0.0.1:{}", node.tls_port());
         let builder =
-            || with_long_timeouts(Client::builder(&url)).root_certificate(node.ca_certificate());
-        let right = builder().tls_name("redis.internal").connect().await;
+            || with_long_timeouts(Client::connect(&url)).root_certificate(node.ca_certificate());
+        let right = builder().tls_name("redis.internal").await;
         let client = right.unwrap();
         for _ in 0..10 {
             assert_works(&client).await;
         }
         for refused in [builder(), builder().tls_name("other.internal")] {
-            let error = refused.connect().await.unwrap_err();
+            let error = refused.await.unwrap_err();
             assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
             let text = format!("{error:?}");
             assert!(text.contains("certificate"), "{text}");
         }
-        let nameless = builder().tls_name("no name").connect().await;
+        let nameless = builder().tls_name("no name").await;
         let Err(Error::Invalid { why, .. }) = nameless else {
             panic!("{nameless:?}");
         };
@@ -433,10 +432,7 @@ fn cluster_nodes_without_hostname_are_found() {
             // The first address is not a node's, and no node is at its host.
             let node = cluster.server(0).port();
             let url = format!("redis+cluster://127.0.0.2:{node},127.0.0.1:{node}");
-            let client = with_long_timeouts(Client::builder(&url))
-                .connect()
-                .await
-                .unwrap();
+            let client = with_long_timeouts(Client::connect(&url)).await.unwrap();
             for _ in 0..10 {
                 assert_works(&client).await;
             }
@@ -445,7 +441,7 @@ fn cluster_nodes_without_hostname_are_found() {
             let from = cluster.owner(slot, 0);
             cluster.move_slot(slot, from, 1 - from);
             let guard = client.mutex("moved").lock().await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            guard.release().await.unwrap();
         });
     }
 }
@@ -457,8 +453,8 @@ fn abandoned_handshake_leaves_no_connection() {
     run(async {
         let server = server();
         server.pause();
-        let builder = builder_at(server.port()).connect_timeout(Duration::from_millis(200));
-        assert!(builder.connect().await.is_err());
+        let builder = connect_at(server.port()).connect_timeout(Duration::from_millis(200));
+        assert!(builder.await.is_err());
         server.resume();
         let of_clients = || {
             let list = server.ask(&["CLIENT", "LIST"]);

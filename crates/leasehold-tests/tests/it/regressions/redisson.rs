@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use leasehold::Error;
 use leasehold::redisson::Redisson;
-use leasehold::{Acquire, Guard, ReleaseOutcome, Unfenced};
 use testkit::{Fault, Flavor, Proxy, Redisson as Java, RedissonConfig, Reply, Server, ServerExt};
 
 use crate::support::redisson::{
     LONG_WATCHDOG, acquire_now, client, is_refused, server, with_newest,
 };
-use crate::support::{AMPLE, LEASE, SHORT, command_calls, eventually, lua, run, url_at};
+use crate::support::{AMPLE, LEASE, SHORT, command_calls, eventually, is_busy, lua, run, url_at};
 
 /// The kinds, and the script that renews each of them.
 const RENEWALS: [(&str, &str); 5] = [
@@ -71,18 +71,17 @@ async fn renew_late(kind: &str, renewal: &str) {
         ($lock:expr) => {{
             let guard = $lock.at_least(LEASE).await.unwrap();
             wait_for_renewal().await;
-            guard.release().await.unwrap()
+            guard.release().await.unwrap();
         }};
     }
     let rw = ours.read_write_lock("job");
-    let released = match kind {
+    match kind {
         "lock" => release_with_at_least!(ours.lock("job").lock()),
         "fair" => release_with_at_least!(ours.fair_lock("job").lock()),
         "read" => release_with_at_least!(rw.read_lock().lock()),
         "write" => release_with_at_least!(rw.write_lock().lock()),
         _ => release_with_at_least!(permits.acquire(2)),
-    };
-    assert_eq!(released, ReleaseOutcome::Released, "{kind}");
+    }
     let at_release = state(&server);
     assert!(!at_release.is_empty(), "{kind}");
     let before = command_calls(&server, "evalsha");
@@ -161,21 +160,14 @@ fn released_at_least_lock_excludes_java() {
 /// Releases a lock with an `at_least` that lasts.
 async fn release_with_at_least(ours: &Redisson, kind: &str, name: &str) {
     let rw = ours.read_write_lock(name);
-    let released = match kind {
-        "lock" => release_kept(ours.lock(name).lock()).await,
-        "fair" => release_kept(ours.fair_lock(name).lock()).await,
-        "read" => release_kept(rw.read_lock().lock()).await,
-        _ => {
-            let guard = rw.write_lock().lock().at_least(AMPLE).await;
-            guard.unwrap().release().await.unwrap()
-        }
+    let lock = match kind {
+        "lock" => ours.lock(name).lock(),
+        "fair" => ours.fair_lock(name).lock(),
+        "read" => rw.read_lock().lock(),
+        _ => rw.write_lock().lock(),
     };
-    assert_eq!(released, ReleaseOutcome::Released, "{kind}");
-}
-
-async fn release_kept(lock: Acquire<Guard<Unfenced>>) -> ReleaseOutcome {
     let guard = lock.at_least(AMPLE).await.unwrap();
-    guard.release().await.unwrap()
+    guard.release().await.unwrap();
 }
 
 /// A reader that left could leave its place to a writer of the same process,
@@ -202,10 +194,62 @@ fn writer_behind_a_reader_that_left_writes() {
         assert!(waits.is_err(), "another client writes");
         leaves.abort();
         assert!(leaves.await.unwrap_err().is_cancelled());
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         let guard = stays.await.unwrap();
-        let reader = theirs.read_lock().try_lock().await.unwrap();
-        assert!(reader.is_none(), "a writer excludes readers");
-        let _ = guard.release().await.unwrap();
+        let is_refused = is_busy(theirs.read_lock().try_lock()).await;
+        assert!(is_refused, "a writer excludes readers");
+        guard.release().await.unwrap();
+    });
+}
+
+/// A reentrant handle that had been downgraded still let writers in, beside the
+/// readers of other clients.
+#[test]
+fn handle_after_downgrade_excludes_readers() {
+    run(async {
+        let server = server(&Flavor::one());
+        let client = client(&url_at(server.port())).await;
+        let lock = client.redisson().watchdog(LEASE).read_write_lock("job");
+        let handle = lock.write_lock().reentrant();
+        let writer = handle.lock().await.unwrap();
+        let reader = writer.downgrade().await.unwrap();
+        assert_eq!(handle.guards(), 0);
+        let other = lock.read_lock().try_lock().await.unwrap();
+        assert!(is_busy(handle.try_lock()).await, "readers hold it");
+        reader.release().await.unwrap();
+        other.release().await.unwrap();
+
+        // The second guard relies on the exclusion.
+        let outer = handle.lock().await.unwrap();
+        let inner = handle.lock().await.unwrap();
+        let refused = inner.downgrade().await;
+        assert!(matches!(
+            refused,
+            Err(Error::Invalid {
+                what: "downgrade",
+                ..
+            })
+        ));
+        assert!(is_busy(lock.read_lock().try_lock()).await);
+        outer.release().await.unwrap();
+    });
+}
+
+/// The downgrade of a reader succeeded, although it is documented to fail.
+#[test]
+fn downgrade_of_a_reader_is_refused() {
+    run(async {
+        let server = server(&Flavor::one());
+        let client = client(&url_at(server.port())).await;
+        let lock = client.redisson().watchdog(LEASE).read_write_lock("job");
+        let reader = lock.read_lock().lock().await.unwrap();
+        let refused = reader.downgrade().await;
+        assert!(matches!(
+            refused,
+            Err(Error::Invalid {
+                what: "downgrade",
+                ..
+            })
+        ));
     });
 }

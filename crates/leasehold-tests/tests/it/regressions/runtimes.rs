@@ -5,15 +5,15 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
-use leasehold::{Client, Mutex, ReleaseOutcome};
+use leasehold::{Client, Mutex};
 use testkit::{Flavor, Server, ServerExt};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::support::deployment::{Deployment, FiveServers, cluster, group, sentinel_builder};
+use crate::support::deployment::{Deployment, FiveServers, cluster, connect_to_group, group};
 use crate::support::with_long_timeouts;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, command_calls, eventually, name, poll_at_most, run, server,
+    AMPLE, LEASE, client, command_calls, connect_at, eventually, name, poll_at_most, run, server,
 };
 
 fn runtime() -> Runtime {
@@ -25,9 +25,8 @@ fn runtime() -> Runtime {
 async fn acquire(mutex: &Mutex) {
     let acquired = timeout(AMPLE, mutex.try_lock().into_future()).await;
     let guard = acquired.expect("no other runtime is needed").unwrap();
-    let released = timeout(AMPLE, guard.unwrap().release()).await;
-    let released = released.expect("no other runtime is needed").unwrap();
-    assert_eq!(released, ReleaseOutcome::Released);
+    let released = timeout(AMPLE, guard.release()).await;
+    released.expect("no other runtime is needed").unwrap();
 }
 
 /// Starts an acquire, drives it for a moment, and then no longer. Returns the
@@ -101,9 +100,9 @@ fn idle_runtime_delays_no_other_of_a_group() {
 #[test]
 fn idle_runtime_delays_no_other_with_replicas() {
     let group = group(&Flavor::one());
-    let builder = sentinel_builder(&group, testkit::sentinel_group::GROUP);
+    let builder = connect_to_group(&group, testkit::sentinel_group::GROUP);
     let builder = with_long_timeouts(builder).replicas(1, LEASE / 2);
-    let client = run(builder.connect()).unwrap();
+    let client = run(builder.into_future()).unwrap();
     check_independence(|| client.mutex(&name()));
 }
 
@@ -120,8 +119,8 @@ fn idle_runtime_delays_no_other_of_a_quorum() {
 fn dropped_acquire_of_a_quorum_leaves_no_lock() {
     let five = FiveServers::start(&Flavor::one());
     runtime().block_on(async {
-        let builder = five.builder().max_lease(AMPLE * 4);
-        let quorum = builder.lease(AMPLE * 4).connect().await.unwrap();
+        let builder = five.quorum().max_lease(AMPLE * 4);
+        let quorum = builder.lease(AMPLE * 4).await.unwrap();
         acquire(&quorum.mutex(&name())).await;
         let before: Vec<_> = five
             .servers
@@ -140,7 +139,7 @@ fn dropped_acquire_of_a_quorum_leaves_no_lock() {
         }
         // Sooner than the lease of a lock without a holder would end.
         let guard = quorum.mutex(&name).lock().timeout(AMPLE).await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        guard.release().await.unwrap();
     });
 }
 
@@ -154,7 +153,7 @@ fn request_connections(server: &Server) -> usize {
 #[test]
 fn ended_runtime_closes_its_connection() {
     let server = server();
-    let client: Client = run(builder_at(server.port()).connect()).unwrap();
+    let client: Client = run(connect_at(server.port()).into_future()).unwrap();
     let mutex = client.mutex(&name());
     for _ in 0..50 {
         runtime().block_on(acquire(&mutex));

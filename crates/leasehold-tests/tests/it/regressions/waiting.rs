@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
-    AMPLE, LEASE, SHORT, builder_at, channels, client, eventually, lua, name, only_counters_left,
-    owners, poll_at_most, run, scaled, server,
+    AMPLE, LEASE, SHORT, channels, client, connect_at, eventually, is_busy, lua, name,
+    only_counters_left, owners, poll_at_most, run, scaled, server,
 };
 
 pub(super) async fn wait_for_waiters(server: &Server) {
@@ -87,7 +87,7 @@ fn timeout_behind_local_waiters_names_holder() {
                 error => assert!(start.elapsed() < AMPLE, "{error:?}"),
             }
         };
-        assert_eq!(holder.note.as_deref(), Some("me"));
+        assert_eq!(holder.process.note.as_deref(), Some("me"));
         assert!(holder.lease_remaining.is_some_and(|left| left <= LEASE));
         first.abort();
     });
@@ -105,8 +105,8 @@ fn failed_multi_lock_can_be_retried_at_once() {
             let held = second.lock().await.unwrap();
             let both = || MultiLock::new([first.lock(), second.lock()]).timeout(Duration::ZERO);
             assert!(matches!(both().await, Err(Error::Timeout { .. })));
-            let _ = held.release().await.unwrap();
-            let _ = both().await.unwrap().release().await.unwrap();
+            held.release().await.unwrap();
+            both().await.unwrap().release().await.unwrap();
         }
     });
 }
@@ -150,8 +150,8 @@ fn guard_dropped_with_last_client_is_released() {
         let server = server();
         let clients = scaled(300);
         for _ in 0..clients {
-            let client = builder_at(server.port()).lease(LEASE * 100);
-            let client = client.connect().await.unwrap();
+            let client = connect_at(server.port()).lease(LEASE * 100);
+            let client = client.await.unwrap();
             let guard = client.mutex(&name()).try_lock().await.unwrap();
             // The keeper is awake when its client is dropped.
             drop(client.mutex(&name()).try_lock().await.unwrap());
@@ -171,8 +171,8 @@ fn acquire_dropped_before_script_load_is_cancelled() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let client = builder_at(proxy.port()).lease(LEASE * 100);
-        let client = client.connect().await.unwrap();
+        let client = connect_at(proxy.port()).lease(LEASE * 100);
+        let client = client.await.unwrap();
         let scripts = Arc::new(AtomicU64::new(0));
         let sent = scripts.clone();
         proxy.inject(move |request| {
@@ -186,7 +186,7 @@ fn acquire_dropped_before_script_load_is_cancelled() {
         let fair = client.fair_mutex(&name);
         let waited = fair.lock().timeout(Duration::from_millis(50)).await;
         assert!(matches!(waited, Err(Error::Timeout { .. })), "{waited:?}");
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         for _ in 0..10 {
             server.tell(&["SCRIPT", "FLUSH"]);
             // Loaded, so that the cancel is executed when it arrives.
@@ -228,12 +228,12 @@ fn successor_gets_the_permits_it_asked_for() {
             assert!(waits.is_err(), "all permits are held");
             leaves.abort();
             assert!(leaves.await.unwrap_err().is_cancelled());
-            let _ = held.release().await.unwrap();
+            held.release().await.unwrap();
             let guard = stays.await.unwrap();
             let left = 3 - second;
-            let rest = theirs.try_acquire_many(left.max(1)).await.unwrap();
-            assert_eq!(rest.is_some(), left > 0, "{second} are held");
-            let _ = guard.release().await.unwrap();
+            let is_full = is_busy(theirs.try_acquire_many(left.max(1))).await;
+            assert_eq!(is_full, left == 0, "{second} are held");
+            guard.release().await.unwrap();
         }
     });
 }
@@ -245,8 +245,8 @@ fn acquire_polled_late_leaves_no_lease() {
     run(async {
         let server = server();
         let limit = Duration::from_millis(100);
-        let client = builder_at(server.port()).lease(LEASE * 100);
-        let client = client.request_timeout(limit).connect().await.unwrap();
+        let client = connect_at(server.port()).lease(LEASE * 100);
+        let client = client.request_timeout(limit).await.unwrap();
         let semaphore = client.semaphore(&name(), 100);
         let held = loop {
             if let Ok(held) = semaphore.acquire().await {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use leasehold::{Client, Error, Quorum, ReleaseOutcome};
+use leasehold::{Client, Error, Quorum};
 use testkit::resp::{arguments, frame_length};
 use testkit::{Fault, Flavor, Proxy, Reply, ServerExt, Setup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::support::inspection::wait_for_listeners;
 use crate::support::log::{log, log_line, start_log};
 use crate::support::{
-    AMPLE, PASSWORD, SHORT, builder_at, client, client_at, eventually, exists, has_subscriber, key,
-    name, run, server, with_least_privilege,
+    AMPLE, PASSWORD, SHORT, client, client_at, connect_at, eventually, exists, has_subscriber,
+    is_busy, key, name, run, server, with_least_privilege,
 };
 
 /// Replies to a request, given its words.
@@ -63,7 +63,7 @@ fn shown(error: &Error) -> String {
 
 /// Connects to one server with the password, and returns what the error shows.
 async fn fail_to_connect(port: u16) -> String {
-    shown(&builder_at(port).connect().await.unwrap_err())
+    shown(&connect_at(port).await.unwrap_err())
 }
 
 /// Connects with the password in the URLs of all other topologies, which take
@@ -76,11 +76,11 @@ async fn fail_to_connect_to_many(port: u16) -> String {
         format!("redis+sentinel://{at}/group?{own}"),
         format!("redis+cluster://{at}"),
     ] {
-        let builder = Client::builder(&url).connect_timeout(SHORT);
-        errors.push_str(&shown(&builder.connect().await.unwrap_err()));
+        let builder = Client::connect(&url).connect_timeout(SHORT);
+        errors.push_str(&shown(&builder.await.unwrap_err()));
     }
     let urls = [(); 3].map(|()| format!("redis://{at}"));
-    let quorum = Quorum::builder(urls).connect_timeout(SHORT).connect().await;
+    let quorum = Quorum::connect(urls).connect_timeout(SHORT).await;
     errors.push_str(&shown(&quorum.unwrap_err()));
     errors
 }
@@ -141,7 +141,7 @@ fn server_without_hello_is_named_without_password() {
             panic!("{quoted:?}")
         };
         assert!(quoted.contains(PASSWORD), "{quoted}");
-        let error = builder_at(server.port()).connect().await.unwrap_err();
+        let error = connect_at(server.port()).await.unwrap_err();
         assert!(!error.is_transient(), "{error:?}");
         let error = shown(&error);
         assert!(error.contains("does not know `HELLO`"), "{error}");
@@ -163,7 +163,7 @@ fn too_many_clients_are_reported_as_such() {
         let set = only.ask(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
         assert_eq!(set, Reply::Text("OK".to_owned()));
         for _ in 0..20 {
-            let error = builder_at(server.port()).connect().await.unwrap_err();
+            let error = connect_at(server.port()).await.unwrap_err();
             assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
             let error = shown(&error);
             assert!(error.contains("maximum number of clients"), "{error}");
@@ -182,7 +182,7 @@ fn server_with_resp2_is_rejected() {
             b"HELLO" => Fault::ReplaceReply(b"*4\r\n+version\r\n+7.0.0\r\n+proto\r\n:2\r\n"),
             _ => Fault::None,
         });
-        let error = builder_at(proxy.port()).connect().await.unwrap_err();
+        let error = connect_at(proxy.port()).await.unwrap_err();
         assert!(!error.is_transient(), "{error:?}");
         let error = shown(&error);
         assert!(error.contains("does not speak RESP3"), "{error}");
@@ -197,7 +197,7 @@ fn value_that_looks_like_a_seal_is_data() {
         let client = client(&server).await;
         let name = name();
         server.tell(&["SET", &key(&name), "lh-seal-1"]);
-        assert!(client.mutex(&name).try_lock().await.unwrap().is_none());
+        assert!(is_busy(client.mutex(&name).try_lock()).await);
         assert!(client.mutex(&name).holder().await.unwrap().is_some());
     });
 }
@@ -212,7 +212,7 @@ fn exchanged_connections_are_noticed() {
         let (one, two) = (client_at(proxy.port()).await, client_at(proxy.port()).await);
         for client in [&one, &two] {
             let guard = client.mutex(&name()).lock().await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            guard.release().await.unwrap();
         }
         wait_for_listeners(std::slice::from_ref(&server), 2).await;
         let held = name();
@@ -263,7 +263,7 @@ fn busy_server_refuses_without_disconnects() {
         control.ask(&["SCRIPT", "KILL"]).unwrap();
         let next = client.mutex(&name()).lock().timeout(AMPLE).await.unwrap();
         for guard in [guard, next] {
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            guard.release().await.unwrap();
         }
         assert_eq!(proxy.connections(), connections, "a connection was closed");
     });

@@ -118,10 +118,8 @@ fn second_owner_converts_string_to_queue() {
     let server = Flavor::one().start();
     let plain = lock_value("fair", "1", "1", "a");
     server.tell(&["SET", "lock", &plain, "NX", "PX", "60000"]);
-    let (first, second) = (
-        lock_value("fair", "1", "1", "b"),
-        lock_value("fair", "1", "1", "c"),
-    );
+    let first = lock_value("fair", "1", "1", "b");
+    let second = lock_value("fair", "1", "1", "c");
     let enter = |lock_value: &str, wait| {
         numbers(&eval(&server, ENTER, &[lock_value, "c", MINUTE, wait, "0"]))
     };
@@ -278,7 +276,8 @@ fn reserved_tokens_stay_below_clock() {
         .parse::<i64>()
         .unwrap();
     let part = eval(&server, TOKENS, &["a", "1000000000000", "7"]);
-    let (first, count) = (part.list()[0].int(), part.list()[1].int());
+    let first = part.list()[0].int();
+    let count = part.list()[1].int();
     assert_eq!(first, last + 1);
     // The reply of a step contains the script's own clock.
     let now = numbers(&eval(&server, RENEW, &["a", "1"]))[2];

@@ -97,7 +97,8 @@ fn reserved_tokens_stay_below_clock() {
     let start = clock(&server);
     server.tell(&["SET", "counter", &start.to_string()]);
     let part = take("1000000000000");
-    let (first, count) = (part.list()[0].int(), part.list()[1].int());
+    let first = part.list()[0].int();
+    let count = part.list()[1].int();
     assert_eq!(first, start + 1);
     assert!(first + count - 1 <= clock(&server), "{count} from {first}");
     assert_eq!(

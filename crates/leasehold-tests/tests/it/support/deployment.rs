@@ -1,87 +1,50 @@
 //! The deployments on which locks are tested.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Quorum, QuorumBuilder, ShutdownOutcome, blocking};
+use leasehold::{Client, Connect, Pending, Quorum};
 use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD, SentinelGroup};
 use testkit::{Cluster, Flavor, Server, ServerExt, Setup};
 
 use super::{
-    AMPLE, LEASE, PASSWORD, SERVERS, builder_at, channels, eventually, key, least_privilege_rule,
-    run, url_at, with_long_timeouts,
+    AMPLE, LEASE, PASSWORD, SERVERS, channels, connect_at, eventually, key, least_privilege_rule,
+    url_at, with_long_timeouts,
 };
+use crate::support::callers::{Caller, Tasks, Threads};
 use crate::support::contract::{KINDS, ShutDown};
-use crate::support::threads::on_thread;
 
 /// A deployment that stores locks.
 pub(crate) trait Deployment: Sync {
-    type Client: ShutDown + 'static;
+    type Client: ShutDown;
+    /// Who uses the clients.
+    type Caller: Caller;
 
-    /// Connects a client with the permissions of the suite, whose leases have
-    /// this length.
-    fn with_lease(&self, lease: Duration) -> impl Future<Output = Self::Client> + Send;
-    /// Connects a client with the lease and the permissions of the suite.
+    /// Connects a client with the suite's permissions, and leases of this
+    /// length.
+    fn connect(&self, lease: Duration) -> Pending<'static, Self::Client>;
+    /// Returns whether the lock's key exists.
+    fn exists(&self, name: &str) -> bool;
+
+    fn with_lease(&self, lease: Duration) -> impl Future<Output = Self::Client> + Send {
+        let client = Self::Caller::complete(self.connect(lease));
+        async { client.await.expect("the deployment is up") }
+    }
+    /// Connects a client with the suite's lease and permissions.
     fn client(&self) -> impl Future<Output = Self::Client> + Send {
         self.with_lease(LEASE)
     }
-    /// Returns whether the lock's key exists.
-    fn exists(&self, name: &str) -> bool;
 }
 
-/// A deployment with one URL.
-pub(crate) trait Addressed: Deployment {
-    fn url(&self) -> String;
-}
-
-impl Addressed for Server {
-    fn url(&self) -> String {
-        url_at(self.port())
-    }
-}
-
-impl Addressed for SentinelGroup {
-    fn url(&self) -> String {
-        sentinel_url(&self.sentinels(), GROUP)
-    }
-}
-
-impl Addressed for Cluster {
-    fn url(&self) -> String {
-        cluster_url(self)
-    }
-}
-
-/// A deployment whose clients are those of threads.
+/// A deployment that threads use.
 pub(crate) struct OnThreads<'a, D>(pub(crate) &'a D);
 
-impl<D: Addressed> Deployment for OnThreads<'_, D> {
-    type Client = blocking::Client;
+impl<D: Deployment> Deployment for OnThreads<'_, D> {
+    type Client = D::Client;
+    type Caller = Threads;
 
-    async fn with_lease(&self, lease: Duration) -> blocking::Client {
-        let builder = blocking::Client::builder(&self.0.url())
-            .lease(lease)
-            .request_timeout(LEASE / 2)
-            .connect_timeout(LEASE);
-        let client = on_thread(|| builder.connect()).await;
-        client.expect("the deployment is up")
-    }
-    fn exists(&self, name: &str) -> bool {
-        self.0.exists(name)
-    }
-}
-
-impl Deployment for OnThreads<'_, FiveServers> {
-    type Client = blocking::Quorum;
-
-    async fn with_lease(&self, lease: Duration) -> blocking::Quorum {
-        let builder = blocking::Quorum::builder(self.0.urls())
-            .lease(lease)
-            .max_lease(LONGEST)
-            .request_timeout(LEASE / 2)
-            .connect_timeout(LEASE);
-        let client = on_thread(|| builder.connect()).await;
-        client.expect("the servers are up")
+    fn connect(&self, lease: Duration) -> Pending<'static, D::Client> {
+        self.0.connect(lease)
     }
     fn exists(&self, name: &str) -> bool {
         self.0.exists(name)
@@ -90,10 +53,10 @@ impl Deployment for OnThreads<'_, FiveServers> {
 
 impl Deployment for Server {
     type Client = Client;
+    type Caller = Tasks;
 
-    async fn with_lease(&self, lease: Duration) -> Client {
-        let builder = builder_at(self.port()).lease(lease);
-        builder.connect().await.expect("the deployment is up")
+    fn connect(&self, lease: Duration) -> Pending<'static, Client> {
+        connect_at(self.port()).lease(lease).into_future()
     }
     fn exists(&self, name: &str) -> bool {
         self.ask(&["EXISTS", &key(name)]).int() == 1
@@ -102,9 +65,11 @@ impl Deployment for Server {
 
 impl Deployment for SentinelGroup {
     type Client = Client;
+    type Caller = Tasks;
 
-    async fn with_lease(&self, lease: Duration) -> Client {
-        connected(sentinel_builder(self, GROUP), lease).await
+    fn connect(&self, lease: Duration) -> Pending<'static, Client> {
+        let connect = with_long_timeouts(connect_to_group(self, GROUP));
+        connect.lease(lease).into_future()
     }
     fn exists(&self, name: &str) -> bool {
         self.server(self.master()).exists(name)
@@ -113,9 +78,11 @@ impl Deployment for SentinelGroup {
 
 impl Deployment for Cluster {
     type Client = Client;
+    type Caller = Tasks;
 
-    async fn with_lease(&self, lease: Duration) -> Client {
-        connected(Client::builder(&cluster_url(self)), lease).await
+    fn connect(&self, lease: Duration) -> Pending<'static, Client> {
+        let connect = with_long_timeouts(Client::connect(&cluster_url(self)));
+        connect.lease(lease).into_future()
     }
     fn exists(&self, name: &str) -> bool {
         let owner = self.owner(self.slot(&key(name)), 0);
@@ -139,11 +106,7 @@ impl FiveServers {
         let five = Self {
             servers: (0..5).map(start).collect(),
         };
-        // On its own thread, since the test may already run on a runtime.
-        let bootstrapped = std::thread::scope(|scope| {
-            let bootstrapping = scope.spawn(|| run(five.builder().bootstrap()));
-            bootstrapping.join().expect("no panic")
-        });
+        let bootstrapped = five.quorum().bootstrap().wait();
         bootstrapped.expect("all servers are up");
         five
     }
@@ -153,8 +116,9 @@ impl FiveServers {
         servers.map(|server| url_at(server.port())).collect()
     }
 
-    pub(crate) fn builder(&self) -> QuorumBuilder {
-        quorum_builder(self.urls())
+    /// Returns the settings of a client of these servers, not yet connected.
+    pub(crate) fn quorum(&self) -> Connect<Quorum> {
+        connect_to_quorum(self.urls())
     }
 
     /// Returns how many of the running servers have the lock's key.
@@ -168,37 +132,22 @@ impl FiveServers {
 /// vote.
 pub(crate) const LONGEST: Duration = LEASE.saturating_mul(4);
 
-/// Returns a builder with the leases of the suite, and timeouts that survive a
-/// stall of the machine.
-pub(crate) fn quorum_builder(urls: Vec<String>) -> QuorumBuilder {
-    Quorum::builder(urls)
-        .lease(LEASE)
-        .max_lease(LONGEST)
-        .request_timeout(LEASE / 2)
-        .connect_timeout(LEASE)
+/// Returns the settings of a quorum, with the suite's leases, and timeouts that
+/// survive a stall of the machine.
+pub(crate) fn connect_to_quorum(urls: Vec<String>) -> Connect<Quorum> {
+    with_long_timeouts(Quorum::connect(urls)).max_lease(LONGEST)
 }
 
 impl Deployment for FiveServers {
     type Client = Quorum;
+    type Caller = Tasks;
 
-    async fn with_lease(&self, lease: Duration) -> Quorum {
-        let builder = self.builder().lease(lease);
-        builder.connect().await.expect("the servers are up")
+    fn connect(&self, lease: Duration) -> Pending<'static, Quorum> {
+        self.quorum().lease(lease).into_future()
     }
     fn exists(&self, name: &str) -> bool {
         self.count_with_key(name) > 2
     }
-}
-
-impl ShutDown for Quorum {
-    async fn shutdown(&self, limit: Duration) -> ShutdownOutcome {
-        Quorum::shutdown(self, limit).await
-    }
-}
-
-async fn connected(builder: ClientBuilder, lease: Duration) -> Client {
-    let builder = with_long_timeouts(builder).lease(lease);
-    builder.connect().await.expect("the deployment is up")
 }
 
 /// Returns the ACL rule of the guide with the commands that it adds for a
@@ -219,13 +168,13 @@ pub(crate) fn group(flavor: &Flavor) -> SentinelGroup {
     SentinelGroup::start(&setup, flavor, 2)
 }
 
-pub(crate) fn sentinel_builder(group: &SentinelGroup, name: &str) -> ClientBuilder {
-    builder_for_sentinels(&group.sentinels(), name)
+pub(crate) fn connect_to_group(group: &SentinelGroup, name: &str) -> Connect {
+    connect_to_sentinels(&group.sentinels(), name)
 }
 
-/// Returns a builder whose URL lists these sentinels in this order.
-pub(crate) fn builder_for_sentinels(sentinels: &str, name: &str) -> ClientBuilder {
-    Client::builder(&sentinel_url(sentinels, name)).lease(LEASE)
+/// Returns the settings of a client that asks these sentinels in this order.
+pub(crate) fn connect_to_sentinels(sentinels: &str, name: &str) -> Connect {
+    Client::connect(&sentinel_url(sentinels, name)).lease(LEASE)
 }
 
 /// Returns a URL that lists these sentinels in this order.

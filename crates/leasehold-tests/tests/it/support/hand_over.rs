@@ -31,7 +31,11 @@ impl HandOverKind {
             Self::Mutex => client.mutex(name).try_lock(),
             Self::Fair => client.fair_mutex(name).try_lock(),
         };
-        tried.await.unwrap()
+        match tried.await {
+            Ok(guard) => Some(guard),
+            Err(Error::Busy { .. }) => None,
+            Err(error) => panic!("{error:?}"),
+        }
     }
 
     /// Returns the command by which a worker acquires the lock.

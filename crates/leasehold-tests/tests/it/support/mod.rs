@@ -1,21 +1,21 @@
 //! Servers, clients, lock names and waiting, shared by all tests.
 
+pub(crate) mod callers;
 pub(crate) mod contract;
 pub(crate) mod deployment;
 pub(crate) mod hand_over;
 pub(crate) mod inspection;
 pub(crate) mod log;
 pub(crate) mod redisson;
-pub(crate) mod threads;
 pub(crate) mod worker;
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Lease};
+use leasehold::{Client, Connect, Error, Guard, Lease, Loss};
 use testkit::{Flavor, Reply, Server, ServerExt, Setup};
 
 /// The password of the user that the library logs in as. No log, error or
@@ -81,13 +81,14 @@ pub(crate) fn url_at(port: u16) -> String {
     format!("redis://leasehold:{PASSWORD}@127.0.0.1:{port}/")
 }
 
-pub(crate) fn builder_at(port: u16) -> ClientBuilder {
-    with_long_timeouts(Client::builder(&url_at(port)))
+/// Returns the settings of a client of that server or proxy, not yet connected.
+pub(crate) fn connect_at(port: u16) -> Connect {
+    with_long_timeouts(Client::connect(&url_at(port)))
 }
 
 /// Sets a lease and timeouts that survive a stall of the machine.
-pub(crate) fn with_long_timeouts(builder: ClientBuilder) -> ClientBuilder {
-    builder
+pub(crate) fn with_long_timeouts<C>(connect: Connect<C>) -> Connect<C> {
+    connect
         .lease(LEASE)
         .request_timeout(LEASE / 2)
         .connect_timeout(LEASE)
@@ -98,7 +99,7 @@ pub(crate) async fn client(server: &Server) -> Client {
 }
 
 pub(crate) async fn client_at(port: u16) -> Client {
-    builder_at(port).connect().await.expect("the server is up")
+    connect_at(port).await.expect("the server is up")
 }
 
 /// Returns a lock name that no other test uses.
@@ -291,11 +292,30 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     }
 }
 
+/// Returns whether another owner holds the lock that `request` tries to
+/// acquire. A lock that was free is released again.
+pub(crate) async fn is_busy<M>(request: impl IntoFuture<Output = Result<Guard<M>, Error>>) -> bool {
+    match request.await {
+        Ok(_) => false,
+        Err(Error::Busy { .. }) => true,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// Returns how a lock was lost before this release; `None` if it was held.
+pub(crate) fn loss_of(release: Result<(), Error>) -> Option<Loss> {
+    match release {
+        Ok(()) => None,
+        Err(Error::Lost { loss, .. }) => Some(loss),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
 /// Waits until the keeper has renewed each of `leases`, which must stay valid.
-pub(crate) async fn wait_for_renewal<F>(leases: &[&Lease<F>]) {
+pub(crate) async fn wait_for_renewal<M>(leases: &[&Lease<M>]) {
     // Read the clock after the remaining time. Without a renewal no deadline is
     // later than the sum, even if the machine stalls in between.
-    let latest_without_renewal = |lease: &&Lease<F>| {
+    let latest_without_renewal = |lease: &&Lease<M>| {
         let remaining = lease.remaining();
         Instant::now() + remaining
     };

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::redisson::Redisson as Ours;
-use leasehold::{Client, Error, Guard, Loss, Reentrant, ReleaseOutcome, Unfenced, WriteGuard};
+use leasehold::redisson::{Redisson as Ours, Unfenced};
+use leasehold::{Client, Error, Guard, Loss, Reentrant};
 use testkit::redisson::Response;
 use testkit::{Flavor, Redisson as Java, Server, ServerExt, Setup};
 
@@ -41,9 +41,9 @@ pub(crate) fn server(flavor: &Flavor) -> Server {
 
 /// Connects a client of this library.
 pub(crate) async fn client(url: &str) -> Client {
-    let builder = Client::builder(url).request_timeout(LEASE / 2);
-    let connecting = builder.connect_timeout(LEASE).connect();
-    connecting.await.expect("the server is up")
+    let connect = Client::connect(url).request_timeout(LEASE / 2);
+    let client = connect.connect_timeout(LEASE).await;
+    client.expect("the server is up")
 }
 
 pub(crate) fn redisson_of(client: &Client) -> Ours {
@@ -204,7 +204,6 @@ impl<'a> Harness<'a> {
 pub(crate) enum Held {
     Fenced(Guard),
     Unfenced(Guard<Unfenced>),
-    Writing(WriteGuard<Unfenced>),
 }
 
 /// Acquires a lock of the kind that the harness calls `kind`.
@@ -227,10 +226,10 @@ pub(crate) async fn acquire_with_lease(
 ) -> Result<Held, Error> {
     macro_rules! acquire {
         ($lock:expr) => {{
-            let taking = $lock.lock().timeout(wait);
+            let acquire = $lock.lock().timeout(wait);
             match lease {
-                Some(lease) => taking.fixed_lease(lease).await?,
-                None => taking.await?,
+                Some(lease) => acquire.fixed_lease(lease).await?,
+                None => acquire.await?,
             }
         }};
     }
@@ -240,7 +239,7 @@ pub(crate) async fn acquire_with_lease(
         "fair" => Held::Unfenced(acquire!(ours.fair_lock(name))),
         "fenced" => Held::Fenced(acquire!(ours.fenced_lock(name))),
         "read" => Held::Unfenced(acquire!(rw.read_lock())),
-        "write" => Held::Writing(acquire!(rw.write_lock())),
+        "write" => Held::Unfenced(acquire!(rw.write_lock())),
         other => panic!("{other} is not a lock"),
     })
 }
@@ -280,23 +279,20 @@ pub(crate) async fn force_unlock(ours: &Ours, kind: &str, name: &str) -> bool {
 impl Held {
     /// Releases a lock that must still be held.
     pub(crate) async fn release_held(self) {
-        assert_eq!(self.release().await, ReleaseOutcome::Released);
+        self.release().await.unwrap();
     }
 
-    pub(crate) async fn release(self) -> ReleaseOutcome {
-        let released = match self {
+    pub(crate) async fn release(self) -> Result<(), Error> {
+        match self {
             Self::Fenced(guard) => guard.release().await,
             Self::Unfenced(guard) => guard.release().await,
-            Self::Writing(guard) => guard.release().await,
-        };
-        released.unwrap()
+        }
     }
 
     pub(crate) async fn lost(&self) -> Option<Loss> {
         match self {
             Self::Fenced(guard) => guard.lost().await,
             Self::Unfenced(guard) => guard.lost().await,
-            Self::Writing(guard) => guard.lost().await,
         }
     }
 
@@ -304,16 +300,14 @@ impl Held {
         match self {
             Self::Fenced(guard) => guard.check(),
             Self::Unfenced(guard) => guard.check(),
-            Self::Writing(guard) => guard.check(),
         }
     }
 }
 
 /// A reentrant handle and its first guard.
 pub(crate) enum ReentrantHold {
-    Fenced(Reentrant<Guard>, Guard),
-    Unfenced(Reentrant<Guard<Unfenced>>, Guard<Unfenced>),
-    Writing(Reentrant<WriteGuard<Unfenced>>, WriteGuard<Unfenced>),
+    Fenced(Reentrant, Guard),
+    Unfenced(Reentrant<Unfenced>, Guard<Unfenced>),
 }
 
 /// Acquires a free lock with a reentrant handle.
@@ -323,23 +317,15 @@ pub(crate) async fn acquire_reentrant(ours: &Ours, kind: &str, name: &str) -> Re
         "lock" => ours.lock(name).reentrant(),
         "fair" => ours.fair_lock(name).reentrant(),
         "read" => rw.read_lock().reentrant(),
+        "write" => rw.write_lock().reentrant(),
         "fenced" => {
             let handle = ours.fenced_lock(name).reentrant();
-            let guard = handle.try_lock().await.unwrap().expect("the lock is free");
+            let guard = handle.try_lock().await.expect("the lock is free");
             return ReentrantHold::Fenced(handle, guard);
-        }
-        "write" => {
-            let handle = rw.write_lock().reentrant();
-            let guard = handle.try_lock().await.unwrap().expect("the lock is free");
-            return ReentrantHold::Writing(handle, guard);
         }
         other => panic!("{other} is not a lock"),
     };
-    let guard = unfenced
-        .try_lock()
-        .await
-        .unwrap()
-        .expect("the lock is free");
+    let guard = unfenced.try_lock().await.expect("the lock is free");
     ReentrantHold::Unfenced(unfenced, guard)
 }
 
@@ -348,7 +334,6 @@ impl ReentrantHold {
         match self {
             Self::Fenced(handle, _) => Held::Fenced(handle.lock().await.unwrap()),
             Self::Unfenced(handle, _) => Held::Unfenced(handle.lock().await.unwrap()),
-            Self::Writing(handle, _) => Held::Writing(handle.lock().await.unwrap()),
         }
     }
 
@@ -357,7 +342,6 @@ impl ReentrantHold {
         let held = match self {
             Self::Fenced(_, guard) => Held::Fenced(guard),
             Self::Unfenced(_, guard) => Held::Unfenced(guard),
-            Self::Writing(_, guard) => Held::Writing(guard),
         };
         held.release_held().await;
     }

@@ -1,12 +1,12 @@
 //! The whole contract on each deployment.
 
-use leasehold::{Client, FairMutex, Mutex, Reentrant, RwLock, Semaphore, blocking};
+use leasehold::{Client, FairMutex, Mutex, Quorum, Reentrant, RwLock, Semaphore};
 use testkit::Flavor;
 
 use crate::locks::conformance::{GATE, STRICT, Timing, check_cases, check_strict_cases};
 use crate::support::contract::LockPair;
 use crate::support::deployment::{
-    Addressed, Deployment, FiveServers, OnThreads, cluster, group, oldest_and_newest,
+    Deployment, FiveServers, OnThreads, cluster, group, oldest_and_newest,
 };
 use crate::support::run;
 
@@ -23,19 +23,8 @@ async fn check_contract<D: Deployment<Client = Client>>(deployment: &D, timing: 
     check_types!(deployment, timing; Mutex, Reentrant, FairMutex, Semaphore, RwLock, LockPair);
 }
 
-async fn check_contract_for_threads<D: Addressed>(deployment: &D, timing: Timing) {
-    check_types!(&OnThreads(deployment), timing;
-        blocking::Mutex, blocking::Reentrant, blocking::FairMutex, blocking::Semaphore,
-        blocking::RwLock, LockPair<blocking::Client>
-    );
-}
-
-async fn check_quorum_contract(five: &FiveServers, timing: Timing) {
+async fn check_quorum_contract<D: Deployment<Client = Quorum>>(five: &D, timing: Timing) {
     check_types!(five, timing; Mutex, Reentrant);
-}
-
-async fn check_quorum_contract_for_threads(five: &FiveServers, timing: Timing) {
-    check_types!(&OnThreads(five), timing; blocking::Mutex, blocking::Reentrant);
 }
 
 #[test]
@@ -59,17 +48,19 @@ fn cluster_conforms() {
 #[test]
 fn quorum_conforms_for_threads() {
     let five = FiveServers::start(&Flavor::one());
-    run(check_quorum_contract_for_threads(&five, GATE));
+    run(check_quorum_contract(&OnThreads(&five), GATE));
 }
 
 #[test]
 fn sentinel_conforms_for_threads() {
-    run(check_contract_for_threads(&group(&Flavor::one()), GATE));
+    let group = group(&Flavor::one());
+    run(check_contract(&OnThreads(&group), GATE));
 }
 
 #[test]
 fn cluster_conforms_for_threads() {
-    run(check_contract_for_threads(&cluster(&Flavor::one()), GATE));
+    let cluster = cluster(&Flavor::one());
+    run(check_contract(&OnThreads(&cluster), GATE));
 }
 
 #[test]

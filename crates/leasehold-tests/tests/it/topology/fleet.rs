@@ -8,10 +8,10 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, ClientBuilder, Guard, Quorum};
+use leasehold::{Client, Connect, Guard, Quorum};
 use testkit::{Flavor, Server, ServerExt, Setup};
 
-use crate::support::deployment::{cluster, cluster_url, group, rule_with_grants, sentinel_builder};
+use crate::support::deployment::{cluster, cluster_url, connect_to_group, group, rule_with_grants};
 use crate::support::{AMPLE, run, url_at, with_long_timeouts};
 use testkit::sentinel_group::GROUP;
 
@@ -113,12 +113,7 @@ fn idle_clients_cost_servers_little() {
         let flavor = Flavor::one();
         let server = [crate::support::server()];
         let url = url_at(server[0].port());
-        let connect = async || {
-            with_long_timeouts(Client::builder(&url))
-                .connect()
-                .await
-                .unwrap()
-        };
+        let connect = async || with_long_timeouts(Client::connect(&url)).await.unwrap();
         let (commands, _) = report_idle("one server", || Load::of(&server), connect).await;
         assert!(commands < 0.1, "{commands}");
         drop(server);
@@ -132,19 +127,14 @@ fn idle_clients_cost_servers_little() {
             }
             load
         };
-        let connect = async || sentinel_builder(&group, GROUP).connect().await.unwrap();
+        let connect = async || connect_to_group(&group, GROUP).await.unwrap();
         let (commands, _) = report_idle("Sentinel", load, connect).await;
         assert!(commands < 2.0, "{commands}");
         drop(group);
 
         let cluster = cluster(&flavor);
         let url = cluster_url(&cluster);
-        let connect = async || {
-            with_long_timeouts(Client::builder(&url))
-                .connect()
-                .await
-                .unwrap()
-        };
+        let connect = async || with_long_timeouts(Client::connect(&url)).await.unwrap();
         let load = || Load::of(cluster.servers());
         let (commands, _) = report_idle("Cluster, three masters", load, connect).await;
         assert!(commands < 1.0, "{commands}");
@@ -154,7 +144,7 @@ fn idle_clients_cost_servers_little() {
         let setup = Setup::default().user(&rule);
         let three: Vec<_> = (0..3).map(|_| setup.clone().start(&flavor)).collect();
         let urls: Vec<_> = three.iter().map(|one| url_at(one.port())).collect();
-        Quorum::builder(urls.clone()).bootstrap().await.unwrap();
+        Quorum::connect(urls.clone()).bootstrap().await.unwrap();
         let connect = async || Quorum::connect(urls.clone()).await.unwrap();
         let load = || Load::of(&three);
         let (commands, _) = report_idle("Quorum of three", load, connect).await;
@@ -168,7 +158,7 @@ fn clients_reconnect_after_restart() {
     run(async {
         let server = persistent_setup().start(&Flavor::one());
         let url = url_at(server.port());
-        reconnect_all("without TLS", server, || Client::builder(&url)).await;
+        reconnect_all("without TLS", server, || Client::connect(&url)).await;
     });
 }
 
@@ -179,7 +169,7 @@ fn clients_reconnect_after_restart_over_tls() {
         let server = persistent_setup().tls().start(&Flavor::one());
         let authority = server.ca_certificate().to_owned();
         let url = url_at(server.tls_port()).replace("redis://", "rediss://");
-        let builder = || Client::builder(&url).root_certificate(authority.as_str());
+        let builder = || Client::connect(&url).root_certificate(authority.as_str());
         reconnect_all("with TLS", server, builder).await;
     });
 }
@@ -192,10 +182,10 @@ fn persistent_setup() -> Setup {
 }
 
 /// Every other client holds a lock, and the next one waits for it.
-async fn reconnect_all(what: &str, mut server: Server, builder: impl Fn() -> ClientBuilder) {
+async fn reconnect_all(what: &str, mut server: Server, builder: impl Fn() -> Connect) {
     let (mut clients, mut guards, mut waiters) = (Vec::new(), Vec::<Guard>::new(), Vec::new());
     for number in 0..fleet_size() {
-        let client = builder().connect().await.unwrap();
+        let client = builder().await.unwrap();
         let mutex = client.mutex(&format!("fleet:{}", number / 2));
         if number % 2 == 0 {
             guards.push(mutex.lock().fixed_lease(AMPLE * 5).await.unwrap());

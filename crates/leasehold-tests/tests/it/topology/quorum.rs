@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Loss, Quorum, QuorumBuilder, ReleaseOutcome};
+use leasehold::{Connect, Error, Loss, Quorum};
 use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 
-use crate::support::deployment::{Deployment, FiveServers, quorum_builder};
+use crate::support::deployment::{Deployment, FiveServers, connect_to_quorum};
 use crate::support::{AMPLE, LEASE, SHORT, eventually, key, name, percentile, run, scaled, url_at};
 
 /// The request timeout of a node, unless a test sets its own.
@@ -26,9 +26,9 @@ impl ProxiedServers {
         Self { five, proxies }
     }
 
-    fn builder(&self) -> QuorumBuilder {
+    fn builder(&self) -> Connect<Quorum> {
         let ports = self.proxies.iter().map(Proxy::port);
-        quorum_builder(ports.map(url_at).collect())
+        connect_to_quorum(ports.map(url_at).collect())
     }
 
     /// Puts two nodes into a state, or restores them.
@@ -49,7 +49,7 @@ impl ProxiedServers {
 const STATES: [&str; 3] = ["slow", "cut off", "paused"];
 
 /// Sets timeouts that survive a stall of the machine.
-fn with_long_timeouts(builder: QuorumBuilder) -> QuorumBuilder {
+fn with_long_timeouts(builder: Connect<Quorum>) -> Connect<Quorum> {
     builder.request_timeout(LEASE / 2).connect_timeout(LEASE)
 }
 
@@ -61,7 +61,7 @@ async fn acquire(quorum: &Quorum, count: u64) -> Vec<Duration> {
         let start = Instant::now();
         let guard = quorum.mutex(&name).lock().await.unwrap();
         times.push(start.elapsed());
-        assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+        guard.release().await.unwrap();
     }
     times.sort_unstable();
     times
@@ -71,7 +71,7 @@ async fn acquire(quorum: &Quorum, count: u64) -> Vec<Duration> {
 fn minority_failure_keeps_quorum_working() {
     run(async {
         let mut net = ProxiedServers::start();
-        let quorum = net.builder().connect().await.unwrap();
+        let quorum = net.builder().await.unwrap();
         for state in STATES {
             net.set(state, true);
             acquire(&quorum, scaled(3)).await;
@@ -90,7 +90,7 @@ fn minority_failure_adds_no_latency() {
     run(async {
         let mut net = ProxiedServers::start();
         let builder = net.builder().request_timeout(REQUEST_TIMEOUT);
-        let quorum = builder.connect().await.unwrap();
+        let quorum = builder.await.unwrap();
         acquire(&quorum, 50).await;
         for state in STATES {
             // Alternate, so that both see the same machine.
@@ -133,11 +133,11 @@ fn dead_majority_fails_within_limit() {
 fn lose_majority(limit: Duration, connect_limit: Duration) {
     run(async {
         let mut five = FiveServers::start(&Flavor::one());
-        let builder = || five.builder().request_timeout(REQUEST_TIMEOUT);
+        let builder = || five.quorum().request_timeout(REQUEST_TIMEOUT);
         // A stall must not expire the lease on the nodes, which would be
         // another loss.
         let holder_builder = builder().lease(LEASE / 2).connect_timeout(LEASE);
-        let quorum = holder_builder.connect().await.unwrap();
+        let quorum = holder_builder.await.unwrap();
         let late_builder = builder().connect_timeout(Duration::from_secs(2));
         let held = quorum.mutex(&name()).lock().await.unwrap();
         for index in [0, 2, 4] {
@@ -155,7 +155,7 @@ fn lose_majority(limit: Duration, connect_limit: Duration) {
         eventually("no node has the lock", none).await;
         assert_eq!(held.lost().await, Some(Loss::Expired));
         let start = Instant::now();
-        let error = late_builder.connect().await.unwrap_err();
+        let error = late_builder.await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         assert!(start.elapsed() < connect_limit);
     });
@@ -166,8 +166,8 @@ fn restarted_node_rejoins_after_max_lease() {
     run(async {
         const MAX_LEASE: Duration = Duration::from_secs(8);
         let mut five = FiveServers::start(&Flavor::one());
-        let builder = five.builder().lease(MAX_LEASE).max_lease(MAX_LEASE);
-        let quorum = builder.connect().await.unwrap();
+        let builder = five.quorum().lease(MAX_LEASE).max_lease(MAX_LEASE);
+        let quorum = builder.await.unwrap();
         let name = name();
         let held = quorum.mutex(&name).lock().await.unwrap();
         eventually("all nodes have the lock", || {
@@ -192,7 +192,7 @@ fn restarted_node_rejoins_after_max_lease() {
         })
         .await;
         held.check().unwrap();
-        assert_eq!(held.release().await.unwrap(), ReleaseOutcome::Released);
+        held.release().await.unwrap();
         let on_minority = || five.count_with_key(&name) <= 2;
         eventually("the lock is released", on_minority).await;
         // A node that missed the release keeps the lock until its lease ends.
@@ -205,8 +205,8 @@ fn restarted_majority_requires_bootstrap() {
     run(async {
         const MAX_LEASE: Duration = Duration::from_secs(1);
         let mut five = FiveServers::start(&Flavor::one());
-        let builder = five.builder().lease(SHORT).max_lease(MAX_LEASE);
-        let quorum = builder.connect().await.unwrap();
+        let builder = five.quorum().lease(SHORT).max_lease(MAX_LEASE);
+        let quorum = builder.await.unwrap();
         let name = name();
         let first = quorum.mutex(&name).lock().await.unwrap();
         let token = first.token();
@@ -217,7 +217,7 @@ fn restarted_majority_requires_bootstrap() {
         tokio::time::sleep(MAX_LEASE + Duration::from_secs(2)).await;
         let error = quorum.mutex(&name).try_lock().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
-        let builder = five.builder().lease(SHORT).max_lease(MAX_LEASE);
+        let builder = five.quorum().lease(SHORT).max_lease(MAX_LEASE);
         builder.bootstrap().await.unwrap();
         let again = quorum.mutex(&name).lock().await.unwrap();
         assert!(again.token() > token);
@@ -228,17 +228,17 @@ fn restarted_majority_requires_bootstrap() {
 fn bootstrap_waits_for_forgotten_leases() {
     run(async {
         let mut five = FiveServers::start(&Flavor::one());
-        let quorum = five.builder().connect().await.unwrap();
+        let quorum = five.quorum().await.unwrap();
         let name = name();
         let held = quorum.mutex(&name).lock().await.unwrap();
         for index in [0, 1, 2] {
             five.servers[index].restart().unwrap();
         }
         // Two nodes have the lock. The others do not know about it.
-        let error = five.builder().bootstrap().await.unwrap_err();
+        let error = five.quorum().bootstrap().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         assert!(format!("{error:?}").contains("quarantine"), "{error:?}");
-        let other = five.builder().connect().await.unwrap_err();
+        let other = five.quorum().await.unwrap_err();
         assert!(matches!(other, Error::NoQuorum(_)), "{other:?}");
         let again = quorum.mutex(&name).try_lock().await.unwrap_err();
         assert!(matches!(again, Error::NoQuorum(_)), "{again:?}");
@@ -258,7 +258,7 @@ fn bootstrap_requires_all_nodes() {
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         let mut more = urls.clone();
         more[2] = "redis://127.0.0.1:1".to_owned();
-        let error = Quorum::builder(more).bootstrap().await.unwrap_err();
+        let error = Quorum::connect(more).bootstrap().await.unwrap_err();
         assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
         for wrong in [
             urls[..2].to_vec(),
@@ -274,17 +274,14 @@ fn bootstrap_requires_all_nodes() {
         let wrong = urls
             .iter()
             .map(|url| url.replace("redis://", "redis://u:wrong@"));
-        let wrong = with_long_timeouts(Quorum::builder(wrong)).connect_timeout(LEASE / 2);
-        let error = wrong.connect().await.unwrap_err();
+        let wrong = with_long_timeouts(Quorum::connect(wrong)).connect_timeout(LEASE / 2);
+        let error = wrong.await.unwrap_err();
         assert!(matches!(error, Error::Denied(_)), "{error:?}");
-        with_long_timeouts(Quorum::builder(urls.clone()))
+        with_long_timeouts(Quorum::connect(urls.clone()))
             .bootstrap()
             .await
             .unwrap();
-        let quorum = with_long_timeouts(Quorum::builder(urls))
-            .connect()
-            .await
-            .unwrap();
+        let quorum = with_long_timeouts(Quorum::connect(urls)).await.unwrap();
         let mutex = quorum.mutex(&name());
         for outcome in [
             mutex.lock().lease(Duration::from_secs(61)).await,
@@ -326,7 +323,7 @@ fn bootstrap_requires_all_nodes() {
 fn quorum_outlives_its_runtime() {
     let five = FiveServers::start(&Flavor::one());
     let quorum = run(async {
-        let quorum = five.builder().connect().await.unwrap();
+        let quorum = five.quorum().await.unwrap();
         acquire(&quorum, 3).await;
         quorum
     });
@@ -334,7 +331,7 @@ fn quorum_outlives_its_runtime() {
         run(async {
             let mutex = quorum.mutex(&name());
             let guard = mutex.lock().timeout(AMPLE).await.unwrap();
-            assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+            guard.release().await.unwrap();
         });
     }
 }
@@ -360,7 +357,7 @@ fn contending_clients_all_acquire() {
         let (name, turns) = (name(), scaled(10));
         let mut tasks = Vec::new();
         for _ in 0..6 {
-            let quorum = five.builder().connect().await.unwrap();
+            let quorum = five.quorum().await.unwrap();
             let mutex = quorum.mutex(&name);
             tasks.push(tokio::spawn(async move {
                 let mut tokens = Vec::new();
@@ -368,7 +365,7 @@ fn contending_clients_all_acquire() {
                     let guard = mutex.lock().timeout(AMPLE).await.unwrap();
                     tokens.push(guard.token());
                     tokio::time::sleep(Duration::from_millis(1)).await;
-                    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+                    guard.release().await.unwrap();
                 }
                 tokens
             }));

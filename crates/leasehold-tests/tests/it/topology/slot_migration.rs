@@ -25,8 +25,8 @@ impl Migration {
     async fn new(flavor: &Flavor) -> Self {
         let rule = rule_with_grants(flavor, &["+cluster|slots", "+asking"]);
         let cluster = Cluster::start(&Setup::default().user(&rule), flavor, 3, false);
-        let client = with_long_timeouts(Client::builder(&cluster_url(&cluster)));
-        let _client = client.connect().await.unwrap();
+        let client = with_long_timeouts(Client::connect(&cluster_url(&cluster)));
+        let _client = client.await.unwrap();
         let channels = |at: usize| {
             let pattern = ["PUBSUB", "SHARDCHANNELS", "leasehold:process:*"];
             let channels = cluster.server(at).ask(&pattern);

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, blocking};
+use leasehold::{Client, Error};
 use testkit::{Fault, Proxy, SeededRng, Server, ServerExt};
 
-use crate::support::contract::{any_lock, any_lock_for_thread};
+use crate::support::contract::any_lock;
 use crate::support::{
-    AMPLE, builder_at, eventually, name, only_counters_left, poll_at_most, run, scaled, server,
+    AMPLE, connect_at, eventually, name, only_counters_left, poll_at_most, run, scaled, server,
     url_at,
 };
 
@@ -102,11 +102,7 @@ async fn drop_many(proxy: &Proxy, total: u64) -> u64 {
     const TASKS: u64 = 8;
     let mut tasks = Vec::new();
     for task in 0..TASKS {
-        let client = builder_at(proxy.port())
-            .lease(LEASE)
-            .connect()
-            .await
-            .unwrap();
+        let client = connect_at(proxy.port()).lease(LEASE).await.unwrap();
         tasks.push(tokio::spawn(async move {
             let mut unfinished = 0;
             for number in 0..total / TASKS {
@@ -137,13 +133,12 @@ async fn time_out_many(proxy: &Proxy, total: u64) -> u64 {
         .map(|thread| {
             let url = url.clone();
             std::thread::spawn(move || {
-                let builder = blocking::Client::builder(&url).lease(LEASE);
-                let client = builder.connect().unwrap();
+                let client = Client::connect(&url).lease(LEASE).wait().unwrap();
                 let mut timed_out = 0;
                 for number in 0..total / THREADS {
                     let limit = Duration::from_micros((number * 37 + thread * 5) % 1000);
-                    let lock = any_lock_for_thread(&client, &name(), number);
-                    match lock.timeout(limit).acquire() {
+                    let lock = any_lock(&client, &name(), number);
+                    match lock.timeout(limit).wait() {
                         Ok(guard) => drop(guard),
                         Err(Error::Timeout { .. }) => timed_out += 1,
                         Err(error) => panic!("{error:?}"),
@@ -161,11 +156,7 @@ async fn time_out_many(proxy: &Proxy, total: u64) -> u64 {
 /// lock within `limit`.
 async fn drop_waiters(rounds: u64, limit: Duration) {
     let server = server();
-    let client = builder_at(server.port())
-        .lease(LEASE)
-        .connect()
-        .await
-        .unwrap();
+    let client = connect_at(server.port()).lease(LEASE).await.unwrap();
     for round in 0..rounds {
         let name = name();
         let lock = || any_lock(&client, &name, round);
@@ -177,12 +168,12 @@ async fn drop_waiters(rounds: u64, limit: Duration) {
         for waiter in waiters.iter().take(3) {
             waiter.abort();
         }
-        let _ = release.await.unwrap().unwrap();
+        release.await.unwrap().unwrap();
         for (number, waiter) in waiters.into_iter().enumerate() {
             let got = tokio::time::timeout(limit, waiter).await;
             let got = got.unwrap_or_else(|_| panic!("waiter {number} of round {round} hangs"));
             if let Ok(guard) = got {
-                let _ = guard.unwrap().release().await.unwrap();
+                guard.unwrap().release().await.unwrap();
             }
         }
     }

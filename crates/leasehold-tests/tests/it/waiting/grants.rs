@@ -6,8 +6,8 @@ use leasehold::{Guard, Loss};
 use testkit::{Server, ServerExt};
 
 use super::queue::{hold_elsewhere, waiter_count};
-use crate::support::worker::Worker;
-use crate::support::{AMPLE, LEASE, builder_at, client, eventually, name, run, scaled, server};
+use crate::support::worker;
+use crate::support::{AMPLE, LEASE, client, connect_at, eventually, name, run, scaled, server};
 
 /// Releases a fair mutex while its waiter receives no messages. Returns how
 /// long the waiter took, and whether its guard was valid.
@@ -20,7 +20,7 @@ async fn release_unnoticed() -> (Duration, bool) {
     // No client receives messages from here on; the keepers reconnect.
     server.tell(&["ACL", "SETUSER", "leasehold", "resetchannels"]);
     let released = Instant::now();
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     let got = tokio::time::timeout(AMPLE, waiter).await;
     let guard = got.expect("the waiter acquires the lock").unwrap().unwrap();
     (released.elapsed(), guard.check().is_ok())
@@ -44,7 +44,7 @@ fn missed_grant_is_found_within_one_heartbeat() {
 async fn release_while_reconnecting(times: u64) -> Duration {
     let server = server();
     let lease = Duration::from_secs(30);
-    let client = || builder_at(server.port()).lease(lease).connect();
+    let client = || connect_at(server.port()).lease(lease);
     let mut longest = Duration::ZERO;
     for _ in 0..times {
         let name = name();
@@ -56,7 +56,7 @@ async fn release_while_reconnecting(times: u64) -> Duration {
         // The server publishes the grant while the waiter is disconnected.
         let killed = Instant::now();
         server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         let _guard = waiter.await.unwrap().unwrap();
         longest = longest.max(killed.elapsed());
     }
@@ -84,14 +84,14 @@ fn reconnect_triggers_prompt_heartbeat() {
 async fn release_to_dead_waiter() -> Duration {
     let (server, name) = (server(), name());
     let held = hold_elsewhere(&server, &name).await;
-    let mut dying = Worker::start(server.port(), LEASE);
+    let mut dying = worker::start(server.port(), LEASE);
     dying.tell(&format!("serve {name} 60000 0"));
     eventually("the waiter is queued", || waiter_count(&server, &name) == 1).await;
     let next = client(&server).await.fair_mutex(&name);
     let next = tokio::spawn(next.lock().into_future());
     eventually("the next is queued", || waiter_count(&server, &name) == 2).await;
     dying.kill();
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     let start = Instant::now();
     let _guard = next.await.unwrap().unwrap();
     start.elapsed()
@@ -118,7 +118,7 @@ async fn granted_for(length: Duration, server: &Server) -> (Instant, Guard) {
     let waiter = tokio::spawn(waiter.lock().fixed_lease(length).into_future());
     eventually("the waiter is queued", || waiter_count(server, &name) == 1).await;
     let before = Instant::now();
-    let _ = held.release().await.unwrap();
+    held.release().await.unwrap();
     (before, waiter.await.unwrap().unwrap())
 }
 
@@ -130,7 +130,7 @@ fn granted_fixed_lease_keeps_its_length() {
         // A grant lasts as long as a queue entry, and the keeper extends it.
         eventually("the lease is extended", || {
             guard.check().unwrap();
-            guard.deadline() > before + LEASE * 9 / 10
+            guard.lease().deadline() > before + LEASE * 9 / 10
         })
         .await;
     });
@@ -172,7 +172,7 @@ fn forged_grants_are_rejected() {
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(!waiter.is_finished(), "a forged grant was accepted");
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         let _guard = waiter.await.unwrap().unwrap();
     });
 }

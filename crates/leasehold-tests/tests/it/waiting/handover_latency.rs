@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use testkit::Proxy;
+use testkit::{Proxy, Worker};
 
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{name, percentile, scaled, server};
 
 /// The one-way delay of the link. Messages of the server arrive at once.
@@ -51,7 +51,7 @@ pub(crate) fn median_over_slow_link(kind: &str) -> Duration {
     let server = server();
     let network = Proxy::start(server.port());
     network.latency(ONE_WAY);
-    let mut sides = [(); 2].map(|()| Worker::start(network.port(), LEASE));
+    let mut sides = [(); 2].map(|()| worker::start(network.port(), LEASE));
     // Long enough for the other side to queue, with no own request in flight.
     let mut times = measure_handovers(&mut sides, kind, ONE_WAY * 3, scaled(10));
     assert!(times.len() >= 10, "too few hand-overs: {}", times.len());

@@ -7,9 +7,9 @@ use testkit::{Proxy, Server};
 use tokio::task::JoinHandle;
 
 use super::handover_latency::{ONE_WAY, median_over_slow_link};
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{
-    AMPLE, LEASE, builder_at, client, eventually, expire, name, owners, run, server,
+    AMPLE, LEASE, client, connect_at, eventually, expire, name, owners, run, server,
 };
 
 /// Returns the number of waiters of this lock.
@@ -27,7 +27,7 @@ pub(super) async fn hold_elsewhere(server: &Server, name: &str) -> Guard {
 fn hold_once(mutex: &FairMutex) -> JoinHandle<()> {
     let lock = mutex.lock().into_future();
     tokio::spawn(async move {
-        let _ = lock.await.unwrap().release().await.unwrap();
+        lock.await.unwrap().release().await.unwrap();
     })
 }
 
@@ -45,7 +45,7 @@ enum Fate {
 async fn serve(fates: &[Fate], timeout: Duration) -> Vec<u64> {
     let (server, name) = (server(), name());
     let first = hold_elsewhere(&server, &name).await;
-    let start = |fate: &Fate| (*fate, Worker::start(server.port(), LEASE));
+    let start = |fate: &Fate| (*fate, worker::start(server.port(), LEASE));
     let mut workers: Vec<_> = fates.iter().map(start).collect();
     for (number, (fate, worker)) in workers.iter_mut().enumerate() {
         let wait = match fate {
@@ -70,7 +70,7 @@ async fn serve(fates: &[Fate], timeout: Duration) -> Vec<u64> {
             assert!(worker.answer().starts_with("timed out at Some("));
         }
     }
-    let _ = first.release().await.unwrap();
+    first.release().await.unwrap();
     let mut tokens = Vec::new();
     for (fate, worker) in &mut workers {
         if *fate == Fate::Served {
@@ -132,9 +132,8 @@ async fn requests_per_handover(proxy: &Proxy, clients: usize, rounds: usize) -> 
     let start = std::sync::Arc::new(tokio::sync::Barrier::new(clients + 1));
     let left = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(rounds));
     for _ in 0..clients {
-        let client: Client = builder_at(proxy.port())
+        let client: Client = connect_at(proxy.port())
             .lease(Duration::from_secs(30))
-            .connect()
             .await
             .unwrap();
         // From here on, the client is subscribed and the script is loaded.
@@ -148,7 +147,7 @@ async fn requests_per_handover(proxy: &Proxy, clients: usize, rounds: usize) -> 
                 .fetch_update(order, order, |left| left.checked_sub(1))
                 .is_ok()
             {
-                let _ = mutex.lock().await.unwrap().release().await.unwrap();
+                mutex.lock().await.unwrap().release().await.unwrap();
             }
             client
         }));
@@ -179,9 +178,8 @@ fn waiters_send_one_heartbeat_per_second() {
         let name = name();
         let _held = hold_elsewhere(&server, &name).await;
         let proxy = Proxy::start(server.port());
-        let waiter = builder_at(proxy.port())
+        let waiter = connect_at(proxy.port())
             .lease(Duration::from_secs(30))
-            .connect()
             .await
             .unwrap();
         // A thousand tasks of one process are one waiter.
@@ -219,7 +217,7 @@ async fn outlive(dead: usize, lease: Duration, expired: bool) -> (Duration, u64)
     let (server, name) = (server(), name());
     let proxy = Proxy::start(server.port());
     let mut workers: Vec<_> = (0..dead + 2)
-        .map(|_| Worker::start(proxy.port(), lease))
+        .map(|_| worker::start(proxy.port(), lease))
         .collect();
     for (number, worker) in workers.iter_mut().enumerate() {
         worker.tell(&format!("serve {name} 60000 60000"));
@@ -308,7 +306,7 @@ fn unreachable_waiter_reenters_at_old_position() {
         let (server, name) = (server(), name());
         let held = hold_elsewhere(&server, &name).await;
         let proxy = Proxy::start(server.port());
-        let first = builder_at(proxy.port()).connect().await.unwrap();
+        let first = connect_at(proxy.port()).await.unwrap();
         let first = first.fair_mutex(&name);
         let one = hold_once(&first);
         eventually("the first is queued", || waiter_count(&server, &name) == 1).await;
@@ -331,7 +329,7 @@ fn unreachable_waiter_reenters_at_old_position() {
             second.queue_position() == Some(2) && first.queue_position() == Some(1)
         })
         .await;
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         one.await.unwrap();
         other.await.unwrap();
     });
@@ -358,7 +356,7 @@ fn cancelled_waiter_leaves_entry_to_next_task() {
             cancelled.queue_position() == Some(1)
         })
         .await;
-        let _ = held.release().await.unwrap();
+        held.release().await.unwrap();
         behind.await.unwrap();
         other.await.unwrap();
     });

@@ -177,7 +177,7 @@ fn many_waiters_of_one_lock_are_all_served() {
                     assert!(last < token, "{last} before {token}");
                     guard.check().unwrap();
                     inside.store(false, Ordering::SeqCst);
-                    let _ = guard.release().await.unwrap();
+                    guard.release().await.unwrap();
                 });
             }
             until("all wait", &begun, COUNT).await;
@@ -227,7 +227,7 @@ fn many_contended_locks_are_all_served() {
             }
             waiting.spawn(async move {
                 match acquire.await {
-                    Ok(guard) => drop(guard.release().await.unwrap()),
+                    Ok(guard) => guard.release().await.unwrap(),
                     Err(Error::Timeout { .. }) if gives_up => {}
                     Err(error) => panic!("{error:?}"),
                 }

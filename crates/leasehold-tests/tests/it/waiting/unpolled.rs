@@ -14,7 +14,7 @@ use testkit::Server;
 use tokio::time::timeout;
 
 use crate::support::{
-    AMPLE, builder_at, eventually, exists, has_subscriber, name, owners, poll_at_most, run, server,
+    AMPLE, connect_at, eventually, exists, has_subscriber, name, owners, poll_at_most, run, server,
 };
 
 /// A future of any acquire. Its guard is dropped.
@@ -41,8 +41,8 @@ impl Scene {
     async fn new(lease: Duration, request: Duration) -> Self {
         let server = server();
         let connect = async || {
-            let builder = builder_at(server.port()).lease(lease);
-            builder.request_timeout(request).connect().await.unwrap()
+            let builder = connect_at(server.port()).lease(lease);
+            builder.request_timeout(request).await.unwrap()
         };
         Self {
             ours: connect().await,

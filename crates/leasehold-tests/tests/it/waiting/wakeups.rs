@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use testkit::{Fault, Proxy, ServerExt};
 
 use super::handover_latency::{ONE_WAY, measure_handovers, median_over_slow_link};
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{
-    AMPLE, builder_at, channels, client, eventually, has_subscriber, key, name, run, scaled, server,
+    AMPLE, channels, client, connect_at, eventually, has_subscriber, key, name, run, scaled, server,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ fn handover_without_subscriptions(count: u64) -> Duration {
                 std::thread::sleep(Duration::from_millis(100));
             }
         });
-        let mut sides = [(); 2].map(|()| Worker::start(server.port(), LEASE));
+        let mut sides = [(); 2].map(|()| worker::start(server.port(), LEASE));
         let times = measure_handovers(&mut sides, "mutex", MOMENT, count);
         done.store(true, Ordering::SeqCst);
         times
@@ -116,7 +116,7 @@ fn reconnect_triggers_prompt_poll() {
 /// Returns how long it takes to acquire the lock of a killed process.
 async fn acquire_after_crash(lease: Duration) -> Duration {
     let (server, name) = (server(), name());
-    let mut worker = Worker::start(server.port(), lease);
+    let mut worker = worker::start(server.port(), lease);
     worker.ask(&format!("lock {name}"));
     worker.kill();
     let start = Instant::now();
@@ -150,13 +150,9 @@ fn waiters_send_at_most_two_commands_per_second() {
             let holder = Proxy::start(server.port());
             let waiter = Proxy::start(server.port());
             let name = name();
-            let held = builder_at(holder.port())
-                .lease(lease)
-                .connect()
-                .await
-                .unwrap();
+            let held = connect_at(holder.port()).lease(lease).await.unwrap();
             let guard = held.mutex(&name).lock().await.unwrap();
-            let waiting = builder_at(waiter.port()).connect().await.unwrap();
+            let waiting = connect_at(waiter.port()).await.unwrap();
             // A thousand tasks of one process are one waiter.
             let tasks: Vec<_> = (0..1000)
                 .map(|_| tokio::spawn(waiting.mutex(&name).lock().into_future()))
@@ -192,9 +188,9 @@ fn ten_thousand_local_tasks_all_acquire() {
             })
             .collect();
         eventually("the waiter subscribes", || has_subscriber(&server, &name)).await;
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
         for task in tasks {
-            let _ = task.await.unwrap();
+            task.await.unwrap();
         }
     });
 }
@@ -242,8 +238,8 @@ async fn release_after_silence(after: Duration) -> Duration {
         .await
         .unwrap();
     // A short timeout, after which the client drops a silent connection.
-    let waiter = builder_at(proxy.port()).request_timeout(Duration::from_secs(1));
-    let mutex = waiter.connect().await.unwrap().mutex(&name);
+    let waiter = connect_at(proxy.port()).request_timeout(Duration::from_secs(1));
+    let mutex = waiter.await.unwrap().mutex(&name);
     let waiting =
         tokio::spawn(async move { mutex.lock().await.map(|guard| (Instant::now(), guard)) });
     eventually("the waiter subscribes", || has_subscriber(&server, &name)).await;
@@ -253,7 +249,7 @@ async fn release_after_silence(after: Duration) -> Duration {
     eventually("the waiter subscribes again", replaced).await;
     tokio::time::sleep(after).await;
     let released = Instant::now();
-    let _ = holder.release().await.unwrap();
+    holder.release().await.unwrap();
     let (got, _guard) = waiting.await.unwrap().unwrap();
     got.saturating_duration_since(released)
 }
@@ -293,12 +289,12 @@ fn waiting_without_subscriptions_polls() {
         let holder = client(&server).await.mutex(&name).lock().await.unwrap();
         // A short timeout, after which the waiter continues without a
         // subscription.
-        let waiter = builder_at(proxy.port()).request_timeout(Duration::from_secs(1));
-        let mutex = waiter.connect().await.unwrap().mutex(&name);
+        let waiter = connect_at(proxy.port()).request_timeout(Duration::from_secs(1));
+        let mutex = waiter.await.unwrap().mutex(&name);
         let waiting = tokio::spawn(mutex.lock().into_future());
         eventually("the waiter retries", || tried.load(Ordering::SeqCst)).await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        let _ = holder.release().await.unwrap();
+        holder.release().await.unwrap();
         let got = tokio::time::timeout(AMPLE, waiting).await;
         let _guard = got.expect("the waiter polls").unwrap().unwrap();
     });

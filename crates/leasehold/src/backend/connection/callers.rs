@@ -27,7 +27,7 @@ pub(crate) struct CallerConnections {
 
 /// The connections of callers on one runtime.
 pub(crate) struct RuntimeConnections {
-    pub(super) requests: SharedConnection,
+    pub(super) requests: Arc<SharedConnection>,
     pub(super) replicated: Arc<ReplicatedPool>,
 }
 
@@ -52,6 +52,7 @@ impl CallerConnections {
     /// Returns the current runtime's open connection for requests.
     pub(crate) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
         let runtimes = self.runtimes.lock();
+        // Does not create an entry: this is the fast path of every request.
         let own = runtimes.get(&Handle::current().id())?;
         own.requests.open_connection()
     }

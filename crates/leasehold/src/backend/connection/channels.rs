@@ -49,6 +49,8 @@ impl Channels {
     }
 
     pub(super) fn deliver(&self, channel: &Channel, event: PubSubEvent<'_>) {
+        // Cloned, since a listener may subscribe or unsubscribe when it is
+        // called.
         let listeners = self.listeners.lock().get(channel).cloned();
         for (_, listener) in listeners.iter().flatten() {
             listener.on_event(event);

@@ -15,7 +15,7 @@ use crate::backend::{RequestError, ServerFacts};
 use crate::error::BoxError;
 use crate::observe::Observers;
 
-/// How a client connects to its servers.
+/// How a client connects to servers.
 #[derive(Clone)]
 pub(crate) struct ConnectOptions {
     /// The limit for connecting, authentication included.
@@ -109,6 +109,7 @@ impl Endpoint {
                 role,
             };
             let facts = handshake(&wire, login).await?;
+            // From here on, the owner of the wire closes it.
             guard.is_complete = true;
             wire.establish(role != Role::Sentinel);
             Ok((wire, facts))
@@ -133,6 +134,8 @@ impl Endpoint {
         match &self.url.address {
             ServerAddress::Tcp { host, port, .. } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                // Requests are small and must leave at once. We collect them
+                // ourselves.
                 stream.set_nodelay(true)?;
                 match &self.connector {
                     None => {
@@ -186,6 +189,7 @@ impl fmt::Debug for Endpoint {
     /// Shows the address without credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.url.address {
+            // An IPv6 address needs brackets before a port.
             ServerAddress::Tcp { host, port, .. } if host.contains(':') => {
                 write!(f, "[{host}]:{port}")
             }

@@ -59,12 +59,15 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     // Two requests: a server that has too many clients replies to the first
     // command only, and closes the connection.
     let (hello, replies) = tokio::join!(wire.request(&hello), wire.request(&facts));
+    // After the reply: the estimate of the server's clock is then late, and
+    // never ahead of it.
     let read_at = BootInstant::now();
     let closed = |WireClosed(reason)| RequestError::Unreachable(reason.to_string().into());
     let hello = hello.map_err(closed)?.remove(0);
     if let Reply::Refused(error) = &hello {
         return Err(RequestError::Refused(login_error(error)));
     }
+    // RESP2 has no pushes: a message would look like a reply.
     check_protocol(&hello)?;
     let replies = replies.map_err(closed)?;
     check_role(&hello, role)?;
@@ -96,6 +99,7 @@ fn hello(credentials: Option<&Credentials>) -> Command {
     match credentials {
         None => hello,
         Some(Credentials { user, password }) => {
+            // A URL with a password only means the default user.
             let user = if user.is_empty() { "default" } else { user };
             hello.arg("AUTH").arg(user).arg(password)
         }
@@ -176,13 +180,8 @@ fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
 
 fn server_time(time: &Reply) -> Result<u64, RequestError> {
     check(time)?;
-    let parts = time.list().unwrap_or_default();
-    let number = |index: usize| u64::try_from(parts.get(index)?.int()?).ok();
-    let micros = |seconds: u64, micros| seconds.checked_mul(1_000_000)?.checked_add(micros);
-    let time = number(0)
-        .zip(number(1))
-        .and_then(|(one, two)| micros(one, two));
-    time.ok_or_else(|| RequestError::malformed("TIME", parts))
+    time.time()
+        .ok_or_else(|| RequestError::malformed("TIME", std::slice::from_ref(time)))
 }
 
 /// Returns the `run_id` of an `INFO` reply, or `None` if an ACL denies `INFO`.

@@ -18,9 +18,9 @@
 //! # Invariants
 //!
 //! 1. A push is never taken for the reply to a request.
-//! 2. A request completes only when all of its replies have arrived, followed
-//!    by its seal, or when all of them and its seal are refused.
-//! 3. A request whose caller dropped it keeps its position in the order.
+//! 2. A request completes only when all replies have arrived, followed by the
+//!    seal, or when all of them and the seal are refused.
+//! 3. A request whose caller dropped it keeps the position in the order.
 //! 4. A frame that matches nothing is a [`ProtocolViolation`]. The connection
 //!    is closed, and every incomplete request has an unknown outcome.
 
@@ -37,7 +37,7 @@ use crate::backend::{Channel, Reply};
 /// a reader of `MONITOR`.
 const SEAL: &[u8] = b"lh-seal-";
 
-/// A frame that is not allowed at its position.
+/// A frame that is not allowed where it arrived.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server sent {0}")]
 pub(super) struct ProtocolViolation(Cow<'static, str>);
@@ -93,7 +93,7 @@ enum Expected {
     },
 }
 
-/// One request. Entries are reused, so that a request allocates for its replies
+/// One request. Entries are reused, so a request allocates for its replies
 /// only.
 #[derive(Default)]
 struct PendingRequest {
@@ -101,7 +101,7 @@ struct PendingRequest {
     /// Replies, confirmations and seals that have not arrived.
     remaining: usize,
     /// Whether a reply has arrived that does not prove that the server refused
-    /// its command.
+    /// the command.
     is_executed: bool,
     replies: Vec<Reply>,
     waker: Option<Waker>,
@@ -136,9 +136,11 @@ impl Matcher {
     }
 
     /// Registers a request with capacity for `replies` replies. The caller then
-    /// registers its parts in the order in which it writes them.
+    /// registers the parts in the order in which it writes them.
     pub(super) fn register(&mut self, replies: usize) -> RequestId {
         let pending = PendingRequest {
+            // A request that is registered after the end fails when it is first
+            // polled.
             stage: if self.is_closed {
                 Stage::Closed
             } else {
@@ -184,8 +186,9 @@ impl Matcher {
         );
     }
 
-    /// Expects a seal, and returns its number.
+    /// Expects a seal, and returns the number.
     pub(super) fn expect_seal(&mut self, request: RequestId) -> u64 {
+        // The start is random, so it may well wrap around.
         self.last_seal = self.last_seal.wrapping_add(1);
         let number = self.last_seal;
         self.expect(request, Expected::Seal { request, number });
@@ -193,6 +196,7 @@ impl Matcher {
     }
 
     fn expect(&mut self, request: RequestId, expected: Expected) {
+        // Nothing arrives any more, so an entry would never leave.
         if !self.is_closed {
             self.requests[request].remaining += 1;
             self.expected.push_back(expected);
@@ -251,6 +255,7 @@ impl Matcher {
         reply: &Reply,
     ) -> Result<(), ProtocolViolation> {
         match reply {
+            // Compared as text: parsing would also accept `+1` or `01`.
             Reply::Bytes(text) if text.strip_prefix(SEAL) == Some(Digits::default().of(number)) => {
                 Ok(())
             }
@@ -287,6 +292,8 @@ impl Matcher {
             _ => return Err(ProtocolViolation("an unexpected push".into())),
         };
         match (what, items.next(), items.next()) {
+            // We accept messages only on channels that the server has
+            // confirmed. Any other one was meant for another connection.
             (None, Some(Reply::Bytes(text)), None) if self.subscribed.contains(&channel) => {
                 Ok(Some(PushEvent::Message { channel, text }))
             }
@@ -360,11 +367,13 @@ impl Matcher {
     ) -> Poll<Result<Vec<Reply>, ConnectionClosed>> {
         let pending = &mut self.requests[request];
         let outcome = match pending.stage {
+            // A request without commands, which waits for nothing.
             Stage::Waiting if pending.remaining == 0 => Ok(Vec::new()),
             Stage::Complete => Ok(mem::take(&mut pending.replies)),
             Stage::Closed => Err(ConnectionClosed),
             Stage::Waiting | Stage::Abandoned => {
                 match &mut pending.waker {
+                    // `clone_from` keeps a waker that wakes the same task.
                     Some(waker) => waker.clone_from(context.waker()),
                     none => *none = Some(context.waker().clone()),
                 }
@@ -375,11 +384,13 @@ impl Matcher {
         Poll::Ready(outcome)
     }
 
-    /// Drops the caller of a request, but keeps its position (invariant 3).
+    /// Drops the caller of a request, but keeps the position (invariant 3).
     pub(super) fn abandon(&mut self, request: RequestId) {
         let pending = &mut self.requests[request];
         match pending.stage {
             Stage::Waiting if pending.remaining > 0 => {
+                // The server still replies. The entry is reused once all of it
+                // has arrived.
                 pending.stage = Stage::Abandoned;
                 pending.replies = Vec::new();
                 pending.waker = None;
@@ -466,7 +477,7 @@ mod tests {
         numbered_request(matcher, commands).0
     }
 
-    /// Registers a sealed request. Returns the number of its seal as well.
+    /// Registers a sealed request. Also returns the seal's number.
     fn numbered_request(matcher: &mut Matcher, commands: usize) -> (RequestId, u64) {
         let id = matcher.register(commands);
         for _ in 0..commands {
@@ -776,8 +787,8 @@ mod tests {
         ]
     }
 
-    /// Returns what a server replies to a request of `commands` commands, without
-    /// the seal.
+    /// Returns what a server replies to a request of `commands` commands,
+    /// without the seal.
     fn replies_to(
         commands: usize,
         answer: Answer,
@@ -791,8 +802,8 @@ mod tests {
         (0..commands).map(one).collect()
     }
 
-    /// Registers `requests`. Returns them with their replies, and the frames that
-    /// the server sends.
+    /// Registers `requests`. Returns them with their replies, and the frames
+    /// that the server sends.
     fn exchange(
         matcher: &mut Matcher,
         requests: &[(usize, Answer)],
@@ -855,8 +866,9 @@ mod tests {
 
     /// Two connections that both counted from 1 accepted each other's replies.
     ///
-    /// No server refuses a request here: refusals look alike on all connections.
-    /// One that is taken for ours cannot make us believe that we hold a lock.
+    /// No server refuses a request here: refusals look alike on all
+    /// connections. One that is taken for ours cannot make us believe that we
+    /// hold a lock.
     #[test]
     fn reply_of_another_connection_is_never_accepted() {
         let answer = || prop_oneof![Just(Answer::Executed), Just(Answer::SealText)];

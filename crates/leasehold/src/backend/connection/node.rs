@@ -11,8 +11,8 @@ use crate::backend::topology::Master;
 use crate::backend::{Channel, Connection, Listener, Purpose, RequestError, Subscription};
 use crate::options::ReplicaAck;
 
-/// The connections for callers, the connection of the keeper, and the
-/// connections that wait for replicas.
+/// The connections for callers, the keeper's connection, and the connections
+/// that wait for replicas.
 pub(crate) struct NodeConnections {
     callers: CallerConnections,
     keeper: SupervisedConnection,
@@ -29,6 +29,7 @@ impl NodeConnections {
         on_state_change: OnStateChange,
     ) -> Self {
         let handle = keeper.clone();
+        // Shared by all pools: a replica that one of them has seen exists.
         let count = ReplicaCount::default();
         Self {
             keeper: SupervisedConnection::start(master.clone(), keeper, on_state_change),
@@ -50,8 +51,11 @@ impl NodeConnections {
     ) -> Result<Arc<RedisConnection>, RequestError> {
         match purpose {
             Purpose::Requests => {
-                let own = self.callers.of_current_runtime();
-                own.requests.connection().await
+                self.callers
+                    .of_current_runtime()
+                    .requests
+                    .connection()
+                    .await
             }
             Purpose::Keeper => self.keeper.connection().await,
         }
@@ -59,8 +63,7 @@ impl NodeConnections {
 
     /// Connects in the background for callers on this runtime.
     pub(crate) fn connect_in_background(&self) {
-        let own = self.callers.of_current_runtime();
-        own.requests.connect_in_background();
+        self.callers.of_current_runtime().requests.open_or_connect();
     }
 
     /// Returns whether a connection for callers on this runtime is being made.
@@ -99,8 +102,8 @@ impl NodeConnections {
     }
 
     /// Returns all open connections. The callers' connections for requests are
-    /// last, so that a caller whose connection to a former master is closed
-    /// finds no other connection to it.
+    /// last, so a caller whose connection to a former master is closed finds no
+    /// other connection to it.
     pub(crate) fn open_connections(&self) -> Vec<Arc<RedisConnection>> {
         let callers = self.callers.all();
         let mut open = self.keeper_replicated.connections();

@@ -25,7 +25,7 @@ use crate::time::BootInstant;
 /// The maximum number of channels per pipeline, and of commands per round.
 const BATCH: usize = 500;
 
-/// A connection that a background task keeps up, and its subscriptions.
+/// A connection that a background task keeps up, with subscriptions.
 pub(crate) struct SupervisedConnection {
     commands: mpsc::UnboundedSender<SubscriptionCmd>,
     connection: watch::Receiver<ConnectionState>,
@@ -38,7 +38,7 @@ pub(crate) struct SupervisedConnection {
 /// lost or cannot be made.
 pub(crate) type OnStateChange = Arc<dyn Fn(bool) + Send + Sync>;
 
-/// The state of the connection.
+/// The connection's state.
 #[derive(Clone)]
 enum ConnectionState {
     Up(Arc<RedisConnection>),
@@ -103,6 +103,7 @@ impl SupervisedConnection {
         if let Some(connection) = self.open_connection() {
             return Ok(connection);
         }
+        // Shortens the pause before the next attempt while we wait.
         let _demand = self.demand.register();
         let mut connection = self.connection.clone();
         let up = connection.wait_for(
@@ -128,6 +129,7 @@ impl SupervisedConnection {
         channel: Channel,
         listener: Arc<dyn Listener>,
     ) -> Result<Subscription, RequestError> {
+        // Before the command: a reconnect in between then subscribes, too.
         let id = self.channels.insert(channel.clone(), listener);
         let subscription = Subscription::new(Box::new(ChannelGuard {
             channel: channel.clone(),
@@ -166,7 +168,7 @@ impl Drop for ChannelGuard {
     }
 }
 
-/// Publishes the state of the connection.
+/// Publishes the connection's state.
 struct StateReporter {
     sender: watch::Sender<ConnectionState>,
     on_state_change: OnStateChange,
@@ -202,11 +204,15 @@ async fn supervise(
                 );
                 state.report(ConnectionState::Up(connection.clone()));
                 let restored = resubscribe_all(&connection, &channels, &mut refused).await;
+                // Only now: a server that accepts connections but does not
+                // answer on them would otherwise be asked without a pause.
                 if restored {
                     delay = ReconnectDelay::default();
                 }
                 let is_shut_down = restored
                     && serve(&connection, &channels, &mut commands, &mut pending, refused).await;
+                // Also after an error: callers that have the connection must
+                // not go on using it.
                 connection.close();
                 state.report(ConnectionState::Down("the connection was lost".into()));
                 if is_shut_down {
@@ -231,9 +237,8 @@ async fn supervise(
 /// Collects commands during `pause`. Returns `true` when all senders are
 /// dropped.
 ///
-/// Only commands whose caller still waits are kept, so that they do not
-/// accumulate during a long outage. A new connection has nothing to
-/// unsubscribe.
+/// Only commands whose caller still waits are kept, so they do not accumulate
+/// during a long outage. A new connection has nothing to unsubscribe.
 async fn collect_commands(
     pause: impl Future<Output = ()>,
     commands: &mut mpsc::UnboundedReceiver<SubscriptionCmd>,
@@ -332,6 +337,7 @@ impl Default for RefusedChannels {
 
 impl RefusedChannels {
     fn push(&mut self, channel: Channel) {
+        // The first refused channel sets the time for all that follow.
         if self.channels.is_empty() {
             self.next_retry = BootInstant::now() + self.backoff.pause();
         }
@@ -354,6 +360,7 @@ impl RefusedChannels {
         channels: &Channels,
     ) -> Result<(), RequestError> {
         let mut wanted = std::mem::take(&mut self.channels);
+        // Listeners may have left since.
         wanted.retain(|channel| channels.contains(channel));
         for channel in subscribe_all(connection, channels, wanted, self).await? {
             channels.deliver(&channel, PubSubEvent::Resubscribed);
@@ -424,6 +431,8 @@ async fn apply(
     }
     for command in commands.drain(..) {
         if let SubscriptionCmd::Subscribe { channel, done } = command {
+            // A channel without an outcome was subscribed already. The caller
+            // may have given up.
             let _ = done.send(outcomes.get(&channel).cloned().unwrap_or(Ok(())));
         }
     }

@@ -29,6 +29,8 @@ impl Default for ReconnectDelay {
 impl ReconnectDelay {
     pub(crate) async fn next(&mut self, demand: &Demand) {
         let wanted = async {
+            // The short delay starts when something begins to wait, not with
+            // the outage.
             demand.wait_for_demand().await;
             tokio::time::sleep(self.wanted.pause()).await;
         };

@@ -12,7 +12,7 @@ use crate::backend::{
     Batch, BoxFuture, Channel, Command, Connection, Reply, RequestError, ServerError,
     ServerErrorKind, ServerFacts,
 };
-use crate::observe::{ConnectionDown, ConnectionUp, Observers, RequestDone, RequestOutcome};
+use crate::observe::{Event, Observers};
 use crate::time::BootInstant;
 
 /// An authenticated connection. Replies are matched and sealed, so a reply is
@@ -47,6 +47,8 @@ impl RedisConnection {
         let (wire, facts) = endpoint.connect(name, role, on_event).await?;
         let server = format!("{endpoint:?}");
         let observers = endpoint.observers().clone();
+        // Observers hear of servers that hold locks. Without observers we save
+        // the task.
         if role != Role::Sentinel && !observers.is_empty() {
             Uplink::report(server.clone(), &facts.version, &wire, observers.clone());
         }
@@ -85,12 +87,12 @@ impl RedisConnection {
         &self.host
     }
 
-    /// Sends `batch` and waits for its replies. Scripts unknown to the server
+    /// Sends `batch` and waits for the replies. Scripts unknown to the server
     /// are sent again with their source.
     ///
     /// # Cancel safety
     ///
-    /// A dropped request keeps its position: the server executes every later
+    /// A dropped request keeps the position: the server executes every later
     /// request after it, if it executes the dropped one at all. After a drop
     /// nothing is sent again.
     pub(crate) async fn exchange(
@@ -114,25 +116,23 @@ impl RedisConnection {
         let outcome = self.with_timeout(timeout, exchange).await;
         self.report_request(commands, start, outcome.is_ok());
         let replies = outcome?;
+        // A former master never accepts writes again: callers look for the new
+        // one as soon as the connection is closed.
         if replies.iter().any(is_demoted) {
             self.close();
         }
         Ok(replies)
     }
 
-    fn report_request(&self, commands: usize, start: Option<BootInstant>, has_replied: bool) {
+    fn report_request(&self, commands: usize, start: Option<BootInstant>, replied: bool) {
         if let Some(start) = start {
-            let event = RequestDone {
+            let event = Event::RequestDone {
                 server: &self.server,
                 commands,
                 elapsed: BootInstant::now().since(start),
-                outcome: match has_replied {
-                    true => RequestOutcome::Replied,
-                    false => RequestOutcome::Unknown,
-                },
+                replied,
             };
-            self.observers
-                .notify(|observer| observer.request_done(&event));
+            self.observers.notify(&event);
         }
     }
 
@@ -185,21 +185,26 @@ impl RedisConnection {
         timeout: Duration,
         exchange: impl Future<Output = Result<T, WireClosed>>,
     ) -> Result<T, RequestError> {
+        // Read before the request is sent: any later reply shows that the
+        // server is alive.
         let replies_before = self.wire.reply_count();
         match tokio::time::timeout(timeout, exchange).await {
             Ok(Ok(replies)) => Ok(replies),
-            Ok(Err(WireClosed(reason))) => Err(RequestError::Unknown(reason.to_string().into())),
+            Ok(Err(WireClosed(reason))) => Err(self.unknown(&reason)),
             Err(_) => {
                 // If other replies arrived meanwhile, only this request is slow
                 // and the connection still works.
                 if self.wire.reply_count() == replies_before {
                     self.close();
                 }
-                Err(RequestError::Unknown(
-                    format!("no reply within {timeout:?}").into(),
-                ))
+                Err(self.unknown(&format!("no reply within {timeout:?}")))
             }
         }
+    }
+
+    /// Returns the error of a request without a reply.
+    fn unknown(&self, why: &str) -> RequestError {
+        RequestError::Unknown(format!("{}: {why}", self.server).into())
     }
 
     /// Sends one command about the server itself, such as `ROLE`.
@@ -244,8 +249,8 @@ impl Connection for RedisConnection {
     }
 }
 
-/// Reports the end of a connection when it is dropped, also with the runtime
-/// that owns the connection.
+/// Reports a connection's end when it is dropped, also with the runtime that
+/// owns the connection.
 struct Uplink {
     server: String,
     wire: Arc<Wire>,
@@ -255,11 +260,11 @@ struct Uplink {
 impl Uplink {
     /// Reports that a connection is established, and later that it is closed.
     fn report(server: String, version: &str, wire: &Arc<Wire>, observers: Observers) {
-        let event = ConnectionUp {
+        let event = Event::ConnectionUp {
             server: &server,
             version,
         };
-        observers.notify(|observer| observer.connection_up(&event));
+        observers.notify(&event);
         let uplink = Self {
             server,
             wire: wire.clone(),
@@ -274,12 +279,11 @@ impl Drop for Uplink {
         if !self.wire.is_own() {
             return;
         }
-        let event = ConnectionDown {
+        let event = Event::ConnectionDown {
             server: &self.server,
             reason: &self.wire.close_reason(),
         };
-        self.observers
-            .notify(|observer| observer.connection_down(&event));
+        self.observers.notify(&event);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Connections whose requests wait for replica acknowledgements.
 //!
-//! `WAIT` covers the writes of its own connection and blocks that connection.
-//! So each request needs an exclusive connection. The pool bounds their number,
-//! and requests wait for a free one.
+//! `WAIT` covers the writes of one connection and blocks it. So each request
+//! needs an exclusive connection. The pool bounds their number, and requests
+//! wait for a free one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -120,6 +120,8 @@ impl ReplicatedPool {
                 .connect(&pool.keeper, "leasehold-replicas", |_, _| ());
             let connected = connecting.await;
             if let Ok(connection) = &connected {
+                // Registered even if the caller has given up: a former master
+                // must lose every connection.
                 let mut all = pool.all.lock();
                 all.retain(|connection| connection.strong_count() > 0);
                 all.push(Arc::downgrade(connection));
@@ -127,6 +129,8 @@ impl ReplicatedPool {
             if let Err(Ok((connection, _permit))) =
                 sender.send(connected.map(|connection| (connection, permit)))
             {
+                // The caller is gone. The permit goes with it, the connection
+                // stays for the next one.
                 pool.recycle(connection);
             }
         });
@@ -156,13 +160,8 @@ impl ReplicatedPool {
 
     fn take_idle(&self) -> Option<Arc<RedisConnection>> {
         let mut idle = self.idle.lock();
-        loop {
-            match idle.pop() {
-                Some(connection) if connection.is_open() => return Some(connection),
-                Some(_) => {}
-                None => return None,
-            }
-        }
+        // Connections that the server closed while they were idle are dropped.
+        std::iter::from_fn(|| idle.pop()).find(|connection| connection.is_open())
     }
 
     /// Returns the number of replicas.
@@ -210,7 +209,7 @@ fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
     u32::try_from(replicas.count()).map_err(|_| malformed())
 }
 
-/// An exclusive connection, which returns to its pool when dropped.
+/// An exclusive connection, which returns to the pool when dropped.
 struct ReplicatedConnection {
     pool: Arc<ReplicatedPool>,
     connection: Arc<RedisConnection>,
@@ -228,6 +227,8 @@ impl ReplicatedConnection {
             .number(u64::from(self.replicas))
             .number(millis.max(1));
         let batch = batch.with(wait);
+        // A connection that is dropped from here until the reply is not reused:
+        // `WAIT` may still block it.
         self.is_in_flight.store(true, Ordering::Release);
         // Twice, because `WAIT` is sent again after an unknown script.
         let limit = timeout + 2 * self.timeout;

@@ -19,7 +19,7 @@ pub(super) const MAX_FRAME: usize = 64 * 1024 * 1024;
 pub(super) const MAX_HELLO_FRAME: usize = 1024 * 1024;
 
 /// What an element occupies besides its bytes. Counted because a list of nulls
-/// takes ten times its size on the wire.
+/// takes ten times as much as on the wire.
 const ELEMENT: usize = size_of::<Reply>();
 
 /// The maximum nesting of lists.
@@ -89,6 +89,8 @@ impl Decoder {
                 return Ok((used, None));
             };
             used += length;
+            // Counts what an element costs in memory, too: many empty ones are
+            // small on the wire.
             self.size += length + ELEMENT;
             if self.size > self.max_frame {
                 return Err(TOO_LARGE);
@@ -189,8 +191,10 @@ fn element(bytes: &[u8], max: usize) -> Result<Option<(Element, usize)>, Malform
     Ok(Some((Element::Value(value), after)))
 }
 
-/// Returns the first line without its terminator, and the start of the next.
+/// Returns the first line without the terminator, and the start of the next.
 fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed> {
+    // Bounded, or a server that never ends its line would make us search ever
+    // more bytes.
     let searched = &bytes[..bytes.len().min(MAX_LINE)];
     match searched.iter().position(|byte| *byte == b'\n') {
         Some(at) => match searched[..at].split_last() {
@@ -240,6 +244,7 @@ fn list(kind: u8, text: &[u8]) -> Result<Element, Malformed> {
     };
     Ok(Element::List {
         is_push: kind == b'>',
+        // A map is a list of names and values to us.
         length: if kind == b'%' { 2 * length } else { length },
     })
 }
@@ -392,7 +397,7 @@ mod tests {
         assert!(refused.is_some(), "the limit is 64 MiB");
     }
 
-    /// A frame below the limit took twenty times its size in memory.
+    /// A frame below the limit took twenty times as much in memory.
     #[test]
     fn small_elements_count_with_their_memory() {
         let max = MAX_HELLO_FRAME;

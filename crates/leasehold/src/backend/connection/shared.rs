@@ -18,10 +18,6 @@ use crate::time::BootInstant;
 
 /// See the module's documentation.
 pub(crate) struct SharedConnection {
-    inner: Arc<SharedInner>,
-}
-
-struct SharedInner {
     master: Master,
     keeper: Handle,
     state: Mutex<SharedState>,
@@ -41,7 +37,7 @@ struct SharedState {
 type ConnectOutcome = Result<Arc<RedisConnection>, Arc<RequestError>>;
 
 impl SharedConnection {
-    pub(crate) fn new(master: Master, keeper: Handle) -> Self {
+    pub(crate) fn new(master: Master, keeper: Handle) -> Arc<Self> {
         let state = SharedState {
             current: None,
             connecting: None,
@@ -49,21 +45,19 @@ impl SharedConnection {
             not_before: BootInstant::now(),
             last_error: None,
         };
-        Self {
-            inner: Arc::new(SharedInner {
-                master,
-                keeper,
-                state: Mutex::new(state),
-            }),
-        }
+        Arc::new(Self {
+            master,
+            keeper,
+            state: Mutex::new(state),
+        })
     }
 
     pub(crate) fn open_connection(&self) -> Option<Arc<RedisConnection>> {
-        self.inner.state.lock().open()
+        self.state.lock().open()
     }
 
-    pub(crate) async fn connection(&self) -> Result<Arc<RedisConnection>, RequestError> {
-        let mut connecting = match self.inner.open_or_connect() {
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<RedisConnection>, RequestError> {
+        let mut connecting = match self.open_or_connect() {
             ConnectStep::Open(connection) => return Ok(connection),
             ConnectStep::Backoff(error) => return Err(clone_error(&error)),
             ConnectStep::Connecting(connecting) => connecting,
@@ -79,32 +73,26 @@ impl SharedConnection {
         }
     }
 
-    /// Connects in the background, unless the connection is open or the last
-    /// attempt has just failed.
-    pub(crate) fn connect_in_background(&self) {
-        self.inner.open_or_connect();
-    }
-
     pub(crate) fn is_connecting(&self) -> bool {
-        self.inner.state.lock().attempt().is_some()
+        self.state.lock().attempt().is_some()
     }
 
     /// Returns why the last attempt failed; `None` after a success.
     pub(crate) fn last_error(&self) -> Option<Arc<RequestError>> {
-        self.inner.state.lock().last_error.clone()
+        self.state.lock().last_error.clone()
     }
 
     /// Returns whether there is neither a connection nor an attempt, nor a
     /// pause before the next one.
     pub(super) fn is_unused(&self) -> bool {
-        let state = self.inner.state.lock();
+        let state = self.state.lock();
         let is_idle = state.open().is_none() && state.attempt().is_none();
         is_idle && BootInstant::now() >= state.not_before
     }
 }
 
 /// What a caller does next.
-enum ConnectStep {
+pub(super) enum ConnectStep {
     Open(Arc<RedisConnection>),
     /// A task connects.
     Connecting(watch::Receiver<Option<ConnectOutcome>>),
@@ -125,16 +113,21 @@ impl SharedState {
     }
 }
 
-impl SharedInner {
-    fn open_or_connect(self: &Arc<Self>) -> ConnectStep {
+impl SharedConnection {
+    /// Starts a task that connects, unless the connection is open or the last
+    /// attempt has just failed.
+    pub(super) fn open_or_connect(self: &Arc<Self>) -> ConnectStep {
         let mut state = self.state.lock();
         if let Some(connection) = state.open() {
             return ConnectStep::Open(connection);
         }
+        // All callers wait for the one attempt in progress.
         if let Some(connecting) = state.attempt() {
             return ConnectStep::Connecting(connecting.clone());
         }
         if let Some(error) = &state.last_error
+            // Callers that fail fast must not add load to a server that is in
+            // trouble.
             && BootInstant::now() < state.not_before
         {
             return ConnectStep::Backoff(error.clone());
@@ -163,6 +156,8 @@ impl SharedInner {
                 state.last_error = Some(error.clone());
             }
         }
+        // Before the outcome is sent: a caller that it wakes must not find this
+        // attempt again.
         state.connecting = None;
         drop(state);
         sender.send_replace(Some(outcome));
@@ -308,7 +303,7 @@ mod tests {
         };
         let endpoint = Endpoint::new(&url, &options).unwrap();
         let master = Master::Fixed(Arc::new(endpoint), Role::Master);
-        let requests = Arc::new(SharedConnection::new(master, Handle::current()));
+        let requests = SharedConnection::new(master, Handle::current());
         let total = i64::try_from(scaled(10_000)).unwrap();
         let left = Arc::new(AtomicI64::new(total));
         let tasks: Vec<_> = (0..32)

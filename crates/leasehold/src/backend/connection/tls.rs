@@ -11,7 +11,7 @@ use crate::error::BoxError;
 pub(crate) struct Tls {
     /// The root certificate (PEM) to trust instead of the system's.
     pub(crate) root_certificate: Option<Vec<u8>>,
-    /// The client certificate and its private key (PEM).
+    /// The client certificate and the private key (PEM).
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
     /// The name that server certificates must have, instead of the host.
     pub(crate) name: Option<String>,
@@ -60,6 +60,8 @@ mod with_rustls {
                 .with_safe_default_protocol_versions()?;
             let builder = match tls.trusts_all {
                 true => builder
+                    // Signatures are still verified, so the server must own the
+                    // key of the certificate that it shows.
                     .dangerous()
                     .with_custom_certificate_verifier(Arc::new(TrustAll(provider))),
                 false => builder.with_root_certificates(roots(tls)?),
@@ -126,6 +128,8 @@ mod with_rustls {
             }
             None => {
                 let found = rustls_native_certs::load_native_certs();
+                // Systems ship certificates that rustls rejects. One usable
+                // root is enough to go on; the handshake decides.
                 let (added, _) = roots.add_parsable_certificates(found.certs);
                 if added == 0 {
                     return Err(

@@ -1,10 +1,10 @@
 //! The socket of one connection: callers write, one task reads.
 //!
-//! A caller encodes its request into a shared buffer and writes the buffer from
-//! its own task. If other requests are pending, it first yields once, so that
-//! other ready tasks can add theirs. Many requests then leave in one write,
-//! without a timer. One task reads, on the runtime that owns the connection,
-//! and completes requests.
+//! A caller encodes a request into a shared buffer and writes the buffer from
+//! the same task. If other requests are pending, it first yields once, so other
+//! ready tasks can add theirs. Many requests then leave in one write, without a
+//! timer. One task reads, on the runtime that owns the connection, and
+//! completes requests.
 //!
 //! # Invariants
 //!
@@ -153,7 +153,7 @@ impl Wire {
         wire
     }
 
-    /// Sends `batch` and waits for its replies.
+    /// Sends `batch` and waits for the replies.
     pub(super) async fn request(&self, batch: &Batch) -> Result<Vec<Reply>, WireClosed> {
         self.send(|state| state.request(batch)).await
     }
@@ -175,6 +175,8 @@ impl Wire {
     ) -> Result<Vec<Reply>, WireClosed> {
         let (replies, must_write) = {
             let mut state = self.state.lock();
+            // If no reply is owed, no other request is on its way, and yielding
+            // would only add latency.
             let is_alone = state.matcher.owed() == 0;
             let request = Some(register(&mut state));
             let must_write = !state.reader_will_flush;
@@ -210,6 +212,7 @@ impl Wire {
     /// also writes what was added meanwhile.
     fn flush(&self) {
         let mut state = self.state.lock();
+        // The other thread looks at the buffer again before it stops.
         if state.is_writing {
             return;
         }
@@ -218,6 +221,8 @@ impl Wire {
             if self.is_closed() || (state.out.is_empty() && !state.is_unflushed) {
                 break;
             }
+            // We swap buffers and unlock, so that callers can add requests
+            // during the system call.
             let spare = mem::take(&mut state.spare);
             let mut bytes = mem::replace(&mut state.out, spare);
             drop(state);
@@ -227,6 +232,8 @@ impl Wire {
             if bytes.is_empty() {
                 state.spare = bytes;
             } else {
+                // The socket took only a part. What was added meanwhile goes
+                // behind the rest (invariant 1).
                 bytes.extend_from_slice(&state.out);
                 state.out = bytes;
             }
@@ -313,6 +320,8 @@ impl Wire {
             return;
         }
         state.close_reason = Some(reason.into());
+        // What is not written yet stays unwritten: its callers learn that the
+        // outcome is unknown.
         state.out = Vec::new();
         let wakers = state.matcher.close();
         drop(state);
@@ -329,6 +338,8 @@ impl Wire {
     pub(super) async fn closed(&self) {
         loop {
             let mut notified = std::pin::pin!(self.on_close.notified());
+            // Enabled before the check: we would otherwise miss a close in
+            // between.
             notified.as_mut().enable();
             if self.is_closed() {
                 return;
@@ -355,7 +366,7 @@ fn command_name(op: SubscribeOp, channel: &Channel) -> &'static str {
     }
 }
 
-/// Waits for the replies of a request. Dropping it abandons the request.
+/// Waits for a request's replies. Dropping it abandons the request.
 struct ReplyFuture<'a> {
     wire: &'a Wire,
     /// `None` once the request is complete.
@@ -413,6 +424,7 @@ impl ReadTask {
         let (mut buffer, mut start) = (Vec::with_capacity(READ_CHUNK), 0);
         let (mut frames, mut wakers, mut events) = (Vec::new(), Vec::new(), Vec::new());
         while !wire.is_closed() {
+            // Keeps the start of an incomplete frame only.
             buffer.drain(..mem::take(&mut start));
             buffer.reserve(READ_CHUNK);
             let read = tokio::select! {
@@ -441,6 +453,8 @@ impl ReadTask {
             // Also after a violation: closing wakes only the callers whose
             // requests had not completed before.
             events.drain(..).for_each(&on_event);
+            // A single caller flushes its own next request. For several, one
+            // flush after all of them have run saves writes.
             let several = wakers.len() > 1;
             wakers.drain(..).for_each(Waker::wake);
             if several {
@@ -479,6 +493,8 @@ impl Wire {
         events: &mut Vec<PushEvent>,
     ) -> Result<(), String> {
         let mut state = self.state.lock();
+        // Only replies count, not pushes: a busy channel must not hide a server
+        // that no longer answers.
         let owed = state.matcher.owed();
         for frame in frames.drain(..) {
             let event = state.matcher.handle(frame, wakers);
@@ -505,7 +521,7 @@ mod tests {
     /// The limit of an event that must happen.
     const AMPLE: Duration = Duration::from_secs(60);
 
-    /// Returns a connection before its login, and the server's end of it.
+    /// Returns a connection before the login, and the server's end of it.
     fn start() -> (Arc<Wire>, DuplexStream) {
         let (client, server) = duplex(1024);
         let (reader, writer) = tokio::io::split(client);
@@ -517,8 +533,8 @@ mod tests {
         Reply::Bytes(text.as_bytes().to_vec())
     }
 
-    /// Sends a `PING` from a task of its own. Its outcome is the reply, or `None`
-    /// if the connection was closed.
+    /// Sends a `PING` from a task of its own. The outcome is the reply, or
+    /// `None` if the connection was closed.
     fn ping(wire: &Arc<Wire>) -> JoinHandle<Option<Reply>> {
         let wire = wire.clone();
         tokio::spawn(async move {
@@ -539,8 +555,8 @@ mod tests {
         outcome.expect("the caller is woken").unwrap()
     }
 
-    /// The caller of a reply that was accepted just before a violation was never
-    /// woken.
+    /// The caller of a reply that was accepted just before a violation was
+    /// never woken.
     #[tokio::test]
     async fn reply_before_a_violation_wakes_its_caller() {
         let violations: [&[u8]; 2] = [b"+PONG\r\n>1\r\n+x\r\n", b"+PONG\r\n?\r\n"];

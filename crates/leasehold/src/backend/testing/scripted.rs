@@ -1,8 +1,8 @@
 //! A backend whose replies are written by the test, for paused clocks.
 //!
-//! A handler receives every pipeline, with its purpose and connection, and
-//! returns the reply and its delay. Subscriptions are confirmed immediately;
-//! the test calls the listeners itself.
+//! A handler receives every pipeline, with purpose and connection, and returns
+//! the reply and a delay. Subscriptions are confirmed immediately; the test
+//! calls the listeners itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! A simulated server and network, driven by a seed and tokio's clock. It runs
 //! the layers above through many schedules in little time.
 //!
-//! It supports the commands of a mutex. Requests of one connection are executed
-//! in order. Until [`World::calm_down`] is called, requests and replies may be
+//! It supports a mutex's commands. Requests of one connection are executed in
+//! order. Until [`World::calm_down`] is called, requests and replies may be
 //! delayed, refused or lost, and connections may break with requests in flight.
 //! Nothing is executed twice, because connections never repeat a command.
 
@@ -34,7 +34,7 @@ pub(crate) struct World {
     connections: AtomicU64,
 }
 
-/// The state of the server.
+/// The server's state.
 #[derive(Default)]
 struct SimulatedServer {
     keys: HashMap<Vec<u8>, (Vec<u8>, BootInstant)>,

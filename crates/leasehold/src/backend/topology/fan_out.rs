@@ -78,6 +78,8 @@ impl FanOut {
                 tasks.spawn(asking);
             }
         }
+        // Only the tasks hold senders now, so `recv` ends with the last of
+        // them.
         drop(sender);
         let missing = self.connections.iter().map(|connection| match connection {
             Some(_) => Err("no reply yet".into()),
@@ -179,6 +181,8 @@ pub(super) async fn subscribe(
             Ok(()) => confirmed += 1,
             Err(error) => last_error = error,
         }
+        // A message needs a majority of publishers. With fewer subscriptions it
+        // could get lost.
         if confirmed >= majority {
             return Ok(Subscription::new(Box::new(NodeSubscriptions(tasks))));
         }
@@ -194,6 +198,7 @@ async fn subscribe_to_node(
     listener: Arc<NodeListener>,
     outcome: mpsc::UnboundedSender<Result<(), RequestError>>,
 ) {
+    // The subscriber waits for the first outcome only.
     let mut outcome = Some(outcome);
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
     loop {
@@ -255,6 +260,8 @@ impl MajorityListener {
         let publishers = match pending.iter_mut().find(|(other, _)| other == text) {
             Some((_, publishers)) => publishers,
             None => {
+                // The oldest message is the least likely to still complete. A
+                // lost one costs a poll.
                 if pending.len() == MAX_PENDING {
                     pending.pop_front();
                 }
@@ -267,6 +274,7 @@ impl MajorityListener {
         };
         let before = *publishers;
         *publishers |= bit;
+        // Exactly at the majority: later publishers must not deliver it again.
         before != *publishers && publishers.count_ones() as usize == self.majority
     }
 }

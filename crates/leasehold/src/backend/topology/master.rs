@@ -31,7 +31,7 @@ impl Master {
     }
 
     /// Returns the same server as a node of a quorum.
-    pub(crate) fn into_voter(self) -> Self {
+    pub(crate) fn into_quorum_node(self) -> Self {
         match self {
             Self::Fixed(endpoint, _) => Self::Fixed(endpoint, Role::QuorumNode),
             Self::Sentinel(sentinels, _) => Self::Sentinel(sentinels, Role::QuorumNode),
@@ -104,6 +104,7 @@ async fn connect_to_master(
     name: &'static str,
     on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
 ) -> Result<Arc<RedisConnection>, RequestError> {
+    // Shared, because several servers may be tried.
     let on_event = Arc::new(on_event);
     let connect = async |server: &Endpoint| {
         let on_event = on_event.clone();

@@ -53,7 +53,7 @@ impl Target {
         keeper: &tokio::runtime::Handle,
     ) -> Arc<dyn Backend> {
         let master = |target| match target {
-            Self::Server(master) => Some(master.into_voter()),
+            Self::Server(master) => Some(master.into_quorum_node()),
             Self::Cluster(_) => None,
         };
         let masters = targets.into_iter().filter_map(master).collect();

@@ -88,6 +88,8 @@ impl QuorumBackend {
                 continue;
             };
             let is_same =
+                // A node whose run id an ACL hides counts as a server of its
+                // own.
                 |other: &ServerFacts| facts.run_id.is_some() && facts.run_id == other.run_id;
             match distinct.iter().find(|(_, other)| is_same(other)) {
                 Some((first, _)) => {
@@ -103,7 +105,7 @@ impl QuorumBackend {
         }
     }
 
-    /// Returns whether every node is connected, or its attempt has failed.
+    /// Returns whether every node is connected, or the attempt has failed.
     fn is_complete(&self, purpose: Purpose) -> bool {
         self.nodes
             .iter()
@@ -125,6 +127,8 @@ impl QuorumBackend {
                 },
             });
         let mut errors: Vec<_> = errors.collect();
+        // `false` sorts first: a wrong password explains more than a node that
+        // is down.
         errors.sort_by_key(|error| error.kind == ServerErrorKind::NoMajority);
         let timed_out = || ServerError {
             kind: ServerErrorKind::NoMajority,
@@ -208,6 +212,8 @@ impl Backend for QuorumBackend {
                 open.check(purpose)?;
                 if BootInstant::now() >= end {
                     return match ever_connected {
+                        // Whatever is connected: the call counts the votes, and
+                        // its error says how many nodes are missing.
                         true => Ok(Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>),
                         false => Err(self.no_majority()),
                     };

@@ -1,4 +1,4 @@
-//! Finding the master of a group through its sentinels.
+//! Finding a group's master through the sentinels.
 //!
 //! A client queries one sentinel before every connection, and once a second
 //! while connected. It thereby also leaves a master that was demoted behind a
@@ -144,6 +144,8 @@ impl Sentinels {
         let mut last_error = RequestError::Unreachable("the URL names no sentinel".into());
         for _ in 0..sentinels.len() {
             let sentinel = &mut sentinels[0];
+            // Taken, so that a sentinel that fails or is too slow loses its
+            // connection.
             let open = sentinel.connection.take();
             let querying = async {
                 let connection = connect(&sentinel.endpoint, open).await?;
@@ -157,6 +159,7 @@ impl Sentinels {
                 }
                 Err(error) => last_error = error,
             }
+            // The next query starts with a sentinel that may be up.
             sentinels.rotate_left(1);
         }
         Err(last_error)
@@ -241,7 +244,7 @@ async fn query(
     connection.query(&words, timeout).await
 }
 
-/// Queries one sentinel for the master and its epoch. If an ACL hides the
+/// Queries one sentinel for the master and the epoch. If an ACL hides the
 /// epoch, it counts as zero.
 async fn query_master(
     connection: &RedisConnection,

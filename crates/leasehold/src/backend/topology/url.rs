@@ -82,6 +82,7 @@ impl ServerUrl {
             return Err(UNEXPECTED_QUERY.into());
         }
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // The last `@`, since a password may contain one.
         let (login, host) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (host, port) = host_and_port(host)?;
         Ok(Self {
@@ -263,7 +264,7 @@ impl<'a> MultiHostUrl<'a> {
 pub(super) struct SentinelUrl {
     /// The group's name, as configured in the sentinels.
     pub(super) group: String,
-    /// A URL with the members' credentials and database. Its address is a
+    /// A URL with the members' credentials and database. The address is a
     /// placeholder.
     pub(super) member: String,
     pub(super) sentinels: Vec<String>,

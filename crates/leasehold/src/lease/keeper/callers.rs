@@ -10,7 +10,7 @@
 //! 1. A caller is registered or counted before it sends an acquire or ends a
 //!    lease, and sends the keeper what is left to do before that ends. If none
 //!    is left and then the inbox is empty, nothing is left.
-//! 2. An acquire that the keeper has taken gives its caller no lock.
+//! 2. An acquire that the keeper has taken gives the caller no lock.
 //! 3. Once the keeper has taken the waiters in the server's queues, no acquire
 //!    enters one.
 
@@ -152,7 +152,8 @@ impl Callers {
             let mut each = acquires.by_id.values();
             each.any(|registered| !registered.is_queued)
         };
-        self.requests.load(Ordering::SeqCst) > 0 || is_acquiring()
+        // In this order: a claimed acquire first counts as a request.
+        is_acquiring() || self.requests.load(Ordering::SeqCst) > 0
     }
 
     /// Wakes the keeper after each acquire and request from now on.
@@ -210,6 +211,8 @@ pub(crate) struct CallerRequest(Arc<Callers>);
 
 impl Drop for CallerRequest {
     fn drop(&mut self) {
+        // In one total order with `begin_shutdown`: either this caller sees
+        // that it is awaited, or the keeper sees the lower count.
         self.0.requests.fetch_sub(1, Ordering::SeqCst);
         self.0.wake_if_awaited();
     }

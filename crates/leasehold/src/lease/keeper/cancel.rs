@@ -8,9 +8,9 @@ use crate::backend::{Backend, Backoff, Connection, Purpose};
 use crate::protocol::{Kind, LockValue};
 use crate::time::BootInstant;
 
-/// How long a request in flight can still reach the server after its
-/// connection broke: it may be in a buffer of the server or of a proxy. See
-/// decision 2 in `docs/decisions/`.
+/// How long a request in flight can still reach the server after the connection
+/// broke: it may be in a buffer of the server or of a proxy. See decision 2 in
+/// `docs/decisions/`.
 pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(15);
 
 /// An acquire that may have been executed, or may still be.
@@ -22,7 +22,7 @@ pub(crate) struct PendingAcquire {
     pub(crate) connection: Arc<dyn Connection>,
 }
 
-/// Cancels `acquire` until its owner can no longer appear (invariant 6).
+/// Cancels `acquire` until the owner can no longer appear (invariant 6).
 ///
 /// A reply on the connection that carried the acquire proves it: the server
 /// executes the requests of one connection in order. If that connection is
@@ -51,6 +51,8 @@ pub(super) async fn cancel(acquire: PendingAcquire, backend: Arc<dyn Backend>, t
                 Err(error) if error.proves_unexecuted() => final_from = Some(BootInstant::now()),
                 Err(_) => final_from = Some(BootInstant::now() + MAX_IN_FLIGHT),
             },
+            // Meanwhile also on other connections: if this one hangs, the lock
+            // need not stay held until it breaks.
             () = tokio::time::sleep(backoff.pause()) => {}
         }
         let repeated = async {

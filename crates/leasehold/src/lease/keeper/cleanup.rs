@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::observe::{CancelPending, Observers};
+use crate::observe::{Event, Observers};
 
 /// The number of releases and cancels without a reply.
 #[derive(Clone)]
@@ -31,9 +31,8 @@ impl Cleanups {
     }
 
     fn report(&self, pending: usize) {
-        let event = CancelPending { pending };
-        self.observers
-            .notify(|observer| observer.cancel_pending(&event));
+        let event = Event::CancelPending { pending };
+        self.observers.notify(&event);
     }
 }
 

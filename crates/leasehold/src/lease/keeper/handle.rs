@@ -51,7 +51,7 @@ impl Keeper {
         self.runtime.mark_thread()
     }
 
-    /// Renews and expires a lease, from its first renewal or its deadline on.
+    /// Renews and expires a lease, from the first renewal or the deadline on.
     pub(crate) fn keep(&self, state: Arc<LeaseState>) -> InboxSlot {
         let due = match state.validity() {
             // The keeper also announces the end (invariant 4).
@@ -67,10 +67,10 @@ impl Keeper {
 
     /// Returns the process in which the keeper's thread exists.
     pub(crate) fn process(&self) -> HomeProcess {
-        self.runtime.process
+        self.runtime.process()
     }
 
-    /// Sends a message. A forked child has no keeper, and its parent takes care
+    /// Sends a message. A forked child has no keeper, and the parent takes care
     /// of everything that the message is about.
     fn send(&self, message: KeeperMsg) {
         if self.process().is_current() {
@@ -113,7 +113,7 @@ impl Keeper {
     }
 
     /// Lets a shutdown cancel an acquire that waits in the server's queue,
-    /// whether its task is polled or not. Returns `false` if the keeper took
+    /// whether the task is polled or not. Returns `false` if the keeper took
     /// it, or the client is shut down.
     pub(crate) fn enter_queue(&self, id: AcquireId) -> bool {
         self.callers.enter_queue(id)
@@ -138,6 +138,8 @@ impl Keeper {
     /// Releases every lock and returns when that is done, and no request of a
     /// caller is in flight that could still acquire one.
     pub(crate) async fn shut_down(&self) {
+        // Before the message: a caller that ends once the keeper has read it
+        // must wake the keeper.
         self.callers.begin_shutdown();
         let (done, all_done) = oneshot::channel();
         self.send(KeeperMsg::ShutDown(done));
@@ -155,7 +157,7 @@ impl Keeper {
 
 #[cfg(test)]
 impl Default for Keeper {
-    /// Creates the handle of a keeper that works on the runtime of the test.
+    /// Creates the handle of a keeper that works on the test's runtime.
     fn default() -> Self {
         Self::new(&tokio::runtime::Handle::current())
     }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. The keeper takes a message at once, and a lease before its first renewal
+//! 1. The keeper takes a message at once, and a lease before the first renewal
 //!    is due.
 //! 2. A lease that ends before the keeper takes it costs the keeper neither
 //!    work nor memory.
@@ -17,13 +17,13 @@ use crate::time::BootInstant;
 
 /// Messages `M` and leases `L` that the keeper has not taken.
 pub(super) struct Inbox<M, L> {
-    /// One mutex also covers the keeper's wake-up time, so that no message or
-    /// lease waits longer than allowed (invariant 1).
-    pending: Mutex<Pending<M, L>>,
+    /// One mutex also covers the keeper's wake-up time, so no message or lease
+    /// waits longer than allowed (invariant 1).
+    pending: Mutex<Unread<M, L>>,
     wake: Arc<Notify>,
 }
 
-struct Pending<M, L> {
+struct Unread<M, L> {
     messages: Vec<M>,
     leases: NewLeases<L>,
     /// When the keeper wakes without being notified.
@@ -65,7 +65,7 @@ impl<M, L> Default for Inbox<M, L> {
             due: BootInstant::NEVER,
         };
         Self {
-            pending: Mutex::new(Pending {
+            pending: Mutex::new(Unread {
                 messages: Vec::new(),
                 leases,
                 sleeps_until: BootInstant::NEVER,
@@ -102,7 +102,7 @@ impl<M, L> Inbox<M, L> {
         let _lease = self.pending.lock().leases.remove(slot);
     }
 
-    /// Returns what wakes the keeper, which then takes its inbox.
+    /// Returns what wakes the keeper, which then takes the inbox.
     pub(super) fn waker(&self) -> Arc<Notify> {
         self.wake.clone()
     }

@@ -1,4 +1,4 @@
-//! Releasing a lease in the background: after its guard was dropped, or after
+//! Releasing a lease in the background: after the guard was dropped, or after
 //! it was lost.
 
 use std::sync::Arc;

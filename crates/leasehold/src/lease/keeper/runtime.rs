@@ -1,9 +1,9 @@
 //! The keeper's runtime, as blocking callers and their callbacks use it.
 //!
-//! A blocking caller polls its request on its own thread, and parks the thread
-//! in between. The connections and timers that the request uses belong to the
-//! keeper's runtime and wake the thread. So the thread can be a plain one, or
-//! one of any runtime, and no request moves to another thread.
+//! A thread polls the request itself, and parks in between. The connections and
+//! timers that the request uses belong to the keeper's runtime and wake the
+//! thread. So the thread can be a plain one, or one of any runtime, and no
+//! request moves to another thread.
 //!
 //! Code of the application never runs on the keeper's thread, which must not
 //! block. Callbacks run on threads of their own.
@@ -42,43 +42,49 @@ thread_local! {
 }
 
 /// A handle to the runtime of one keeper. It does not keep the keeper alive.
+///
+/// It is one pointer, because every request clones it.
 #[derive(Clone, Debug)]
-pub(crate) struct KeeperRuntime {
+pub(crate) struct KeeperRuntime(Arc<Parts>);
+
+#[derive(Debug)]
+struct Parts {
     handle: Handle,
     /// The process in which the keeper's thread exists.
-    pub(super) process: HomeProcess,
-    has_ended: Arc<AtomicBool>,
+    process: HomeProcess,
+    has_ended: AtomicBool,
     callbacks: Arc<Semaphore>,
 }
 
-/// The thread of a keeper. Dropping it announces that the keeper has ended.
-pub(crate) struct KeeperThread {
-    has_ended: Arc<AtomicBool>,
-}
+/// A keeper's thread. Dropping it announces that the keeper has ended.
+pub(crate) struct KeeperThread(KeeperRuntime);
 
 impl Drop for KeeperThread {
     fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::Release);
+        self.0.0.has_ended.store(true, Ordering::Release);
     }
 }
 
 impl KeeperRuntime {
     pub(super) fn new(handle: &Handle) -> Self {
-        Self {
+        Self(Arc::new(Parts {
             handle: handle.clone(),
             process: HomeProcess::current(),
-            has_ended: Arc::default(),
+            has_ended: AtomicBool::new(false),
             callbacks: Arc::new(Semaphore::new(MAX_CALLBACKS)),
-        }
+        }))
+    }
+
+    /// Returns the process in which the keeper's thread exists.
+    pub(super) fn process(&self) -> HomeProcess {
+        self.0.process
     }
 
     /// Marks the current thread as that of the keeper, which refuses blocking
     /// calls. The result must be dropped before the runtime.
     pub(super) fn mark_thread(&self) -> KeeperThread {
         IS_KEEPER.set(true);
-        KeeperThread {
-            has_ended: self.has_ended.clone(),
-        }
+        KeeperThread(self.clone())
     }
 
     /// Returns whether the current thread is that of a keeper, of any client.
@@ -95,8 +101,8 @@ impl KeeperRuntime {
             let why = "the thread of a client renews its leases and must not block";
             return Err(Error::invalid("thread", why));
         }
-        self.process.check()?;
-        let _entered = self.handle.enter();
+        self.0.process.check()?;
+        let _entered = self.0.handle.enter();
         // Unconstrained: the thread may run a task of another runtime, whose
         // budget would not be restored before this returns.
         let mut request = pin!(tokio::task::unconstrained(request));
@@ -123,11 +129,20 @@ impl KeeperRuntime {
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        self.handle.spawn(task)
+        self.0.handle.spawn(task)
+    }
+
+    /// Polls a request for a task. Outside of tokio, the request uses the
+    /// keeper's connections and timers, as that of a thread does.
+    pub(crate) fn poll<T>(&self, poll: impl FnOnce() -> T) -> T {
+        let _entered = Handle::try_current()
+            .is_err()
+            .then(|| self.0.handle.enter());
+        poll()
     }
 
     fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
+        self.0.has_ended.load(Ordering::Acquire)
     }
 
     /// Waits in the background for `callback`, and runs it on another thread.
@@ -136,11 +151,11 @@ impl KeeperRuntime {
         C: FnOnce() + Send + 'static,
         F: Future<Output = Option<C>> + Send + 'static,
     {
-        if !self.process.is_current() {
+        if !self.0.process.is_current() {
             return;
         }
-        let callbacks = self.callbacks.clone();
-        self.handle.spawn(async move {
+        let callbacks = self.0.callbacks.clone();
+        self.0.handle.spawn(async move {
             let Some(callback) = callback.await else {
                 return;
             };

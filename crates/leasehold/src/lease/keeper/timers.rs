@@ -13,7 +13,7 @@ use crate::time::BootInstant;
 /// reported soon after resume.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A lease is ended this long before its deadline, since timers fire up to a
+/// A lease is ended this long before the deadline, since timers fire up to a
 /// millisecond late.
 pub(super) const EXPIRY_SLACK: Duration = Duration::from_millis(1);
 
@@ -97,8 +97,8 @@ impl Timers {
         }
     }
 
-    /// Drops the timers of released leases. A lost lease still needs its
-    /// timer: the keeper releases it.
+    /// Drops the timers of released leases. A lost lease still needs the timer:
+    /// the keeper releases it.
     fn sweep(&mut self) {
         self.due.retain(|_, timers| {
             let released = Validity::Ended(EndReason::Released);

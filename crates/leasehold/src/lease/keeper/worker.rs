@@ -105,7 +105,7 @@ struct Worker {
     /// Callers that wait for the shutdown; not empty from the first one on.
     shutting_down: Vec<Option<oneshot::Sender<()>>>,
     /// Whether lost leases are released without delay: the client is shut down,
-    /// or all its handles were dropped.
+    /// or all handles were dropped.
     release_at_once: watch::Sender<bool>,
 }
 
@@ -182,6 +182,7 @@ impl Worker {
         self.run_due();
         if !self.shutting_down.is_empty() && self.is_idle() {
             for done in self.shutting_down.iter_mut().filter_map(Option::take) {
+                // Fails if the caller no longer waits for the shutdown.
                 let _ = done.send(());
             }
         }
@@ -257,8 +258,8 @@ impl Worker {
         self.timers.add(state);
     }
 
-    /// Renews suspected leases now, so that the server reports whether they
-    /// are revoked. A lease with a renewal in flight waits for its end.
+    /// Renews suspected leases now, so the server reports whether they are
+    /// revoked. A lease with a renewal in flight waits for that.
     fn verify_suspects(&mut self) {
         let now = BootInstant::now();
         for value in std::mem::take(&mut self.suspects) {
@@ -323,7 +324,7 @@ impl Worker {
         }
     }
 
-    /// Ends a lease at its deadline (invariant 4), or sets the timer again if
+    /// Ends a lease at the deadline (invariant 4), or sets the timer again if
     /// the deadline has moved.
     fn check_deadline(&mut self, state: Arc<LeaseState>, now: BootInstant) {
         match state.validity() {
@@ -348,7 +349,7 @@ impl Worker {
         }
     }
 
-    /// Releases a lease that was lost at its deadline: a renewal without a
+    /// Releases a lease that was lost at the deadline: a renewal without a
     /// reply may have been executed, and the lock would stay without a holder.
     /// The release waits until the margin is over, in which the holder stops,
     /// unless the client is shut down, which releases valid leases at once too.
@@ -381,6 +382,8 @@ impl Worker {
             let state = renewal.state;
             match outcome.reply {
                 Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
+                    // Before the deadline moves: observers see how much time
+                    // was left.
                     report_renewal(&state, &self.observers);
                     state.confirm(sent, renewal.lease);
                     if reply == RenewReply::OnMajority {
@@ -472,7 +475,7 @@ mod tests {
         assert!(state.is_valid());
     }
 
-    /// A renewal's timeout is a quarter of its lease. A short lease shortened
+    /// A renewal's timeout is a quarter of the lease. A short lease shortened
     /// it for every lease of the same pipeline.
     #[tokio::test(start_paused = true)]
     async fn short_lease_does_not_limit_other_renewals() {
@@ -490,8 +493,8 @@ mod tests {
         assert_eq!(worker.jobs.len(), 2, "each length needs its own pipeline");
     }
 
-    /// The message that a lock was revoked can arrive before the task that acquired
-    /// it registers the lease. A fixed lease was then never verified.
+    /// The message that a lock was revoked can arrive before the task that
+    /// acquired it registers the lease. A fixed lease was then never verified.
     #[tokio::test(start_paused = true)]
     async fn revocation_before_registration_is_verified() {
         let (mut worker, _) = keeper_of_one();
@@ -521,8 +524,9 @@ mod tests {
         assert!(worker.suspects.is_empty());
     }
 
-    /// A lease that its holder found expired, just before the keeper did, was not
-    /// released by a shutdown. A renewal without a reply may have been executed.
+    /// A lease that the holder found expired, just before the keeper did, was
+    /// not released by a shutdown. A renewal without a reply may have been
+    /// executed.
     #[tokio::test(start_paused = true)]
     async fn shutdown_releases_a_lease_just_expired() {
         let (mut worker, state) = keeper_of_one();

@@ -176,7 +176,7 @@ async fn adopted_deadline_counts_from_before_the_request() {
     let adopted = engine(&backend)
         .adopt(&kind(), &Owner::random(), &options)
         .await;
-    let guard = Guard::new(adopted.unwrap());
+    let guard: Guard = Guard::new(adopted.unwrap());
     let end = BootInstant::now() + guard.remaining();
     assert_eq!(end.since(before), LEASE - margin(LEASE));
 }

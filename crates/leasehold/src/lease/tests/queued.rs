@@ -14,7 +14,7 @@ use crate::backend::{Purpose, Reply};
 use crate::error::Error;
 use crate::lease::attempt::PATIENCE;
 use crate::lease::wait::queued::next_heartbeat_delay;
-use crate::lease::{Engine, Guard, Keeper, Limits};
+use crate::lease::{Engine, Exclusive, Guard, Keeper, Limits};
 use crate::observe::Observers;
 use crate::options::{AcquireOptions, margin};
 use crate::protocol::{Counters, Keyspace, Kind, QueueParams, Queued};
@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_secs(3);
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// The server's clock at the start of the test.
+/// The server's clock at the test's start.
 const EPOCH: u64 = 1_763_000_000_000_000;
 
 fn kind() -> Arc<dyn Kind> {
@@ -69,7 +69,7 @@ fn list(numbers: &[u64]) -> Reply {
     Reply::List(parts)
 }
 
-/// A server whose queue has one waiter, until the test changes its status.
+/// A server whose queue has one waiter, until the test changes the status.
 struct QueueServer {
     start: BootInstant,
     /// The owner that enqueued.
@@ -78,7 +78,7 @@ struct QueueServer {
     tickets: Mutex<Vec<String>>,
     heartbeats: AtomicU64,
     requests: AtomicU64,
-    /// Its status: 2 waits, 1 holds, 0 unknown.
+    /// The status: 2 waits, 1 holds, 0 unknown.
     status: AtomicU64,
 }
 
@@ -330,7 +330,9 @@ async fn reader_polled_late_waits_on() {
     assert!(polled.is_err(), "{:?}", polled.map(|lease| lease.map(drop)));
     server.status.store(1, Ordering::SeqCst);
     backend.publish(&server.grant());
-    Guard::new(acquiring.await.unwrap()).check().unwrap();
+    Guard::<Exclusive>::new(acquiring.await.unwrap())
+        .check()
+        .unwrap();
 }
 
 /// A caller inherited the position of a caller that had left long before.

@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Revokes the lock from its holder.
+    /// Revokes the lock from the holder.
     fn revoke(&self) {
         let Some(lease) = self.server.lock().clone() else {
             return;
@@ -415,7 +415,7 @@ fn failed_waits_leave_no_lock_behind() {
     shuttle::check_random(|| scenario(4, true), schedules());
 }
 
-/// A lock that is lost before its only caller claims it may find the task gone.
+/// A lock that is lost before the only caller claims it may find the task gone.
 #[test]
 fn lone_caller_is_served_after_a_loss() {
     shuttle::check_random(|| scenario(1, false), schedules());

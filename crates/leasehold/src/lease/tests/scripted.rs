@@ -12,7 +12,7 @@ use crate::backend::scripted::{Answer, Scripted, Sent, name_of};
 use crate::backend::{Batch, Purpose, Reply, RequestError};
 use crate::error::{Error, Loss};
 use crate::lease::state::{EndReason, Granted, LeaseState, Validity};
-use crate::lease::{Engine, Guard, Keeper, Limits, ReleaseOutcome};
+use crate::lease::{Engine, Guard, Keeper, Limits};
 use crate::observe::Observers;
 use crate::options::{AcquireOptions, margin};
 use crate::owner::{Owner, Token};
@@ -229,13 +229,14 @@ async fn revoked_lease_is_lost_at_the_next_renewal() {
         panic!("it is lost");
     };
     assert_eq!((name.as_str(), loss), ("job", Loss::Revoked));
-    let released = guard.release().await.unwrap();
+    let released = guard.release().await;
     assert!(
         matches!(
             released,
-            ReleaseOutcome::AlreadyLost {
-                loss: Loss::Revoked
-            }
+            Err(Error::Lost {
+                loss: Loss::Revoked,
+                ..
+            })
         ),
         "{released:?}"
     );
@@ -276,7 +277,7 @@ async fn waiter_is_woken_and_polls_once_a_second() {
     backend.publish(b"");
     sleep(Duration::from_millis(5)).await;
     let guard = waiter.await.unwrap().unwrap();
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
     // The waiting task ends.
     sleep(AT_ONCE).await;
     let revocations = 1;
@@ -328,6 +329,16 @@ async fn at_most_limits_renewals_to_the_millisecond() {
         let end = at.since(start) + Duration::from_millis(*lease);
         assert!(end <= LEASE * 2 + AT_ONCE, "kept until {end:?}");
     }
+}
+
+/// The waiting task, which had no reply yet, hid the caller's failed attempt.
+#[tokio::test(start_paused = true)]
+async fn timeout_without_any_reply_is_no_busy_lock() {
+    let backend = Scripted::new(|_| no_reply());
+    let mut options = AcquireOptions::new(LEASE);
+    options.timeout = Some(REQUEST + REQUEST / 2);
+    let error = acquire(&engine(&backend), &options).await.unwrap_err();
+    assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ use crate::options::AcquireOptions;
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// Faults end after this, so that every operation can complete.
+/// Faults end after this, so every operation can complete.
 const FAULTS: Duration = Duration::from_secs(20);
 
 /// No process takes longer: the faults, every lease, and requests in flight.
@@ -57,7 +57,7 @@ impl Holders {
     }
 }
 
-/// Starts a process: an engine, its keeper, and tasks that want the lock.
+/// Starts a process: an engine, a keeper, and tasks that want the lock.
 /// Aborting the set is a `kill -9`.
 fn process(world: &Arc<World>, holders: &Arc<Holders>, seed: u64) -> JoinSet<()> {
     let mut process = JoinSet::new();

@@ -58,7 +58,7 @@ fn spawn_acquire(engine: &Arc<Engine>) -> tokio::task::JoinHandle<Result<Guard, 
     tokio::spawn(async move { acquire(&engine, &AcquireOptions::new(LEASE)).await })
 }
 
-/// The waiting task did not ask for a lock that was here, until its release had
+/// The waiting task did not ask for a lock that was here, until the release had
 /// returned to a caller that was not polled.
 #[tokio::test(start_paused = true)]
 async fn unpolled_release_blocks_no_local_waiter() {
@@ -88,7 +88,7 @@ async fn unpolled_release_blocks_no_local_waiter() {
     assert!(engine.waits.is_empty(), "a waiting task is left");
 }
 
-/// A reply that was sent before the caller began to wait ended its wait.
+/// A reply that was sent before the caller began to wait ended the wait.
 #[tokio::test(start_paused = true)]
 async fn late_follower_does_not_rely_on_older_reply() {
     let is_held = Arc::new(AtomicBool::new(true));
@@ -145,8 +145,8 @@ async fn reentrant_handle_that_holds_is_not_busy() {
     assert!(Arc::ptr_eq(&first, &second));
 }
 
-/// A task that had delivered its output lived on, and with it the caller's
-/// span and client.
+/// A task that had delivered the output lived on, and with it the caller's span
+/// and client.
 #[tokio::test(start_paused = true)]
 async fn delivered_work_ends_at_once() {
     let engine = engine(&Scripted::new(yes));

@@ -17,7 +17,7 @@ use crate::lease::keeper::KeeperRuntime;
 ///
 /// # Cancel safety
 ///
-/// Dropping the future drops the work, or its output, on the keeper's runtime.
+/// Dropping the future drops the work, or the output, on the keeper's runtime.
 pub(crate) async fn deliver<T, W>(
     keeper: &KeeperRuntime,
     work: impl Fn() -> W + Send + 'static,
@@ -55,6 +55,8 @@ async fn serve<T, W: Future<Output = T>>(queue: CloseQueue<T>, work: impl Fn() -
                         return;
                     }
                 };
+                // Refused if the caller has left. Dropping guards releases
+                // their locks.
                 drop(queue.grant(output, |()| true));
             }
             Step::StandBy => queue.stand_by().await,

@@ -28,7 +28,7 @@ pub(crate) struct FreeRegistry {
 
 /// A lock that callers follow.
 struct Followed {
-    /// The status, which its task owns.
+    /// The status, which the task owns.
     status: Weak<watch::Sender<FreeStatus>>,
     /// When the last caller began to follow.
     newest: BootInstant,
@@ -200,6 +200,7 @@ impl FreeTask {
     async fn abandoned(&self) {
         loop {
             self.status.closed().await;
+            // Checked again under the mutex: a caller may have followed since.
             let mut locks = self.registry.locks.lock();
             if self.status.receiver_count() == 0 {
                 locks.remove(&self.key);

@@ -1,4 +1,4 @@
-//! Pushed grants: routes the server's messages to the waiters of this client.
+//! Pushed grants: routes the server's messages to this client's waiters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::protocol::{Grant, GrantDelivery};
 use crate::sync::Mutex;
 use crate::time::BootInstant;
 
-/// Routes grants to the waiters of this client.
+/// Routes grants to this client's waiters.
 #[derive(Default)]
 pub(crate) struct GrantRouter {
     /// The listener of every subscription. It does not own the subscriptions,
@@ -47,15 +47,8 @@ struct ClaimWatch {
 #[derive(Default)]
 struct GrantChannel {
     is_subscribed: AtomicBool,
-    attempts: tokio::sync::Mutex<GrantSubscription>,
-}
-
-/// The subscription to one channel of grants.
-#[derive(Default)]
-struct GrantSubscription {
-    subscription: Option<Subscription>,
-    /// When to subscribe again, after an attempt that took too long.
-    not_before: Option<BootInstant>,
+    /// Locked by the waiter that subscribes.
+    subscription: tokio::sync::Mutex<Option<Subscription>>,
 }
 
 /// An event for a queued waiter.
@@ -84,6 +77,8 @@ impl Listener for GrantListener {
                     if let Some(watch) = &waiter.watch {
                         watch.begin();
                     }
+                    // Cannot fail: a waiter leaves the map before the receiver
+                    // is dropped.
                     let _ = waiter.sender.send(QueueEvent::Granted(grant, connection));
                 }
             }
@@ -141,8 +136,8 @@ impl GrantRouter {
         }
     }
 
-    /// Subscribes a waiter to its grants or wake-ups. If that takes too long,
-    /// the waiter continues with heartbeats alone for now.
+    /// Subscribes a waiter to grants or wake-ups. If that takes too long, the
+    /// waiter continues with heartbeats alone for now.
     pub(super) async fn subscribe(
         &self,
         context: &Arc<Context>,
@@ -198,18 +193,13 @@ impl GrantChannel {
         slot: Slot,
         listener: Arc<GrantListener>,
     ) -> Result<(), RequestError> {
-        let mut attempts = self.attempts.lock().await;
-        let is_early = attempts
-            .not_before
-            .is_some_and(|at| BootInstant::now() < at);
-        if is_early || attempts.subscription.is_some() {
+        let mut subscription = self.subscription.lock().await;
+        if subscription.is_some() {
             return Ok(());
         }
-        attempts.not_before = Some(BootInstant::now() + context.limits.request * 2);
         let channel = Channel::Sharded(channel);
         let subscribed = context.backend.subscribe(channel, slot, listener).await;
-        attempts.not_before = None;
-        attempts.subscription = Some(subscribed?);
+        *subscription = Some(subscribed?);
         self.is_subscribed.store(true, Ordering::Release);
         Ok(())
     }

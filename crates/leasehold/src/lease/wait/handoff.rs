@@ -83,6 +83,8 @@ impl EndHook for Handoff {
         // One of the notified processes is this one.
         let others = notified.saturating_sub(1);
         let mut windows = self.entry.windows.lock();
+        // A window that ended early was not used up, and owes the others
+        // nothing.
         windows.yields = if self.is_open() { 0 } else { others };
         windows.handoffs = handoffs;
         // Unless a release that was not polled ends after the lock returned.

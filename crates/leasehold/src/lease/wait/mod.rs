@@ -2,12 +2,12 @@
 //!
 //! Callers of one client that want the same lock stand in a local FIFO of
 //! [`slots`]. One [waiting task](task) on the keeper's runtime talks to the
-//! server for all of them, as a single waiter. A caller polls its slot only,
-//! so a caller that is not polled does not block the others.
+//! server for all of them, as a single waiter. A caller polls a slot only, so a
+//! caller that is not polled does not block the others.
 //!
 //! Readers of a read-write lock have no local queue, because several of one
-//! process hold it together: each reader has its own entry in the server's
-//! queue, and waits on its own task.
+//! process hold it together: each reader has an entry in the server's queue,
+//! and waits by itself.
 
 mod deliver;
 mod free;

@@ -1,8 +1,8 @@
 //! Waiting for a wake-up: after a release, the first client to retry wins.
 //!
-//! The waiting task subscribes to wake-ups and polls as a fallback
-//! (invariant 5). Its polls use the connection that carries the subscription,
-//! so they notice a connection that stopped responding.
+//! The waiting task subscribes to wake-ups and polls as a fallback (invariant
+//! 5). Polls use the connection that carries the subscription, so they notice a
+//! connection that stopped responding.
 
 use std::time::Duration;
 
@@ -43,6 +43,7 @@ impl Conversation {
     async fn yield_once(&mut self) {
         if let Some(left) = self.yields.checked_sub(1) {
             tokio::time::sleep(YIELD_DELAY).await;
+            // After the pause: if that is cancelled, it has not counted.
             self.yields = left;
         }
     }
@@ -108,6 +109,7 @@ impl Polls {
             self.last = Some(BootInstant::now());
             match poll(context, lock, slot).await {
                 Ok(LockStatus::Held { remaining: left }) => remaining = left,
+                // An error too: the next attempt meets it again, and backs off.
                 Ok(LockStatus::Free) | Err(_) => return,
             }
         }

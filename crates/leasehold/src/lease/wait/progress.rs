@@ -36,7 +36,7 @@ struct Seen {
     holder: Option<Holder>,
     /// When the holder was seen.
     at: BootInstant,
-    /// The number of waiters that are served first, for kinds with a queue.
+    /// How many waiters are served first, for kinds with a queue.
     ahead: Option<u64>,
     /// The last failed request, while an outage lasts.
     error: Option<RequestError>,
@@ -89,8 +89,8 @@ impl Progress {
     /// # Errors
     ///
     /// Returns `error` if it is permanent, or if the outage takes longer than
-    /// the caller's budget. The budget of each slot counts from its own start,
-    /// so slots fail by themselves.
+    /// the caller's budget. Each slot's budget counts from when it began to
+    /// wait, so slots fail by themselves.
     pub(crate) fn on_error(&self, error: RequestError) -> Result<Duration, RequestError> {
         let mut seen = self.seen.lock();
         let now = BootInstant::now();
@@ -108,7 +108,7 @@ impl Progress {
         Ok(pause)
     }
 
-    /// Returns the last holder that was seen, with what is left of its lease.
+    /// Returns the last holder that was seen, with what is left of the lease.
     pub(crate) fn holder(&self) -> Option<Holder> {
         self.seen.lock().holder()
     }
@@ -120,7 +120,13 @@ impl Progress {
         Some((seen.failing_since?, seen.error.as_ref()?.duplicate()))
     }
 
-    /// Returns the number of waiters that are served first.
+    /// Returns whether a request was answered with a holder, or failed.
+    pub(crate) fn has_seen(&self) -> bool {
+        let seen = self.seen.lock();
+        seen.holder.is_some() || seen.error.is_some()
+    }
+
+    /// Returns how many waiters are served first.
     pub(crate) fn ahead(&self) -> Option<u64> {
         self.seen.lock().ahead
     }

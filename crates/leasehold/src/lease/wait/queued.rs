@@ -1,10 +1,10 @@
 //! Waiting in the server's queue: an entry kept by heartbeats, and a lock that
 //! arrives by push.
 //!
-//! A release grants the lock to the next waiter on the server, and notifies
-//! it: the message carries the token and the end of the first lease. The
-//! waiter thus holds the lock without another request. A lost message is
-//! recovered by the next heartbeat, a lost entry is restored by its ticket.
+//! A release grants the lock to the next waiter on the server, and notifies it:
+//! the message carries the token and the end of the first lease. The waiter
+//! thus holds the lock without another request. A lost message is recovered by
+//! the next heartbeat, and the ticket restores a lost entry.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ const HEARTBEAT_INSTANTS: u32 = 16;
 /// Queues until the lock is acquired. `ticket` is the position that an entry
 /// restores.
 ///
-/// A caller that waits on its own task passes its `patience`: the keeper
-/// cancels a pushed grant that the caller does not claim in this time.
+/// A caller that waits by itself passes a `patience`: the keeper cancels a
+/// pushed grant that the caller does not claim in this time.
 pub(super) async fn acquire(
     wait: &Wait<'_>,
     grants: &GrantRouter,
@@ -85,8 +85,11 @@ async fn enqueue(
         .backend
         .connection(Purpose::Keeper, kind.slot())
         .await?;
+    // New for each entry: the last one may still be about to be cancelled
+    // (invariant 6).
     let owner = Owner::random();
     let value = kind.value(&owner, description(options, &*connection));
+    // Registered and subscribed before the entry exists, so no grant is missed.
     let mut events = grants.register(owner);
     grants
         .subscribe(context, queue.delivery(&value), kind.slot(), &mut events)
@@ -117,12 +120,15 @@ async fn enqueue(
         connection: connection.id(),
         status,
     };
+    // The wait has no limit from here on. Until now, the keeper would have
+    // cancelled it as overdue.
     pending.enter_queue()?;
     match entry.wait(first, &mut events, ticket).await? {
         QueueExit::Granted(token, granted) => {
             let lease = establish(context, pending, token, options, granted).await?;
             Ok(Some(lease))
         }
+        // The server reported that this owner neither waits nor holds.
         QueueExit::EntryLost => {
             pending.disarm();
             Ok(None)
@@ -196,10 +202,13 @@ impl QueueEntry<'_> {
                         // heartbeat must confirm the grant.
                         QueueEvent::Granted(..) | QueueEvent::Ask => delay = Duration::ZERO,
                     },
+                    // An event drops a heartbeat in flight, which can be
+                    // repeated.
                     reply = self.heartbeat(delay) => match reply {
                         Ok(reply) => break reply,
                         Err(error) => {
                             let pause = self.wait.progress.on_error(error)?;
+                            // Or the entry would expire during a long pause.
                             delay = pause.min(self.queue_ttl / 3);
                         }
                     }

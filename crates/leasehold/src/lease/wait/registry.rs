@@ -89,6 +89,8 @@ impl WaitRegistry {
     /// Removes a lock for which no caller waits. Returns `false` if one has
     /// arrived meanwhile.
     pub(super) fn remove_idle(&self, entry: &LockEntry) -> bool {
+        // Under both mutexes: a caller either gets a slot before this, or
+        // starts a new task.
         let mut locks = self.locks.lock();
         let is_idle = entry.queue.close_if_idle();
         if is_idle {
@@ -126,8 +128,8 @@ impl LockEntry {
         })
     }
 
-    /// Returns the number of waiters that are served before the first caller
-    /// that waits here.
+    /// Returns how many waiters are served before the first caller that waits
+    /// here.
     pub(crate) fn ahead(&self) -> Option<u64> {
         self.queue.test_first(|_| ())?;
         self.progress.ahead()

@@ -1,8 +1,8 @@
 //! The callers of this process that wait for the same thing: a FIFO of slots.
 //!
-//! A caller polls its own slot and nothing else. The waiting task, or a holder
-//! that releases the lock, grants a slot. This module does not know what is
-//! granted, or who else wants it.
+//! A caller polls one slot and nothing else. The waiting task, or a holder that
+//! releases the lock, grants a slot. This module does not know what is granted,
+//! or who else wants it.
 //!
 //! # Invariants
 //!
@@ -10,7 +10,7 @@
 //!    step: the side that changes the slot's phase owns what was granted.
 //! 2. No lock is dropped and no task is woken while a mutex is locked.
 //! 3. The waiting task is woken after each change that it must act on.
-//! 4. A caller that does not claim a grant in time keeps its place, and is
+//! 4. A caller that does not claim a grant in time keeps the place, and is
 //!    passed over until it is polled again.
 
 use std::collections::VecDeque;
@@ -163,7 +163,7 @@ impl<T, L> SlotQueue<T, L> {
     }
 
     /// Records that the lock is being released. The waiting task asks for it at
-    /// `by` even if the release did not return: its caller may not be polled.
+    /// `by` even if the release did not return: the caller may not be polled.
     pub(crate) fn set_leaving(&self, by: BootInstant) {
         let mut inner = self.inner.lock();
         if inner.here_until.is_some() {
@@ -376,7 +376,7 @@ impl<T, L> Place<T, L> {
         self.queue.wake.notify_one();
     }
 
-    /// Returns to its place: the lock that was claimed is of no use. Returns
+    /// Returns to the place: the lock that was claimed is of no use. Returns
     /// `false` if the waiting task has ended meanwhile.
     pub(crate) fn wait_again(&self) -> bool {
         let mut inner = self.queue.inner.lock();

@@ -125,6 +125,8 @@ impl WaitingTask {
             Some(holder) => {
                 self.entry.progress.on_busy(holder, None);
                 let handoff = Handoff::new(&self.entry, origin);
+                // Before `attach`: the end of the lease sets it to false, and
+                // may already have come.
                 queue.set_here(true);
                 lease.attach(handoff.clone());
                 handoff.grant(lease)
@@ -141,6 +143,7 @@ impl Drop for WaitingTask {
     /// Ends all waits: no caller may wait for a task that has ended with the
     /// client, or never began because the keeper has ended.
     fn drop(&mut self) {
+        // Removed first: a caller that arrives now starts a new task.
         self.registry.remove(&self.entry);
         drop(self.entry.queue.close());
     }

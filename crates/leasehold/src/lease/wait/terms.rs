@@ -43,7 +43,7 @@ impl Terms {
 pub(crate) struct Position {
     /// Zero if unknown.
     number: AtomicU64,
-    /// The span of a caller that waits on its own task.
+    /// The span of a caller that waits by itself.
     span: Option<Span>,
 }
 
@@ -62,7 +62,7 @@ impl Position {
         }
     }
 
-    /// Records the position in the span of the caller's wait, at its end.
+    /// Records the position in the span of the caller's wait, when it ends.
     pub(super) fn record(&self, span: &Span) {
         let position = self.number.load(Ordering::Relaxed);
         if position > 0 {

@@ -22,7 +22,7 @@ script!(COMPARE_AND_DELETE, "queue/compare_and_delete.lua");
 
 impl Queued {
     /// Acquires the lock like a mutex. Runs the script if the lock has a queue,
-    /// or may have room beside its holder.
+    /// or may have room beside the holder.
     pub(super) fn acquire_alone(
         &self,
         value: &LockValue,
@@ -40,6 +40,8 @@ impl Queued {
             };
             let kind = this.params.kind;
             match Form::of(found) {
+                // The script would say the same. We save it, since the value
+                // names the holder and how much it takes.
                 Form::Alone(part) if part.kind == kind && !this.fits_beside(part) => {
                     Ok(CallStep::Done(single_key::busy(found, pttl)))
                 }
@@ -80,6 +82,7 @@ impl Queued {
         Call::stepwise(vec![command], move |replies| {
             match first("a release", replies)?.int() {
                 Some(1) => Ok(CallStep::Done(ReleaseReply::Released { notified: 0 })),
+                // A queue, or no longer ours: only the script can tell.
                 Some(0 | -1) => Ok(CallStep::Next(this.remove(&owned, Duration::ZERO))),
                 _ => Err(RequestError::malformed("a release", &[])),
             }

@@ -15,9 +15,9 @@ use std::time::Duration;
 use crate::backend::{Capabilities, Command, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
-use crate::protocol::call::{Call, first};
-use crate::protocol::keys::QueueKeys;
-use crate::protocol::kind::{GrantDelivery, HandOver, Keys, Kind, ServerQueue, WaitStrategy};
+use crate::protocol::call::{Call, first, read};
+use crate::protocol::keys::{LockName, QueueKeys};
+use crate::protocol::kind::{GrantDelivery, HandOver, Kind, ServerQueue, WaitStrategy};
 use crate::protocol::outcome::{
     AcquireReply, AdoptReply, HandOverReply, LockValue, QueueStatus, ReleaseReply, RenewReply,
 };
@@ -58,7 +58,7 @@ pub(crate) struct Queued {
     has_queue: Arc<AtomicBool>,
 }
 
-/// The kind of a lock, and how much of it an owner takes.
+/// A lock's kind, and how much of it an owner takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueParams {
     /// The same for all clients of the lock; the server refuses others.
@@ -76,6 +76,8 @@ pub(crate) struct QueueParams {
 }
 
 impl QueueParams {
+    /// The kind of a read-write lock, which alone has readers.
+    pub(crate) const RW: &'static str = "rw";
     /// Parameters for a client that only releases.
     pub(crate) const RELEASE_ONLY: Self = Self {
         kind: "",
@@ -99,7 +101,9 @@ impl QueueParams {
 impl Queued {
     pub(crate) fn new(keys: Arc<QueueKeys>, params: QueueParams) -> Self {
         Self {
-            local_queue_key: [params.kind.as_bytes(), b" ", keys.key()].concat().into(),
+            local_queue_key: [params.kind.as_bytes(), b" ", keys.lock().as_bytes()]
+                .concat()
+                .into(),
             has_queue: Arc::default(),
             keys,
             params,
@@ -130,43 +134,39 @@ impl Queued {
         })
     }
 
-    /// Reads the usage of the lock.
+    /// Reads the lock's usage.
     pub(crate) fn stats(&self) -> Call<QueueStats> {
-        Call::new(vec![stats_command(&self.keys)], |replies| {
-            let reply = first("queue stats", replies)?;
-            let stats = read_stats(&reply);
-            stats.ok_or_else(|| RequestError::malformed("queue stats", &[reply]))
-        })
+        let stats = vec![stats_command(&self.keys)];
+        Call::new(stats, read("queue stats", read_stats))
     }
 
     /// Extends a lease or a heartbeat to at least `length` from now.
     fn extend(&self, value: &[u8], length: Duration) -> Call<QueueStatus> {
+        // The owner is enough: a queue's entries are found by it.
         let args = [record::owner(value), &micros(length)];
         Call::script(&RENEW, &self.keys.all(), &args, self.status_reader())
     }
 
     /// Acquires the lock by script, without waiting.
     fn try_enqueue(&self, value: &LockValue, lease: Duration) -> Call<AcquireReply> {
+        // A wait of zero does not enter the queue.
         let enqueue = self.enqueue(value, lease, Duration::ZERO, None);
-        enqueue.map(|status| match status {
-            QueueStatus::Holds { token, .. } => AcquireReply::Held { token },
-            QueueStatus::Waits { holder, .. } | QueueStatus::Gone { holder } => {
-                AcquireReply::Busy { holder }
-            }
-        })
+        enqueue.map(QueueStatus::into_acquire_reply)
     }
 
     /// Releases the lock or leaves the queue, by script.
     fn remove(&self, value: &[u8], hold_for: Duration) -> Call<ReleaseReply> {
         let args = [record::owner(value), &micros(hold_for)];
-        Call::script(&RELEASE, &self.keys.all(), &args, |replies| {
-            match first("a release", replies)? {
-                Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
-                    Ok(ReleaseReply::Released { notified: 0 })
-                }
-                Reply::List(_) => Ok(ReleaseReply::NotOwner),
-                reply => Err(RequestError::malformed("a release", &[reply])),
-            }
+        // An owner that only waited did not hold the lock.
+        let release = Call::script(
+            &RELEASE,
+            &self.keys.all(),
+            &args,
+            read("a release", state_in),
+        );
+        release.map(|state| match state {
+            1 => ReleaseReply::Released { notified: 0 },
+            _ => ReleaseReply::NotOwner,
         })
     }
 
@@ -183,6 +183,7 @@ impl Queued {
         move |replies| {
             let reply = first("an owner's status", replies)?;
             let is_alone = reply.list().and_then(|parts| parts.get(4)) == Some(&Reply::Int(1));
+            // Relaxed: other tasks may use the old guess for a while.
             has_queue.store(!is_alone, Ordering::Relaxed);
             match read_status(&reply) {
                 Some(status) => status,
@@ -201,13 +202,13 @@ impl Kind for Queued {
     fn label(&self) -> &'static str {
         match self.params.kind {
             "fair" => "fair_mutex",
-            "rw" => "rw_lock",
+            QueueParams::RW => "rw_lock",
             kind => kind,
         }
     }
 
-    fn keys(&self) -> &dyn Keys {
-        &*self.keys
+    fn lock(&self) -> &LockName {
+        self.keys.name()
     }
 
     fn variant(&self) -> [u64; 2] {
@@ -232,6 +233,7 @@ impl Kind for Queued {
     /// Acquires the lock if no owner waits and it fits.
     fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply> {
         // The script reports the capacity to a caller that asks for more.
+        // A guess that is wrong costs one more request, and changes nothing.
         match self.has_queue() || self.params.weight > self.params.capacity {
             true => self.try_enqueue(value, lease),
             false => self.acquire_alone(value, lease, want_ttl),
@@ -276,6 +278,9 @@ impl Kind for Queued {
     }
 
     fn downgrade(&self, value: &[u8]) -> Option<Call<RenewReply>> {
+        if self.params.kind != QueueParams::RW {
+            return None;
+        }
         let args = [record::owner(value), &digits(1)];
         let downgrade = Call::script(&DOWNGRADE, &self.keys.all(), &args, self.status_reader());
         Some(downgrade.map(|status| renewed(&status)))
@@ -319,21 +324,18 @@ impl HandOver for Queued {
     ) -> Call<HandOverReply> {
         let (token, within) = (digits(token.as_u64()), micros(within));
         let args = [record::owner(value), pending, &token, &within];
-        Call::script(&HAND_OVER, &self.keys.all(), &args, |replies| match first(
-            "a hand-over",
-            replies,
-        )? {
-            Reply::List(parts) if parts.first() == Some(&Reply::Int(1)) => {
-                Ok(HandOverReply::HandedOver)
-            }
-            Reply::List(_) => Ok(HandOverReply::NotOwner),
-            reply => Err(RequestError::malformed("a hand-over", &[reply])),
+        let read_state = read("a hand-over", state_in);
+        Call::script(&HAND_OVER, &self.keys.all(), &args, read_state).map(|state| match state {
+            1 => HandOverReply::HandedOver,
+            _ => HandOverReply::NotOwner,
         })
     }
 
     fn adopt(&self, pending: &Owner, value: &LockValue, lease: Duration) -> Call<AdoptReply> {
         let (pending, lease) = (pending.to_string(), micros(lease));
         let args = [pending.as_bytes(), value, self.grants(), &lease];
+        // Our own status, whichever request adopted the lock: so a repeated
+        // adoption succeeds.
         let adopt = Call::script(&ADOPT, &self.keys.all(), &args, self.status_reader());
         adopt.map(|status| match status {
             QueueStatus::Holds { token, .. } => AdoptReply::Adopted { token },
@@ -376,7 +378,12 @@ fn renewed(status: &QueueStatus) -> RenewReply {
     }
 }
 
-/// Returns the command that reads the usage of a lock.
+/// Returns the state in a reply of a state and the server's clock.
+fn state_in(reply: &Reply) -> Option<i64> {
+    reply.list()?.first()?.int()
+}
+
+/// Returns the command that reads a lock's usage.
 pub(super) fn stats_command(keys: &QueueKeys) -> Command {
     STATS.call(&keys.all(), &[])
 }

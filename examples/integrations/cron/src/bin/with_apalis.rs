@@ -21,11 +21,12 @@ const PERIOD: Duration = Duration::from_secs(5);
 async fn report(tick: apalis_cron::Tick, client: Data<Client>) -> Result<(), BoxDynError> {
     let scheduled = SystemTime::UNIX_EPOCH + Duration::from_secs(tick.get_timestamp());
     let tick = Tick::at(scheduled, PERIOD);
-    let (job, number) = (client.once("report", tick), tick.number());
+    let number = tick.number();
+    let job = client.once("report", tick);
     match job.run(|lease| async move { lease.token() }).await? {
         OnceOutcome::Ran(token) => println!("tick {number}: reported with token {token}"),
         OnceOutcome::AlreadyRan(run) => {
-            println!("tick {number}: process {:?} has reported", run.pid)
+            println!("tick {number}: process {:?} has reported", run.process.pid)
         }
         _ => println!("tick {number}: busy"),
     }

@@ -20,11 +20,12 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 async fn report(client: Client) -> Result<(), leasehold::Error> {
     let tick = Tick::now(PERIOD);
-    let (job, number) = (client.once("report", tick), tick.number());
+    let number = tick.number();
+    let job = client.once("report", tick);
     match job.run(|lease| async move { lease.token() }).await? {
         OnceOutcome::Ran(token) => println!("tick {number}: reported with token {token}"),
         OnceOutcome::AlreadyRan(run) => {
-            println!("tick {number}: process {:?} has reported", run.pid)
+            println!("tick {number}: process {:?} has reported", run.process.pid)
         }
         _ => println!("tick {number}: busy"),
     }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Loss, ReleaseOutcome};
+use leasehold::{Error, Loss};
 use testkit::{Cluster, Flavor, Redisson as Java, RedissonConfig, Reply, ServerExt, Setup};
 use tokio::runtime::Handle;
 
@@ -17,8 +17,8 @@ use crate::support::redisson::{
     acquire_with_lease, client, force_unlock, is_refused, redisson_of, rule, server,
     with_all_versions, with_newest,
 };
-use crate::support::worker::Worker;
-use crate::support::{AMPLE, LEASE, SHORT, eventually, name, run, url_at};
+use crate::support::worker;
+use crate::support::{AMPLE, LEASE, SHORT, eventually, loss_of, name, run, url_at};
 
 /// Both sides, a pair of lock types and a name.
 struct LockPairing<'a> {
@@ -142,12 +142,7 @@ impl<'a> LockPairing<'a> {
         let limit = self.harness.pace.limit.max(LEASE);
         let lost = tokio::time::timeout(limit, held.lost()).await;
         assert_eq!(lost, Ok(Some(Loss::Revoked)));
-        assert_eq!(
-            held.release().await,
-            ReleaseOutcome::AlreadyLost {
-                loss: Loss::Revoked
-            }
-        );
+        assert_eq!(loss_of(held.release().await), Some(Loss::Revoked));
         assert!(!force_unlock(ours, self.java_kind, name).await);
         assert_eq!(self.force_unlock_from_java(), "false");
         // A holder that has not noticed yet revokes nothing from the next
@@ -155,12 +150,7 @@ impl<'a> LockPairing<'a> {
         let held = acquire_now(ours, rust_kind, name).await;
         assert_eq!(self.force_unlock_from_java(), "true");
         assert_eq!(self.java("b", "try"), "true");
-        assert_eq!(
-            held.release().await,
-            ReleaseOutcome::AlreadyLost {
-                loss: Loss::Revoked
-            }
-        );
+        assert_eq!(loss_of(held.release().await), Some(Loss::Revoked));
         assert_eq!(self.java("b", "held"), "true");
         assert_eq!(self.java("b", "unlock"), "ok");
     }
@@ -389,7 +379,7 @@ fn killed_holder_blocks_for_at_most_one_watchdog() {
         run(async {
             let harness = Harness::new(&java, &server, ONCE).await;
             for_all_pairs(&harness, async |pairing| {
-                let mut worker = Worker::start_at(&url, WATCHDOG);
+                let mut worker = worker::start_at(&url, WATCHDOG);
                 let command = format!("hold-shared {} {}", pairing.rust_kind, pairing.name);
                 assert_eq!(worker.ask(&command), "held");
                 java.tell(&pairing.thread("a"), &pairing.command("lock"));

@@ -10,7 +10,7 @@ use testkit::{Fault, Flavor, Proxy, SeededRng, Server, ServerExt};
 
 use crate::faults::lost_replies::inject_faults;
 use crate::support::redisson::{acquire, server};
-use crate::support::{builder_at, eventually, run, scaled};
+use crate::support::{connect_at, eventually, run, scaled};
 
 /// Far longer than the test, so that nothing expires.
 const LEASE: Duration = Duration::from_secs(300);
@@ -94,9 +94,7 @@ fn faults_conserve_permits_and_leave_nothing() {
         let faults = Arc::new(AtomicU64::new(0));
         inject_faults(&proxy, &faults);
         let total = scaled(150);
-        let client = builder_at(proxy.port())
-            .request_timeout(Duration::from_millis(250))
-            .connect();
+        let client = connect_at(proxy.port()).request_timeout(Duration::from_millis(250));
         let client = client.await.expect("the server is up");
         let tasks: Vec<_> = (0..10)
             .map(|task| {
@@ -124,7 +122,7 @@ fn count_down_with_lost_reply_counts_once() {
     run(async {
         let server = server(&Flavor::one());
         let proxy = Proxy::start(server.port());
-        let client = builder_at(proxy.port()).connect().await.unwrap();
+        let client = connect_at(proxy.port()).await.unwrap();
         let latch = client.redisson().count_down_latch("l");
         assert!(latch.try_set_count(100).await.unwrap());
         // The script is loaded now.

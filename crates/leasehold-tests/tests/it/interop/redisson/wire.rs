@@ -431,7 +431,7 @@ async fn rust_counts(server: &Server, ours: &Ours) -> Vec<Trace> {
     traces.push(witness.trace());
     let guard = semaphore.acquire(1).await.unwrap();
     traces.push(witness.trace());
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
     traces.push(witness.trace());
     let latch = ours.count_down_latch(&name("l"));
     assert!(latch.try_set_count(2).await.unwrap());

@@ -3,26 +3,29 @@
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, Loss, ReleaseOutcome, ShutdownOutcome};
+use leasehold::{Error, Loss};
 
 use super::{SCHEDULING, Timing};
-use crate::support::contract::{ExclusiveLock, HeldGuard, ShutDown};
+use crate::support::callers::Caller;
+use crate::support::contract::{ExclusiveLock, Lock, LockOf, ShutDown};
 use crate::support::deployment::Deployment;
-use crate::support::{AMPLE, eventually, name, wait_for_renewal};
+use crate::support::{AMPLE, eventually, loss_of, name, wait_for_renewal};
 
-async fn pair<D: Deployment, K: ExclusiveLock<D::Client>>(
+async fn pair<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
-) -> (K, K, String) {
+) -> (Lock<K, D::Caller>, Lock<K, D::Caller>, String) {
     let name = name();
     let one = deployment.with_lease(timing.lease).await;
     let other = deployment.with_lease(timing.lease).await;
-    (K::with_name(&one, &name), K::with_name(&other, &name), name)
+    let ours = Lock::with_name(&one, &name);
+    let theirs = Lock::with_name(&other, &name);
+    (ours, theirs, name)
 }
 
 /// Returns the remaining lease of the holder, as the server reports it to a
 /// client that does not wait.
-async fn lease_remaining<C: 'static, K: ExclusiveLock<C>>(theirs: &K) -> Duration {
+async fn lease_remaining<K: ExclusiveLock, U: Caller>(theirs: &Lock<K, U>) -> Duration {
     let error = theirs.lock().timeout(Duration::ZERO).await.unwrap_err();
     let Error::Timeout {
         holder: Some(holder),
@@ -34,10 +37,7 @@ async fn lease_remaining<C: 'static, K: ExclusiveLock<C>>(theirs: &K) -> Duratio
     holder.lease_remaining.expect("a lease")
 }
 
-pub(super) async fn lock_excludes_others_until_released<
-    D: Deployment,
-    K: ExclusiveLock<D::Client>,
->(
+pub(super) async fn lock_excludes_others_until_released<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -48,7 +48,7 @@ pub(super) async fn lock_excludes_others_until_released<
     tokio::time::sleep(timing.observed).await;
     assert!(!waiter.is_finished(), "two holders");
     let released = Instant::now();
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
     let (got, _guard) = waiter.await.unwrap().unwrap();
     assert!(got > released, "two holders");
     assert!(
@@ -58,18 +58,18 @@ pub(super) async fn lock_excludes_others_until_released<
     );
 }
 
-pub(super) async fn try_lock_while_held_returns_none<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn try_lock_while_held_is_busy<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
     let (ours, theirs, _) = pair::<D, K>(deployment, timing).await;
     let guard = ours.try_lock().await.unwrap().expect("free");
     assert!(theirs.try_lock().await.unwrap().is_none());
-    let _ = guard.release().await.unwrap();
+    guard.release().await.unwrap();
     assert!(theirs.try_lock().await.unwrap().is_some());
 }
 
-pub(super) async fn timeout_is_respected<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn timeout_is_respected<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -95,7 +95,7 @@ pub(super) async fn timeout_is_respected<D: Deployment, K: ExclusiveLock<D::Clie
     }
 }
 
-pub(super) async fn timeout_names_the_holder<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn timeout_names_the_holder<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -112,15 +112,15 @@ pub(super) async fn timeout_names_the_holder<D: Deployment, K: ExclusiveLock<D::
     else {
         panic!("{error:?}")
     };
-    assert_eq!(holder.pid, Some(std::process::id()));
-    assert_eq!(holder.note.as_deref(), Some("the night's import"));
+    assert_eq!(holder.process.pid, Some(std::process::id()));
+    assert_eq!(holder.process.note.as_deref(), Some("the night's import"));
     assert!(
         holder
             .lease_remaining
             .is_some_and(|left| left <= timing.lease),
         "{holder:?}"
     );
-    let since = holder.since.unwrap().elapsed().unwrap();
+    let since = holder.process.since.unwrap().elapsed().unwrap();
     assert!(
         since < Duration::from_secs(5) + timing.tolerance,
         "{since:?}"
@@ -131,14 +131,15 @@ pub(super) async fn timeout_names_the_holder<D: Deployment, K: ExclusiveLock<D::
     );
 }
 
-pub(super) async fn fixed_lease_expires<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn fixed_lease_expires<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
     let (ours, theirs, _) = pair::<D, K>(deployment, timing).await;
     let requested = Instant::now();
     let guard = ours.lock().fixed_lease(timing.fixed).await.unwrap();
-    let (start, deadline) = (Instant::now(), guard.named_lease().deadline());
+    let start = Instant::now();
+    let deadline = guard.named_lease().deadline();
     let contender = tokio::spawn(async move {
         let wait = timing.fixed + timing.lease + timing.tolerance;
         let taken = theirs.lock().timeout(wait).await;
@@ -157,7 +158,7 @@ pub(super) async fn fixed_lease_expires<D: Deployment, K: ExclusiveLock<D::Clien
     assert!(got > deadline, "two holders");
 }
 
-pub(super) async fn lease_is_renewed<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn lease_is_renewed<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -174,10 +175,10 @@ pub(super) async fn lease_is_renewed<D: Deployment, K: ExclusiveLock<D::Client>>
         Instant::now() + left > first_end,
         "not renewed on the server"
     );
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
 }
 
-pub(super) async fn lease_option_sets_renewed_length<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn lease_option_sets_renewed_length<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -193,10 +194,10 @@ pub(super) async fn lease_option_sets_renewed_length<D: Deployment, K: Exclusive
         assert!(guard.named_lease().remaining() <= length);
         tokio::time::sleep(length / 20).await;
     }
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
 }
 
-pub(super) async fn fixed_lease_is_extended<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn fixed_lease_is_extended<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -213,31 +214,23 @@ pub(super) async fn fixed_lease_is_extended<D: Deployment, K: ExclusiveLock<D::C
     tokio::time::sleep(timing.observed).await;
     guard.check().unwrap();
     assert!(theirs.try_lock().await.unwrap().is_none());
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
 }
 
-pub(super) async fn release_after_loss_reports_already_lost<
-    D: Deployment,
-    K: ExclusiveLock<D::Client>,
->(
+pub(super) async fn release_after_loss_fails<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
     let (ours, theirs, name) = pair::<D, K>(deployment, timing).await;
     let lost = ours.lock().fixed_lease(timing.fixed).await.unwrap();
     let other = theirs.lock().await.unwrap();
-    assert_eq!(
-        lost.release().await.unwrap(),
-        ReleaseOutcome::AlreadyLost {
-            loss: Loss::Expired
-        }
-    );
+    assert_eq!(loss_of(lost.release().await), Some(Loss::Expired));
     other.check().unwrap();
     assert!(deployment.exists(&name));
-    assert_eq!(other.release().await.unwrap(), ReleaseOutcome::Released);
+    other.release().await.unwrap();
 }
 
-pub(super) async fn dropped_guard_releases<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn dropped_guard_releases<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -251,7 +244,7 @@ pub(super) async fn dropped_guard_releases<D: Deployment, K: ExclusiveLock<D::Cl
     assert!(took < Duration::from_secs(1) + timing.tolerance, "{took:?}");
 }
 
-pub(super) async fn run_releases_on_every_exit<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn run_releases_on_every_exit<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -290,10 +283,7 @@ pub(super) async fn run_releases_on_every_exit<D: Deployment, K: ExclusiveLock<D
     let _taken = theirs.lock().timeout(wait).await.unwrap();
 }
 
-pub(super) async fn at_least_excludes_others_after_release<
-    D: Deployment,
-    K: ExclusiveLock<D::Client>,
->(
+pub(super) async fn at_least_excludes_others_after_release<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -302,7 +292,7 @@ pub(super) async fn at_least_excludes_others_after_release<
     let early = minimum - Duration::from_millis(5);
     let start = Instant::now();
     let guard = ours.lock().at_least(minimum).await.unwrap();
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
     let taken = theirs.try_lock().await.unwrap();
     // A stall may be longer than `minimum`.
     assert!(
@@ -320,7 +310,7 @@ pub(super) async fn at_least_excludes_others_after_release<
     assert!(deployment.exists(&name));
 }
 
-pub(super) async fn at_most_ends_renewed_lease<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn at_most_ends_renewed_lease<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -340,7 +330,7 @@ pub(super) async fn at_most_ends_renewed_lease<D: Deployment, K: ExclusiveLock<D
     let _taken = theirs.lock().timeout(wait).await.unwrap();
 }
 
-pub(super) async fn renewal_stays_within_at_most<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn renewal_stays_within_at_most<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -350,41 +340,39 @@ pub(super) async fn renewal_stays_within_at_most<D: Deployment, K: ExclusiveLock
     let latest = Instant::now() + limit;
     wait_for_renewal(&[&guard.named_lease()]).await;
     assert!(guard.named_lease().deadline() <= latest, "beyond the limit");
-    assert_eq!(guard.release().await.unwrap(), ReleaseOutcome::Released);
+    guard.release().await.unwrap();
 }
 
-pub(super) async fn shutdown_releases_all_locks<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn shutdown_releases_all_locks<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
     let client = deployment.with_lease(timing.lease).await;
     let names: Vec<_> = (0..50).map(|_| name()).collect();
     let mut guards = Vec::new();
+    let lock = |name: &str| Lock::<K, D::Caller>::with_name(&client, name).lock();
     for name in &names {
-        guards.push(K::with_name(&client, name).lock().await.unwrap());
+        guards.push(lock(name).await.unwrap());
     }
-    let waiter = K::with_name(&deployment.with_lease(timing.lease).await, &names[0]);
+    let other = deployment.with_lease(timing.lease).await;
+    let waiter = Lock::<K, D::Caller>::with_name(&other, &names[0]);
     let limit = Duration::from_secs(5) + timing.tolerance;
-    assert_eq!(client.shutdown(limit).await, ShutdownOutcome::Released);
+    let shutdown = D::Caller::complete_in_place(client.shutdown(limit));
+    shutdown.await.unwrap();
     for name in &names {
         assert!(!deployment.exists(name), "{name} is still held");
         // The check blocks, and the other cases run on the same task.
         tokio::task::yield_now().await;
     }
     for guard in guards {
-        assert_eq!(
-            guard.release().await.unwrap(),
-            ReleaseOutcome::AlreadyLost {
-                loss: Loss::ShutDown
-            }
-        );
+        assert_eq!(loss_of(guard.release().await), Some(Loss::ShutDown));
     }
-    let refused = K::with_name(&client, &names[0]).lock().await;
+    let refused = lock(&names[0]).await;
     assert!(matches!(refused, Err(Error::ShutDown)));
     let _free = waiter.try_lock().await.unwrap().expect("free");
 }
 
-pub(super) async fn tokens_increase<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(super) async fn tokens_increase<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
@@ -395,6 +383,6 @@ pub(super) async fn tokens_increase<D: Deployment, K: ExclusiveLock<D::Client>>(
         let guard = side.lock().await.unwrap();
         assert!(guard.token() > last);
         last = guard.token();
-        let _ = guard.release().await.unwrap();
+        guard.release().await.unwrap();
     }
 }

@@ -5,90 +5,71 @@ mod cases;
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, FairMutex, Mutex, Quorum, Reentrant, RwLock, Semaphore, blocking};
+use leasehold::{Client, Error, FairMutex, Mutex, Pending, Quorum, Reentrant, RwLock, Semaphore};
 
-use crate::support::contract::{Acquire, ExclusiveLock, Guard, Lease, LockPair};
+use crate::support::contract::{Acquire, ExclusiveLock, Guard, Lease, LockOf, LockPair};
 use crate::support::deployment::{Deployment, OnThreads};
-use crate::support::threads::{ThreadAcquire, ThreadGuard, on_thread, run_on_thread};
 use crate::support::{AMPLE, LEASE, SHORT};
 
 /// Implements [`ExclusiveLock`] for a type, and registers its tests.
 macro_rules! conforms {
     ($kind:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
-        impl_exclusive_lock!(Client: $type, $make, $lock, $try_lock);
-        register!($kind: $type, blocking::$type);
+        impl_exclusive_lock!($type, $lock, $try_lock);
+        impl_lock_of!(Client: $type, $make);
+        register!($kind: $type);
     };
 }
 
-/// Implements [`ExclusiveLock`] by the type's own methods, for the async and
-/// for the blocking type.
+/// Implements [`ExclusiveLock`] by the type's own methods.
 macro_rules! impl_exclusive_lock {
-    ($client:ident: $type:ident, $make:expr, $lock:ident, $try_lock:ident) => {
-        impl ExclusiveLock<blocking::$client> for blocking::$type {
-            type Guard = ThreadGuard;
-            type Acquire = ThreadAcquire;
-
-            fn with_name(client: &blocking::$client, name: &str) -> Self {
-                let make: fn(&blocking::$client, &str) -> Self = $make;
-                make(client, name)
-            }
-            fn request(&self) -> ThreadAcquire {
-                blocking::$type::$lock(self).into()
-            }
-            async fn acquire(&self, lock: ThreadAcquire) -> Result<ThreadGuard, Error> {
-                on_thread(|| lock.acquire()).await
-            }
-            async fn try_lock(&self) -> Result<Option<ThreadGuard>, Error> {
-                let lock = blocking::$type::$try_lock(self);
-                Ok(on_thread(|| lock.acquire()).await?.map(Into::into))
-            }
-            async fn run<W>(
-                &self,
-                lock: ThreadAcquire,
-                work: impl FnOnce(Vec<Lease>) -> W + Send + 'static,
-            ) -> Result<W::Output, Error>
-            where
-                W: Future + Send,
-                W::Output: Send + 'static,
-            {
-                run_on_thread(|work| lock.run(|lease| work(vec![lease])), work).await
-            }
-        }
-
-        impl ExclusiveLock<$client> for $type {
+    ($type:ident, $lock:ident, $try_lock:ident) => {
+        impl ExclusiveLock for $type {
             type Guard = Guard;
-            type Acquire = Acquire;
 
-            fn with_name(client: &$client, name: &str) -> Self {
-                let make: fn(&$client, &str) -> Self = $make;
-                make(client, name)
-            }
             fn request(&self) -> Acquire {
                 $type::$lock(self).into()
             }
-            async fn acquire(&self, lock: Acquire) -> Result<Guard, Error> {
-                lock.await
+            fn acquire(&self, lock: Acquire) -> Pending<'static, Guard> {
+                lock.into_future()
             }
-            async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-                Ok($type::$try_lock(self).await?.map(Into::into))
+            fn try_lock(&self) -> Pending<'static, Guard> {
+                Acquire::from($type::$try_lock(self)).into_future()
             }
             async fn run<W>(
                 &self,
                 lock: Acquire,
-                work: impl FnOnce(Vec<Lease>) -> W + Send + 'static,
+                work: impl FnOnce(Vec<Lease>) -> W + Send,
             ) -> Result<W::Output, Error>
             where
                 W: Future + Send,
-                W::Output: Send + 'static,
+                W::Output: Send,
             {
                 lock.run(|lease| work(vec![lease])).await
+            }
+            fn run_blocking<T>(
+                &self,
+                lock: Acquire,
+                work: impl FnOnce(Vec<Lease>) -> T,
+            ) -> Result<T, Error> {
+                lock.run_blocking(|lease| work(vec![lease.clone()]))
+            }
+        }
+    };
+}
+
+macro_rules! impl_lock_of {
+    ($client:ident: $type:ident, $make:expr) => {
+        impl LockOf<$client> for $type {
+            fn with_name(client: &$client, name: &str) -> Self {
+                let make: fn(&$client, &str) -> Self = $make;
+                make(client, name)
             }
         }
     };
 }
 
 macro_rules! register {
-    ($kind:ident: $type:ident, $blocking:ty) => {
+    ($kind:ident: $type:ident) => {
         mod $kind {
             use super::*;
 
@@ -97,13 +78,13 @@ macro_rules! register {
                 fixed_lease_expires
                 at_most_ends_renewed_lease
                 lock_excludes_others_until_released
-                try_lock_while_held_returns_none
+                try_lock_while_held_is_busy
                 timeout_names_the_holder
                 lease_is_renewed
                 lease_option_sets_renewed_length
                 renewal_stays_within_at_most
                 fixed_lease_is_extended
-                release_after_loss_reports_already_lost
+                release_after_loss_fails
                 dropped_guard_releases
                 run_releases_on_every_exit
                 at_least_excludes_others_after_release
@@ -123,8 +104,8 @@ macro_rules! register {
             #[test]
             fn contract_holds_for_threads() {
                 crate::support::on_every_server(|server| async move {
-                    check_cases::<_, $blocking>(&OnThreads(&server), GATE).await;
-                    check_strict_cases::<_, $blocking>(&OnThreads(&server), GATE).await;
+                    check_cases::<_, $type>(&OnThreads(&server), GATE).await;
+                    check_strict_cases::<_, $type>(&OnThreads(&server), GATE).await;
                 });
             }
 
@@ -132,8 +113,8 @@ macro_rules! register {
             #[ignore = "deep: measures times, over ten leases"]
             fn contract_holds_for_threads_under_strict_timing() {
                 crate::support::on_every_server(|server| async move {
-                    check_cases::<_, $blocking>(&OnThreads(&server), STRICT).await;
-                    check_strict_cases::<_, $blocking>(&OnThreads(&server), STRICT).await;
+                    check_cases::<_, $type>(&OnThreads(&server), STRICT).await;
+                    check_strict_cases::<_, $type>(&OnThreads(&server), STRICT).await;
                 });
             }
         }
@@ -158,9 +139,9 @@ conforms!(reentrant: Reentrant, |client, name| client.mutex(name).reentrant(), l
 conforms!(fair_mutex: FairMutex, |client, name| client.fair_mutex(name), lock, try_lock);
 conforms!(semaphore: Semaphore, |client, name| client.semaphore(name, 1), acquire, try_acquire);
 conforms!(rw_lock: RwLock, |client, name| client.rw_lock(name), write, try_write);
-register!(multi_lock: LockPair, LockPair<blocking::Client>);
-impl_exclusive_lock!(Quorum: Mutex, |quorum, name| quorum.mutex(name), lock, try_lock);
-impl_exclusive_lock!(Quorum: Reentrant, |quorum, name| quorum.mutex(name).reentrant(), lock, try_lock);
+register!(multi_lock: LockPair);
+impl_lock_of!(Quorum: Mutex, |quorum, name| quorum.mutex(name));
+impl_lock_of!(Quorum: Reentrant, |quorum, name| quorum.mutex(name).reentrant());
 
 /// The leases of the contract, and how strictly it measures times.
 #[derive(Clone, Copy)]
@@ -206,19 +187,19 @@ const SCHEDULING: Duration = Duration::from_millis(100);
 
 /// Runs all cases for one lock type concurrently, except those with the
 /// strictest timing.
-pub(crate) async fn check_cases<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(crate) async fn check_cases<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {
     tokio::join!(
         cases::lock_excludes_others_until_released::<D, K>(deployment, timing),
-        cases::try_lock_while_held_returns_none::<D, K>(deployment, timing),
+        cases::try_lock_while_held_is_busy::<D, K>(deployment, timing),
         cases::timeout_names_the_holder::<D, K>(deployment, timing),
         cases::lease_is_renewed::<D, K>(deployment, timing),
         cases::lease_option_sets_renewed_length::<D, K>(deployment, timing),
         cases::renewal_stays_within_at_most::<D, K>(deployment, timing),
         cases::fixed_lease_is_extended::<D, K>(deployment, timing),
-        cases::release_after_loss_reports_already_lost::<D, K>(deployment, timing),
+        cases::release_after_loss_fails::<D, K>(deployment, timing),
         cases::dropped_guard_releases::<D, K>(deployment, timing),
         cases::run_releases_on_every_exit::<D, K>(deployment, timing),
         cases::at_least_excludes_others_after_release::<D, K>(deployment, timing),
@@ -228,7 +209,7 @@ pub(crate) async fn check_cases<D: Deployment, K: ExclusiveLock<D::Client>>(
 }
 
 /// Runs the remaining cases.
-pub(crate) async fn check_strict_cases<D: Deployment, K: ExclusiveLock<D::Client>>(
+pub(crate) async fn check_strict_cases<D: Deployment, K: LockOf<D::Client>>(
     deployment: &D,
     timing: Timing,
 ) {

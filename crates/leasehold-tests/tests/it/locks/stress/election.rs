@@ -9,7 +9,7 @@ use testkit::{Flavor, Proxy, SeededRng, Server};
 
 use super::{Journal, Process};
 use crate::support::deployment::{group, sentinel_url};
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{AMPLE, clock, percentile, scaled, server};
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -71,7 +71,8 @@ fn terms(journal: &Journal) -> Vec<Term> {
 /// Asserts that terms do not overlap, and that epochs rise.
 fn check_terms(terms: &[Term]) {
     for pair in terms.windows(2) {
-        let (one, next) = (&pair[0], &pair[1]);
+        let one = &pair[0];
+        let next = &pair[1];
         assert!(one.end() <= next.start, "two leaders: {one:?} {next:?}");
         assert!(one.epoch < next.epoch, "epochs: {one:?} {next:?}");
     }
@@ -154,7 +155,7 @@ impl Race {
             former.kill();
         }
         self.started += 1;
-        let mut worker = Worker::start(self.proxies[index].port(), LEASE);
+        let mut worker = worker::start(self.proxies[index].port(), LEASE);
         worker.tell(&format!("lead race {LONG} {}", self.started));
         self.numbers[index] = self.started;
         self.candidates[index] = Some(self.journal.read(self.started, worker));
@@ -232,7 +233,7 @@ impl Race {
 fn faults_leave_one_leader_and_replace_it() {
     let server = server();
     let mut race = Race::start(&server);
-    let mut follower = Worker::start(server.port(), LEASE * 10);
+    let mut follower = worker::start(server.port(), LEASE * 10);
     follower.tell("follow race");
     let follower = race.journal.read(0, follower);
     let start = Instant::now();
@@ -286,7 +287,7 @@ fn failovers_leave_one_leader() {
         let candidates: Vec<_> = (1..=CANDIDATES)
             .map(|number| {
                 // A failover takes longer than a short lease.
-                let mut worker = Worker::start_with_acks(&url, LEASE * 5);
+                let mut worker = worker::start_with_acks(&url, LEASE * 5);
                 worker.tell(&format!("lead race 100 {}", round * 100 + number as u64));
                 journal.read(number, worker)
             })
@@ -298,7 +299,8 @@ fn failovers_leave_one_leader() {
         group.wait_until_agreed();
         // Without it, no lock is acknowledged by all replicas.
         group.restart(0);
-        let (before, start) = (count(), Instant::now());
+        let before = count();
+        let start = Instant::now();
         while count() < before + 1000 {
             assert!(start.elapsed() < AMPLE, "no leader after the failover");
             std::thread::sleep(Duration::from_millis(10));

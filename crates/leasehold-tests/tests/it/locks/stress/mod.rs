@@ -6,7 +6,8 @@ mod once;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use crate::support::worker::{Remote, Worker};
+use testkit::Worker;
+use testkit::worker::Remote;
 
 /// The replies of all worker processes, in the order of their arrival, each
 /// with the number of its process.
@@ -20,7 +21,8 @@ impl Journal {
 
     /// Reads the replies of a worker in the background.
     fn read(&self, number: usize, mut worker: Worker) -> Process {
-        let (remote, journal) = (worker.remote(), self.clone());
+        let remote = worker.remote();
+        let journal = self.clone();
         let reader = std::thread::spawn(move || {
             while let Some(reply) = worker.reply_if_alive() {
                 journal.lines().push((number, reply));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use testkit::{SeededRng, Server};
 
 use super::{Journal, Process};
-use crate::support::worker::Worker;
+use crate::support::worker;
 use crate::support::{scaled, server};
 
 const HOSTS: usize = 10;
@@ -75,7 +75,7 @@ fn records(journal: &Journal) -> BTreeMap<(u64, u64), Record> {
 
 /// Starts a host with a clock of its own, up to half a tick ahead.
 fn start_host(journal: &Journal, server: &Server, number: usize, seed: usize) -> Process {
-    let mut worker = Worker::start(server.port(), LEASE);
+    let mut worker = worker::start(server.port(), LEASE);
     let period = PERIOD.as_millis();
     let offset = period / 2 * number as u128 / (HOSTS - 1) as u128;
     worker.tell(&format!("tick {JOBS} {period} {offset} {seed}"));
@@ -101,13 +101,15 @@ fn hosts_that_stay_up_run_every_tick() {
 /// Lets ten hosts run the jobs, and kills some of them if `kills` is set.
 /// Returns how many ticks ran, and why others did not.
 fn run_hosts(kills: bool) -> (usize, BTreeMap<&'static str, usize>) {
-    let (server, journal) = (server(), Journal::default());
+    let server = server();
+    let journal = Journal::default();
     let start_host = |number, seed| start_host(&journal, &server, number, seed);
     let mut hosts: Vec<_> = (0..HOSTS)
         .map(|host| Some(start_host(host, host)))
         .collect();
     let mut rng = SeededRng::new(28);
-    let (start, mut killed) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut killed = 0;
     let ticks = u32::try_from(scaled(1000) / JOBS).unwrap();
     while start.elapsed() < PERIOD * ticks {
         std::thread::sleep(Duration::from_millis(rng.below(1000)));
@@ -122,7 +124,8 @@ fn run_hosts(kills: bool) -> (usize, BTreeMap<&'static str, usize>) {
 
     let mut records = records(&journal);
     let all = records.keys().map(|(_, tick)| *tick);
-    let (first, last) = (all.clone().min().unwrap(), all.max().unwrap());
+    let first = all.clone().min().unwrap();
+    let last = all.max().unwrap();
     // The end of the test cuts the last tick short.
     records.retain(|(_, tick), _| *tick < last);
     for job in 0..JOBS {
@@ -130,7 +133,8 @@ fn run_hosts(kills: bool) -> (usize, BTreeMap<&'static str, usize>) {
             records.entry((job, tick)).or_default();
         }
     }
-    let (mut ran, mut reasons) = (0, BTreeMap::new());
+    let mut ran = 0;
+    let mut reasons = BTreeMap::new();
     for (tick, record) in &records {
         assert!(record.ran <= 1, "{tick:?} ran twice: {record:?}");
         if record.ran == 0 {

@@ -191,9 +191,9 @@ const MUTANTS: [Mutant; 17] = [
     },
     Mutant {
         text: "  set_end(next_owner, now + within)\n",
-        replacement: "",
+        replacement: "  set_end(next_owner, NEVER)\n",
         effect: "a ticket does not expire",
-        witness: &[hold(0, 1, 2), hand_over(0, 1)],
+        witness: &[hold(0, 1, 2), hand_over(0, 1), Step::Stats],
     },
     Mutant {
         text: "  call('HDEL', entries, owner)\n  state = 1",

@@ -398,7 +398,8 @@ impl Model {
 
     fn grant(&mut self, request: Request, lease: i64, now: i64) -> i64 {
         let token = self.next_token(now);
-        let (since, end) = (now, now + lease);
+        let since = now;
+        let end = now + lease;
         self.holders.push(Hold {
             request,
             token,
@@ -414,7 +415,8 @@ impl Model {
             && self.used() + head.request.weight <= self.capacity
         {
             let request = self.queue.remove(0).request;
-            let (owner, first) = (name(request.owner), request.first);
+            let owner = name(request.owner);
+            let first = request.first;
             let token = self.grant(request, first, now);
             grants.push(format!("{owner} {token} {}", now + first));
         }

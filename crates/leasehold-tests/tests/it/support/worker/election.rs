@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Election, ElectionEvent, Lease};
+use leasehold::{Client, Election, Lease};
 use testkit::SeededRng;
+use testkit::worker::say;
 
-use super::say;
 use crate::support::clock;
 
 /// The time between two samples of a lease.
@@ -56,7 +56,8 @@ async fn serve(election: &Election, lease: Lease, samples: u64) -> u64 {
 /// Prints that this process leads now. The clock is read before the check, so
 /// the lease was valid then.
 fn sample(step: &str, lease: &Lease) {
-    let (now, remaining) = (clock(), lease.remaining());
+    let now = clock();
+    let remaining = lease.remaining();
     if lease.check().is_ok() {
         let until = now + u64::try_from(remaining.as_nanos()).expect("a duration in range");
         say(format_args!("{step} {} {now} {until}", lease.token()));
@@ -74,11 +75,11 @@ pub(super) async fn follow(client: &Client, name: &str) {
     let mut changes = client.election(name).changes();
     loop {
         match changes.next().await {
-            Ok(ElectionEvent::Elected(term)) => {
+            Ok(Some(term)) => {
                 let epoch = term.epoch.expect("announced").as_u64();
                 say(format_args!("seen {epoch} {}", clock()));
             }
-            Ok(_) => say(format_args!("seen 0 {}", clock())),
+            Ok(None) => say(format_args!("seen 0 {}", clock())),
             Err(error) if error.is_transient() => {}
             Err(error) => panic!("{error}"),
         }

@@ -1,167 +1,44 @@
-//! Worker processes: this test binary, started again and driven line by line.
+//! Worker processes that hold and wait for locks.
 
 mod election;
 mod once;
 mod queued;
 mod redisson;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Replicas};
-use rustix::process::{Pid, Signal, kill_process};
-use testkit::SeededRng;
+use testkit::worker::{say, say_ready, task};
+use testkit::{SeededRng, Worker};
 
 use crate::pairs;
 use crate::support::contract::any_lock;
-use crate::support::{LEASE, clock, run, url_at};
+use crate::support::{clock, run, url_at, with_long_timeouts};
 
-/// Precedes each reply, to tell it from the output of the test harness.
-const REPLY_PREFIX: &str = "@ ";
-
-/// A process that holds and waits for locks.
-pub(crate) struct Worker {
-    child: Child,
-    commands: ChildStdin,
-    replies: BufReader<ChildStdout>,
+/// Starts a worker that connects to the server on `port`, with this lease.
+pub(crate) fn start(port: u16, lease: Duration) -> Worker {
+    start_at(&url_at(port), lease)
 }
 
-impl Worker {
-    /// Starts a worker that connects to the server on `port`, with this lease.
-    pub(crate) fn start(port: u16, lease: Duration) -> Self {
-        Self::start_at(&url_at(port), lease)
-    }
-
-    /// Starts a worker that connects to `url`.
-    pub(crate) fn start_at(url: &str, lease: Duration) -> Self {
-        Self::start_with(url, lease, false)
-    }
-
-    /// Starts a worker whose locks all replicas acknowledge.
-    pub(crate) fn start_with_acks(url: &str, lease: Duration) -> Self {
-        Self::start_with(url, lease, true)
-    }
-
-    fn start_with(url: &str, lease: Duration, acks: bool) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args([
-                "--exact",
-                "support::worker::process",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(
-                "LEASEHOLD_WORKER",
-                format!("{url} {} {acks}", lease.as_millis()),
-            )
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("this program");
-        let commands = child.stdin.take().expect("piped");
-        let replies = BufReader::new(child.stdout.take().expect("piped"));
-        let mut worker = Self {
-            child,
-            commands,
-            replies,
-        };
-        assert_eq!(worker.answer(), "ready");
-        worker
-    }
-
-    /// Sends a command.
-    pub(crate) fn tell(&mut self, command: &str) {
-        writeln!(self.commands, "{command}").expect("the worker is running");
-    }
-
-    /// Waits for the next reply.
-    pub(crate) fn answer(&mut self) -> String {
-        self.reply_if_alive().expect("the worker is running")
-    }
-
-    /// Waits for the next reply. Returns `None` if the worker has exited.
-    pub(crate) fn reply_if_alive(&mut self) -> Option<String> {
-        loop {
-            let mut line = String::new();
-            let read = self
-                .replies
-                .read_line(&mut line)
-                .expect("the pipe is readable");
-            // Ignore a reply that the exit cut short.
-            if read == 0 || !line.ends_with('\n') {
-                return None;
-            }
-            if let Some((_, answer)) = line.trim_end().split_once(REPLY_PREFIX) {
-                return Some(answer.to_owned());
-            }
-        }
-    }
-
-    /// Returns a handle that signals this worker while another thread reads its
-    /// replies.
-    pub(crate) fn remote(&self) -> Remote {
-        Remote(self.pid())
-    }
-
-    pub(crate) fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
-        self.answer()
-    }
-
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    pub(crate) fn pause(&self) {
-        self.remote().pause();
-    }
-
-    pub(crate) fn resume(&self) {
-        self.remote().resume();
-    }
-
-    fn pid(&self) -> Pid {
-        let pid = i32::try_from(self.child.id()).expect("a process id");
-        Pid::from_raw(pid).expect("a process")
-    }
+/// Starts a worker that connects to `url`.
+pub(crate) fn start_at(url: &str, lease: Duration) -> Worker {
+    start_with(url, lease, false)
 }
 
-/// See [`Worker::remote`]. The worker must not have been waited for.
-#[derive(Clone, Copy)]
-pub(crate) struct Remote(Pid);
-
-impl Remote {
-    pub(crate) fn kill(self) {
-        self.signal(Signal::KILL);
-    }
-
-    pub(crate) fn pause(self) {
-        self.signal(Signal::STOP);
-    }
-
-    pub(crate) fn resume(self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(self, signal: Signal) {
-        kill_process(self.0, signal).expect("the signal is delivered");
-    }
+/// Starts a worker whose locks all replicas acknowledge.
+pub(crate) fn start_with_acks(url: &str, lease: Duration) -> Worker {
+    start_with(url, lease, true)
 }
 
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.kill();
-    }
+fn start_with(url: &str, lease: Duration, acks: bool) -> Worker {
+    Worker::spawn(&format!("{url} {} {acks}", lease.as_millis()))
 }
 
 /// The body of a worker process. Not a test; only [`Worker`] runs it.
 #[test]
 #[ignore = "the body of worker processes"]
 fn process() {
-    let Ok(task) = std::env::var("LEASEHOLD_WORKER") else {
+    let Some(task) = task() else {
         return;
     };
     let words: Vec<_> = task.split(' ').collect();
@@ -170,21 +47,14 @@ fn process() {
     };
     let lease = Duration::from_millis(lease.parse().expect("a lease"));
     run(async {
-        let mut builder = Client::builder(url)
-            .lease(lease)
-            .request_timeout(LEASE / 2)
-            .connect_timeout(LEASE);
+        let mut connect = with_long_timeouts(Client::connect(url)).lease(lease);
         if acks == "true" {
-            builder = builder.replicas(Replicas::All, lease / 2);
+            connect = connect.replicas(Replicas::All, lease / 2);
         }
-        let client = builder.connect().await;
-        say("ready");
+        let client = connect.await;
+        say_ready();
         serve(client.expect("the server is up"), url, lease).await;
     });
-}
-
-fn say(answer: impl std::fmt::Display) {
-    println!("{REPLY_PREFIX}{answer}");
 }
 
 async fn serve(client: Client, url: &str, lease: Duration) {
@@ -298,7 +168,8 @@ async fn cycle(client: &Client, name: &str, lease: Duration, count: usize) {
         let Ok(held) = mutex.lock().await else {
             continue;
         };
-        let (left, now) = (held.remaining(), clock());
+        let left = held.remaining();
+        let now = clock();
         if !left.is_zero() {
             let sent = now - u64::try_from((whole - left).as_nanos()).expect("a duration in range");
             say(format_args!("{sent} {} {}", clock(), held.token()));
@@ -317,7 +188,7 @@ async fn ping_pong(client: &Client, name: &str, kind: u64, hold: Duration, count
         let taken = clock();
         tokio::time::sleep(hold).await;
         let released = clock();
-        let _ = held.release().await.expect("released");
+        held.release().await.expect("released");
         times.push((taken, released));
         // Let the other process acquire the lock: the test measures hand-over.
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -343,7 +214,8 @@ async fn hold_many(client: &Client, names: u64, count: u64, seed: u64) {
                     let number = rng.below(names);
                     let name = format!("many:{number}");
                     let held = any_lock(&client, &name, number).await.expect("the lock");
-                    let (taken, left) = (clock(), held.remaining());
+                    let taken = clock();
+                    let left = held.remaining();
                     tokio::time::sleep(Duration::from_micros(rng.below(2000))).await;
                     if held.check().is_ok() {
                         let until =
@@ -383,7 +255,7 @@ async fn churn(client: &Client, cycles: u64, names: u64) {
                         }
                     };
                     let held = any_lock(&client, &name, kind).await.expect("the lock");
-                    let _ = held.release().await.expect("released");
+                    held.release().await.expect("released");
                 }
             })
         })

@@ -4,8 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::{Client, OnceOutcome, Tick};
 use testkit::SeededRng;
-
-use super::say;
+use testkit::worker::say;
 
 /// A host that runs jobs once per `period`, by a clock that is `offset` ahead.
 pub(super) struct Host {
@@ -22,7 +21,8 @@ impl Host {
         let host = std::sync::Arc::new(self);
         let jobs: Vec<_> = (0..jobs)
             .map(|job| {
-                let (client, host) = (client.clone(), host.clone());
+                let client = client.clone();
+                let host = host.clone();
                 tokio::spawn(async move { host.repeat(&client, job).await })
             })
             .collect();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold::{Client, Error};
 use testkit::SeededRng;
+use testkit::worker::say;
 
-use super::say;
 use crate::support::clock;
 
 /// Waits for at most `limit`, holds the lock for `hold`, and releases it.
@@ -15,8 +15,8 @@ pub(super) async fn serve(client: &Client, name: &str, limit: Duration, hold: Du
         Ok(held) => {
             say(format_args!("{} {}", held.token(), clock()));
             tokio::time::sleep(hold).await;
-            let release = held.release().await.expect("released");
-            say(format_args!("{release:?}"));
+            held.release().await.expect("the lock is still held");
+            say("Released");
         }
         Err(Error::Timeout { position, .. }) => say(format_args!("timed out at {position:?}")),
         Err(error) => panic!("{error}"),
@@ -67,7 +67,7 @@ pub(super) async fn read(client: &Client, name: &str, tasks: u64, hold: Duration
             loop {
                 let held = lock.read().await.expect("the lock");
                 tokio::time::sleep(hold).await;
-                let _ = held.release().await.expect("released");
+                held.release().await.expect("released");
             }
         });
     }

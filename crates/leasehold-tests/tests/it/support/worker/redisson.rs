@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use leasehold::Client;
 use leasehold::redisson::Redisson;
 use testkit::SeededRng;
+use testkit::worker::say;
 
-use super::say;
 use crate::support::redisson::{Held, acquire, acquire_now};
 
 /// Acquires a free lock and holds it until the process is killed.
@@ -23,16 +23,16 @@ pub(super) async fn storm(client: &Client, url: &str, watchdog: Duration, words:
     const TASKS: u64 = 2;
     let [digest, length, seed, kinds] = words;
     let number = |word: &str| word.parse::<u64>().expect("a number");
-    let (end, seed) = (
-        Instant::now() + Duration::from_millis(number(length)),
-        number(seed),
-    );
+    let end = Instant::now() + Duration::from_millis(number(length));
+    let seed = number(seed);
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let redisson = client.redisson().watchdog(watchdog);
             let redisson = redisson.fair_wait(Duration::from_millis(300));
             let id = format!("{}:{task}", std::process::id());
-            let (url, digest, kinds) = (url.to_owned(), digest.to_owned(), kinds.to_owned());
+            let url = url.to_owned();
+            let digest = digest.to_owned();
+            let kinds = kinds.to_owned();
             let mut rng = SeededRng::new(seed * TASKS + task + 1);
             tokio::spawn(async move {
                 let referee = Referee::new(&url, &digest, id).await;
@@ -62,16 +62,11 @@ async fn hold_once(redisson: &Redisson, referee: &Referee, kind: &str, rng: &mut
     let name = format!("{family}:{}", rng.below(10));
     let stay = Duration::from_millis(rng.below(20));
     referee.check(&name, "wait", kind, 0).await;
-    if kind == "semaphore" {
-        let permit = redisson
-            .semaphore(&name)
-            .acquire(1)
-            .await
-            .expect("a permit");
-        referee.watch(&name, kind, 0, stay).await;
-        return permit.release().await.expect("the release succeeds");
-    }
     let held = match kind {
+        "semaphore" => {
+            let semaphore = redisson.semaphore(&name);
+            Held::Unfenced(semaphore.acquire(1).await.expect("a permit"))
+        }
         "permits" => {
             let semaphore = redisson.permit_expirable_semaphore(&name);
             Held::Unfenced(semaphore.acquire(1).await.expect("a permit"))

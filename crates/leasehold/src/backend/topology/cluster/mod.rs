@@ -1,10 +1,10 @@
-//! A cluster: each request goes to the node that owns its slot.
+//! A cluster: each request goes to the node that owns the slot.
 //!
-//! Every node has connections of its own, so a node that is down delays only
-//! its own requests. Every redirection updates the slot map. The client also
+//! Every node has connections of its own, so a node that is down delays no
+//! other's requests. Every redirection updates the slot map. The client also
 //! reads the map again whenever something indicates a change: a redirection, a
 //! failed request, a connection that was made or lost, or a subscription that a
-//! node ended. Every node reports when it loses its slots (`slot_watch`), so
+//! node ended. Every node reports when it loses slots (`slot_watch`), so
 //! without such an event it is enough to read the map now and then.
 
 mod nodes;
@@ -95,12 +95,15 @@ async fn maintain(subscriptions: Weak<ClusterSubscriptions>, topology_changed: A
             () = topology_changed.notified() => true,
             () = tokio::time::sleep_until(next_poll.min(next_retry).as_timer()) => false,
         };
+        // A weak reference while we sleep: this task must not keep the backend
+        // alive.
         let Some(subscriptions) = subscriptions.upgrade() else {
             return;
         };
         if is_notified || BootInstant::now() >= next_poll {
             let nodes = subscriptions.nodes();
             match nodes.refresh_slot_map().await {
+                // A map that has just changed is likely to change again soon.
                 Ok(true) => backoff.reset(),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, "cannot read the slot map from any node"),

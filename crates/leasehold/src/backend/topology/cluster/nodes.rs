@@ -14,9 +14,7 @@ use super::slot_map::{self, NodeAddress, Redirect, SlotMap};
 use super::slot_watch::SlotWatch;
 use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role};
 use crate::backend::topology::{Master, run_on};
-use crate::backend::{Purpose, Reply, RequestError, Slot};
-
-const SLOTS: usize = 16_384;
+use crate::backend::{Purpose, Reply, RequestError, SLOTS, Slot};
 
 /// How long a node may take to return the slot map, without a connect timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -111,6 +109,7 @@ impl Nodes {
         let Some(node) = self.node_at(address) else {
             return;
         };
+        // The redirection is newer than our map, which is read again soon.
         if let Some(owner) = self.ownership.write().owners.get_mut(usize::from(slot)) {
             *owner = Some(node);
         }
@@ -124,6 +123,7 @@ impl Nodes {
         if let Some(node) = ownership.nodes.get(address) {
             return Some(node.clone());
         }
+        // All nodes share credentials and TLS settings.
         let endpoint = self.seeds.first()?.at(&address.host, address.port);
         let master = Master::Fixed(Arc::new(endpoint), Role::Member);
         let topology_changed = self.topology_changed.clone();
@@ -150,6 +150,8 @@ impl Nodes {
         let nodes: Vec<_> = self.ownership.read().nodes.values().cloned().collect();
         for node in nodes {
             if let Some(connection) = node.connections.open_connection(Purpose::Keeper)
+                // A node that fails here is down or cut off; the next one may
+                // know more.
                 && let Ok(slot_map) = self.query_slot_map(&connection).await
             {
                 return Ok(self.install(slot_map));
@@ -216,30 +218,23 @@ impl Nodes {
 
     /// Returns the first slot of each node that owns any.
     pub(super) fn first_slots(&self) -> Vec<Slot> {
-        let ownership = self.ownership.read();
-        let mut seen = HashSet::new();
-        let owners = (0..).zip(&ownership.owners);
-        let first = owners.filter_map(|(slot, owner)| {
-            let owner = owner.as_ref()?;
-            seen.insert(owner.id).then_some(slot)
-        });
-        first.collect()
+        self.masters().into_iter().map(|(slot, _)| slot).collect()
     }
 
-    /// Returns every node that owns slots.
-    fn masters(&self) -> Vec<Arc<Node>> {
+    /// Returns every node that owns slots, and its first one.
+    fn masters(&self) -> Vec<(Slot, Arc<Node>)> {
         let mut seen = HashSet::new();
         let ownership = self.ownership.read();
-        let owners = ownership.owners.iter().flatten();
-        let masters = owners.filter(|owner| seen.insert(owner.id));
-        masters.cloned().collect()
+        let owners = (0..).zip(&ownership.owners);
+        let owners = owners.filter_map(|(slot, owner)| Some((slot, owner.clone()?)));
+        owners.filter(|(_, owner)| seen.insert(owner.id)).collect()
     }
 
     /// Watches the slots of every node that owns any. Returns whether all nodes
     /// are watched.
     pub(super) async fn watch_slots(self: &Arc<Self>) -> bool {
         let mut starting = JoinSet::new();
-        for node in self.masters() {
+        for (_, node) in self.masters() {
             let nodes = self.clone();
             starting.spawn(async move { nodes.watch_slots_of(&node).await });
         }

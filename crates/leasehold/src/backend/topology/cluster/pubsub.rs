@@ -1,7 +1,7 @@
-//! The subscriptions of a cluster, each at the node that owns its channel's
+//! The subscriptions of a cluster, each at the node that owns the channel's
 //! slot.
 //!
-//! A server ends a subscription when its slot moves away. After that, or when
+//! A server ends a subscription when the slot moves away. After that, or when
 //! the slot map names another owner, the client subscribes at the new owner and
 //! notifies the listener. Failures are retried until they succeed.
 
@@ -116,6 +116,7 @@ impl ClusterSubscriptions {
             id,
             subscriptions: self.clone(),
         };
+        // Registered first, so that `on_drop` removes it again after a failure.
         self.registrations.lock().insert(id, registration.clone());
         registration.place(&self.nodes).await?;
         Ok(Subscription::new(Box::new(on_drop)))
@@ -187,6 +188,7 @@ impl ChannelRegistration {
         let mut placement = self.placement.lock().await;
         let mut last_error = RequestError::ShutDown;
         for _ in 0..MAX_ATTEMPTS {
+            // Read before subscribing: an end in between must count.
             let ended = self.listener.ended.load(Ordering::Acquire);
             let node = nodes.find_owner(self.slot).await?;
             let subscribing = node

@@ -82,6 +82,7 @@ impl RedirectingConnection {
                     Retry::Ask(_) => {
                         let batch = with_asking(batch, &indices);
                         let replies = self.exchange(&connection, batch, remaining).await?;
+                        // Every other reply is that of an `ASKING`.
                         replies.into_iter().skip(1).step_by(2).collect()
                     }
                     Retry::Moved(_) | Retry::SameNode => {
@@ -154,6 +155,8 @@ impl RedirectingConnection {
         let connecting = node.connections.connection(self.purpose);
         let connected = tokio::time::timeout(end.since(BootInstant::now()), connecting).await;
         let connection = connected.ok()?.ok()?;
+        // Later requests follow, so that a reply to them proves that this one
+        // has finished.
         *self.current.lock() = connection.clone();
         Some(connection)
     }

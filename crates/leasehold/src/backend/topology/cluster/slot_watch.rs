@@ -1,4 +1,4 @@
-//! Detecting that a node lost its slots.
+//! Detecting that a node lost slots.
 //!
 //! A server ends a sharded subscription when it no longer owns the channel's
 //! slot, and also when it is demoted. So a client that is subscribed in one
@@ -14,7 +14,7 @@ use crate::sync::Mutex;
 use tokio::sync::Notify;
 
 use crate::backend::connection::NodeConnections;
-use crate::backend::{Channel, Listener, PubSubEvent, RequestError, Slot, Subscription};
+use crate::backend::{Channel, Listener, PubSubEvent, RequestError, Slot, Subscription, slot_of};
 
 /// How long a node may take to confirm the subscription.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
@@ -22,7 +22,7 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// The decimal numbers below this hash to every slot at least once.
 const NUMBERS: u32 = 1 << 18;
 
-/// A subscription that ends when one node loses its slots.
+/// A subscription that ends when one node loses slots.
 #[derive(Default)]
 pub(super) struct SlotWatch(Mutex<Option<ActiveWatch>>);
 
@@ -69,7 +69,8 @@ impl SlotWatch {
         topology_changed: &Arc<Notify>,
         is_owned: impl Fn(Slot) -> bool,
     ) -> Result<bool, RequestError> {
-        let mut tags = (0..NUMBERS).map(|number| (number, slot_of(number)));
+        let slot = |number: u32| slot_of(number.to_string().as_bytes(), b"");
+        let mut tags = (0..NUMBERS).map(|number| (number, slot(number)));
         let Some((number, slot)) = tags.find(|(_, slot)| is_owned(*slot)) else {
             return Ok(false);
         };
@@ -88,6 +89,7 @@ impl SlotWatch {
             listener,
             _subscription: subscribed?,
         };
+        // Dropped outside of the lock, since it unsubscribes.
         let before = self.0.lock().replace(watch);
         drop(before);
         // If the node was demoted after the slot map was read, it accepted the
@@ -98,23 +100,18 @@ impl SlotWatch {
     }
 }
 
-/// Returns the slot of a channel with `number` as its hash tag.
-fn slot_of(number: u32) -> Slot {
-    crc16::State::<crc16::XMODEM>::calculate(number.to_string().as_bytes()) % 16_384
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::SLOTS;
 
     #[test]
     fn every_slot_has_a_number() {
-        let mut slots = vec![false; 16_384];
+        let mut slots = vec![false; SLOTS];
         for number in 0..NUMBERS {
-            slots[usize::from(slot_of(number))] = true;
+            let slot = slot_of(number.to_string().as_bytes(), b"");
+            slots[usize::from(slot)] = true;
         }
         assert!(slots.into_iter().all(|has_number| has_number));
-        // `CLUSTER KEYSLOT 123456789`
-        assert_eq!(slot_of(123_456_789), 12_739);
     }
 }

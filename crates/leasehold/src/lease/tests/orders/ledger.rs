@@ -49,7 +49,7 @@ pub(super) struct LockId {
 pub(super) struct LeaseRecord {
     pub(super) is_valid: bool,
     pub(super) handoffs: u64,
-    /// Where its holders hand it off.
+    /// Where holders hand it off.
     pub(super) queue: Option<Arc<Queue>>,
 }
 

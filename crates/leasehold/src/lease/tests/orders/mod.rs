@@ -68,7 +68,7 @@ const WISHES: [[bool; CALLERS]; 3] = [
     [false, false, false],
 ];
 
-/// Two callers wait, and the first has not claimed its grant in time.
+/// Two callers wait, and the first has not claimed the grant in time.
 const UNCLAIMED: [Event; 8] = [
     Event::Arrive(0),
     Event::Arrive(1),
@@ -120,7 +120,7 @@ fn task_ends_if_a_claim_precedes_its_wait() {
     order.assert_nothing_left();
 }
 
-/// A caller that found its lock lost overtook an earlier caller, which was
+/// A caller that found the lock lost overtook an earlier caller, which was
 /// polled again.
 #[test]
 fn caller_that_waits_again_keeps_its_place() {

@@ -40,7 +40,7 @@ pub(super) enum Event {
     ShutDown,
 }
 
-/// Notes that its task was woken.
+/// Notes that the task was woken.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
