@@ -23,6 +23,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+CACHE = pathlib.Path(os.environ.get("LEASEHOLD_CACHE") or pathlib.Path.home() / ".cache" / "leasehold")
 
 # Programs whose tests mostly wait for servers, with the number of concurrent
 # tests. These programs run in parallel; the rest run one after the other.
@@ -53,7 +54,8 @@ class Program:
 
     def run(self):
         start = time.monotonic()
-        # The reporting of times by libtest is unstable.
+        # On stable Rust, libtest reports how long a test took only with this
+        # variable. The test programs alone read it: they are built without.
         environment = dict(os.environ, RUST_BACKTRACE="0", RUSTC_BOOTSTRAP="1")
         running = subprocess.Popen(
             self.command, cwd=self.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

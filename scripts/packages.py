@@ -1,22 +1,33 @@
 #!/usr/bin/env python3
 """Checks the crates as users download them.
 
+  scripts/packages.py           their contents; part of the gate
+  scripts/packages.py minimal   the oldest dependencies that they allow
+  scripts/packages.py semver    breaking changes since the newest release
+
 Every published crate has complete metadata, contains only what its users need,
-and compiles from its package. Uploads nothing. Without a network, it only
+and compiles from its package. Uploads nothing. Without a network, the gate only
 builds the packages.
+`minimal` unpacks each package, resolves its direct dependencies to their lower
+bounds, and checks it with all features and with none. Each is resolved alone: in
+one workspace, the bounds of one crate would hide wrong bounds of another, so
+cargo-minimal-versions does not fit.
+`semver` compares with the newest tag such as v0.1.0. It installs
+cargo-semver-checks if it is missing.
 """
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
-from gate_tests import ROOT, TARGET
+from gate_tests import CACHE, ROOT, TARGET
 
 # The published crates, and the files that they contain besides COMMON.
 PUBLISHED = {
-    "leasehold": r"src/guarantees\.md|lua/.*\.(lua|md)",
+    "leasehold": r"src/(guarantees|limitations|which_lock)\.md|lua/.*\.(lua|md)",
     "leasehold-cli": r"build\.rs",
     "leasehold-fence": r"src/fenced\.lua",
     "leasehold-metrics": "",
@@ -25,6 +36,7 @@ PUBLISHED = {
 REQUIRED = {"Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"}
 COMMON = r"\.cargo_vcs_info\.json|Cargo\.(lock|toml|toml\.orig)|LICENSE-(APACHE|MIT)|README\.md|src/.*\.rs"
 TESTS = r"(.*/)?(tests|testing|examples|benches)/.*|.*_tests\.rs|.*fuzz_inputs\.rs"
+LIBRARIES = [name for name in PUBLISHED if name != "leasehold-cli"]
 METADATA = ("description", "documentation", "readme", "repository", "license", "rust_version", "keywords", "categories")
 
 
@@ -56,7 +68,7 @@ def is_registry_reachable():
     return subprocess.run(probe, cwd=outside, env=environment, stdout=silent, stderr=silent).returncode == 0
 
 
-def main():
+def check():
     packages = json.loads(cargo("metadata", "--no-deps", "--locked", "--format-version", "1"))["packages"]
     published = [package for package in packages if package["publish"] != []]
     found = {package["name"] for package in published} ^ PUBLISHED.keys()
@@ -75,6 +87,76 @@ def main():
     command = ["cargo", *words, "--locked", "--allow-dirty", "--target-dir", TARGET / "packages"]
     environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "RUSTC_WORKSPACE_WRAPPER": ""}
     sys.exit(subprocess.run(command, cwd=ROOT, env=environment).returncode)
+
+
+MINIMAL = TARGET / "minimal-versions"
+
+
+def run(*words, folder=ROOT, **environment):
+    print(f"{folder.name}:", *words, flush=True)
+    subprocess.run(words, cwd=folder, env={**os.environ, **environment}, check=True)
+
+
+def unpack():
+    """Packages the published crates, and returns the folder of each by name."""
+    shutil.rmtree(MINIMAL / "package", ignore_errors=True)
+    names = [word for name in PUBLISHED for word in ("-p", name)]
+    run("cargo", "package", "--no-verify", "--allow-dirty", "--quiet", "--target-dir", str(MINIMAL), *names)
+    folders = {}
+    for name in PUBLISHED:
+        (archive,) = (MINIMAL / "package").glob(f"{name}-[0-9]*.crate")
+        subprocess.run(["tar", "-xf", archive], cwd=archive.parent, check=True)
+        folders[name] = archive.with_suffix("")
+    return folders
+
+
+def isolate(folder, others):
+    """Makes a package its own workspace, without the dependencies of its tests."""
+    manifest = folder / "Cargo.toml"
+    sections = re.split(r"^(?=\[)", manifest.read_text(), flags=re.M)
+    kept = [section for section in sections if not section.startswith("[dev-dependencies")]
+    text = "".join(kept)
+    used = [name for name in others if f"[dependencies.{name}]\n" in text]
+    patches = "".join(f'{name}.path = "{others[name]}"\n' for name in used)
+    manifest.write_text(f"{text}\n[workspace]\n\n[patch.crates-io]\n{patches}")
+    (folder / "Cargo.lock").unlink()
+
+
+def minimal():
+    folders = unpack()
+    for name, folder in folders.items():
+        isolate(folder, {other: path for other, path in folders.items() if other != name})
+        # The option is unstable.
+        run("cargo", "update", "--quiet", "-Z", "direct-minimal-versions", folder=folder, RUSTC_BOOTSTRAP="1")
+    for folder in folders.values():
+        for features in ("--all-features", "--no-default-features"):
+            run("cargo", "check", "--locked", "--target-dir", str(MINIMAL), features, folder=folder)
+
+
+def git(*words):
+    return subprocess.run(["git", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def semver():
+    tags = git("tag", "--list", "v[0-9]*", "--no-contains", "HEAD", "--sort=-v:refname").stdout.split()
+    release = next((tag for tag in tags if "-" not in tag), None)
+    if release is None:
+        return print("no release yet: there is no tag such as v0.1.0 to compare with")
+    # A crate that is newer than the release has nothing to compare with.
+    old = [name for name in LIBRARIES if git("ls-tree", release, f"crates/{name}/Cargo.toml").stdout]
+    tool = CACHE / "bin" / "cargo-semver-checks"
+    if not tool.exists():
+        run("cargo", "install", tool.name, "--quiet", "--locked", "--debug", "--version", "0.51.0", "--root", str(CACHE))
+    words = [word for name in old for word in ("--package", name)]
+    # The documentation of two versions is built, which lints would only slow down.
+    os.environ.pop("RUSTC_WORKSPACE_WRAPPER", None)
+    run(tool, "semver-checks", "--baseline-rev", release, "--all-features", *words)
+
+
+def main():
+    commands = {"": check, "minimal": minimal, "semver": semver}
+    command = commands.get(" ".join(sys.argv[1:]))
+    sys.exit(command() if command else __doc__)
 
 
 if __name__ == "__main__":
