@@ -99,6 +99,26 @@ fn at_least_above_fixed_lease_is_rejected() {
     });
 }
 
+/// Only the last guard of a handle reported that the lock was lost before.
+#[test]
+fn release_of_an_inner_guard_reports_the_loss() {
+    run(async {
+        let server = server();
+        allow_inspection(&server);
+        let client = client(&server).await;
+        let name = name();
+        let handle = client.mutex(&name).reentrant();
+        let outer = handle.lock().await.unwrap();
+        let inner = handle.lock().await.unwrap();
+        client.force_release(&name).await.unwrap();
+        outer.lost().await;
+        for guard in [inner, outer] {
+            let released = guard.release().await;
+            assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
+        }
+    });
+}
+
 /// A renewal in flight during a release made the server keep the lock for a
 /// whole lease.
 #[test]

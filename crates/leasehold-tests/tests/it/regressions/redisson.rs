@@ -253,3 +253,30 @@ fn downgrade_of_a_reader_is_refused() {
         ));
     });
 }
+
+/// With a fixed lease, the guard was lost while the server still counted the
+/// permits.
+#[test]
+fn options_of_a_lease_are_refused_without_one() {
+    run(async {
+        let server = server(&Flavor::one());
+        let client = client(&url_at(server.port())).await;
+        let permits = client.redisson().semaphore("job");
+        permits.try_set_permits(2).await.unwrap();
+        let acquire = || permits.try_acquire(1);
+        for refused in [
+            acquire().lease(LEASE),
+            acquire().fixed_lease(LEASE),
+            acquire().at_least(LEASE),
+            acquire().at_most(LEASE),
+        ] {
+            let outcome = refused.await;
+            assert!(
+                matches!(outcome, Err(Error::Invalid { what: "lease", .. })),
+                "{outcome:?}"
+            );
+        }
+        acquire().await.unwrap().release().await.unwrap();
+        assert_eq!(permits.available_permits().await.unwrap(), 2);
+    });
+}
