@@ -22,6 +22,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 from gate_tests import CACHE, ROOT, TARGET
 
@@ -81,12 +82,16 @@ def check():
         print("skipping the dry run of publishing: the registry is unreachable", flush=True)
         words = ["package", "--offline"]
     words += [word for name in PUBLISHED for word in ("-p", name)]
-    # A folder of its own, since packages have other profiles and features than
-    # the workspace. The compiler should only find missing files, so it is
-    # neither clippy nor writes debug information.
-    command = ["cargo", *words, "--locked", "--allow-dirty", "--target-dir", TARGET / "packages"]
+    # The compiler should only find missing files, so it is neither clippy nor
+    # writes debug information.
     environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "RUSTC_WORKSPACE_WRAPPER": ""}
-    sys.exit(subprocess.run(command, cwd=ROOT, env=environment).returncode)
+    # A folder with a new name: cargo unpacks our packages below CARGO_HOME by
+    # the folder's name and their version, and never again, so in a folder used
+    # before, it would compile a package against an older one.
+    TARGET.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="packages-", dir=TARGET) as folder:
+        command = ["cargo", *words, "--locked", "--allow-dirty", "--target-dir", folder]
+        sys.exit(subprocess.run(command, cwd=ROOT, env=environment).returncode)
 
 
 MINIMAL = TARGET / "minimal-versions"
