@@ -138,8 +138,8 @@ pub struct Holder {
     /// libraries never set it.
     pub released: bool,
     /// Whether this holder [handed the lock over](crate::Guard::hand_over), and
-    /// no process has adopted it. `process` is the one that handed it over,
-    /// which no longer holds it. Such a lock is not renewed. It is free once
+    /// no process has adopted it. `process` handed it over, and no longer
+    /// holds it. Such a lock is not renewed. It is free once
     /// [`lease_remaining`](Self::lease_remaining) has passed.
     pub handed_over: bool,
 }

@@ -1,8 +1,8 @@
 //! Events of a client, for metrics, traces and logs.
 //!
 //! An observer is a closure that receives every [`Event`] of the client that it
-//! is [registered](crate::Connect::observe) with, and matches those that it
-//! needs. The crate `leasehold-metrics` is an observer that records metrics.
+//! is [registered](crate::Connect::observe) with, and matches the events that
+//! it needs. The crate `leasehold-metrics` is an observer that records metrics.
 //!
 //! # Limitations
 //!

@@ -58,7 +58,7 @@ impl Client {
         };
         let (kind, pending) = (self.kind_of(ticket), ticket.owner.clone());
         let engine = self.engine.clone();
-        self.pending(async move {
+        self.engine.pending(async move {
             options.add_trace_parent();
             engine
                 .adopt(&kind?, &pending, &options)

@@ -60,7 +60,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn inspect<'a>(&'a self, name: &'a str) -> Pending<'a, Option<LockInfo>> {
-        self.pending(self.inspect_now(name))
+        self.engine.pending(self.inspect_now(name))
     }
 
     async fn inspect_now(&self, name: &str) -> Result<Option<LockInfo>, Error> {
@@ -130,7 +130,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn until_free<'a>(&'a self, name: &'a str, limit: Option<Duration>) -> Pending<'a, ()> {
-        self.pending(self.until_free_now(name, limit))
+        self.engine.pending(self.until_free_now(name, limit))
     }
 
     async fn until_free_now(&self, name: &str, limit: Option<Duration>) -> Result<(), Error> {
@@ -201,7 +201,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn force_release<'a>(&'a self, name: &'a str) -> Pending<'a, Vec<Holder>> {
-        self.pending(self.force_release_now(name))
+        self.engine.pending(self.force_release_now(name))
     }
 
     async fn force_release_now(&self, name: &str) -> Result<Vec<Holder>, Error> {
@@ -397,8 +397,8 @@ impl Scan {
         reason = "an iterator cannot be awaited"
     )]
     pub fn next(&mut self) -> Pending<'_, Option<Vec<LockInfo>>> {
-        let runtime = self.client.engine.runtime().clone();
-        Pending::new(&runtime, self.next_now())
+        let engine = self.client.engine.clone();
+        engine.pending(self.next_now())
     }
 
     async fn next_now(&mut self) -> Result<Option<Vec<LockInfo>>, Error> {

@@ -247,14 +247,7 @@ impl Client {
     /// [`Error::ShutDown`]: crate::Error::ShutDown
     /// [`Error::Unreleased`]: crate::Error::Unreleased
     pub fn shutdown(&self, timeout: Duration) -> Pending<'_, ()> {
-        self.pending(self.engine.shutdown(timeout))
-    }
-
-    pub(crate) fn pending<'a, T>(
-        &self,
-        request: impl Future<Output = Result<T, crate::Error>> + Send + 'a,
-    ) -> Pending<'a, T> {
-        Pending::new(self.engine.runtime(), request)
+        self.engine.pending(self.engine.shutdown(timeout))
     }
 }
 

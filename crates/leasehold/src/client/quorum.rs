@@ -138,7 +138,7 @@ impl Quorum {
     /// # Ok(()) }
     /// ```
     pub fn shutdown(&self, timeout: Duration) -> Pending<'_, ()> {
-        Pending::new(self.engine.runtime(), self.engine.shutdown(timeout))
+        self.engine.pending(self.engine.shutdown(timeout))
     }
 }
 

@@ -95,7 +95,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn server_info(&self) -> Pending<'_, Vec<ServerInfo>> {
-        self.pending(self.server_info_now())
+        self.engine.pending(self.server_info_now())
     }
 
     async fn server_info_now(&self) -> Result<Vec<ServerInfo>, Error> {

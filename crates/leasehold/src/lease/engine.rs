@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::context::{Context, Limits, error_of};
 use super::keeper::{Keeper, KeeperRuntime};
+use super::pending::Pending;
 use super::quarantine::Readmission;
 use super::revoke::revoke;
 use super::wait::{Waits, deliver};
@@ -37,6 +38,14 @@ impl Engine {
     /// Returns the runtime for the requests of blocking callers.
     pub(crate) fn runtime(&self) -> &KeeperRuntime {
         &self.context.keeper.runtime
+    }
+
+    /// Returns a request of this client, for a task or a thread.
+    pub(crate) fn pending<'a, T>(
+        &self,
+        request: impl Future<Output = Result<T, Error>> + Send + 'a,
+    ) -> Pending<'a, T> {
+        Pending::new(self.runtime(), request)
     }
 
     /// Runs `work` on the keeper's runtime, which polls it even if the caller

@@ -21,7 +21,7 @@ use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::options::validate_lease;
 use crate::owner::Token;
-use crate::protocol::RenewReply;
+use crate::protocol::{Call, RenewReply};
 use crate::time::BootInstant;
 
 /// A held lock. Dropping it releases the lock in the background.
@@ -61,7 +61,6 @@ use crate::time::BootInstant;
 pub struct Guard<M = Exclusive> {
     owned: Arc<OwnedLease>,
     lease: Lease<M>,
-    waited: Option<Duration>,
     /// Present for a reentrant handle. Dropped after `owned`.
     _entry: Option<Entry>,
 }
@@ -81,7 +80,6 @@ impl<M> Guard<M> {
     fn of(owned: Arc<OwnedLease>, entry: Option<Entry>) -> Self {
         Self {
             lease: owned.view(),
-            waited: owned.waited(),
             owned,
             _entry: entry,
         }
@@ -111,7 +109,6 @@ impl<M> Guard<M> {
     fn marked<N>(self) -> Guard<N> {
         Guard {
             lease: self.lease.marked(),
-            waited: self.waited,
             owned: self.owned,
             _entry: self._entry,
         }
@@ -233,7 +230,7 @@ impl<M> Guard<M> {
     /// ```
     #[must_use]
     pub fn waited(&self) -> Option<Duration> {
-        self.waited
+        self.owned.waited()
     }
 
     /// Calls `callback` once if this lease is lost, immediately if it is lost
@@ -345,10 +342,10 @@ impl<M> Guard<M> {
             let why = "another guard of the reentrant handle holds the lock";
             return Err(Error::invalid("downgrade", why));
         };
-        let reply = match guard.send_downgrade().await? {
+        let reply = match guard.send(guard.downgrade_call()?).await {
             // A downgrade is idempotent, so an unnoticed disconnect costs one
             // more request.
-            Err(error) if error.is_transient() => guard.send_downgrade().await?,
+            Err(error) if error.is_transient() => guard.send(guard.downgrade_call()?).await,
             reply => reply,
         };
         match reply {
@@ -360,15 +357,15 @@ impl<M> Guard<M> {
         Ok(guard)
     }
 
-    async fn send_downgrade(&self) -> Result<Result<RenewReply, RequestError>, Error> {
+    fn downgrade_call(&self) -> Result<Call<RenewReply>, Error> {
         let state = self.lease.state();
-        match state.kind.downgrade(&state.value) {
-            Some(call) => Ok(self.owned.context.send(state.kind.slot(), call).await),
-            None => Err(Error::invalid(
-                "downgrade",
-                "only a writer can become a reader",
-            )),
-        }
+        let call = state.kind.downgrade(&state.value);
+        call.ok_or_else(|| Error::invalid("downgrade", "only a writer can become a reader"))
+    }
+
+    async fn send<R>(&self, call: Call<R>) -> Result<R, RequestError> {
+        let slot = self.lease.state().kind.slot();
+        self.owned.context.send(slot, call).await
     }
 
     /// Ends a lease that another client revoked.

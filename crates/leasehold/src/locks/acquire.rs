@@ -59,8 +59,8 @@ use crate::protocol::Kind;
 /// - [`Error::Unavailable`], [`Error::OutcomeUnknown`],
 ///   [`Error::NotReplicated`] or [`Error::NoQuorum`] if the server does not
 ///   grant the lock. A waiting acquire first retries through the outage for up
-///   to [`max_outage`](crate::Connect::max_outage). One that doesn't wait makes
-///   a single attempt. It also fails with [`Error::OutcomeUnknown`] if the
+///   to [`max_outage`](crate::Connect::max_outage). A `try_` acquire makes a
+///   single attempt. It also fails with [`Error::OutcomeUnknown`] if the
 ///   future is not polled in time for the reply, as on a blocked runtime: 50 ms
 ///   after [`request_timeout`](crate::Connect::request_timeout), the client
 ///   releases a lock that was acquired without the caller noticing.

@@ -186,13 +186,17 @@ impl Election {
                     }
                     election.announced(caller, &mut delay).await
                 };
-                let guard = election.handle.pending(announcing).await?;
+                let guard = election.handle.engine.pending(announcing).await?;
                 match guard.run(&mut work).await {
                     Err(error @ Error::Lost { .. }) => {
                         tracing::info!(%error, "no longer the leader, campaigning again");
                     }
                     outcome => {
-                        election.handle.pending(election.notify_followers()).await?;
+                        election
+                            .handle
+                            .engine
+                            .pending(election.notify_followers())
+                            .await?;
                         return outcome;
                     }
                 }
@@ -256,7 +260,7 @@ impl Election {
     #[track_caller]
     pub fn campaign(&self) -> Pending<'static, Guard> {
         let (election, caller) = (self.clone(), Location::caller());
-        self.handle.pending(async move {
+        self.handle.engine.pending(async move {
             let mut delay = RetryDelay::new();
             election.announced(caller, &mut delay).await
         })
@@ -284,7 +288,7 @@ impl Election {
     /// # Ok(()) }
     /// ```
     pub fn leader(&self) -> Pending<'_, Option<Term>> {
-        self.handle.pending(self.leader_now())
+        self.handle.engine.pending(self.leader_now())
     }
 
     async fn leader_now(&self) -> Result<Option<Term>, Error> {
@@ -475,8 +479,8 @@ impl Changes {
         reason = "an iterator cannot be awaited"
     )]
     pub fn next(&mut self) -> Pending<'_, Option<Term>> {
-        let runtime = self.election.handle.engine.runtime().clone();
-        Pending::new(&runtime, self.next_now())
+        let engine = self.election.handle.engine.clone();
+        engine.pending(self.next_now())
     }
 
     async fn next_now(&mut self) -> Result<Option<Term>, Error> {

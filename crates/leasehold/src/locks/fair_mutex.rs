@@ -185,7 +185,7 @@ impl FairMutex {
     /// # Ok(()) }
     /// ```
     pub fn holder(&self) -> Pending<'_, Option<Holder>> {
-        self.handle.pending(self.handle.holder())
+        self.handle.engine.pending(self.handle.holder())
     }
 }
 

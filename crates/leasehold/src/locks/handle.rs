@@ -7,7 +7,6 @@ use super::acquire::AcquireRequest;
 use crate::error::Error;
 use crate::info::Holder;
 use crate::lease::Engine;
-use crate::lease::Pending;
 use crate::options::AcquireOptions;
 use crate::protocol::{Call, Kind};
 
@@ -116,14 +115,6 @@ impl<K: Kind + ?Sized> Handle<K> {
             },
             reentry: None,
         }
-    }
-
-    /// Returns a request of this lock.
-    pub(crate) fn pending<'a, T>(
-        &self,
-        request: impl Future<Output = Result<T, Error>> + Send + 'a,
-    ) -> Pending<'a, T> {
-        Pending::new(self.engine.runtime(), request)
     }
 
     pub(crate) async fn holder(&self) -> Result<Option<Holder>, Error> {

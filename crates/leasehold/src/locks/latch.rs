@@ -113,7 +113,7 @@ impl Latch {
     /// # Ok(()) }
     /// ```
     pub fn set(&self, count: u32, life: Duration) -> Pending<'_, SetOutcome> {
-        self.pending(async move {
+        self.engine.pending(async move {
             if count == 0 {
                 return Err(Error::invalid("count", "0 is below the minimum of 1"));
             }
@@ -154,7 +154,7 @@ impl Latch {
     /// # Ok(()) }
     /// ```
     pub fn count_down<'a>(&'a self, caller: &'a str) -> Pending<'a, LatchState> {
-        self.pending(async move {
+        self.engine.pending(async move {
             check_len("caller", caller, MAX_CALLER_LEN)?;
             let remaining = self.send(|latch| latch.count_down(caller)).await?;
             Ok(LatchState::new(remaining))
@@ -183,7 +183,7 @@ impl Latch {
     /// # Ok(()) }
     /// ```
     pub fn state(&self) -> Pending<'_, LatchState> {
-        self.pending(self.state_now())
+        self.engine.pending(self.state_now())
     }
 
     async fn state_now(&self) -> Result<LatchState, Error> {
@@ -218,7 +218,7 @@ impl Latch {
     /// # Ok(()) }
     /// ```
     pub fn until_open(&self, limit: Option<Duration>) -> Pending<'_, LatchState> {
-        self.pending(async move {
+        self.engine.pending(async move {
             let calls = self.calls()?;
             let latch: Arc<dyn Notified> = calls.clone();
             self.engine
@@ -253,14 +253,7 @@ impl Latch {
     /// # Ok(()) }
     /// ```
     pub fn delete(&self) -> Pending<'_, bool> {
-        self.pending(self.send(LatchCalls::delete))
-    }
-
-    fn pending<'a, T>(
-        &self,
-        request: impl Future<Output = Result<T, Error>> + Send + 'a,
-    ) -> Pending<'a, T> {
-        Pending::new(self.engine.runtime(), request)
+        self.engine.pending(self.send(LatchCalls::delete))
     }
 
     async fn send<R>(&self, call: impl FnOnce(&LatchCalls) -> Call<R>) -> Result<R, Error> {

@@ -41,9 +41,9 @@ use crate::protocol::Kind;
 /// # Errors
 ///
 /// The first error of an acquire; the locks that were acquired before it are
-/// released. One that doesn't wait, such as `try_lock`, fails with
-/// [`Error::Busy`]. [`Error::Invalid`] if there are no locks, if they belong to
-/// different clients, or if one is listed twice.
+/// released. A `try_lock` fails with [`Error::Busy`] if that lock is busy.
+/// [`Error::Invalid`] if there are no locks, if they belong to different
+/// clients, or if one is listed twice.
 ///
 /// # Examples
 ///

@@ -227,7 +227,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub fn holder(&self) -> Pending<'_, Option<Holder>> {
-        self.handle.pending(self.handle.holder())
+        self.handle.engine.pending(self.handle.holder())
     }
 
     #[track_caller]

@@ -142,7 +142,7 @@ impl Once {
     /// Runs `work` if no other call has run this tick, and records that it
     /// completed. A thread calls [`start`](Self::start) instead.
     ///
-    /// The report is `completed` whatever the work returns, an `Err` included.
+    /// The report is `completed` even if the work returns an `Err`.
     /// To record a failure, call [`start`](Self::start) and
     /// [`finish`](OnceGuard::finish).
     ///
@@ -188,7 +188,7 @@ impl Once {
         let (once, request) = (self.clone(), self.request());
         async move {
             let OnceGuard { guard, once } =
-                match once.handle.pending(once.start_with(request)).await? {
+                match once.handle.engine.pending(once.start_with(request)).await? {
                     OnceOutcome::Ran(started) => started,
                     OnceOutcome::AlreadyRan(run) => return Ok(OnceOutcome::AlreadyRan(run)),
                     OnceOutcome::Busy => return Ok(OnceOutcome::Busy),
@@ -200,7 +200,10 @@ impl Once {
                 Err(error) => error.to_string(),
             };
             // The token identifies the run, so this needs no lock.
-            once.handle.pending(once.report(token, &report)).await?;
+            once.handle
+                .engine
+                .pending(once.report(token, &report))
+                .await?;
             outcome.map(OnceOutcome::Ran)
         }
     }
@@ -237,6 +240,7 @@ impl Once {
     pub fn start(&self) -> Pending<'static, OnceOutcome<OnceGuard>> {
         let (once, request) = (self.clone(), self.request());
         self.handle
+            .engine
             .pending(async move { once.start_with(request).await })
     }
 
@@ -311,7 +315,7 @@ impl Once {
     /// # Ok(()) }
     /// ```
     pub fn last(&self) -> Pending<'_, Option<Run>> {
-        self.handle.pending(self.last_run())
+        self.handle.engine.pending(self.last_run())
     }
 
     async fn last_run(&self) -> Result<Option<Run>, Error> {
@@ -347,7 +351,7 @@ impl Once {
     /// # Ok(()) }
     /// ```
     pub fn reset(&self) -> Pending<'_, Option<Run>> {
-        self.handle.pending(self.forget_last())
+        self.handle.engine.pending(self.forget_last())
     }
 
     async fn forget_last(&self) -> Result<Option<Run>, Error> {

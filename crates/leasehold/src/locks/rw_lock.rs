@@ -185,7 +185,7 @@ impl RwLock {
     /// # Ok(()) }
     /// ```
     pub fn holder(&self) -> Pending<'_, Option<Holder>> {
-        self.write.pending(self.write.holder())
+        self.write.engine.pending(self.write.holder())
     }
 }
 

@@ -199,7 +199,7 @@ impl Semaphore {
     /// # Ok(()) }
     /// ```
     pub fn set_permits(&self, permits: u32) -> Pending<'_, ()> {
-        self.handle.pending(self.set_permits_now(permits))
+        self.handle.engine.pending(self.set_permits_now(permits))
     }
 
     async fn set_permits_now(&self, permits: u32) -> Result<(), Error> {
@@ -230,7 +230,7 @@ impl Semaphore {
     /// # Ok(()) }
     /// ```
     pub fn permits(&self) -> Pending<'_, PermitCounts> {
-        self.handle.pending(self.count_permits())
+        self.handle.engine.pending(self.count_permits())
     }
 
     async fn count_permits(&self) -> Result<PermitCounts, Error> {

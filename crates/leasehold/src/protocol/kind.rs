@@ -80,7 +80,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn downgrade(&self, _value: &[u8]) -> Option<Call<RenewReply>> {
         None
     }
-    /// Writes a lock of several nodes to those that miss it, for `remaining`.
+    /// Writes a quorum's lock to the nodes that miss it, for `remaining`.
     fn repair(&self, _value: &[u8], _remaining: Duration, _token: Token) -> Option<Call<()>> {
         None
     }

@@ -50,8 +50,8 @@ pub(super) fn count_votes(ballots: &[Ballot]) -> Verdict {
     if count(|ballot| *ballot == Ballot::Granted) >= majority {
         return Verdict::Held;
     }
-    // Checked after `Held`: a majority that granted the lock decides, whatever
-    // the others do.
+    // Checked after `Held`: a majority that granted the lock outvotes the
+    // other nodes.
     let voting = count(|ballot| !matches!(ballot, Ballot::NotVoting | Ballot::NoReply));
     if voting < majority {
         return Verdict::TooFew { voting };

@@ -81,7 +81,7 @@ impl RCountDownLatch {
     /// # Ok(()) }
     /// ```
     pub fn try_set_count(&self, count: u32) -> Pending<'_, bool> {
-        Pending::new(self.engine.runtime(), self.try_set_count_now(count))
+        self.engine.pending(self.try_set_count_now(count))
     }
 
     async fn try_set_count_now(&self, count: u32) -> Result<bool, Error> {
@@ -115,7 +115,7 @@ impl RCountDownLatch {
     /// # Ok(()) }
     /// ```
     pub fn count_down(&self) -> Pending<'_, i64> {
-        Pending::new(self.engine.runtime(), self.count_down_now())
+        self.engine.pending(self.count_down_now())
     }
 
     async fn count_down_now(&self) -> Result<i64, Error> {
@@ -149,11 +149,7 @@ impl RCountDownLatch {
     /// # Ok(()) }
     /// ```
     pub fn count(&self) -> Pending<'_, i64> {
-        Pending::new(self.engine.runtime(), self.count_now())
-    }
-
-    async fn count_now(&self) -> Result<i64, Error> {
-        self.send(CountDownCalls::remaining).await
+        self.engine.pending(self.send(CountDownCalls::remaining))
     }
 
     /// Waits until the latch is open, for at most `limit`: Redisson's `await`.
@@ -183,7 +179,7 @@ impl RCountDownLatch {
     /// # Ok(()) }
     /// ```
     pub fn until_open(&self, limit: Option<Duration>) -> Pending<'_, ()> {
-        Pending::new(self.engine.runtime(), async move {
+        self.engine.pending(async move {
             let calls = self.calls()?;
             let latch: Arc<dyn Notified> = calls.clone();
             self.engine
@@ -214,7 +210,7 @@ impl RCountDownLatch {
     /// # Ok(()) }
     /// ```
     pub fn delete(&self) -> Pending<'_, bool> {
-        Pending::new(self.engine.runtime(), self.send(CountDownCalls::delete))
+        self.engine.pending(self.send(CountDownCalls::delete))
     }
 
     async fn send<R>(&self, call: impl FnOnce(&CountDownCalls) -> Call<R>) -> Result<R, Error> {

@@ -176,7 +176,7 @@ impl<M> RLock<M> {
     /// # Ok(()) }
     /// ```
     pub fn force_unlock(&self) -> Pending<'_, bool> {
-        self.handle.pending(self.force_unlock_now())
+        self.handle.engine.pending(self.force_unlock_now())
     }
 
     async fn force_unlock_now(&self) -> Result<bool, Error> {
@@ -212,7 +212,7 @@ impl<M> RLock<M> {
     /// # Ok(()) }
     /// ```
     pub fn holder(&self) -> Pending<'_, Option<Holder>> {
-        self.handle.pending(self.handle.holder())
+        self.handle.engine.pending(self.handle.holder())
     }
 }
 

@@ -125,7 +125,7 @@ impl RSemaphore {
     /// # Ok(()) }
     /// ```
     pub fn add_permits(&self, permits: u32) -> Pending<'_, ()> {
-        self.handle.pending(self.add_permits_now(permits))
+        self.handle.engine.pending(self.add_permits_now(permits))
     }
 
     async fn add_permits_now(&self, permits: u32) -> Result<(), Error> {
@@ -161,11 +161,8 @@ impl RSemaphore {
     /// # Ok(()) }
     /// ```
     pub fn try_set_permits(&self, permits: u32) -> Pending<'_, bool> {
-        self.handle.pending(self.try_set_permits_now(permits))
-    }
-
-    async fn try_set_permits_now(&self, permits: u32) -> Result<bool, Error> {
-        self.handle.send(|kind| kind.set(permits)).await
+        let set = self.handle.send(move |kind| kind.set(permits));
+        self.handle.engine.pending(set)
     }
 
     /// Returns the number of available permits.
@@ -189,11 +186,8 @@ impl RSemaphore {
     /// # Ok(()) }
     /// ```
     pub fn available_permits(&self) -> Pending<'_, i64> {
-        self.handle.pending(self.available_permits_now())
-    }
-
-    async fn available_permits_now(&self) -> Result<i64, Error> {
-        self.handle.send(SemaphoreCalls::available).await
+        let available = self.handle.send(SemaphoreCalls::available);
+        self.handle.engine.pending(available)
     }
 
     /// Returns the calls that acquire `permits` permits.

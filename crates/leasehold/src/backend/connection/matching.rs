@@ -867,8 +867,8 @@ mod tests {
     /// Two connections that both counted from 1 accepted each other's replies.
     ///
     /// No server refuses a request here: refusals look alike on all
-    /// connections. One that is taken for ours cannot make us believe that we
-    /// hold a lock.
+    /// connections. If we take another connection's refusal for ours, we only
+    /// believe that we don't hold a lock.
     #[test]
     fn reply_of_another_connection_is_never_accepted() {
         let answer = || prop_oneof![Just(Answer::Executed), Just(Answer::SealText)];

@@ -212,8 +212,9 @@ impl Backend for QuorumBackend {
                 open.check(purpose)?;
                 if BootInstant::now() >= end {
                     return match ever_connected {
-                        // Whatever is connected: the call counts the votes, and
-                        // its error says how many nodes are missing.
+                        // We send to the nodes that are connected: the call
+                        // counts the votes, and the error says how many nodes
+                        // are missing.
                         true => Ok(Arc::new(FanOut::new(open.connections)) as Arc<dyn Connection>),
                         false => Err(self.no_majority()),
                     };
