@@ -4,23 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-/// Serves the command `pairs` only.
-pub(crate) fn serve(port: u16) {
-    let mut engine = Engine::connect(port);
-    println!("ready");
-    for line in std::io::stdin().lines() {
-        let line = line.expect("a pipe");
-        let words: Vec<_> = line.split(' ').collect();
-        let ["pairs", prefix, tasks, count] = words.as_slice() else {
-            panic!("unknown command `{line}`: the engine supports only `pairs`");
-        };
-        let number = |word: &str| word.parse().expect("a number");
-        engine.pairs(prefix, number(tasks), number(count));
-        println!("done");
-    }
-}
-
-struct Engine {
+pub(crate) struct Engine {
     stream: TcpStream,
     release: Release,
 }
@@ -33,7 +17,7 @@ enum Release {
 }
 
 impl Engine {
-    fn connect(port: u16) -> Self {
+    pub(crate) fn connect(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("the server is up");
         stream.set_nodelay(true).expect("a socket");
         let mut engine = Self {
@@ -67,7 +51,7 @@ impl Engine {
         String::from_utf8_lossy(&reply[..length]).into_owned()
     }
 
-    fn pairs(&mut self, prefix: &str, tasks: u64, count: u64) {
+    pub(crate) fn pairs(&mut self, prefix: &str, tasks: u64, count: u64) {
         let (mut lock, mut unlock) = (Vec::new(), Vec::new());
         for task in 0..tasks {
             let name = format!("lock:{prefix}:{task}");

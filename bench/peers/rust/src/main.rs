@@ -12,24 +12,57 @@
 //! - `latency PREFIX MILLISECONDS`: runs one pair after another, and prints the
 //!   p50 and p99 in nanoseconds.
 //! - `drop`: releases all locks.
-//! - `self`: prints the CPU time in microseconds and the memory in KiB.
+//! - `self`: prints the CPU time in microseconds, the memory in KiB and the
+//!   number of allocations.
+//!
+//! The engine and threads support only `pairs` and `self`.
 
 mod engine;
 mod library;
+mod threads;
+mod usage;
 
 use std::time::{Duration, Instant};
 
+use engine::Engine;
 use library::{Held, Library};
+use threads::Threads;
 
-#[tokio::main]
-async fn main() {
+fn main() {
     let mut arguments = std::env::args().skip(1);
     let port: u16 = arguments.next().expect("a port").parse().expect("a port");
     let name = arguments.next().expect("a library");
-    if name == "engine" {
-        return engine::serve(port);
+    match name.as_str() {
+        "engine" => {
+            let mut engine = Engine::connect(port);
+            serve_pairs(|prefix, tasks, count| engine.pairs(prefix, tasks, count));
+        }
+        "threads" => {
+            let threads = Threads::connect(port);
+            serve_pairs(|prefix, tasks, count| threads.pairs(prefix, tasks, count));
+        }
+        _ => serve(&name, port),
     }
-    let library = Library::connect(&name, port).await;
+}
+
+/// Serves a contestant that is not a task of a runtime.
+fn serve_pairs(mut pairs: impl FnMut(&str, u64, u64)) {
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let line = line.expect("a pipe");
+        let words: Vec<_> = line.split(' ').collect();
+        match words.as_slice() {
+            ["pairs", prefix, tasks, count] => pairs(prefix, number(tasks), number(count)),
+            ["self"] => usage::print(),
+            other => panic!("unsupported command {other:?}"),
+        }
+        println!("done");
+    }
+}
+
+#[tokio::main]
+async fn serve(name: &str, port: u16) {
+    let library = Library::connect(name, port).await;
     println!("ready");
     let mut kept = Vec::new();
     for line in std::io::stdin().lines() {
@@ -51,7 +84,7 @@ async fn main() {
             ["once", name] => library.hold(name).await.release().await,
             ["valid"] => println!("{}", valid(&kept)),
             ["drop"] => kept.clear(),
-            ["self"] => usage(),
+            ["self"] => usage::print(),
             other => panic!("unknown command {other:?}"),
         }
         println!("done");
@@ -165,17 +198,4 @@ async fn latency(library: &Library, prefix: &str, length: Duration) {
 fn clock() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
-}
-
-fn usage() {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
-    let fields: Vec<_> = stat
-        .rsplit(')')
-        .next()
-        .expect("fields")
-        .split_whitespace()
-        .collect();
-    let ticks = number(fields[11]) + number(fields[12]);
-    let pages = number(fields[21]);
-    println!("{} {}", ticks * 10_000, pages * 4);
 }
