@@ -15,13 +15,58 @@ pub(crate) struct Row {
 /// The results of one measurement.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// The name of its files.
+    /// The name of its files, and of its place on the page.
     pub(crate) name: String,
-    /// The quantity and its unit.
     pub(crate) title: String,
-    /// The row that all rows are divided by, if any.
-    pub(crate) baseline: Option<usize>,
-    pub(crate) rows: Vec<Row>,
+    rows: Vec<String>,
+    columns: Vec<Column>,
+}
+
+/// One quantity of every row.
+#[derive(Debug)]
+pub(crate) struct Column {
+    title: String,
+    /// The values of each row, by round.
+    rows: Vec<Vec<f64>>,
+    /// Whether the smallest and largest value are shown as well.
+    has_range: bool,
+}
+
+impl Column {
+    /// Shows the median only.
+    pub(crate) fn medians(title: impl Into<String>, rows: Vec<Vec<f64>>) -> Self {
+        Self {
+            title: title.into(),
+            rows,
+            has_range: false,
+        }
+    }
+
+    /// Shows the median, the smallest and the largest value.
+    pub(crate) fn ranges(title: impl Into<String>, rows: Vec<Vec<f64>>) -> Self {
+        Self {
+            has_range: true,
+            ..Self::medians(title, rows)
+        }
+    }
+
+    fn cell(&self, row: usize) -> String {
+        let spread = Spread::of(&self.rows[row]);
+        let median = figure(spread.median);
+        if self.has_range && self.rows[row].len() > 1 {
+            let min = figure(spread.min);
+            let max = figure(spread.max);
+            format!("**{median}** ({min} to {max})")
+        } else {
+            median
+        }
+    }
+}
+
+/// Divides the values of two rows, round by round.
+pub(crate) fn ratios(values: &[f64], baseline: &[f64]) -> Vec<f64> {
+    let pairs = values.iter().zip(baseline);
+    pairs.map(|(value, base)| value / base).collect()
 }
 
 /// The median, minimum and maximum.
@@ -33,8 +78,8 @@ struct Spread {
 }
 
 impl Spread {
-    fn of(values: impl IntoIterator<Item = f64>) -> Self {
-        let mut values: Vec<_> = values.into_iter().collect();
+    fn of(values: &[f64]) -> Self {
+        let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
         Self {
             median: values[values.len() / 2],
@@ -45,92 +90,78 @@ impl Spread {
 }
 
 impl Table {
+    /// Returns a table with one quantity, which is the title, relative to one
+    /// of the rows.
     pub(crate) fn new(
         name: impl Into<String>,
         title: impl Into<String>,
         baseline: Option<usize>,
         rows: Vec<Row>,
     ) -> Self {
+        let (names, values): (Vec<_>, Vec<_>) =
+            rows.into_iter().map(|row| (row.name, row.rounds)).unzip();
+        let columns = match baseline {
+            Some(at) => {
+                let relative = values.iter().map(|row| ratios(row, &values[at]));
+                let relative = relative.collect();
+                let title = format!("relative to {}", names[at]);
+                vec![
+                    Column::medians("median", values),
+                    Column::ranges(title, relative),
+                ]
+            }
+            None => vec![Column::ranges("median", values)],
+        };
+        Self::with_columns(name, title, names, columns)
+    }
+
+    pub(crate) fn with_columns(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        rows: Vec<String>,
+        columns: Vec<Column>,
+    ) -> Self {
         Self {
             name: name.into(),
             title: title.into(),
-            baseline,
             rows,
+            columns,
         }
-    }
-
-    /// Returns the results divided by those of the baseline in the same round.
-    fn ratios(&self, row: &Row) -> Option<Spread> {
-        let baseline = &self.rows[self.baseline?].rounds;
-        Some(Spread::of(
-            row.rounds
-                .iter()
-                .zip(baseline)
-                .map(|(one, base)| one / base),
-        ))
     }
 
     pub(crate) fn markdown(&self) -> String {
-        let mut lines = vec![format!("### {}\n", self.title)];
-        match self.baseline {
-            Some(at) => {
-                lines.push(format!(
-                    "| | median | relative to {} | range |",
-                    self.rows[at].name
-                ));
-                lines.push("|---|---|---|---|".to_owned());
-            }
-            None => {
-                lines.push("| | median | range |".to_owned());
-                lines.push("|---|---|---|".to_owned());
-            }
-        }
-        for row in &self.rows {
-            let own = Spread::of(row.rounds.iter().copied());
-            let median = figure(own.median);
-            lines.push(match self.ratios(row) {
-                Some(ratio) => format!(
-                    "| {} | {median} | **{}** | {} to {} |",
-                    row.name,
-                    figure(ratio.median),
-                    figure(ratio.min),
-                    figure(ratio.max)
-                ),
-                None => {
-                    format!(
-                        "| {} | {median} | {} to {} |",
-                        row.name,
-                        figure(own.min),
-                        figure(own.max)
-                    )
-                }
-            });
+        let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+        let titles = self.columns.iter().map(|column| column.title.clone());
+        let mut lines = vec![
+            format!("### {}\n", self.title),
+            format!("| {}", line(titles.collect())),
+            "|---".repeat(1 + self.columns.len()) + "|",
+        ];
+        for (at, row) in self.rows.iter().enumerate() {
+            let cells = self.columns.iter().map(|column| column.cell(at));
+            lines.push(line(std::iter::once(row.clone()).chain(cells).collect()));
         }
         lines.join("\n") + "\n"
     }
 
     pub(crate) fn save(&self, folder: &Path) {
-        let rows: Vec<_> = self
-            .rows
-            .iter()
-            .map(|row| json!({"name": row.name, "rounds": row.rounds}))
+        let columns = self.columns.iter();
+        let columns: Vec<_> = columns
+            .map(|column| json!({"title": column.title, "rows": column.rows}))
             .collect();
-        let baseline = self.baseline.map(|at| self.rows[at].name.clone());
-        let whole = json!({"title": self.title, "baseline": baseline, "rows": rows});
+        let whole = json!({"title": self.title, "rows": self.rows, "columns": columns});
         let text = serde_json::to_string_pretty(&whole).expect("JSON");
         std::fs::write(folder.join(format!("{}.json", self.name)), text).expect("written");
         self.plot(&folder.join(format!("{}.svg", self.name)))
             .expect("drawn");
     }
 
-    /// Draws a bar per row. The axis is logarithmic, since peers differ by
-    /// orders of magnitude.
+    /// Draws the last column, with a bar per row. The axis is logarithmic,
+    /// since peers differ by orders of magnitude.
     pub(crate) fn plot(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
-        let value = |row: &Row| match self.ratios(row) {
-            Some(ratio) => ratio.median,
-            None => Spread::of(row.rounds.iter().copied()).median,
-        };
-        let values: Vec<_> = self.rows.iter().map(|row| value(row).max(1e-6)).collect();
+        let column = self.columns.last().expect("a column");
+        let medians = column.rows.iter().map(|row| Spread::of(row).median);
+        let values: Vec<_> = medians.map(|median| median.max(1e-6)).collect();
         let max = values.iter().copied().fold(f64::MIN, f64::max) * 1.6;
         let min = values.iter().copied().fold(f64::MAX, f64::min) / 1.6;
         let height = 90 + 30 * u32::try_from(self.rows.len())?;
@@ -143,23 +174,16 @@ impl Table {
             .x_label_area_size(34)
             .y_label_area_size(230)
             .build_cartesian_2d((min..max).log_scale(), (0..rows - 1).into_segmented())?;
-        let axis = match self.baseline {
-            Some(at) => format!("relative to {}", self.rows[at].name),
-            None => "as measured".to_owned(),
-        };
         chart
             .configure_mesh()
             .disable_y_mesh()
-            .x_desc(axis)
+            .x_desc(&column.title)
             .x_labels(6)
             .y_labels(self.rows.len())
             .y_label_formatter(&|at| match at {
                 SegmentValue::CenterOf(at) => {
                     let at = usize::try_from(rows - 1 - at).unwrap_or(0);
-                    self.rows
-                        .get(at)
-                        .map(|row| row.name.clone())
-                        .unwrap_or_default()
+                    self.rows.get(at).cloned().unwrap_or_default()
                 }
                 _ => String::new(),
             })
@@ -167,7 +191,7 @@ impl Table {
             .draw()?;
         for (at, (value, row)) in values.iter().zip(&self.rows).enumerate() {
             let at = rows - 1 - i32::try_from(at)?;
-            let color = if row.name.starts_with("leasehold") {
+            let color = if row.starts_with("leasehold") {
                 RGBColor(31, 110, 178)
             } else {
                 RGBColor(160, 160, 160)

@@ -19,11 +19,7 @@ pub(super) fn hand(server: &Server, short: bool) -> Vec<Table> {
         .map(|(contestant, _)| contestant.start(server.port()))
         .collect();
     let baseline = position(&sides, OURS);
-    let table = |name: &str, title: &str| Table::new(name, title, baseline, rows(&sides));
-    let mut tables = [
-        table("hand-p50", "Hand-over between processes, p50, µs"),
-        table("hand-p99", "Hand-over between processes, p99, µs"),
-    ];
+    let mut percentiles = [50, 99].map(|percentile| (percentile, rows(&sides)));
     for round in 0..rounds {
         for (at, ((_, one), other)) in sides.iter_mut().zip(&mut others).enumerate() {
             let command = format!("hand hand:{at}:{round} {count}");
@@ -31,12 +27,16 @@ pub(super) fn hand(server: &Server, short: bool) -> Vec<Table> {
             other.tell(&command);
             let (one, other) = (one.response(), other.response());
             let gaps = gaps(&one, &other);
-            for (table, percentile) in tables.iter_mut().zip([50, 99]) {
-                let gap = gaps[(gaps.len() * percentile / 100).min(gaps.len() - 1)];
-                table.rows[at].rounds.push(gap / 1000.0);
+            for (percentile, rows) in &mut percentiles {
+                let gap = gaps[(gaps.len() * *percentile / 100).min(gaps.len() - 1)];
+                rows[at].rounds.push(gap / 1000.0);
             }
         }
     }
+    let tables = percentiles.map(|(percentile, rows)| {
+        let title = format!("Hand-over between processes, p{percentile}, µs");
+        Table::new(format!("hand-p{percentile}"), title, baseline, rows)
+    });
     tables.into()
 }
 

@@ -61,15 +61,11 @@ fn keep(server: &Server, kind: Contestant, count: u32, seconds: u32) -> Table {
         rounds: vec![figure],
         ..row(name)
     });
-    Table {
-        name: format!("held-{count}"),
-        title: format!(
-            "{}: {count} leases of 30 s held by one client for {seconds} s",
-            kind.name
-        ),
-        baseline: None,
-        rows: rows.collect(),
-    }
+    let title = format!(
+        "{}: {count} leases of 30 s held by one client for {seconds} s",
+        kind.name
+    );
+    Table::new(format!("held-{count}"), title, None, rows.collect())
 }
 
 /// Returns the p99 of another client's pairs in nanoseconds, and the CPU time
