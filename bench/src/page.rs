@@ -1,42 +1,60 @@
-//! The page of results, generated from `page.md`.
+//! The page of results, `docs/benchmarks.md`.
 //!
-//! A line `@TABLE` is replaced by a table and its plot. A line `=TABLE` is
-//! replaced by the table alone, whose rows have different units.
+//! A table stands between the lines `<!-- table NAME -->` and `<!-- end -->`.
+//! We replace what we have measured, and leave everything else as it is.
+//! `<!-- plot NAME -->` also draws the table's last column.
 
 use std::path::Path;
 
 use crate::report::Table;
 
-/// Writes `docs/benchmarks.md` and its plots.
-///
-/// # Panics
-///
-/// If a table of the page was not measured.
-pub(crate) fn write(server: &str, tables: &[Table]) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = here.join("../docs");
-    let plots = docs.join("benchmarks");
-    std::fs::create_dir_all(&plots).expect("a folder for the plots");
-    let template = std::fs::read_to_string(here.join("page.md")).expect("the page");
-    let find = |name: &str| {
-        let table = tables.iter().find(|table| table.name == name);
-        table.unwrap_or_else(|| panic!("{name} was not measured"))
-    };
-    let filled = template.lines().map(|line| match line.split_at_checked(1) {
-        Some(("=", name)) => find(name).markdown(),
-        Some(("@", name)) => {
-            let table = find(name);
-            table
-                .plot(&plots.join(format!("{name}.svg")))
-                .expect("drawn");
-            format!(
-                "{}\n![{}](benchmarks/{name}.svg)\n",
-                table.markdown(),
-                table.title
-            )
+/// Replaces the tables that are on the page, and prints the names of those that
+/// stay as they were.
+pub(crate) fn write(tables: &[Table]) {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let page = docs.join("benchmarks.md");
+    let old = std::fs::read_to_string(&page).expect("the page");
+    let mut lines = Vec::new();
+    let mut rest = old.lines();
+    while let Some(line) = rest.next() {
+        lines.push(line.to_owned());
+        let Some((name, has_plot)) = marker(line) else {
+            continue;
+        };
+        let body: Vec<_> = rest.by_ref().take_while(|line| *line != END).collect();
+        match tables.iter().find(|table| table.name == name) {
+            Some(table) => lines.push(filled(table, has_plot, &docs.join("benchmarks"))),
+            None => {
+                println!("not measured, left as it was: {name}");
+                lines.extend(body.into_iter().map(str::to_owned));
+            }
         }
-        _ => line.replace("SERVER", server),
-    });
-    let page = filled.collect::<Vec<_>>().join("\n") + "\n";
-    std::fs::write(docs.join("benchmarks.md"), page).expect("written");
+        lines.push(END.to_owned());
+    }
+    std::fs::write(page, lines.join("\n") + "\n").expect("written");
+}
+
+const END: &str = "<!-- end -->";
+
+/// Returns the table that starts at a line, and whether it has a plot.
+fn marker(line: &str) -> Option<(&str, bool)> {
+    let inner = line.strip_prefix("<!-- ")?.strip_suffix(" -->")?;
+    let (kind, name) = inner.split_once(' ')?;
+    match kind {
+        "table" => Some((name, false)),
+        "plot" => Some((name, true)),
+        _ => None,
+    }
+}
+
+fn filled(table: &Table, has_plot: bool, plots: &Path) -> String {
+    let markdown = table.markdown();
+    if !has_plot {
+        return format!("\n{markdown}");
+    }
+    let name = &table.name;
+    std::fs::create_dir_all(plots).expect("a folder for the plots");
+    let plot = table.plot(&plots.join(format!("{name}.svg")));
+    plot.expect("drawn");
+    format!("\n{markdown}\n![{}](benchmarks/{name}.svg)\n", table.title)
 }

@@ -13,8 +13,8 @@ pub(crate) struct Contestant {
     library: &'static str,
     /// Whether it only sends commands, and cannot wait for a lock.
     pub(crate) bare: bool,
-    /// Whether its tokio runtime has a single thread.
-    one_thread: bool,
+    /// The threads of its tokio runtime, if not one per core.
+    threads: Option<u32>,
 }
 
 const fn contestant(name: &'static str, folder: &'static str, library: &'static str) -> Contestant {
@@ -23,17 +23,15 @@ const fn contestant(name: &'static str, folder: &'static str, library: &'static 
         folder,
         library,
         bare: false,
-        one_thread: false,
+        threads: None,
     }
 }
 
 /// The baseline of comparisons.
 pub(crate) const OURS: Contestant = contestant("leasehold Mutex", "rust", "leasehold");
 pub(crate) const FAIR: Contestant = contestant("leasehold FairMutex", "rust", "fair");
-const ONE_THREAD: Contestant = Contestant {
-    one_thread: true,
-    ..contestant("leasehold Mutex, one thread", "rust", "leasehold")
-};
+/// The blocking API.
+pub(crate) const THREADS: Contestant = contestant("leasehold Mutex, blocking", "rust", "threads");
 /// Every kind of Leasehold, and Redisson's fair lock.
 pub(crate) const KINDS: [Contestant; 6] = [
     OURS,
@@ -56,9 +54,14 @@ pub(crate) const ENGINE: Contestant = Contestant {
     ..contestant("bare engine", "rust", "engine")
 };
 
-const ALL: [Contestant; 14] = [
+pub(crate) const DRIVER: Contestant = Contestant {
+    bare: true,
+    ..contestant("driver, SET NX PX + script", "rust", "driver")
+};
+pub(crate) const RSLOCK: Contestant = contestant("rslock (Rust)", "rust", "rslock");
+
+const ALL: [Contestant; 13] = [
     OURS,
-    ONE_THREAD,
     FAIR,
     contestant("leasehold, Redisson's lock", "rust", "shared"),
     ENGINE,
@@ -66,13 +69,10 @@ const ALL: [Contestant; 14] = [
         bare: true,
         ..contestant("driver, SET NX PX + DEL (unsafe)", "rust", "unsafe")
     },
-    Contestant {
-        bare: true,
-        ..contestant("driver, SET NX PX + script", "rust", "driver")
-    },
+    DRIVER,
     contestant("Redisson lock (Java)", "java", "lock"),
     contestant("Redisson fair lock (Java)", "java", "fair"),
-    contestant("rslock (Rust)", "rust", "rslock"),
+    RSLOCK,
     contestant("rlock (Rust)", "rust", "rlock"),
     contestant("redsync (Go)", "go", "redsync"),
     contestant("redlock (Node.js)", "node", "redlock"),
@@ -87,6 +87,31 @@ impl Contestant {
             println!("skipped: {} is not built; run peers/build", contestant.name);
         }
         built
+    }
+
+    /// Returns this contestant with a tokio runtime of this many threads.
+    pub(crate) const fn with_threads(self, threads: u32) -> Self {
+        Self {
+            threads: Some(threads),
+            ..self
+        }
+    }
+
+    /// Returns this contestant with as many threads as another one, or with
+    /// one if the other has no runtime. The engine never has one.
+    pub(crate) fn matching(self, other: Self) -> Self {
+        if self == ENGINE {
+            return self;
+        }
+        self.with_threads(other.threads.unwrap_or(1))
+    }
+
+    /// Returns the name in tables, with the number of threads.
+    pub(crate) fn full_name(&self) -> String {
+        match self.threads {
+            Some(threads) => format!("{}, {threads}t", self.name),
+            None => self.name.to_owned(),
+        }
     }
 
     fn is_built(&self) -> bool {
@@ -121,8 +146,8 @@ impl Contestant {
             _ => with_program(PYTHON, "python/peer.py"),
         };
         command.args([&port.to_string(), self.library]);
-        if self.one_thread {
-            command.env("TOKIO_WORKER_THREADS", "1");
+        if let Some(threads) = self.threads {
+            command.env("TOKIO_WORKER_THREADS", threads.to_string());
         }
         command
     }

@@ -9,7 +9,7 @@ mod measure;
 mod pair;
 mod waiting;
 
-use testkit::{Server, ServerExt};
+use testkit::Server;
 
 use crate::report::Table;
 
@@ -29,13 +29,7 @@ pub(crate) const ALL: [(&str, Scenario); 7] = [
 /// A scenario of ten minutes, measured only by name or for the page.
 pub(crate) const LONG: (&str, Scenario) = ("kept", held::kept);
 
-/// Measures what the page also shows for servers with a compare-and-delete
-/// command.
-pub(crate) fn other_servers(server: &Server) -> Vec<Table> {
-    let mut tables = many::many_at_a_time(server, 5, &[64], 16_384);
-    for table in &mut tables {
-        table.name = format!("{}-{}", table.name, server.name());
-        table.title = format!("{}, {}", table.title, server.name());
-    }
-    tables
-}
+/// The scenario that the page shows for other servers, too: those with a
+/// compare-and-delete command.
+pub(crate) const EVERYWHERE: &str = "many";
+pub(crate) const OTHER_SERVERS: [&str; 2] = ["redis-8.6", "valkey-9.1"];
