@@ -9,7 +9,7 @@ use crate::report::Table;
 /// Measures the time from a release in one process to the acquisition in
 /// another.
 pub(super) fn hand(server: &Server, short: bool) -> Vec<Table> {
-    let (rounds, count) = if short { (1, 20) } else { (5, 60) };
+    let (rounds, count) = if short { (1, 10) } else { (5, 60) };
     let waiting = Contestant::all()
         .into_iter()
         .filter(|contestant| !contestant.bare);
