@@ -259,7 +259,7 @@ impl Client {
         Ok(SingleKey::new(keys))
     }
 
-    fn keys(&self, name: &str) -> Result<Arc<QueueKeys>, Error> {
+    fn keys(&self, name: &str) -> Result<QueueKeys, Error> {
         let keys = self.keyspace.queue(name);
         keys.map_err(|why| Error::invalid("name", why))
     }

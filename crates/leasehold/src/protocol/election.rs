@@ -4,7 +4,6 @@
 //! epoch is the leader's fencing token, so terms are ordered by it. The owner
 //! tells whether the current holder of the lock announced the term.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::call::{Call, read_done};
@@ -28,13 +27,13 @@ const TERMS_LIFE: Duration = Duration::from_secs(366 * 86_400);
 /// An election's calls, besides those of the lock.
 #[derive(Debug)]
 pub(crate) struct ElectionCalls {
-    keys: Arc<QueueKeys>,
+    keys: QueueKeys,
     terms: String,
     channel: String,
 }
 
 impl ElectionCalls {
-    pub(crate) fn new(keys: Arc<QueueKeys>) -> Self {
+    pub(crate) fn new(keys: QueueKeys) -> Self {
         Self {
             terms: keys.terms(),
             channel: keys.election_channel(),

@@ -11,7 +11,7 @@
 //!    `leasehold:`.
 
 use std::fmt::Write;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::backend::{SLOTS, Slot, slot_of};
 use crate::error::Error;
@@ -162,22 +162,19 @@ pub(crate) fn process_channel(process: &str) -> (String, Slot) {
 
 impl Keyspace {
     /// Returns the keys of a lock with a queue, or why the name is invalid.
-    pub(crate) fn queue(&self, name: &str) -> Result<Arc<QueueKeys>, String> {
+    pub(crate) fn queue(&self, name: &str) -> Result<QueueKeys, String> {
         let keys = self.lock(name)?;
-        // A sharded channel must be in the lock's slot; a server that has all
-        // slots needs only one.
-        let grant_slot = match &self.counters {
-            Counters::One(_) => 0,
-            Counters::PerSlot => keys.lock.slot,
-        };
-        Ok(Arc::new(QueueKeys {
-            holders: keys.related("holders"),
-            queue: keys.related("queue"),
-            heartbeats: keys.related("heartbeats"),
-            entries: keys.related("entries"),
-            grants: format!("{RESERVED}grant:{{{}}}:{}", tag_of(grant_slot), self.client),
+        Ok(QueueKeys {
+            // A sharded channel must be in the lock's slot; a server that has
+            // all slots needs only one.
+            grant_slot: match &self.counters {
+                Counters::One(_) => 0,
+                Counters::PerSlot => keys.lock.slot,
+            },
+            client: self.client.clone(),
+            related: OnceLock::new(),
             keys,
-        }))
+        })
     }
 }
 
@@ -185,6 +182,17 @@ impl Keyspace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueueKeys {
     keys: LockKeys,
+    grant_slot: Slot,
+    client: Arc<str>,
+    /// Built for the first script: a lock without waiters needs none of them,
+    /// and formatting them takes a fifth of an uncontended pair.
+    related: OnceLock<Box<RelatedKeys>>,
+}
+
+/// The keys that a lock has only while it has a queue, and the channel of
+/// grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct RelatedKeys {
     holders: String,
     queue: String,
     heartbeats: String,
@@ -228,17 +236,31 @@ impl QueueKeys {
 
     /// Returns the channel of this client's grants.
     pub(crate) fn grants(&self) -> &str {
-        &self.grants
+        &self.related().grants
+    }
+
+    fn related(&self) -> &RelatedKeys {
+        self.related.get_or_init(|| {
+            let tag = tag_of(self.grant_slot);
+            Box::new(RelatedKeys {
+                holders: self.keys.related("holders"),
+                queue: self.keys.related("queue"),
+                heartbeats: self.keys.related("heartbeats"),
+                entries: self.keys.related("entries"),
+                grants: format!("{RESERVED}grant:{{{tag}}}:{}", self.client),
+            })
+        })
     }
 
     /// Returns all keys, in the order of the scripts' headers.
     pub(crate) fn all(&self) -> [&[u8]; 6] {
+        let related = self.related();
         [
             self.lock().as_bytes(),
-            self.holders.as_bytes(),
-            self.queue.as_bytes(),
-            self.heartbeats.as_bytes(),
-            self.entries.as_bytes(),
+            related.holders.as_bytes(),
+            related.queue.as_bytes(),
+            related.heartbeats.as_bytes(),
+            related.entries.as_bytes(),
             self.keys.counter.as_bytes(),
         ]
     }

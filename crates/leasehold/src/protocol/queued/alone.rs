@@ -31,8 +31,8 @@ impl Queued {
     ) -> Call<AcquireReply> {
         let this = self.clone();
         let value = value.clone();
-        let counter = self.keys.counter();
-        let commands = single_key::acquire(self.keys.lock(), counter, &value, lease, want_ttl);
+        let counter = self.keys().counter();
+        let commands = single_key::acquire(self.keys().lock(), counter, &value, lease, want_ttl);
         Call::stepwise(commands, move |replies| {
             let (found, pttl) = match single_key::read_acquire(&value, &replies)? {
                 SetReply::Acquired(reply) => return Ok(CallStep::Done(reply)),
@@ -60,7 +60,7 @@ impl Queued {
     pub(super) fn renew_alone(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
         let this = self.clone();
         let owned = LockValue::from(value);
-        let renew = single_key::renew(self.keys.lock(), value, lease);
+        let renew = single_key::renew(self.keys().lock(), value, lease);
         Call::stepwise(vec![renew], move |replies| {
             Ok(match single_key::read_renewal(replies)? {
                 Comparison::Equal => CallStep::Done(RenewReply::Renewed),
@@ -74,7 +74,7 @@ impl Queued {
     }
 
     pub(super) fn release_alone(&self, value: &[u8], server: Capabilities) -> Call<ReleaseReply> {
-        let lock = self.keys.lock();
+        let lock = self.keys().lock();
         let command = single_key::compare_and_delete(lock, value, server)
             .unwrap_or_else(|| COMPARE_AND_DELETE.call(&[lock.as_bytes()], &[value]));
         let this = self.clone();

@@ -48,14 +48,20 @@ const CAPACITY_TTL: Duration = Duration::from_secs(30 * 86_400);
 /// The calls of a lock with a queue, for owners with the same parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Queued {
-    keys: Arc<QueueKeys>,
+    lock: Arc<QueueLock>,
     params: QueueParams,
+}
+
+/// What owners of one lock share, whatever they take of it.
+#[derive(Debug)]
+struct QueueLock {
+    keys: QueueKeys,
     /// The kind and the key: tasks that share a waiter must want the same kind
     /// of lock.
-    local_queue_key: Arc<[u8]>,
+    local_queue_key: Vec<u8>,
     /// Whether the last reply showed a queue. Only a guess at which step to try
     /// first.
-    has_queue: Arc<AtomicBool>,
+    has_queue: AtomicBool,
 }
 
 /// A lock's kind, and how much of it an owner takes.
@@ -99,13 +105,14 @@ impl QueueParams {
 }
 
 impl Queued {
-    pub(crate) fn new(keys: Arc<QueueKeys>, params: QueueParams) -> Self {
+    pub(crate) fn new(keys: QueueKeys, params: QueueParams) -> Self {
+        let local_queue_key = [params.kind.as_bytes(), b" ", keys.lock().as_bytes()].concat();
         Self {
-            local_queue_key: [params.kind.as_bytes(), b" ", keys.lock().as_bytes()]
-                .concat()
-                .into(),
-            has_queue: Arc::default(),
-            keys,
+            lock: Arc::new(QueueLock {
+                keys,
+                local_queue_key,
+                has_queue: AtomicBool::new(false),
+            }),
             params,
         }
     }
@@ -129,14 +136,14 @@ impl Queued {
             &digits(capacity),
             &micros(CAPACITY_TTL),
         ];
-        Call::script(&CAPACITY, &self.keys.all(), &args, |replies| {
+        Call::script(&CAPACITY, &self.keys().all(), &args, |replies| {
             first("a capacity", replies).map(drop)
         })
     }
 
     /// Reads the lock's usage.
     pub(crate) fn stats(&self) -> Call<QueueStats> {
-        let stats = vec![stats_command(&self.keys)];
+        let stats = vec![stats_command(self.keys())];
         Call::new(stats, read("queue stats", read_stats))
     }
 
@@ -144,7 +151,7 @@ impl Queued {
     fn extend(&self, value: &[u8], length: Duration) -> Call<QueueStatus> {
         // The owner is enough: a queue's entries are found by it.
         let args = [record::owner(value), &micros(length)];
-        Call::script(&RENEW, &self.keys.all(), &args, self.status_reader())
+        Call::script(&RENEW, &self.keys().all(), &args, self.status_reader())
     }
 
     /// Acquires the lock by script, without waiting.
@@ -160,7 +167,7 @@ impl Queued {
         // An owner that only waited did not hold the lock.
         let release = Call::script(
             &RELEASE,
-            &self.keys.all(),
+            &self.keys().all(),
             &args,
             read("a release", state_in),
         );
@@ -170,8 +177,12 @@ impl Queued {
         })
     }
 
+    fn keys(&self) -> &QueueKeys {
+        &self.lock.keys
+    }
+
     fn has_queue(&self) -> bool {
-        self.has_queue.load(Ordering::Relaxed)
+        self.lock.has_queue.load(Ordering::Relaxed)
     }
 
     /// Returns a function that reads an owner's status, and records whether
@@ -179,12 +190,12 @@ impl Queued {
     fn status_reader(
         &self,
     ) -> impl FnOnce(Vec<Reply>) -> Result<QueueStatus, RequestError> + Send + 'static {
-        let has_queue = self.has_queue.clone();
+        let lock = self.lock.clone();
         move |replies| {
             let reply = first("an owner's status", replies)?;
             let is_alone = reply.list().and_then(|parts| parts.get(4)) == Some(&Reply::Int(1));
             // Relaxed: other tasks may use the old guess for a while.
-            has_queue.store(!is_alone, Ordering::Relaxed);
+            lock.has_queue.store(!is_alone, Ordering::Relaxed);
             match read_status(&reply) {
                 Some(status) => status,
                 None => Err(RequestError::malformed("an owner's status", &[reply])),
@@ -194,7 +205,7 @@ impl Queued {
 
     /// Returns the channel of this client's grants, for all its locks.
     fn grants(&self) -> &[u8] {
-        self.keys.grants().as_bytes()
+        self.keys().grants().as_bytes()
     }
 }
 
@@ -208,7 +219,7 @@ impl Kind for Queued {
     }
 
     fn lock(&self) -> &LockName {
-        self.keys.name()
+        self.keys().name()
     }
 
     fn variant(&self) -> [u64; 2] {
@@ -274,7 +285,7 @@ impl Kind for Queued {
     }
 
     fn raise_token(&self, floor: u64) -> Option<Call<Token>> {
-        Some(token::raise(self.keys.counter(), floor))
+        Some(token::raise(self.keys().counter(), floor))
     }
 
     fn downgrade(&self, value: &[u8]) -> Option<Call<RenewReply>> {
@@ -282,7 +293,7 @@ impl Kind for Queued {
             return None;
         }
         let args = [record::owner(value), &digits(1)];
-        let downgrade = Call::script(&DOWNGRADE, &self.keys.all(), &args, self.status_reader());
+        let downgrade = Call::script(&DOWNGRADE, &self.keys().all(), &args, self.status_reader());
         Some(downgrade.map(|status| renewed(&status)))
     }
 
@@ -297,7 +308,14 @@ impl Kind for Queued {
         own: Token,
     ) -> Option<Call<Option<TokenBlock>>> {
         let args = [record::owner(value), &digits(count), &digits(own.as_u64())];
-        let reserve = || Call::script(&RESERVE_TOKENS, &self.keys.all(), &args, token::read_block);
+        let reserve = || {
+            Call::script(
+                &RESERVE_TOKENS,
+                &self.keys().all(),
+                &args,
+                token::read_block,
+            )
+        };
         self.params.local_handoff.then(reserve)
     }
 
@@ -325,7 +343,7 @@ impl HandOver for Queued {
         let (token, within) = (digits(token.as_u64()), micros(within));
         let args = [record::owner(value), pending, &token, &within];
         let read_state = read("a hand-over", state_in);
-        Call::script(&HAND_OVER, &self.keys.all(), &args, read_state).map(|state| match state {
+        Call::script(&HAND_OVER, &self.keys().all(), &args, read_state).map(|state| match state {
             1 => HandOverReply::HandedOver,
             _ => HandOverReply::NotOwner,
         })
@@ -336,7 +354,7 @@ impl HandOver for Queued {
         let args = [pending.as_bytes(), value, self.grants(), &lease];
         // Our own status, whichever request adopted the lock: so a repeated
         // adoption succeeds.
-        let adopt = Call::script(&ADOPT, &self.keys.all(), &args, self.status_reader());
+        let adopt = Call::script(&ADOPT, &self.keys().all(), &args, self.status_reader());
         adopt.map(|status| match status {
             QueueStatus::Holds { token, .. } => AdoptReply::Adopted { token },
             QueueStatus::Waits { .. } | QueueStatus::Gone { .. } => AdoptReply::Spent,
@@ -346,7 +364,7 @@ impl HandOver for Queued {
 
 impl ServerQueue for Queued {
     fn local_queue_key(&self) -> Option<&[u8]> {
-        (!self.params.shared).then_some(&*self.local_queue_key)
+        (!self.params.shared).then_some(&*self.lock.local_queue_key)
     }
 
     fn delivery(&self, _value: &[u8]) -> GrantDelivery<'_> {
@@ -363,7 +381,7 @@ impl ServerQueue for Queued {
         let (lease, queue_ttl) = (micros(lease), micros(queue_ttl));
         let ticket = digits(ticket.unwrap_or_default());
         let args = [value, self.grants(), &lease, &queue_ttl, &ticket];
-        Call::script(&ENQUEUE, &self.keys.all(), &args, self.status_reader())
+        Call::script(&ENQUEUE, &self.keys().all(), &args, self.status_reader())
     }
 
     fn heartbeat(&self, value: &[u8], _lease: Duration, queue_ttl: Duration) -> Call<QueueStatus> {
