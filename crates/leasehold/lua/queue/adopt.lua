@@ -20,25 +20,25 @@ local pending, value, channel = ARGV[1], ARGV[2], ARGV[3]
 local lease = tonumber(ARGV[4])
 
 local owner = match(value, '^lh1%S+ (%x+) ')
-if not owner or not in_range(lease or 0) then
+if not owner or not in_range(lease, 1) then
   return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-if expiry > 0 then
+if state.kind and not state.alone then
   -- A full server allows what follows only after a write that needs no memory.
   call('HDEL', entries, '')
-  evict_expired()
+  evict_expired(state)
   local weight, first_lease, given, _, mark = entry(pending)
   if mark == '>' then
-    local token = next_token()
-    if token <= tonumber(given) then
+    local token, clock = next_token(now)
+    if tonumber(token) <= tonumber(given) then
       -- The counter was lost, and the clock stepped back.
-      token = given + 1
-      call('SET', counter, digits(token))
+      token = format('%d', given + 1)
+      call('SET', counter, token)
     end
-    write_entry(owner, weight, first_lease, digits(token), digits(now), channel, value)
-    set_end(owner, now + lease)
+    write_entry(owner, weight, first_lease, token, clock, channel, value)
+    set_end(state, holders, owner, now + lease)
     call('ZREM', holders, pending)
     call('HDEL', entries, pending)
   end
 end
-return store_and(status(owner))
+return store(state, status(state, owner))

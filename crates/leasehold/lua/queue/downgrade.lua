@@ -13,19 +13,20 @@
 
 local owner, weight = ARGV[1], tonumber(ARGV[2])
 
-if not in_range(weight or 0) then
+if not in_range(weight, 1) then
   return redis.error_reply('LEASEHOLD weight is out of range')
 end
-if expiry > 0 or alone and alone.owner == owner then
-  open_queue()
+local alone = state.alone
+if state.kind and (not alone or alone.owner == owner) then
+  open_queue(state)
   -- A full server allows what follows only after a write that needs no memory.
   call('HDEL', entries, '')
-  evict_expired()
+  evict_expired(state)
   local before, first_lease, token, since, channel, value = entry(owner)
   if before and since ~= '0' and weight <= tonumber(before) then
-    used, changed = used - before + weight, true
-    write_entry(owner, weight, first_lease, token, since, channel, value)
-    promote()
+    state.used = state.used - before + weight
+    write_entry(owner, format('%d', weight), first_lease, token, since, channel, value)
+    promote(state)
   end
 end
-return store_and(status(owner))
+return store(state, status(state, owner))

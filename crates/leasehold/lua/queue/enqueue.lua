@@ -18,45 +18,45 @@
 
 local value, channel = ARGV[1], ARGV[2]
 local lease, wait, ticket = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-
-local wanted_kind, limit, weight, owner = match(value, '^lh1:(%a+):(%d+):(%d+) (%x+) ')
-limit, weight = tonumber(limit or 0), tonumber(weight or 0)
-if not in_range(weight, limit, lease or 0, (wait or -1) + 1, (ticket or -1) + 1) then
+local kind, limit, part, owner = match(value, '^lh1:(%a+):(%d+):(%d+) (%x+) ')
+local weight, most = tonumber(part), tonumber(limit)
+local are_valid = in_range(weight, 1) and in_range(most, 1) and in_range(lease, 1)
+if not (are_valid and in_range(wait, 0) and in_range(ticket, 0)) then
   return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-evict_expired()
-if kind and kind ~= wanted_kind and used + capacity_ttl > 0 then
-  store()
-  return redis.error_reply('WRONGTYPE the lock is of the kind ' .. kind)
+evict_expired(state)
+local used, alone = state.used, state.alone
+local is_free = used == 0 and state.capacity_ttl == 0
+if state.kind and state.kind ~= kind and not is_free then
+  return store(state, redis.error_reply('WRONGTYPE the lock is of the kind ' .. state.kind))
 end
-if used == 0 and capacity_ttl == 0 then
-  if weight > limit then
-    return {3, limit, now}
-  end
-  call('SET', lock, value, 'PXAT', digits(math.ceil((now + lease) / 1000)))
-  return {1, next_token(), now, now + lease, 1}
-end
+local capacity = is_free and most or state.capacity
+local fits = used + weight <= capacity
+local is_known = alone and alone.owner == owner
 local reply
-local is_known = entry(owner)
-local is_refused = alone and wait == 0 and used + weight > capacity
-if not is_known and weight > capacity then
-  reply = {3, capacity, now}
-elseif not is_known and not is_refused then
-  open_queue()
-  local newest, first_lease = call('ZRANGE', queue, '-1', '-1', 'WITHSCORES'), digits(min(wait, lease))
-  if not newest[1] and used + weight <= capacity then
-    fresh[holders], fresh[entries] = true, true
-    local token, ends = add_holder(owner, lease, weight, first_lease, channel, value)
-    reply = {1, token, now, ends, 0}
-  elseif wait > 0 then
-    if not newest[1] then
-      fresh[queue], fresh[heartbeats], fresh[entries] = true, true, true
-    end
-    ticket = ticket > 0 and ticket or max(tonumber(newest[2] or 0) + 1, now)
-    enqueue(owner, ticket, now + wait, weight, first_lease, channel, value)
-    local before = used
-    promote()
-    reply = used == before and waiting_status(owner, ticket)
+if weight > capacity and not is_known and (is_free or alone or not call('HGET', entries, owner)) then
+  return is_free and {3, capacity, now} or store(state, {3, capacity, now})
+elseif is_free then
+  call('SET', lock, value, 'PXAT', format('%d', math.ceil((now + lease) / 1000)))
+  return {1, tonumber((next_token(now))), now, now + lease, 1}
+elseif not is_known and (fits or wait > 0) then
+  open_queue(state)
+  local newest = call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')
+  local first_lease = format('%d', min(wait, lease))
+  local can_hold = fits and not newest[1]
+  is_known = call('HGET', entries, owner)
+  if can_hold and not is_known then
+    state.new_holders = state.new_holders or used == 0
+    local token = add_holder(state, owner, lease, part, first_lease, channel, value)
+    reply = {1, tonumber(token), now, now + lease, 0}
+  elseif wait > 0 and not is_known then
+    state.new_queue = not newest[1]
+    write_entry(owner, part, first_lease, '0', '0', channel, value)
+    ticket = ticket > 0 and ticket or max((newest[2] or 0) + 1, now)
+    call('ZADD', queue, format('%d', ticket), owner)
+    set_end(state, heartbeats, owner, now + wait)
+    promote(state)
+    reply = state.used == used and {2, newest[1] and call('ZRANK', queue, owner) or 0, now, ticket, any_holder()}
   end
 end
-return store_and(reply or status(owner))
+return store(state, reply or status(state, owner))

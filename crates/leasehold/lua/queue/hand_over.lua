@@ -19,25 +19,25 @@ local owner, pending = ARGV[1], ARGV[2]
 local token, within = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local next_owner = match(pending, '^lh1%S+ (%x+) ')
-if not next_owner or not in_range(token or 0, within or 0) then
+if not next_owner or not (in_range(token, 1) and in_range(within, 1)) then
   return redis.error_reply('LEASEHOLD an argument is out of range')
 end
-if not kind or alone and alone.owner ~= owner then
+local alone = state.alone
+if not state.kind or alone and alone.owner ~= owner then
   return {0, now}
 end
-open_queue()
+open_queue(state)
 -- A full server allows what follows only after a write that needs no memory.
 call('HDEL', entries, '')
-evict_expired()
-local state = call('ZSCORE', holders, next_owner) and 1 or 0
-if state == 0 and call('ZSCORE', holders, owner) then
+evict_expired(state)
+local is_done = call('ZSCORE', holders, next_owner)
+if not is_done and call('ZSCORE', holders, owner) then
   local weight, first_lease, _, since = entry(owner)
-  write_entry(next_owner, weight, first_lease, digits(token), since, '>', pending)
-  set_end(next_owner, now + within)
+  write_entry(next_owner, weight, first_lease, format('%d', token), since, '>', pending)
+  set_end(state, holders, next_owner, now + within)
   -- Last: a set that is empty in between would lose its expiry.
   call('ZREM', holders, owner)
   call('HDEL', entries, owner)
-  state = 1
+  is_done = true
 end
-store()
-return {state, now}
+return store(state, {is_done and 1 or 0, now})

@@ -14,7 +14,8 @@
 
 local limit = tonumber(ARGV[1])
 
-local from, owners = '(' .. digits(now), {}
+local alone = state.alone
+local from, owners = '(' .. format('%d', now), {}
 local waiter_count = call('ZCOUNT', heartbeats, from, '+inf')
 
 local function add(role, owner, ends)
@@ -39,4 +40,5 @@ for _, owner in ipairs(call('ZRANGE', queue, 0, limit - 1)) do
     add(2, owner, ends)
   end
 end
-return {kind or '', holder_count > 0 and used or 0, capacity, now, holder_count, waiter_count, owners}
+local used = holder_count > 0 and state.used or 0
+return {state.kind or '', used, state.capacity, now, holder_count, waiter_count, owners}

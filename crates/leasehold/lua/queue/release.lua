@@ -15,36 +15,36 @@
 
 local owner, hold_for = ARGV[1], tonumber(ARGV[2])
 
-if not in_range((hold_for or -1) + 1) then
+if not in_range(hold_for, 0) then
   return redis.error_reply('LEASEHOLD hold_for is out of range')
 end
-if not kind or alone and alone.owner ~= owner then
+local alone = state.alone
+if not state.kind or alone and alone.owner ~= owner then
   return {0, now}
 end
 if alone and hold_for == 0 then
   call('DEL', lock)
   return {1, now}
 end
-open_queue()
-evict_expired()
+open_queue(state)
+evict_expired(state)
 local weight, first_lease, token, since, channel, value = entry(owner)
-local state = not weight and 0 or since == '0' and 2 or 1
-if state == 1 and hold_for > 0 then
+local role = not weight and 0 or since == '0' and 2 or 1
+if role == 1 and hold_for > 0 then
   if channel ~= '-' then
     -- A full server allows the rest only after a write without new memory.
     call('HDEL', entries, '')
     write_entry(owner, weight, first_lease, token, since, '-', value)
-    set_end(owner, now + hold_for)
+    set_end(state, holders, owner, now + hold_for)
   end
-elseif state == 2 then
+elseif role == 2 then
   remove_waiter(owner)
-  promote()
-elseif state == 1 then
-  used, changed = used - weight, true
+  promote(state)
+elseif role == 1 then
+  state.used = state.used - weight
   -- Promotes first: a set that is empty in between would lose its expiry.
-  promote()
+  promote(state)
   call('ZREM', holders, owner)
   call('HDEL', entries, owner)
 end
-store()
-return {state, now}
+return store(state, {role, now})

@@ -15,27 +15,29 @@
 
 local owner, length = ARGV[1], tonumber(ARGV[2])
 
-if not in_range(length or 0) then
+if not in_range(length, 1) then
   return redis.error_reply('LEASEHOLD length is out of range')
 end
+local alone, ends = state.alone, now + length
 local reply
 if alone and alone.owner == owner then
-  alone.ends = max(alone.ends, math.ceil((now + length) / 1000) * 1000)
-  call('PEXPIREAT', lock, digits(alone.ends / 1000))
-elseif expiry > 0 then
+  alone.ends = max(alone.ends, math.ceil(ends / 1000) * 1000)
+  call('PEXPIREAT', lock, format('%d', alone.ends / 1000))
+elseif state.kind and not alone then
   -- A full server allows what follows only after a write that needs no memory.
   call('HDEL', entries, '')
-  evict_expired()
-  if call('ZADD', heartbeats, 'XX', 'GT', 'CH', digits(now + length), owner) == 1 then
-    last_expiry = max(last_expiry, now + length)
-    reply = waiting_status(owner, 0)
+  evict_expired(state)
+  if call('ZADD', heartbeats, 'XX', 'GT', 'CH', format('%d', ends), owner) == 1 then
+    state.last_expiry = max(state.last_expiry, ends)
+    -- A heartbeat's ticket is 0.
+    reply = {2, call('ZRANK', queue, owner), now, 0, any_holder()}
   else
     local _, _, _, _, channel = entry(owner)
     if channel and channel ~= '-' then
       -- Written even if it changes nothing: replicas acknowledge writes only.
-      call('ZADD', holders, 'XX', 'GT', digits(now + length), owner)
-      last_expiry, changed = max(last_expiry, now + length), true
+      call('ZADD', holders, 'XX', 'GT', format('%d', ends), owner)
+      state.last_expiry, state.is_changed = max(state.last_expiry, ends), true
     end
   end
 end
-return store_and(reply or status(owner))
+return store(state, reply or status(state, owner))

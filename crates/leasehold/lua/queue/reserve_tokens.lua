@@ -17,9 +17,10 @@
 
 local owner, count, own = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-if not in_range(count or 0, (own or -1) + 1) then
+if not (in_range(count, 1) and in_range(own, 0)) then
   return redis.error_reply('LEASEHOLD an argument is out of range')
 end
+local alone = state.alone
 local ends
 if alone then
   ends = alone.owner == owner and alone.ends
@@ -34,5 +35,5 @@ local reserved = min(count, now - last)
 if reserved < 1 then
   return 0
 end
-call('SET', counter, digits(last + reserved))
+call('SET', counter, format('%d', last + reserved))
 return {last + 1, reserved}

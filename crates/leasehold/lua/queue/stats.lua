@@ -8,14 +8,15 @@
 --   list  used, capacity or 0, now, the number of waiters, the entry of a
 --         holder, when its lease ends
 
-local from, count = '(' .. digits(now), 0
+local alone = state.alone
+local from, count = '(' .. format('%d', now), 0
 local waiter_count = call('ZCOUNT', heartbeats, from, '+inf')
 if alone then
-  return {used, capacity, now, waiter_count, alone.entry, alone.ends}
+  return {state.used, state.capacity, now, waiter_count, alone.entry, alone.ends}
 end
 local held = call('ZRANGEBYSCORE', holders, from, '+inf', 'WITHSCORES')
 for at = 1, #held, 2 do
   count = count + (entry(held[at]) or 0)
 end
 local holder = held[1] and call('HGET', entries, held[1]) or ''
-return {count, capacity, now, waiter_count, holder, tonumber(held[2] or 0)}
+return {count, state.capacity, now, waiter_count, holder, tonumber(held[2] or 0)}

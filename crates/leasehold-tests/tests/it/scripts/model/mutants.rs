@@ -66,27 +66,27 @@ const fn sleep(micros: u64) -> Step {
     Step::Sleep { micros }
 }
 
-const MUTANTS: [Mutant; 17] = [
+const MUTANTS: [Mutant; 18] = [
     Mutant {
-        text: "call('ZPOPMIN', queue) or call('ZRANGE', queue, '0', '0')",
-        replacement: "call('ZPOPMAX', queue) or call('ZRANGE', queue, -1, -1)",
+        text: "redis.call('ZPOPMIN', queue) or redis.call('ZRANGE', queue, '0', '0')",
+        replacement: "redis.call('ZPOPMAX', queue) or redis.call('ZRANGE', queue, -1, -1)",
         effect: "the last waiter is served first",
         witness: &[hold(0, 2, 2), wait(1, 2), wait(2, 2), release(0)],
     },
     Mutant {
-        text: "    if used + weight > capacity then",
-        replacement: "    if used > capacity then",
+        text: "    if state.used + weight > state.capacity then",
+        replacement: "    if state.used > state.capacity then",
         effect: "a grant exceeds the capacity",
         witness: &[hold(0, 2, 3), wait(1, 2)],
     },
     Mutant {
-        text: "used, changed = used - weight, true",
-        replacement: "changed = true",
+        text: "  state.used = state.used - weight\n",
+        replacement: "",
         effect: "a release does not return the weight",
         witness: &[hold(0, 2, 2), wait(1, 1), release(0)],
     },
     Mutant {
-        text: "call('ZRANGEBYSCORE', heartbeats, '-inf', digits(now))",
+        text: "call('ZRANGEBYSCORE', heartbeats, '-inf', clock)",
         replacement: "{}",
         effect: "dead waiters keep their entries",
         witness: &[
@@ -97,14 +97,14 @@ const MUTANTS: [Mutant; 17] = [
         ],
     },
     Mutant {
-        text: "if not newest[1] and used + weight <= capacity then",
-        replacement: "if used + weight <= capacity then",
+        text: "local can_hold = fits and not newest[1]",
+        replacement: "local can_hold = fits",
         effect: "new owners bypass the queue",
         witness: &[hold(0, 1, 2), wait(1, 2), hold(2, 1, 2)],
     },
     Mutant {
-        text: "call('ZADD', holders, 'XX', 'GT', digits(now + length), owner)",
-        replacement: "call('ZADD', holders, 'XX', digits(now + length), owner)",
+        text: "call('ZADD', holders, 'XX', 'GT', format('%d', ends), owner)",
+        replacement: "call('ZADD', holders, 'XX', format('%d', ends), owner)",
         effect: "a renewal may shorten a lease",
         witness: &[
             hold(0, 1, 2),
@@ -116,13 +116,19 @@ const MUTANTS: [Mutant; 17] = [
         ],
     },
     Mutant {
-        text: "local is_known = entry(owner)",
-        replacement: "local is_known = alone and entry(owner)",
+        text: "  is_known = call('HGET', entries, owner)\n",
+        replacement: "",
         effect: "a repeated enqueue counts twice",
         witness: &[hold(0, 1, 2), hold(1, 1, 2), wait(0, 1)],
     },
     Mutant {
-        text: "  promote()\n  call('ZREM', holders, owner)",
+        text: "or state.used ~= state.stored_used",
+        replacement: "",
+        effect: "the summary keeps an old usage",
+        witness: &[hold(0, 1, 3), hold(1, 1, 3), hold(2, 1, 3), wait(3, 1)],
+    },
+    Mutant {
+        text: "  promote(state)\n  call('ZREM', holders, owner)",
         replacement: "  call('ZREM', holders, owner)",
         effect: "a release promotes no waiter",
         witness: &[hold(0, 2, 2), wait(1, 1), release(0)],
@@ -146,14 +152,14 @@ const MUTANTS: [Mutant; 17] = [
         ],
     },
     Mutant {
-        text: "    call('ZADD', holders, digits(alone.ends), alone.owner)\n",
+        text: "    redis.call('ZADD', holders, string.format('%d', alone.ends), alone.owner)\n",
         replacement: "",
         effect: "a second holder removes the first",
         witness: &[acquire(0, 1, 2), hold(1, 1, 2), Step::Stats],
     },
     Mutant {
-        text: "due, last_expiry, changed = min(due, ends), max(last_expiry, ends), changed or ends < due",
-        replacement: "last_expiry, changed = max(last_expiry, ends), changed",
+        text: "or state.due ~= state.stored_due",
+        replacement: "",
         effect: "an expired heartbeat is not evicted",
         witness: &[
             Step::Capacity { limit: 3 },
@@ -164,8 +170,8 @@ const MUTANTS: [Mutant; 17] = [
         ],
     },
     Mutant {
-        text: "due = min(due, tonumber(call('ZRANGE', heartbeats, '0', '0', 'WITHSCORES')[2] or NEVER))",
-        replacement: "due = NEVER",
+        text: "tonumber(call('ZRANGE', heartbeats, '0', '0', 'WITHSCORES')[2] or 2 ^ 53)",
+        replacement: "2 ^ 53",
         effect: "nothing is due after the first eviction",
         witness: &[
             hold(0, 2, 2),
@@ -174,30 +180,30 @@ const MUTANTS: [Mutant; 17] = [
             sleep(20_000),
             hold(3, 1, 2),
             sleep(200_000),
-            hold(4, 1, 2),
+            release(0),
         ],
     },
     Mutant {
-        text: "    if token == '0' then",
-        replacement: "    if false then",
+        text: "  if token == '0' then",
+        replacement: "  if false then",
         effect: "an owner that was alone gets no token",
         witness: &[acquire(0, 1, 2), hold(1, 1, 2), hold(0, 1, 2)],
     },
     Mutant {
-        text: "  call('ZREM', holders, owner)\n  call('HDEL', entries, owner)\n  state = 1",
-        replacement: "  state = 1",
+        text: "  call('ZREM', holders, owner)\n  call('HDEL', entries, owner)\n  is_done = true",
+        replacement: "  is_done = true",
         effect: "a hand-over keeps the holder",
         witness: &[hold(0, 2, 2), hand_over(0, 1), release(0)],
     },
     Mutant {
-        text: "  set_end(next_owner, now + within)\n",
-        replacement: "  set_end(next_owner, NEVER)\n",
+        text: "  set_end(state, holders, next_owner, now + within)\n",
+        replacement: "  set_end(state, holders, next_owner, NEVER)\n",
         effect: "a ticket does not expire",
         witness: &[hold(0, 1, 2), hand_over(0, 1), Step::Stats],
     },
     Mutant {
-        text: "  call('HDEL', entries, owner)\n  state = 1",
-        replacement: "  state = 1",
+        text: "  call('HDEL', entries, owner)\n  is_done = true",
+        replacement: "  is_done = true",
         effect: "a hand-over leaves the holder's entry",
         witness: &[
             hold(0, 2, 2),
@@ -208,7 +214,7 @@ const MUTANTS: [Mutant; 17] = [
         ],
     },
     Mutant {
-        text: "    if token <= tonumber(given) then",
+        text: "    if tonumber(token) <= tonumber(given) then",
         replacement: "    if false then",
         effect: "an adopter gets a smaller token than the giver",
         witness: &[

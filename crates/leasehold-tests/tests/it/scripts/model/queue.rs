@@ -445,7 +445,7 @@ impl Model {
             .position(|waiter| waiter.request.owner == owner)
         {
             Some(ahead) => format!("2|{ahead}|{now}|{}|{shown}", self.queue[ahead].ticket),
-            None => format!("0|{}|{now}|0|{shown}", self.queue.len()),
+            None => format!("0|0|{now}|0|{shown}"),
         }
     }
 
