@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::process::HomeProcess;
 use crate::rng;
 
 /// A random 128-bit id, new for every acquisition: the capability to renew and
@@ -14,20 +15,21 @@ use crate::rng;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Owner(u128);
 
-/// Returns the second half of all owners of this process. A forked child has
-/// its own.
+/// Returns the second half of all owners of the current process. A forked child
+/// has its own.
 ///
 /// Takes no lock: a fork copies a lock that another thread holds, and the child
 /// would wait for it without end.
-fn process() -> u64 {
+fn process_half(current: HomeProcess) -> u64 {
     /// Random, and shared with forked children; 0 until it is initialized.
     static FAMILY: AtomicU64 = AtomicU64::new(0);
     /// The process id in the upper half, random bits in the lower half.
     static OWN: AtomicU64 = AtomicU64::new(0);
-    let pid = u64::from(std::process::id());
-    let family = load_or_init(&FAMILY, |bits| bits != 0, rng::next_u64);
+    let pid = u64::from(current.id());
+    let random = || rng::next_u64_in(current);
+    let family = load_or_init(&FAMILY, |bits| bits != 0, random);
     let is_own = |bits: u64| bits >> 32 == pid;
-    let own = load_or_init(&OWN, is_own, || pid << 32 | rng::next_u64() >> 32);
+    let own = load_or_init(&OWN, is_own, || pid << 32 | random() >> 32);
     family ^ own
 }
 
@@ -48,12 +50,25 @@ fn load_or_init(cell: &AtomicU64, is_valid: impl Fn(u64) -> bool, init: impl Fn(
 impl Owner {
     /// Returns a new owner from the system's random source.
     pub(crate) fn random() -> Self {
-        Self(u128::from(rng::next_u64()) << 64 | u128::from(process()))
+        Self::random_in(HomeProcess::current())
+    }
+
+    /// Returns a new owner. The caller has just read which process is the
+    /// current one.
+    pub(crate) fn random_in(current: HomeProcess) -> Self {
+        let random = rng::next_u64_in(current);
+        Self(u128::from(random) << 64 | u128::from(process_half(current)))
     }
 
     /// Returns the 16 hex digits that all owners of this process end with.
     pub(crate) fn process() -> String {
-        format!("{:016x}", process())
+        format!("{:016x}", process_half(HomeProcess::current()))
+    }
+
+    /// Returns the wire form: 32 hex digits.
+    pub(crate) fn digits(&self) -> [u8; 32] {
+        let nibble = |at: usize| (self.0 >> (124 - 4 * at)) as usize & 15;
+        std::array::from_fn(|at| b"0123456789abcdef"[nibble(at)])
     }
 
     /// Returns the owner as a number of 63 bits, for protocols that number

@@ -4,8 +4,6 @@
 //! shares the parent's sockets. The process that reads first gets a reply, even
 //! the other's. So the copy must not be used.
 
-use crate::error::Error;
-
 /// The process in which something was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HomeProcess(u32);
@@ -13,6 +11,10 @@ pub(crate) struct HomeProcess(u32);
 impl HomeProcess {
     pub(crate) fn current() -> Self {
         Self(std::process::id())
+    }
+
+    pub(crate) fn id(self) -> u32 {
+        self.0
     }
 
     /// Returns whether this is still the same process.
@@ -23,13 +25,19 @@ impl HomeProcess {
         self == Self::current()
     }
 
-    /// Fails in a forked child. It must come before any mutex: a thread that
-    /// the child lacks may have locked it.
-    pub(crate) fn check(self) -> Result<(), Error> {
+    /// Fails in a forked child, and says why. It must come before any mutex: a
+    /// thread that the child lacks may have locked it.
+    pub(crate) fn check(self) -> Result<(), String> {
         match self.is_current() {
             true => Ok(()),
-            false => Err(Error::invalid("process", self.refusal())),
+            false => Err(self.refusal()),
         }
+    }
+
+    /// Returns a process that is not the current one.
+    #[cfg(test)]
+    pub(crate) fn other() -> Self {
+        Self(std::process::id() ^ 1)
     }
 
     /// Returns why the copy of a client refuses to work.

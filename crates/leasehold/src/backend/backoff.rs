@@ -40,7 +40,7 @@ impl Backoff {
     pub(crate) fn pause(&mut self) -> Duration {
         let nominal = self.next;
         self.next = (nominal * 2).min(self.max);
-        nominal.mul_f64(self.fixed + (1.0 - self.fixed) * rng::next_f64())
+        nominal.mul_f64(self.fixed + (1.0 - self.fixed) * rng::jitter())
     }
 
     /// Restarts at the first delay, after a success.

@@ -38,7 +38,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use command::{Batch, Command};
+pub(crate) use command::{Batch, Digits};
 pub(crate) use connection::ConnectOptions;
 pub(crate) use error::{RequestError, ServerError, ServerErrorKind};
 pub(crate) use reply::{NodeReply, Reply};
@@ -207,7 +207,13 @@ pub(crate) struct ServerFacts {
 impl ServerFacts {
     /// Estimates the server's clock now, in microseconds since the Unix epoch.
     pub(crate) fn server_now(&self) -> u64 {
-        let elapsed = BootInstant::now().since(self.read_at).as_micros();
+        self.server_time_at(BootInstant::now())
+    }
+
+    /// Estimates the server's clock at `now`, in microseconds since the Unix
+    /// epoch.
+    pub(crate) fn server_time_at(&self, now: BootInstant) -> u64 {
+        let elapsed = now.since(self.read_at).as_micros();
         self.server_time
             .saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX))
     }

@@ -22,8 +22,10 @@ use crate::time::BootInstant;
 
 /// What a caller has seen while it waited, also after a timeout.
 struct Waited {
-    /// The caller's own progress.
-    own: Progress,
+    max_outage: Duration,
+    /// The caller's own progress, once there is any. Boxed, since it is large
+    /// and most acquires end before.
+    own: Option<Box<Progress>>,
     /// The lock at which the caller had a slot.
     slots: Option<Arc<LockEntry>>,
 }
@@ -38,11 +40,21 @@ enum Outcome {
 impl Waited {
     /// Returns the waiting task's progress, or the caller's own as long as that
     /// task has no reply and no error.
-    fn progress(&self) -> &Progress {
+    fn progress(&mut self) -> &Progress {
         let slots = self.slots.as_ref().map(|entry| &entry.progress);
-        let slots = slots.filter(|progress| progress.has_seen());
-        slots.unwrap_or(&self.own)
+        match slots.filter(|progress| progress.has_seen()) {
+            Some(slots) => slots,
+            None => own(&mut self.own, self.max_outage),
+        }
     }
+
+    fn own(&mut self) -> &Progress {
+        own(&mut self.own, self.max_outage)
+    }
+}
+
+fn own(progress: &mut Option<Box<Progress>>, max_outage: Duration) -> &Progress {
+    progress.get_or_insert_with(|| Box::new(Progress::new(max_outage)))
 }
 
 impl Engine {
@@ -79,21 +91,23 @@ impl Engine {
         options: &AcquireOptions,
     ) -> Result<OwnedLease, Error> {
         options.validate()?;
-        self.context.check_process()?;
+        // Before anything else: it fails in a forked child.
+        let owner = self.context.new_owner()?;
         let start = BootInstant::now();
         let mut report = AcquireReport::new(&self.context.observers, &**kind);
         let mut waited = Waited {
-            own: Progress::new(self.context.limits.outage),
+            max_outage: self.context.limits.outage,
+            own: None,
             slots: None,
         };
         let outcome = match options.timeout {
             None if options.waits => self
-                .acquire_without_timeout(kind, options, &mut waited, &mut report)
+                .acquire_without_timeout(kind, options, owner, &mut waited, &mut report)
                 .await
                 .map(Outcome::Acquired),
             Some(limit) if options.waits && !limit.is_zero() => {
                 let acquiring =
-                    self.acquire_without_timeout(kind, options, &mut waited, &mut report);
+                    self.acquire_without_timeout(kind, options, owner, &mut waited, &mut report);
                 // Boxed, or an acquire without a timeout would also have room
                 // for a timer.
                 match Box::pin(tokio::time::timeout(limit, acquiring)).await {
@@ -101,14 +115,14 @@ impl Engine {
                     Err(_) => Ok(Outcome::TimedOut),
                 }
             }
-            limit => Box::pin(self.acquire_at_once(kind, options, limit, &waited.own)).await,
+            limit => Box::pin(self.acquire_at_once(kind, options, owner, limit, &mut waited)).await,
         };
         let name = kind.name();
         let mut outcome = match outcome {
             Ok(Outcome::Acquired(lease)) => Ok(lease),
             Ok(Outcome::Busy) => Err(Error::Busy {
                 name: name.to_owned(),
-                holder: waited.own.holder().map(Box::new),
+                holder: waited.own().holder().map(Box::new),
             }),
             Ok(Outcome::TimedOut) => {
                 let elapsed = BootInstant::now().since(start);
@@ -135,11 +149,12 @@ impl Engine {
         &self,
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
+        owner: Owner,
         limit: Option<Duration>,
-        progress: &Progress,
+        waited: &mut Waited,
     ) -> Result<Outcome, RequestError> {
         // A timeout reports the holder's remaining lease.
-        let attempting = attempt_through_splits(&self.context, kind, options, options.waits);
+        let attempting = attempt_through_splits(&self.context, kind, options, owner, options.waits);
         let attempt = match limit.filter(|limit| !limit.is_zero()) {
             Some(limit) => match tokio::time::timeout(limit, attempting).await {
                 Ok(attempt) => attempt?,
@@ -149,7 +164,7 @@ impl Engine {
         };
         match attempt {
             Attempt::Acquired(lease) => return Ok(Outcome::Acquired(lease)),
-            Attempt::Busy(holder) => progress.on_busy(holder, None),
+            Attempt::Busy(holder) => waited.own().on_busy(holder, None),
             Attempt::Split => {}
         }
         Ok(match options.waits {
@@ -162,6 +177,7 @@ impl Engine {
         &self,
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
+        owner: Owner,
         waited: &mut Waited,
         report: &mut AcquireReport<'_>,
     ) -> Result<OwnedLease, RequestError> {
@@ -173,14 +189,14 @@ impl Engine {
             None => {
                 // Without the remaining lease, which costs a command: only the
                 // waiting task needs it.
-                match attempt(&self.context, kind, options, false).await {
+                match attempt(&self.context, kind, options, owner, false).await {
                     Ok(Attempt::Acquired(lease)) => return Ok(lease),
-                    Ok(Attempt::Busy(holder)) => waited.own.on_busy(holder, None),
+                    Ok(Attempt::Busy(holder)) => waited.own().on_busy(holder, None),
                     Ok(Attempt::Split) => {}
                     // No pause: the waiting task has a backoff of its own.
-                    Err(error) => drop(waited.own.on_error(error)?),
+                    Err(error) => drop(waited.own().on_error(error)?),
                 }
-                waited.own.holder()
+                waited.own().holder()
             }
         };
         let span = report.wait_started(holder.as_ref());
@@ -189,7 +205,7 @@ impl Engine {
             context: &self.context,
             kind,
             options,
-            progress: &waited.own,
+            progress: own(&mut waited.own, waited.max_outage),
             position: &position,
         };
         // Boxed, since its state is large and most acquires end before.

@@ -36,63 +36,104 @@ pub(super) enum Attempt {
     Split,
 }
 
-/// Attempts once. If `poll` is set, a busy reply includes the remaining lease.
-pub(super) async fn attempt(
+/// Attempts once, as a new owner. If `poll` is set, a busy reply includes the
+/// remaining lease.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn would store its arguments twice"
+)]
+pub(super) fn attempt(
     context: &Arc<Context>,
     kind: &Arc<dyn Kind>,
     options: &AcquireOptions,
+    owner: Owner,
     poll: bool,
-) -> Result<Attempt, RequestError> {
-    context.check_open()?;
-    let connection = context.connection(kind.slot()).await?;
-    let value = kind.value(&Owner::random(), description(options, &*connection));
-    // Before anything is sent, so dropping this future leaves nothing behind
-    // (invariant 7).
-    let pending = CancelOnDrop::new(context, kind, value, connection)?;
-    // Before the request leaves, so the server's lease cannot begin earlier
-    // (invariant 1).
-    let sent = BootInstant::now();
-    let call = kind.acquire(pending.value(), first_lease(options), poll);
-    let limit = context.limits.request;
-    // Each request of the call has its own time.
-    let sending = call.send_steps(pending.connection(), limit, || pending.allow(limit));
-    match sending.await {
-        Ok(AcquireReply::Held { token }) => {
-            let granted = Granted::new(sent, first_lease(options));
-            let owned = establish(context, pending, token, options, granted).await?;
-            Ok(Attempt::Acquired(owned))
-        }
-        Ok(AcquireReply::Busy { holder }) => {
-            pending.disarm();
-            Ok(Attempt::Busy(holder))
-        }
-        // Stays registered: the votes are cancelled in the background.
-        Ok(AcquireReply::Outvoted { holder }) => Ok(Attempt::Busy(holder)),
-        // Stays registered: the lock was acquired, and is cancelled.
-        Ok(AcquireReply::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
-        Ok(AcquireReply::Split) => {
-            // Awaited, since these votes would split the next attempt too.
-            // Boxed, since only a quorum gets here.
-            Box::pin(withdraw(context, pending)).await;
-            Ok(Attempt::Split)
-        }
-        Err(error) => {
-            // In all other cases, dropping `pending` cancels the acquire.
-            if error.proves_unexecuted() {
-                pending.disarm();
+) -> impl Future<Output = Result<Attempt, RequestError>> + Send {
+    async move {
+        let request = request(context, kind, options, owner, poll);
+        let (pending, token, granted) = match request.await? {
+            Requested::Held(pending, token, granted) => (pending, token, granted),
+            Requested::Other(attempt) => return Ok(attempt),
+        };
+        let owned = establish(context, pending, token, options, granted).await?;
+        Ok(Attempt::Acquired(owned))
+    }
+}
+
+/// The server's answer to an acquire.
+enum Requested<'a> {
+    Held(CancelOnDrop<'a>, Token, Granted),
+    Other(Attempt),
+}
+
+/// Sends an acquire. Apart from [`attempt`], whose future would keep what only
+/// this needs.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an async fn would store its arguments twice"
+)]
+fn request<'a>(
+    context: &'a Context,
+    kind: &Arc<dyn Kind>,
+    options: &AcquireOptions,
+    owner: Owner,
+    poll: bool,
+) -> impl Future<Output = Result<Requested<'a>, RequestError>> + Send {
+    async move {
+        context.check_open()?;
+        let connection = context.connection(kind.slot()).await?;
+        // Before the request leaves, so the server's lease cannot begin earlier
+        // (invariant 1).
+        let sent = BootInstant::now();
+        let description = description(context, options, &*connection, sent);
+        let value = kind.value(&owner, description);
+        // Before anything is sent, so dropping this future leaves nothing
+        // behind (invariant 7).
+        let pending = CancelOnDrop::new(context, kind, value, connection, sent)?;
+        let call = kind.acquire(pending.value(), first_lease(options), poll);
+        let limit = context.limits.request;
+        // Each request of the call has its own time.
+        let reply = call.send_steps(pending.connection(), limit, || pending.allow(limit));
+        match reply.await {
+            Ok(AcquireReply::Held { token }) => {
+                let granted = Granted::new(sent, first_lease(options));
+                Ok(Requested::Held(pending, token, granted))
             }
-            Err(error)
+            Ok(AcquireReply::Busy { holder }) => {
+                pending.disarm();
+                Ok(Requested::Other(Attempt::Busy(holder)))
+            }
+            // Stays registered: the votes are cancelled in the background.
+            Ok(AcquireReply::Outvoted { holder }) => Ok(Requested::Other(Attempt::Busy(holder))),
+            // Stays registered: the lock was acquired, and is cancelled.
+            Ok(AcquireReply::Unusable { refusal }) => Err(RequestError::Refused(refusal)),
+            Ok(AcquireReply::Split) => {
+                // Awaited, since these votes would split the next attempt too.
+                // Boxed, since only a quorum gets here.
+                Box::pin(withdraw(context, pending)).await;
+                Ok(Requested::Other(Attempt::Split))
+            }
+            Err(error) => {
+                // In all other cases, dropping `pending` cancels the acquire.
+                if error.proves_unexecuted() {
+                    pending.disarm();
+                }
+                Err(error)
+            }
         }
     }
 }
 
-/// Describes a holder that requests a lock now.
+/// Describes a holder that requests a lock at `now`.
 pub(super) fn description<'a>(
+    context: &Context,
     options: &'a AcquireOptions,
     connection: &dyn Connection,
+    now: BootInstant,
 ) -> Description<'a> {
     Description {
-        since_micros: connection.facts().server_now(),
+        pid: context.keeper.process().id(),
+        since_micros: connection.facts().server_time_at(now),
         trace: options.trace.as_deref(),
         note: &options.note,
     }
@@ -103,12 +144,16 @@ pub(super) async fn attempt_through_splits(
     context: &Arc<Context>,
     kind: &Arc<dyn Kind>,
     options: &AcquireOptions,
+    mut owner: Owner,
     poll: bool,
 ) -> Result<Attempt, RequestError> {
     let mut backoff = split_backoff();
     for _ in 0..MAX_SPLIT_RETRIES {
-        match attempt(context, kind, options, poll).await? {
-            Attempt::Split => tokio::time::sleep(backoff.pause()).await,
+        match attempt(context, kind, options, owner, poll).await? {
+            Attempt::Split => {
+                tokio::time::sleep(backoff.pause()).await;
+                owner = Owner::random();
+            }
             outcome => return Ok(outcome),
         }
     }
@@ -246,7 +291,8 @@ pub(super) struct CancelOnDrop<'a> {
 }
 
 impl<'a> CancelOnDrop<'a> {
-    /// Registers an acquire that is about to be sent, as one request.
+    /// Registers an acquire that is about to be sent, as one request. `now` was
+    /// read just before.
     ///
     /// # Errors
     ///
@@ -256,6 +302,7 @@ impl<'a> CancelOnDrop<'a> {
         kind: &Arc<dyn Kind>,
         value: LockValue,
         connection: Arc<dyn Connection>,
+        now: BootInstant,
     ) -> Result<Self, RequestError> {
         let keeper = &context.keeper;
         let acquire = PendingAcquire {
@@ -263,7 +310,7 @@ impl<'a> CancelOnDrop<'a> {
             value,
             connection,
         };
-        let due = BootInstant::now() + context.limits.request + PATIENCE;
+        let due = now + context.limits.request + PATIENCE;
         let registered = Self {
             keeper,
             id: Some(keeper.watch(acquire.clone(), due)),

@@ -2,15 +2,17 @@
 //! limits, and whether the client was shut down.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::keeper::Keeper;
 use crate::backend::{Backend, Connection, Purpose, RequestError, ServerErrorKind, Slot};
 use crate::error::Error;
 use crate::observe::Observers;
 use crate::options::ReplicaAck;
+use crate::owner::Owner;
 use crate::protocol::{Call, Kind, RenewReply};
 use crate::time::BootInstant;
 
@@ -30,7 +32,8 @@ pub(super) struct Context {
     pub(super) keeper: Keeper,
     pub(super) limits: Limits,
     pub(super) observers: Observers,
-    closed: watch::Sender<bool>,
+    is_closed: AtomicBool,
+    on_close: Notify,
 }
 
 impl Context {
@@ -45,7 +48,8 @@ impl Context {
             keeper,
             limits,
             observers,
-            closed: watch::Sender::new(false),
+            is_closed: AtomicBool::new(false),
+            on_close: Notify::new(),
         }
     }
 
@@ -91,17 +95,28 @@ impl Context {
 
     /// Fails in a forked child, where nothing of this client may be used.
     pub(super) fn check_process(&self) -> Result<(), Error> {
-        self.keeper.process().check()
+        let process = self.keeper.process();
+        process
+            .check()
+            .map_err(|why| Error::invalid("process", why))
+    }
+
+    /// Returns a new owner. Fails in a forked child: one system call serves
+    /// both.
+    pub(super) fn new_owner(&self) -> Result<Owner, Error> {
+        self.check_process()?;
+        Ok(Owner::random_in(self.keeper.process()))
     }
 
     /// Refuses new acquires from now on.
     pub(super) fn shut_down(&self) {
-        self.closed.send_replace(true);
+        self.is_closed.store(true, Ordering::Release);
+        self.on_close.notify_waiters();
     }
 
     /// Returns an error once the client was shut down.
     pub(super) fn check_open(&self) -> Result<(), RequestError> {
-        match *self.closed.borrow() {
+        match self.is_closed.load(Ordering::Acquire) {
             true => Err(RequestError::ShutDown),
             false => Ok(()),
         }
@@ -109,8 +124,13 @@ impl Context {
 
     /// Completes when the client is shut down.
     pub(super) async fn closed(&self) {
-        // Fails only if the sender is dropped, which `&self` excludes.
-        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+        // Registered before the check, or a shutdown in between would be
+        // missed.
+        let mut closed = std::pin::pin!(self.on_close.notified());
+        closed.as_mut().enable();
+        if self.check_open().is_ok() {
+            closed.await;
+        }
     }
 }
 

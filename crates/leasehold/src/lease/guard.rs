@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::task::Poll;
@@ -59,7 +60,7 @@ use crate::time::BootInstant;
 /// ```
 #[must_use = "the lock is released as soon as the guard is dropped: bind it to a name such as `_guard`; `let _ =` drops it at once"]
 pub struct Guard<M = Exclusive> {
-    owned: Arc<OwnedLease>,
+    owned: GuardLease,
     lease: Lease<M>,
     /// Present for a reentrant handle. Dropped after `owned`.
     _entry: Option<Entry>,
@@ -68,16 +69,16 @@ pub struct Guard<M = Exclusive> {
 impl<M> Guard<M> {
     /// Creates the only guard of `owned`.
     pub(crate) fn new(owned: OwnedLease) -> Self {
-        Self::of(Arc::new(owned), None)
+        Self::of(GuardLease::Sole(owned), None)
     }
 
     /// Creates one of several guards that share `owned`.
     pub(crate) fn entering(owned: Arc<OwnedLease>) -> Self {
         let entry = Entry::new(&owned);
-        Self::of(owned, Some(entry))
+        Self::of(GuardLease::Reentrant(owned), Some(entry))
     }
 
-    fn of(owned: Arc<OwnedLease>, entry: Option<Entry>) -> Self {
+    fn of(owned: GuardLease, entry: Option<Entry>) -> Self {
         Self {
             lease: owned.view(),
             owned,
@@ -89,10 +90,10 @@ impl<M> Guard<M> {
     /// a downgraded writer must not report that they exclude readers. `None` if
     /// there is another guard, which would still do so.
     fn shared_anew<N>(self) -> Option<Guard<N>> {
-        // Taken out of the `Arc`, so a reentrant handle no longer finds it.
-        let mut owned = Arc::into_inner(self.owned)?;
+        // From now on, a reentrant handle no longer finds it.
+        let mut owned = self.owned.into_sole()?;
         owned.end_views();
-        Some(Guard::of(Arc::new(owned), self._entry))
+        Some(Guard::of(GuardLease::Sole(owned), self._entry))
     }
 
     /// Returns what the server stores for this acquisition.
@@ -102,7 +103,7 @@ impl<M> Guard<M> {
 
     /// Returns the lease if there is no other guard.
     pub(super) fn into_owned(self) -> Option<OwnedLease> {
-        Arc::into_inner(self.owned)
+        self.owned.into_sole()
     }
 
     /// Returns the same guard with another marker.
@@ -416,7 +417,7 @@ impl<M> Guard<M> {
     }
 
     pub(crate) async fn release_now(self) -> Result<(), Error> {
-        match Arc::into_inner(self.owned) {
+        match self.owned.into_sole() {
             Some(owned) => owned.release().await,
             // Other guards of the handle keep the lock, unless it is lost.
             None => self.lease.check(),
@@ -571,6 +572,34 @@ impl<M> AsRef<Lease<M>> for Guard<M> {
 impl<M> fmt::Debug for Guard<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Guard").field(&self.lease).finish()
+    }
+}
+
+/// The lease behind a guard.
+enum GuardLease {
+    Sole(OwnedLease),
+    /// Shared by all guards of a reentrant handle.
+    Reentrant(Arc<OwnedLease>),
+}
+
+impl GuardLease {
+    /// Returns the lease if there is no other guard.
+    fn into_sole(self) -> Option<OwnedLease> {
+        match self {
+            Self::Sole(owned) => Some(owned),
+            Self::Reentrant(shared) => Arc::into_inner(shared),
+        }
+    }
+}
+
+impl Deref for GuardLease {
+    type Target = OwnedLease;
+
+    fn deref(&self) -> &OwnedLease {
+        match self {
+            Self::Sole(owned) => owned,
+            Self::Reentrant(shared) => shared,
+        }
     }
 }
 

@@ -172,7 +172,8 @@ async fn send<'a>(
         Ok(connection) => connection,
         Err(error) => return (None, Err(error)),
     };
-    let registered = CancelOnDrop::new(context, &state.kind, pending.clone(), connection);
+    let now = BootInstant::now();
+    let registered = CancelOnDrop::new(context, &state.kind, pending.clone(), connection, now);
     let registered = match registered {
         Ok(registered) => registered,
         Err(error) => return (None, Err(error)),
@@ -202,9 +203,10 @@ pub(super) async fn adopt(
     let Some(lock) = kind.hand_over() else {
         return Ok(Adoption::Spent);
     };
-    let value = kind.value(&Owner::random(), description(options, &*connection));
-    let registered = CancelOnDrop::new(context, kind, value, connection)?;
     let sent = BootInstant::now();
+    let description = description(context, options, &*connection, sent);
+    let value = kind.value(&Owner::random(), description);
+    let registered = CancelOnDrop::new(context, kind, value, connection, sent)?;
     let call = lock.adopt(pending, registered.value(), first_lease(options));
     let reply = call.send(registered.connection(), context.limits.request);
     // After any error the request stays registered, and is cancelled.

@@ -280,10 +280,11 @@ impl OwnedLease {
 
     /// Returns the successor while the lease is valid and the window open.
     fn open_successor(&self) -> Option<Arc<dyn Successor>> {
+        // First, since most leases have none, and the rest reads the clock.
+        let successor = self.successor.as_ref().filter(|next| next.is_open())?;
         let Validity::Valid { deadline } = self.state.validity() else {
             return None;
         };
-        let successor = self.successor.as_ref().filter(|next| next.is_open())?;
         // A holder that extended the lease did so for itself only.
         let extended = deadline.since(BootInstant::now()) > self.state.lease;
         (!extended).then(|| successor.clone())

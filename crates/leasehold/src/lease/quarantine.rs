@@ -200,8 +200,8 @@ where
 /// Returns the delay until the next poll: until the first node can be
 /// readmitted, if any can.
 fn poll_delay(nodes: &[NodeStatus]) -> Duration {
-    let idle = IDLE_INTERVAL + IDLE_INTERVAL.mul_f64(2.0 * rng::next_f64());
-    let jitter = JITTER.mul_f64(rng::next_f64());
+    let idle = IDLE_INTERVAL + IDLE_INTERVAL.mul_f64(2.0 * rng::jitter());
+    let jitter = JITTER.mul_f64(rng::jitter());
     let due = nodes.iter().filter_map(|node| match node {
         NodeStatus::Ready { .. } if voting(nodes) >= majority(nodes.len()) => Some(jitter),
         NodeStatus::Quarantined { remaining, .. } => Some(*remaining + jitter),

@@ -27,7 +27,7 @@ pub(super) fn next_renewal_at(sent: BootInstant, lease: Duration) -> BootInstant
 /// Leases that were acquired together are thus spread, and stay spread, so
 /// their renewals do not leave as a burst.
 pub(super) fn first_renewal_at(start: BootInstant, lease: Duration) -> BootInstant {
-    let early = (lease / 6).mul_f64(rng::next_f64());
+    let early = (lease / 6).mul_f64(rng::jitter());
     next_renewal_at(start.saturating_sub(early), lease)
 }
 

@@ -228,6 +228,12 @@ impl LeaseState {
         }
     }
 
+    /// Returns the deadline, which may be over; an instant long ago if the
+    /// lease has ended.
+    pub(super) fn deadline(&self) -> BootInstant {
+        BootInstant::from_nanos(self.validity.load(Ordering::Acquire))
+    }
+
     /// Returns the current validity for the holder of one generation. An
     /// earlier generation has released the lock (invariant 11).
     pub(super) fn validity_of(&self, generation: u64) -> Validity {

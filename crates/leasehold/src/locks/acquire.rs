@@ -539,23 +539,33 @@ impl<M: 'static> IntoFuture for Acquire<M> {
     fn into_future(self) -> Self::IntoFuture {
         let request = self.into_request();
         let runtime = request.engine.runtime().clone();
-        Pending::new(&runtime, request.acquire())
+        match request.acquire() {
+            Ok(acquire) => Pending::new(&runtime, acquire),
+            Err(error) => Pending::failed(error),
+        }
     }
 }
 
 impl AcquireRequest {
+    /// Returns the future that acquires the lock.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the name is invalid.
     // A block over destructured fields instead of an `async fn`, which would
-    // store each argument twice. An acquire allocates one future, and a small
-    // one is cheap.
-    pub(super) fn acquire<M>(self) -> impl Future<Output = Result<Guard<M>, Error>> + Send {
+    // store each argument twice. An acquire allocates one future, and one below
+    // 1 KiB is cheap: glibc caches such blocks per thread.
+    pub(super) fn acquire<M>(
+        self,
+    ) -> Result<impl Future<Output = Result<Guard<M>, Error>> + Send, Error> {
         let Self {
             engine,
             kind,
             mut options,
             reentry,
         } = self;
-        async move {
-            let kind = kind?;
+        let kind = kind?;
+        Ok(async move {
             options.add_trace_parent();
             Ok(match reentry {
                 Some(reentry) => {
@@ -564,6 +574,6 @@ impl AcquireRequest {
                 }
                 None => Guard::new(engine.acquire(&kind, &options).await?),
             })
-        }
+        })
     }
 }

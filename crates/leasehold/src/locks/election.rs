@@ -355,7 +355,7 @@ impl Election {
         delay: &mut RetryDelay,
     ) -> Result<Guard, Error> {
         loop {
-            match self.request(caller).acquire().await {
+            match self.request(caller).acquire()?.await {
                 Ok(guard) => {
                     delay.reset();
                     return Ok(guard);

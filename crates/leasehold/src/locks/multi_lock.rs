@@ -286,7 +286,7 @@ async fn acquire_all<M: 'static>(
     };
     for part in parts.iter() {
         let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-        match part.request(remaining).acquire().await {
+        match part.request(remaining).acquire()?.await {
             Ok(guard) => acquired.guards.push(guard),
             Err(error) => return acquired.fail(error).await,
         }

@@ -246,7 +246,7 @@ impl Once {
 
     async fn start_with(&self, request: AcquireRequest) -> Result<OnceOutcome<OnceGuard>, Error> {
         self.validate()?;
-        let guard = match request.acquire().await {
+        let guard = match request.acquire()?.await {
             Err(Error::Busy { .. }) => {
                 return Ok(match self.last_run().await? {
                     Some(run) if self.is_run_by(&run) => OnceOutcome::AlreadyRan(run),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::script::Script;
-use crate::backend::{Batch, Command, Connection, Reply, RequestError};
+use crate::backend::{Batch, Connection, Reply, RequestError};
 
 /// Turns the replies, one per command, into an outcome or a further call.
 type ReadFn<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<CallStep<R>, RequestError> + Send>;
@@ -17,16 +17,13 @@ pub(crate) enum CallStep<R> {
 
 /// One step of a protocol, ready to be sent on any connection.
 pub(crate) struct Call<R> {
-    commands: Vec<Command>,
-    /// Whether to wait for every node of a quorum, not only for a majority
-    /// that agrees.
-    await_all_nodes: bool,
+    commands: Batch,
     read: ReadFn<R>,
 }
 
 impl<R> Call<R> {
     pub(crate) fn new(
-        commands: Vec<Command>,
+        commands: Batch,
         read: impl FnOnce(Vec<Reply>) -> Result<R, RequestError> + Send + 'static,
     ) -> Self {
         Self::stepwise(commands, |replies| read(replies).map(CallStep::Done))
@@ -34,12 +31,11 @@ impl<R> Call<R> {
 
     /// Creates a call that may need a further one.
     pub(crate) fn stepwise(
-        commands: Vec<Command>,
+        commands: Batch,
         read: impl FnOnce(Vec<Reply>) -> Result<CallStep<R>, RequestError> + Send + 'static,
     ) -> Self {
         Self {
             commands,
-            await_all_nodes: false,
             read: Box::new(read),
         }
     }
@@ -51,7 +47,7 @@ impl<R> Call<R> {
         args: &[&[u8]],
         read: impl FnOnce(Vec<Reply>) -> Result<R, RequestError> + Send + 'static,
     ) -> Self {
-        Self::new(vec![script.call(keys, args)], read)
+        Self::new(script.call(keys, args), read)
     }
 
     /// Applies a function to the outcome.
@@ -63,7 +59,6 @@ impl<R> Call<R> {
         let read = self.read;
         Call {
             commands: self.commands,
-            await_all_nodes: self.await_all_nodes,
             read: Box::new(|replies| {
                 Ok(match read(replies)? {
                     CallStep::Done(outcome) => CallStep::Done(view(outcome)),
@@ -75,7 +70,7 @@ impl<R> Call<R> {
 
     /// Makes the call wait for every node of a quorum.
     pub(crate) fn await_all_nodes(mut self) -> Self {
-        self.await_all_nodes = true;
+        self.commands.await_all_nodes = true;
         self
     }
 
@@ -96,20 +91,23 @@ impl<R> Call<R> {
         timeout: Duration,
         begin_step: impl Fn() -> Result<(), RequestError> + Send,
     ) -> impl Future<Output = Result<R, RequestError>> + Send {
-        let (mut expected, mut read) = (self.commands.len(), self.read);
-        let mut request = connection.ask(Batch::new(self.commands, self.await_all_nodes), timeout);
+        let await_all_nodes = self.commands.await_all_nodes;
+        let mut expected = self.commands.len();
+        let mut read = self.read;
+        let mut request = connection.ask(self.commands, timeout);
         async move {
             loop {
                 let replies = one_each(expected, request.await?)?;
                 match read(replies)? {
                     CallStep::Done(outcome) => return Ok(outcome),
-                    CallStep::Next(call) => {
+                    CallStep::Next(mut call) => {
                         // The first step changed nothing, so giving up here
                         // leaves nothing behind.
                         begin_step()?;
-                        (expected, read) = (call.commands.len(), call.read);
-                        request = connection
-                            .ask(Batch::new(call.commands, self.await_all_nodes), timeout);
+                        call.commands.await_all_nodes = await_all_nodes;
+                        expected = call.commands.len();
+                        read = call.read;
+                        request = connection.ask(call.commands, timeout);
                     }
                 }
             }
@@ -123,13 +121,14 @@ impl<R> Call<R> {
         connection: &dyn Connection,
         timeout: Duration,
     ) -> Result<Vec<Result<R, RequestError>>, RequestError> {
-        let (mut commands, mut readers) = (Vec::new(), Vec::new());
-        for call in calls {
+        let mut readers = Vec::new();
+        let commands = calls.into_iter().map(|call| {
             readers.push((call.commands.len(), call.read));
-            commands.extend(call.commands);
-        }
+            call.commands
+        });
+        let commands: Batch = commands.collect();
         let expected = commands.len();
-        let replies = connection.ask(Batch::new(commands, false), timeout).await?;
+        let replies = connection.ask(commands, timeout).await?;
         let mut replies = one_each(expected, replies)?.into_iter();
         let (mut outcomes, mut next) = (Vec::new(), Vec::new());
         for (at, (count, read)) in readers.into_iter().enumerate() {
@@ -155,7 +154,7 @@ impl<R> Call<R> {
 
     #[cfg(test)]
     pub(crate) fn into_batch(self) -> Batch {
-        self.commands.into_iter().collect()
+        self.commands
     }
 
     #[cfg(test)]

@@ -11,7 +11,7 @@ use super::keys::QueueKeys;
 use super::kind::ChannelName;
 use super::script::{digits, millis, script};
 use super::{queue_reply, queued, record};
-use crate::backend::{Channel, Command, Reply, RequestError};
+use crate::backend::{Batch, Channel, Reply, RequestError};
 use crate::info::Term;
 use crate::owner::Token;
 
@@ -65,18 +65,16 @@ impl ElectionCalls {
 
     /// Notifies followers that the leader resigned.
     pub(crate) fn notify(&self) -> Call<()> {
-        let publish = Command::new("SPUBLISH").arg(&self.channel).arg("");
-        Call::new(vec![publish], |_| Ok(()))
+        let publish = Batch::new("SPUBLISH").arg(&self.channel).arg("");
+        Call::new(publish, |_| Ok(()))
     }
 
     /// Reads the current leader.
     pub(crate) fn leader(&self) -> Call<LeaderReading> {
         // The term before the holder: if the leader changes in between, its
         // term is above the one that was read, and a follower still sees it.
-        let commands = vec![
-            Command::new("ZRANGE").arg(&self.terms).arg("-1").arg("-1"),
-            queued::stats_command(&self.keys),
-        ];
+        let terms = Batch::new("ZRANGE").arg(&self.terms).arg("-1").arg("-1");
+        let commands = terms.and(queued::stats_command(&self.keys));
         Call::new(commands, |replies| match &replies[..] {
             [Reply::Refused(refusal), _] | [_, Reply::Refused(refusal)] => {
                 Err(RequestError::Refused(refusal.clone()))
@@ -92,13 +90,13 @@ impl ElectionCalls {
 
     /// Reads what a follower that knows the terms up to `after` does not know.
     pub(crate) fn news(&self, after: u64) -> Call<ElectionNews> {
-        let terms = Command::new("ZRANGEBYSCORE")
+        let terms = Batch::new("ZRANGEBYSCORE")
             .arg(&self.terms)
             // The parenthesis excludes `after` itself.
             .arg(format!("({after}"))
             .arg("+inf");
-        let lock = Command::new("EXISTS").arg(self.keys.lock());
-        Call::new(vec![terms, lock], |replies| match &replies[..] {
+        let commands = terms.then("EXISTS").arg(self.keys.lock());
+        Call::new(commands, |replies| match &replies[..] {
             [Reply::Refused(refusal), _] | [_, Reply::Refused(refusal)] => {
                 Err(RequestError::Refused(refusal.clone()))
             }

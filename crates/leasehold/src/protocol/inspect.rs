@@ -14,7 +14,7 @@ use super::queue_reply;
 use super::record::{self, Form};
 use super::redisson_hash::{self, Mode, prefixed};
 use super::script::{digits, script};
-use crate::backend::{Command, Reply, RequestError, ServerErrorKind, Slot};
+use crate::backend::{Batch, Reply, RequestError, ServerErrorKind, Slot};
 use crate::info::{Holder, LockKind};
 
 script!(INSPECT, "queue/prelude.lua", "queue/inspect.lua");
@@ -87,16 +87,15 @@ pub(crate) enum Probe {
 impl Probe {
     /// Probes the lock's own key.
     pub(crate) fn key(keys: &QueueKeys) -> Call<Self> {
-        let commands = vec![
-            Command::new("GETRANGE")
-                .arg(keys.lock())
-                .number(0)
-                .number(MAX_VALUE),
+        let commands = Batch::new("GETRANGE")
+            .arg(keys.lock())
+            .number(0)
+            .number(MAX_VALUE)
             // In the same pipeline, but not in one step: the key may go in
             // between.
-            Command::new("PTTL").arg(keys.lock()),
-            subscribers(keys.wake()),
-        ];
+            .then("PTTL")
+            .arg(keys.lock())
+            .and(subscribers(keys.wake()));
         Call::new(commands, |replies| match replies.as_slice() {
             [Reply::Refused(refusal), pttl, _] if refusal.kind == ServerErrorKind::WrongType => {
                 let remaining = pttl.int().and_then(remaining);
@@ -151,16 +150,11 @@ impl Probe {
         let key = keys.lock();
         // Only a fair lock has one. For others the list is empty.
         let queue = prefixed("redisson_lock_queue", key);
-        let scan = Command::new("HSCAN").arg(key).number(0);
-        let commands = vec![
-            Command::new("HMGET").arg(key).arg("kind").arg("remaining"),
-            scan.arg("COUNT").number(MAX_FIELDS),
-            Command::new("LLEN").arg(&queue),
-            Command::new("LRANGE")
-                .arg(&queue)
-                .number(0)
-                .number(limit - 1),
-        ];
+        let fields = Batch::new("HMGET").arg(key).arg("kind").arg("remaining");
+        let scan = fields.then("HSCAN").arg(key).number(0);
+        let scan = scan.arg("COUNT").number(MAX_FIELDS);
+        let waiters = scan.then("LLEN").arg(&queue).then("LRANGE").arg(&queue);
+        let commands = waiters.number(0).number(limit - 1);
         Call::new(commands, move |replies| match replies.as_slice() {
             [Reply::Refused(refusal), ..] if refusal.kind == ServerErrorKind::WrongType => {
                 Ok(Self::Data)
@@ -186,7 +180,7 @@ pub(crate) fn page(
     cursor: u64,
     count: u64,
 ) -> Call<(u64, Vec<String>)> {
-    let scan = Command::new("SCAN")
+    let scan = Batch::new("SCAN")
         .number(cursor)
         .arg("MATCH")
         .arg(keyspace.pattern(pattern))
@@ -204,7 +198,7 @@ pub(crate) fn page(
         let names = keys.list()?.iter().filter_map(name).collect();
         Some((cursor.text()?.parse().ok()?, names))
     };
-    Call::new(vec![scan], read("SCAN", page))
+    Call::new(scan, read("SCAN", page))
 }
 
 impl Participant {
@@ -218,8 +212,8 @@ impl Participant {
     /// whether a connection received the message.
     pub(crate) fn notify(&self) -> Option<(Slot, Call<bool>)> {
         let (channel, slot) = process_channel(self.process()?);
-        let publish = Command::new("SPUBLISH").arg(channel).arg(&self.value);
-        let call = Call::new(vec![publish], |replies| {
+        let publish = Batch::new("SPUBLISH").arg(channel).arg(&self.value);
+        let call = Call::new(publish, |replies| {
             let receivers = first("SPUBLISH", replies)?.int();
             Ok(receivers.is_some_and(|receivers| receivers > 0))
         });
@@ -230,15 +224,15 @@ impl Participant {
 /// Reads whether a process is connected; `None` if the user may not read that.
 pub(crate) fn is_connected(process: &str) -> (Slot, Call<Option<bool>>) {
     let (channel, slot) = process_channel(process);
-    let call = Call::new(vec![subscribers(&channel)], |replies| {
+    let call = Call::new(subscribers(&channel), |replies| {
         let count = replies.first().and_then(subscriber_count);
         Ok(count.map(|count| count > 0))
     });
     (slot, call)
 }
 
-fn subscribers(channel: &str) -> Command {
-    Command::new("PUBSUB").arg("SHARDNUMSUB").arg(channel)
+fn subscribers(channel: &str) -> Batch {
+    Batch::new("PUBSUB").arg("SHARDNUMSUB").arg(channel)
 }
 
 /// Reads the reply to [`subscribers`]: the channel's name and a number.

@@ -7,7 +7,7 @@ use super::keys::LockKeys;
 use super::kind::{ChannelName, Notified};
 use super::outcome::LockStatus;
 use super::script::{digits, millis, script};
-use crate::backend::{Command, Reply, RequestError, ServerError, Slot};
+use crate::backend::{Batch, Reply, RequestError, ServerError, Slot};
 
 script!(SET, "latch/set.lua");
 script!(COUNT_DOWN, "latch/count_down.lua");
@@ -64,13 +64,11 @@ impl LatchCalls {
 
     /// Reads the remaining count, or `None` if there is no latch.
     pub(crate) fn remaining(&self) -> Call<Option<u32>> {
-        let fields = Command::new("HMGET")
+        let fields = Batch::new("HMGET")
             .arg(self.keys.lock())
             .arg("kind")
             .arg("remaining");
-        Call::new(vec![fields], |replies| {
-            read_remaining(first("HMGET", replies)?)
-        })
+        Call::new(fields, |replies| read_remaining(first("HMGET", replies)?))
     }
 
     fn key(&self) -> [&[u8]; 1] {

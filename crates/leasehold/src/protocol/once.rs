@@ -7,7 +7,7 @@ use super::call::{Call, read, read_done};
 use super::keys::LockKeys;
 use super::record;
 use super::script::{digits, millis, script};
-use crate::backend::{Command, Reply};
+use crate::backend::{Batch, Reply};
 use crate::info::Run;
 use crate::owner::Token;
 
@@ -80,13 +80,13 @@ impl OnceCalls {
     /// Reads the last run and the token.
     pub(crate) fn last(&self) -> Call<Option<(Run, Token)>> {
         let fields = ["tick", "period", "token", "runner", "report"];
-        let command = Command::new("HMGET").arg(&self.job);
-        let command = fields.into_iter().fold(command, Command::arg);
+        let command = Batch::new("HMGET").arg(&self.job);
+        let command = fields.into_iter().fold(command, Batch::arg);
         let run = |reply: &Reply| match reply.list()? {
             [Reply::Nil, ..] => Some(None),
             fields => read_run(fields).map(Some),
         };
-        Call::new(vec![command], read("a job", run))
+        Call::new(command, read("a job", run))
     }
 }
 

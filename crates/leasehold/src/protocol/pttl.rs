@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use super::call::{Call, read};
 use super::outcome::LockStatus;
-use crate::backend::{Command, Reply};
+use crate::backend::{Batch, Reply};
 
 /// Reads whether `key` exists, and the remaining time to live.
 pub(crate) fn poll_key(key: &[u8]) -> Call<LockStatus> {
-    let commands = vec![Command::new("PTTL").arg(key)];
+    let command = Batch::new("PTTL").arg(key);
     let status = |reply: &Reply| match reply.int()? {
         -2 => Some(LockStatus::Free),
         millis => Some(LockStatus::Held {
             remaining: remaining(millis),
         }),
     };
-    Call::new(commands, read("PTTL", status))
+    Call::new(command, read("PTTL", status))
 }
 
 /// Converts a reply to a duration. A negative one stands for no key, or a key

@@ -24,7 +24,7 @@ use super::script::{digest, digits, millis, script};
 use super::single_key::release_after;
 use super::tally::{self, Ballot, RenewalTally, Verdict};
 use crate::backend::{
-    Capabilities, Command, NodeReply, Reply, RequestError, ServerError, ServerErrorKind, majority,
+    Batch, Capabilities, NodeReply, Reply, RequestError, ServerError, ServerErrorKind, majority,
 };
 use crate::info::Holder;
 use crate::options::millis_up;
@@ -83,7 +83,7 @@ impl Kind for QuorumLock {
     }
 
     fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue {
-        record::write(owner, description).into()
+        record::write(owner, description)
     }
 
     fn acquire(&self, value: &LockValue, lease: Duration, _want_ttl: bool) -> Call<AcquireReply> {
@@ -157,7 +157,7 @@ impl Kind for QuorumLock {
     ) -> Call<ReleaseReply> {
         if let Some(hold_for) = hold_for {
             let command = release_after(self.key(), value, hold_for);
-            return Call::new(vec![command], |replies| read_release(&replies));
+            return Call::new(command, |replies| read_release(&replies));
         }
         // The message must not contain the owner, which is a secret.
         let message = digest(&String::from_utf8_lossy(value));
@@ -168,10 +168,8 @@ impl Kind for QuorumLock {
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
-        let commands = vec![
-            Command::new("GET").arg(self.key()),
-            Command::new("PTTL").arg(self.key()),
-        ];
+        let get = Batch::new("GET").arg(self.key());
+        let commands = get.then("PTTL").arg(self.key());
         Call::new(commands, |replies| {
             let [Reply::PerNode(values), Reply::PerNode(pttls)] = replies.as_slice() else {
                 return Err(RequestError::malformed("GET", &replies));

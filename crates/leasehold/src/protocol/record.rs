@@ -8,10 +8,11 @@
 //! `lh1:handover:TOKEN` until it is adopted. A lock that can have a queue
 //! begins with `lh1:KIND:CAPACITY:WEIGHT`.
 
-use std::fmt::{Display, Write};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, UNIX_EPOCH};
 
+use super::outcome::LockValue;
+use crate::backend::Digits;
 use crate::info::{Holder, Process};
 use crate::owner::{Owner, Token};
 use crate::trace_parent::is_valid;
@@ -32,11 +33,12 @@ const QUEUE: &str = "lh1:queue:";
 /// Stands for the trace of a holder without one.
 const NO_TRACE: &str = "-";
 
-/// What a value tells people about the owner, besides the process.
+/// What a value tells people about the owner, besides the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Description<'a> {
     /// The server's clock when the lock was requested.
     pub(crate) since_micros: u64,
+    pub(crate) pid: u32,
     pub(crate) trace: Option<&'a str>,
     pub(crate) note: &'a str,
 }
@@ -60,17 +62,6 @@ pub(super) struct Part<'a> {
     pub(super) kind: &'a str,
     pub(super) capacity: u64,
     pub(super) weight: u64,
-}
-
-impl Display for Part<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            kind,
-            capacity,
-            weight,
-        } = self;
-        write!(f, "{VERSION}:{kind}:{capacity}:{weight}")
-    }
 }
 
 impl<'a> Form<'a> {
@@ -102,25 +93,50 @@ impl<'a> Form<'a> {
 }
 
 /// Returns the value of one acquisition of a mutex by this process.
-pub(super) fn write(owner: &Owner, description: Description<'_>) -> Vec<u8> {
-    write_as(VERSION, owner, description)
+pub(super) fn write(owner: &Owner, description: Description<'_>) -> LockValue {
+    write_as(&[VERSION.as_bytes()], owner, description)
 }
 
 /// Returns the value of one acquisition of `part` of a lock by this process.
-pub(super) fn write_part(part: Part<'_>, owner: &Owner, description: Description<'_>) -> Vec<u8> {
-    write_as(part, owner, description)
+pub(super) fn write_part(part: Part<'_>, owner: &Owner, description: Description<'_>) -> LockValue {
+    let mut capacity = Digits::default();
+    let mut weight = Digits::default();
+    let form = [
+        VERSION.as_bytes(),
+        b":",
+        part.kind.as_bytes(),
+        b":",
+        capacity.of(part.capacity),
+        b":",
+        weight.of(part.weight),
+    ];
+    write_as(&form, owner, description)
 }
 
-fn write_as(form: impl Display, owner: &Owner, description: Description<'_>) -> Vec<u8> {
-    let since = description.since_micros / 1000;
-    let pid = std::process::id();
-    let host = host();
-    let trace = description.trace.unwrap_or(NO_TRACE);
-    let note = description.note;
-    // 96: the form, the owner, the two numbers and the spaces.
-    let mut value = String::with_capacity(96 + host.len() + trace.len() + note.len());
-    let _ = write!(value, "{form} {owner} {since} {pid} {host} {trace} {note}");
-    value.into_bytes()
+fn write_as(form: &[&[u8]], owner: &Owner, description: Description<'_>) -> LockValue {
+    let owner = owner.digits();
+    let mut since = Digits::default();
+    let mut pid = Digits::default();
+    let fields = [
+        &owner[..],
+        since.of(description.since_micros / 1000),
+        pid.of(u64::from(description.pid)),
+        host().as_bytes(),
+        description.trace.unwrap_or(NO_TRACE).as_bytes(),
+        description.note.as_bytes(),
+    ];
+    let fields = fields.iter().flat_map(|field| [&b" "[..], field]);
+    let parts = form.iter().copied().chain(fields);
+    // Allocated once, with the final length: each acquire writes a value.
+    let length = parts.clone().map(<[u8]>::len).sum();
+    let mut value: LockValue = std::iter::repeat_n(0, length).collect();
+    let mut rest = Arc::get_mut(&mut value).expect("BUG: a new value is shared");
+    for part in parts {
+        let (start, end) = rest.split_at_mut(part.len());
+        start.copy_from_slice(part);
+        rest = end;
+    }
+    value
 }
 
 /// Returns the text of this process: `SINCE PID HOST NOTE`.
@@ -255,6 +271,7 @@ mod tests {
     fn described(note: &str) -> Description<'_> {
         Description {
             since_micros: 1_763_000_000_123_456,
+            pid: 4711,
             trace: None,
             note,
         }
@@ -283,7 +300,7 @@ mod tests {
     fn holder_is_read_back_without_the_owner() {
         let owner = Owner::random();
         let holder = read(&write(&owner, described("daily batch")));
-        assert_eq!(holder.process.pid, Some(std::process::id()));
+        assert_eq!(holder.process.pid, Some(4711));
         assert_eq!(holder.process.host.as_deref(), Some(host()));
         assert_eq!(holder.process.note.as_deref(), Some("daily batch"));
         assert_eq!(
@@ -297,7 +314,7 @@ mod tests {
     fn released_value_differs_and_names_the_holder() {
         let value = write(&Owner::random(), described("nightly"));
         let released = released(&value);
-        assert_ne!(released, value);
+        assert_ne!(released[..], value[..]);
         let holder = Holder {
             released: true,
             ..read(&value)

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use crate::backend::Command;
+use crate::backend::Batch;
 use crate::options::millis_up;
 
 /// A script's text, and its digest, which is computed once.
@@ -51,10 +51,10 @@ impl Script {
 
     /// Returns the command that runs the script, with keys and arguments in the
     /// header's order.
-    pub(crate) fn call(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
+    pub(crate) fn call(&self, keys: &[&[u8]], args: &[&[u8]]) -> Batch {
         // The server knows most scripts by their digest; the connection sends
         // the source only if it does not.
-        let command = Command::script(&self.digest, self.source).arg(keys.len().to_string());
-        keys.iter().chain(args).fold(command, Command::arg)
+        let command = Batch::script(&self.digest, self.source).number(keys.len() as u64);
+        keys.iter().chain(args).fold(command, Batch::arg)
     }
 }

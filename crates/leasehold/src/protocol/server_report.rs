@@ -1,7 +1,7 @@
 //! What a server reports about itself: `INFO`, settings, its clock.
 
 use super::call::Call;
-use crate::backend::{Command, Reply};
+use crate::backend::{Batch, Reply};
 
 /// The replies by name. Replies that the user may not read are missing.
 #[derive(Clone, Debug, Default)]
@@ -31,9 +31,9 @@ impl Report {
 /// Reads a report, leaving out what the server refuses.
 pub(crate) fn report() -> Call<Report> {
     let settings = ["min-replicas-to-write", "save", "appendonly", "appendfsync"];
-    let settings = settings.map(|name| Command::new("CONFIG").arg("GET").arg(name));
-    let info = Command::new("INFO");
-    let commands = std::iter::once(info).chain(settings).collect();
+    let settings = settings.map(|name| Batch::new("CONFIG").arg("GET").arg(name));
+    let info = Batch::new("INFO");
+    let commands = settings.into_iter().fold(info, Batch::and);
     Call::new(commands, |replies| {
         let mut replies = replies.iter();
         let info = replies.next().and_then(Reply::text);
@@ -52,7 +52,7 @@ pub(crate) fn report() -> Call<Report> {
 
 /// Reads the server's clock, in microseconds since 1970.
 pub(crate) fn clock() -> Call<Option<u64>> {
-    Call::new(vec![Command::new("TIME")], |replies| {
+    Call::new(Batch::new("TIME"), |replies| {
         Ok(replies.first().and_then(Reply::time))
     })
 }

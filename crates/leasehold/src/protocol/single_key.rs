@@ -17,7 +17,7 @@ use super::pttl::{poll_key, remaining};
 use super::record::{self, Description, Form};
 use super::script::{digits, millis, script};
 use super::token::{self, TokenBlock};
-use crate::backend::{Capabilities, Command, Reply, RequestError, ServerError};
+use crate::backend::{Batch, Capabilities, Reply, RequestError, ServerError};
 use crate::info::Holder;
 use crate::options::millis_up;
 use crate::owner::{Owner, Token};
@@ -43,7 +43,7 @@ impl SingleKey {
     /// Releases the lock once `hold_for` is over.
     fn release_after(&self, value: &[u8], hold_for: Duration) -> Call<ReleaseReply> {
         let command = release_after(self.key(), value, hold_for);
-        Call::new(vec![command], read_release)
+        Call::new(command, read_release)
     }
 }
 
@@ -57,7 +57,7 @@ impl Kind for SingleKey {
     }
 
     fn value(&self, owner: &Owner, description: Description<'_>) -> LockValue {
-        record::write(owner, description).into()
+        record::write(owner, description)
     }
 
     fn acquire(&self, value: &LockValue, lease: Duration, want_ttl: bool) -> Call<AcquireReply> {
@@ -80,7 +80,7 @@ impl Kind for SingleKey {
 
     fn renew(&self, value: &[u8], lease: Duration) -> Call<RenewReply> {
         let renew = renew(self.keys.lock(), value, lease);
-        Call::new(vec![renew], |replies| match read_renewal(replies)? {
+        Call::new(renew, |replies| match read_renewal(replies)? {
             Comparison::Equal => Ok(RenewReply::Renewed),
             Comparison::Free | Comparison::Different => Ok(RenewReply::NotOwner),
         })
@@ -106,15 +106,13 @@ impl Kind for SingleKey {
         };
         // Sent even if we are not the owner: a wake-up too many costs a waiter
         // one attempt.
-        let publish = Command::new("SPUBLISH").arg(self.keys.channel()).arg("");
-        Call::new(vec![compare_and_delete, publish], read_release)
+        let publish = compare_and_delete.then("SPUBLISH");
+        Call::new(publish.arg(self.keys.channel()).arg(""), read_release)
     }
 
     fn holder(&self) -> Call<Option<Holder>> {
-        let commands = vec![
-            Command::new("GET").arg(self.keys.lock()),
-            Command::new("PTTL").arg(self.keys.lock()),
-        ];
+        let get = Batch::new("GET").arg(self.keys.lock());
+        let commands = get.then("PTTL").arg(self.keys.lock());
         Call::new(commands, |replies| match replies.as_slice() {
             [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
             [Reply::Nil, _] => Ok(None),
@@ -173,7 +171,7 @@ impl HandOver for SingleKey {
         within: Duration,
     ) -> Call<HandOverReply> {
         let command = replace(self.key(), value, within, pending);
-        Call::new(vec![command], read_done).map(|done| match done {
+        Call::new(command, read_done).map(|done| match done {
             true => HandOverReply::HandedOver,
             false => HandOverReply::NotOwner,
         })
@@ -228,47 +226,40 @@ pub(super) fn acquire(
     value: &[u8],
     lease: Duration,
     want_ttl: bool,
-) -> Vec<Command> {
-    let set = Command::new("SET").arg(lock).arg(value);
+) -> Batch {
+    let set = Batch::new("SET").arg(lock).arg(value);
     // `GET` returns the holder's value with the refusal, which saves a request.
-    let set = set.arg("NX").arg("GET").arg("PX");
-    let mut commands = vec![
-        set.number(millis_up(lease)),
-        Command::new("INCR").arg(counter),
-    ];
-    if want_ttl {
-        commands.push(Command::new("PTTL").arg(lock));
+    let set = set.arg("NX").arg("GET").arg("PX").number(millis_up(lease));
+    let commands = set.then("INCR").arg(counter);
+    match want_ttl {
+        true => commands.then("PTTL").arg(lock),
+        false => commands,
     }
-    commands
 }
 
 /// Returns the command that renews a lock that is a plain string.
-pub(super) fn renew(lock: &str, value: &[u8], lease: Duration) -> Command {
+pub(super) fn renew(lock: &str, value: &[u8], lease: Duration) -> Batch {
     RENEW.call(&[lock.as_bytes()], &[value, &millis(lease)])
 }
 
 /// Returns the command that releases a lock once `hold_for` is over.
-pub(super) fn release_after(lock: &[u8], value: &[u8], hold_for: Duration) -> Command {
+pub(super) fn release_after(lock: &[u8], value: &[u8], hold_for: Duration) -> Batch {
     replace(lock, value, hold_for, &record::released(value))
 }
 
 /// Returns the command that replaces a lock's value, and frees the lock once
 /// `hold_for` is over.
-fn replace(lock: &[u8], value: &[u8], hold_for: Duration, by: &[u8]) -> Command {
+fn replace(lock: &[u8], value: &[u8], hold_for: Duration, by: &[u8]) -> Batch {
     REPLACE.call(&[lock], &[value, &millis(hold_for), by])
 }
 
 /// Returns the server's command that deletes a lock that is a plain string;
 /// `None` if it has none.
-pub(super) fn compare_and_delete(
-    lock: &str,
-    value: &[u8],
-    server: Capabilities,
-) -> Option<Command> {
+pub(super) fn compare_and_delete(lock: &str, value: &[u8], server: Capabilities) -> Option<Batch> {
     if server.delex {
-        Some(Command::new("DELEX").arg(lock).arg("IFEQ").arg(value))
+        Some(Batch::new("DELEX").arg(lock).arg("IFEQ").arg(value))
     } else if server.delifeq {
-        Some(Command::new("DELIFEQ").arg(lock).arg(value))
+        Some(Batch::new("DELIFEQ").arg(lock).arg(value))
     } else {
         None
     }

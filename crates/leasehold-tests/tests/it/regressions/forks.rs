@@ -1,5 +1,6 @@
 //! Bugs of clients in forked processes.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Error, Guard, Reentrant};
 use tokio::runtime::Runtime;
 
-use crate::support::{AMPLE, LEASE, name, server, url_at, with_long_timeouts};
+use crate::support::{AMPLE, LEASE, name, owners, server, url_at, with_long_timeouts};
 
 const URL: &str = "LEASEHOLD_FORKED_URL";
 
@@ -25,6 +26,65 @@ fn forked_child_cannot_use_its_parents_client() {
         .spawn()
         .unwrap();
     assert!(parent.wait().unwrap().success());
+}
+
+/// A forked child has a copy of its parent's random numbers. If it drew them,
+/// both would have the same owners.
+#[test]
+fn forked_child_has_owners_of_its_own() {
+    let server = server();
+    let mut parent = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "regressions::forks::forking_owner"])
+        .args(["--ignored", "--nocapture"])
+        .env(URL, url_at(server.port()))
+        .spawn()
+        .unwrap();
+    assert!(parent.wait().unwrap().success());
+    let random_half = |prefix: &str, number| {
+        let owners = owners(&server, "holders", &format!("{prefix}:{number}"));
+        assert_eq!(owners.len(), 1, "{prefix}:{number} is held");
+        owners[0][..16].to_owned()
+    };
+    let halves = ["before", "parent", "child"]
+        .into_iter()
+        .flat_map(|prefix| (0..OWNERS).map(move |number| (prefix, number)))
+        .map(|(prefix, number)| random_half(prefix, number));
+    let halves: HashSet<_> = halves.collect();
+    assert_eq!(halves.len(), 3 * OWNERS);
+}
+
+/// More than a thread keeps random numbers for.
+const OWNERS: usize = 40;
+
+#[test]
+#[ignore = "the body of worker processes"]
+fn forking_owner() {
+    let Ok(url) = std::env::var(URL) else {
+        return;
+    };
+    let hold = |client: &Client, prefix: &str| {
+        for number in 0..OWNERS {
+            let mutex = client.mutex(&format!("{prefix}:{number}"));
+            let guard = mutex.lock().fixed_lease(LEASE).wait().unwrap();
+            // Not released, so that the test can read the owner.
+            std::mem::forget(guard);
+        }
+    };
+    let client = connect(&url);
+    // On this thread: the child has copies of what it has not drawn yet.
+    hold(&client, "before");
+    match fork::fork().unwrap() {
+        fork::Fork::Child => {
+            hold(&connect(&url), "child");
+            std::process::exit(0);
+        }
+        fork::Fork::Parent(child) => {
+            hold(&client, "parent");
+            assert_eq!(fork::waitpid(child).unwrap(), 0);
+            // Without destructors, which would release the locks.
+            std::process::exit(0);
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::wire::{Wire, WireClosed};
 use crate::backend::topology::Credentials;
 use crate::backend::{
-    Capabilities, Command, Reply, RequestError, ServerError, ServerErrorKind, ServerFacts,
+    Batch, Capabilities, Reply, RequestError, ServerError, ServerErrorKind, ServerFacts,
 };
 use crate::time::BootInstant;
 
@@ -38,23 +38,23 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     let (role, name) = (login.role, login.name);
     let mut commands = Vec::new();
     if role != Role::Sentinel {
-        commands.push(Command::new("TIME"));
+        commands.push(Batch::new("TIME"));
         commands.push(
-            Command::new("COMMAND")
+            Batch::new("COMMAND")
                 .arg("INFO")
                 .arg("DELEX")
                 .arg("DELIFEQ"),
         );
-        commands.push(Command::new("CLIENT").arg("SETNAME").arg(name));
-        commands.push(Command::new("ECHO").arg(name));
+        commands.push(Batch::new("CLIENT").arg("SETNAME").arg(name));
+        commands.push(Batch::new("ECHO").arg(name));
     }
     if role == Role::QuorumNode {
-        commands.push(Command::new("INFO").arg("server"));
+        commands.push(Batch::new("INFO").arg("server"));
     }
     if login.database > 0 {
-        commands.push(Command::new("SELECT").number(u64::from(login.database)));
+        commands.push(Batch::new("SELECT").number(u64::from(login.database)));
     }
-    let hello = [hello(login.credentials)].into_iter().collect();
+    let hello = hello(login.credentials);
     let facts = commands.into_iter().collect();
     // Two requests: a server that has too many clients replies to the first
     // command only, and closes the connection.
@@ -94,8 +94,8 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     })
 }
 
-fn hello(credentials: Option<&Credentials>) -> Command {
-    let hello = Command::new("HELLO").arg("3");
+fn hello(credentials: Option<&Credentials>) -> Batch {
+    let hello = Batch::new("HELLO").arg("3");
     match credentials {
         None => hello,
         Some(Credentials { user, password }) => {

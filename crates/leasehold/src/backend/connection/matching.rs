@@ -423,7 +423,7 @@ impl Matcher {
 }
 
 /// Appends the `ECHO` command of a seal. It follows every request, so it is
-/// written without building a [`Command`](crate::backend::Command).
+/// written without building a [`Batch`](crate::backend::Batch).
 pub(super) fn write_seal(out: &mut Vec<u8>, number: u64) {
     let mut digits = Digits::default();
     let digits = digits.of(number);

@@ -9,8 +9,8 @@ use super::handshake::Role;
 use super::matching::{PushEvent, SubscribeOp};
 use super::wire::{Wire, WireClosed};
 use crate::backend::{
-    Batch, BoxFuture, Channel, Command, Connection, Reply, RequestError, ServerError,
-    ServerErrorKind, ServerFacts,
+    Batch, BoxFuture, Channel, Connection, Reply, RequestError, ServerError, ServerErrorKind,
+    ServerFacts,
 };
 use crate::observe::{Event, Observers};
 use crate::time::BootInstant;
@@ -147,10 +147,9 @@ impl RedisConnection {
         let with_source = |(index, _)| Some((index, batch.with_source(index)?));
         let (mut indices, mut commands): (Vec<_>, Vec<_>) = unknown.filter_map(with_source).unzip();
         // `WAIT` must follow the writes that it waits for.
-        let waits = batch.commands().iter().enumerate();
-        for (index, wait) in waits.filter(|(_, command)| command.is_wait()) {
+        for index in (0..batch.len()).filter(|index| batch.is_wait(*index)) {
             indices.push(index);
-            commands.push(wait.clone());
+            commands.extend(batch.command(index));
         }
         let new_replies = self.wire.request(&commands.into_iter().collect()).await?;
         for (index, reply) in indices.into_iter().zip(new_replies) {
@@ -213,10 +212,9 @@ impl RedisConnection {
         words: &[&str],
         timeout: Duration,
     ) -> Result<Reply, RequestError> {
-        let command = Command::new(words[0]);
-        let command = words[1..].iter().fold(command, Command::arg);
-        let batch = [command].into_iter().collect();
-        match self.exchange(batch, timeout).await?.pop() {
+        let command = Batch::new(words[0]);
+        let command = words[1..].iter().fold(command, Batch::arg);
+        match self.exchange(command, timeout).await?.pop() {
             Some(Reply::Refused(error)) => Err(RequestError::Refused(error)),
             Some(reply) => Ok(reply),
             None => Err(RequestError::malformed(words[0], &[])),

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{RedisConnection, Role};
 use crate::backend::topology::{Master, run_on};
-use crate::backend::{Batch, BoxFuture, Command, Connection, Reply, RequestError, ServerFacts};
+use crate::backend::{Batch, BoxFuture, Connection, Reply, RequestError, ServerFacts};
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
 
@@ -223,10 +223,10 @@ struct ReplicatedConnection {
 impl ReplicatedConnection {
     async fn exchange(&self, batch: Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
         let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
-        let wait = Command::new("WAIT")
+        let wait = Batch::new("WAIT")
             .number(u64::from(self.replicas))
             .number(millis.max(1));
-        let batch = batch.with(wait);
+        let batch = batch.and(wait);
         // A connection that is dropped from here until the reply is not reused:
         // `WAIT` may still block it.
         self.is_in_flight.store(true, Ordering::Release);

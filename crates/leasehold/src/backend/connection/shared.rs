@@ -181,7 +181,7 @@ mod tests {
     use testkit::{Fault, Flavor, Proxy, SeededRng, scaled};
 
     use super::*;
-    use crate::backend::Command;
+    use crate::backend::Batch;
     use crate::backend::connection::{ConnectOptions, Endpoint, Role};
 
     /// Frames that a server never sends at this position.
@@ -247,7 +247,7 @@ mod tests {
             let sent: Vec<_> = (0..=last)
                 .map(|at| format!("lh-seal-{task}{round:06}{at}{last}"))
                 .collect();
-            let batch = sent.iter().map(|text| Command::new("PING").arg(text));
+            let batch = sent.iter().map(|text| Batch::new("PING").arg(text));
             let Ok(replies) = connection.exchange(batch.collect(), timeout).await else {
                 continue;
             };

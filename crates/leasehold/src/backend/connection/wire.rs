@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 use super::matching::{ConnectionClosed, Matcher, PushEvent, RequestId, SubscribeOp, write_seal};
 use super::resp::{Decoder, Frame, MAX_FRAME, MAX_HELLO_FRAME, Malformed};
 use super::socket::{SocketReader, SocketReady, SocketWriter};
-use crate::backend::command::{Batch, Command};
+use crate::backend::command::Batch;
 use crate::backend::{Channel, Reply};
 use crate::rng;
 
@@ -95,8 +95,8 @@ impl WireState {
 
     fn request(&mut self, batch: &Batch) -> RequestId {
         let request = self.matcher.register(batch.len());
-        for command in batch.commands() {
-            command.write_to(&mut self.out);
+        batch.write_to(&mut self.out);
+        for _ in 0..batch.len() {
             self.matcher.expect_reply(request);
         }
         self.seal(request);
@@ -108,7 +108,7 @@ impl WireState {
         for channel in channels {
             // One command per channel: a cluster node rejects a command whose
             // channels belong to different slots.
-            let command = Command::new(command_name(op, channel)).arg(channel.name());
+            let command = Batch::new(command_name(op, channel)).arg(channel.name());
             command.write_to(&mut self.out);
             self.matcher
                 .expect_confirmation(request, op, channel.clone());
@@ -537,10 +537,7 @@ mod tests {
     /// `None` if the connection was closed.
     fn ping(wire: &Arc<Wire>) -> JoinHandle<Option<Reply>> {
         let wire = wire.clone();
-        tokio::spawn(async move {
-            let batch: Batch = [Command::new("PING")].into_iter().collect();
-            wire.request(&batch).await.ok()?.pop()
-        })
+        tokio::spawn(async move { wire.request(&Batch::new("PING")).await.ok()?.pop() })
     }
 
     /// Waits until the server has received a `PING`.

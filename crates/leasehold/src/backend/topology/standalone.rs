@@ -50,7 +50,7 @@ impl Standalone {
 async fn watch_sentinels(sentinels: Arc<Sentinels>, connections: Weak<NodeConnections>) {
     loop {
         // Jitter, so that clients started together do not query together.
-        tokio::time::sleep(SENTINEL_POLL_INTERVAL.mul_f64(0.75 + 0.5 * rng::next_f64())).await;
+        tokio::time::sleep(SENTINEL_POLL_INTERVAL.mul_f64(0.75 + 0.5 * rng::jitter())).await;
         // Checked before the query: a client that was dropped must not keep
         // asking.
         if connections.strong_count() == 0 {

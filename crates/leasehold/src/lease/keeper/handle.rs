@@ -9,7 +9,7 @@ use super::cancel::PendingAcquire;
 use super::inbox::{Inbox, InboxSlot};
 use super::runtime::{KeeperRuntime, KeeperThread};
 use super::timers::EXPIRY_SLACK;
-use crate::lease::state::{LeaseState, Validity};
+use crate::lease::state::LeaseState;
 use crate::process::HomeProcess;
 use crate::time::BootInstant;
 
@@ -53,13 +53,9 @@ impl Keeper {
 
     /// Renews and expires a lease, from the first renewal or the deadline on.
     pub(crate) fn keep(&self, state: Arc<LeaseState>) -> InboxSlot {
-        let due = match state.validity() {
-            // The keeper also announces the end (invariant 4).
-            Validity::Valid { deadline } => state
-                .first_renewal
-                .min(deadline.saturating_sub(EXPIRY_SLACK)),
-            Validity::Ended(_) => state.first_renewal,
-        };
+        // The keeper also announces the end (invariant 4).
+        let end = state.deadline().saturating_sub(EXPIRY_SLACK);
+        let due = state.first_renewal.min(end);
         let slow = state.slow_hold.map(|limit| BootInstant::now() + limit);
         let due = slow.map_or(due, |slow| slow.min(due));
         self.inbox.add(state, due)

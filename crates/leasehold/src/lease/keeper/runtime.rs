@@ -101,7 +101,8 @@ impl KeeperRuntime {
             let why = "the thread of a client renews its leases and must not block";
             return Err(Error::invalid("thread", why));
         }
-        self.0.process.check()?;
+        let process = self.0.process.check();
+        process.map_err(|why| Error::invalid("process", why))?;
         let _entered = self.0.handle.enter();
         // Unconstrained: the thread may run a task of another runtime, whose
         // budget would not be restored before this returns.

@@ -12,6 +12,7 @@ use crate::backend::{Purpose, RequestError, Slot};
 use crate::lease::attempt::{Attempt, attempt, split_backoff};
 use crate::lease::context::Context;
 use crate::lease::owned::OwnedLease;
+use crate::owner::Owner;
 use crate::protocol::{LockStatus, Notified};
 use crate::time::BootInstant;
 
@@ -66,7 +67,7 @@ pub(super) async fn acquire(
         let channel = || lock.channel_name().channel();
         let wakeups = &mut conversation.wakeups;
         let outcome = match wakeups.listen(context, channel, slot).await {
-            Ok(()) => attempt(context, kind, wait.options, true).await,
+            Ok(()) => attempt(context, kind, wait.options, Owner::random(), true).await,
             Err(error) => Err(error),
         };
         match outcome {

@@ -88,7 +88,8 @@ async fn enqueue(
     // New for each entry: the last one may still be about to be cancelled
     // (invariant 6).
     let owner = Owner::random();
-    let value = kind.value(&owner, description(options, &*connection));
+    let now = BootInstant::now();
+    let value = kind.value(&owner, description(context, options, &*connection, now));
     // Registered and subscribed before the entry exists, so no grant is missed.
     let mut events = grants.register(owner);
     grants
@@ -102,11 +103,11 @@ async fn enqueue(
         lease,
         queue_ttl: queue_ttl(lease),
     };
-    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone())?;
+    let sent = BootInstant::now();
+    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone(), sent)?;
     if let (Some(patience), Some(id)) = (patience, pending.id()) {
         events.watch(&context.keeper, id, patience);
     }
-    let sent = BootInstant::now();
     let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *ticket);
     let status = match call.send(&*connection, context.limits.request).await {
         Err(error) if error.proves_unexecuted() => {

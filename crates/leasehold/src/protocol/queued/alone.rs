@@ -61,7 +61,7 @@ impl Queued {
         let this = self.clone();
         let owned = LockValue::from(value);
         let renew = single_key::renew(self.keys().lock(), value, lease);
-        Call::stepwise(vec![renew], move |replies| {
+        Call::stepwise(renew, move |replies| {
             Ok(match single_key::read_renewal(replies)? {
                 Comparison::Equal => CallStep::Done(RenewReply::Renewed),
                 Comparison::Free => CallStep::Done(RenewReply::NotOwner),
@@ -79,7 +79,7 @@ impl Queued {
             .unwrap_or_else(|| COMPARE_AND_DELETE.call(&[lock.as_bytes()], &[value]));
         let this = self.clone();
         let owned = LockValue::from(value);
-        Call::stepwise(vec![command], move |replies| {
+        Call::stepwise(command, move |replies| {
             match first("a release", replies)?.int() {
                 Some(1) => Ok(CallStep::Done(ReleaseReply::Released { notified: 0 })),
                 // A queue, or no longer ours: only the script can tell.

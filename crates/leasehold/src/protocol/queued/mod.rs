@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::backend::{Capabilities, Command, Reply, RequestError};
+use crate::backend::{Batch, Capabilities, Reply, RequestError};
 use crate::info::Holder;
 use crate::owner::{Owner, Token};
 use crate::protocol::call::{Call, first, read};
@@ -143,8 +143,7 @@ impl Queued {
 
     /// Reads the lock's usage.
     pub(crate) fn stats(&self) -> Call<QueueStats> {
-        let stats = vec![stats_command(self.keys())];
-        Call::new(stats, read("queue stats", read_stats))
+        Call::new(stats_command(self.keys()), read("queue stats", read_stats))
     }
 
     /// Extends a lease or a heartbeat to at least `length` from now.
@@ -238,7 +237,7 @@ impl Kind for Queued {
             capacity,
             weight,
         };
-        record::write_part(part, owner, description).into()
+        record::write_part(part, owner, description)
     }
 
     /// Acquires the lock if no owner waits and it fits.
@@ -402,7 +401,7 @@ fn state_in(reply: &Reply) -> Option<i64> {
 }
 
 /// Returns the command that reads a lock's usage.
-pub(super) fn stats_command(keys: &QueueKeys) -> Command {
+pub(super) fn stats_command(keys: &QueueKeys) -> Batch {
     STATS.call(&keys.all(), &[])
 }
 

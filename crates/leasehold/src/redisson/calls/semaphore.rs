@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::naming::Object;
 use super::shared::{DEDUP_TTL, permits_acquired, poll_permits, released, set};
-use crate::backend::{Capabilities, Command, Reply};
+use crate::backend::{Batch, Capabilities, Reply};
 use crate::info::Holder;
 use crate::owner::Owner;
 use crate::protocol::Description;
@@ -58,14 +58,14 @@ impl SemaphoreCalls {
 
     /// Reads the number of available permits.
     pub(crate) fn available(&self) -> Call<i64> {
-        let commands = vec![Command::new("GET").arg(self.key())];
+        let command = Batch::new("GET").arg(self.key());
         let available = |reply: &Reply| match reply {
             // To Redisson, an absent number is zero: no permits were set, or
             // the latch is open.
             Reply::Nil => Some(0),
             number => number.int(),
         };
-        Call::new(commands, read("GET", available))
+        Call::new(command, read("GET", available))
     }
 
     /// Releases permits, once for each `value`. Unless `certain`, only if the

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::naming::Object;
-use crate::backend::{Command, Reply, RequestError};
+use crate::backend::{Batch, Reply, RequestError};
 use crate::info::{Holder, Process};
 use crate::owner::Token;
 use crate::protocol::call::{Call, read, read_done};
@@ -109,11 +109,9 @@ pub(super) fn holder(pttl: &Reply, fields: &[Reply]) -> Holder {
 
 /// Reads one of the holders in the hash at `key`.
 pub(super) fn holder_at(key: &[u8]) -> Call<Option<Holder>> {
-    let commands = vec![
-        // Two fields: one of them may be `mode`.
-        Command::new("HRANDFIELD").arg(key).arg("2"),
-        Command::new("PTTL").arg(key),
-    ];
+    // Two fields: one of them may be `mode`.
+    let fields = Batch::new("HRANDFIELD").arg(key).arg("2");
+    let commands = fields.then("PTTL").arg(key);
     Call::new(commands, |replies| match replies.as_slice() {
         [Reply::Refused(refusal), ..] => Err(RequestError::Refused(refusal.clone())),
         [Reply::List(fields), _] if fields.is_empty() => Ok(None),

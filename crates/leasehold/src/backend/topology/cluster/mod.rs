@@ -123,8 +123,8 @@ async fn maintain(subscriptions: Weak<ClusterSubscriptions>, topology_changed: A
 /// clients started together do not query together.
 fn poll_interval(is_idle: bool) -> Duration {
     match is_idle {
-        true => IDLE_POLL_INTERVAL + IDLE_POLL_INTERVAL.mul_f64(2.0 * rng::next_f64()),
-        false => POLL_INTERVAL.mul_f64(0.75 + 0.5 * rng::next_f64()),
+        true => IDLE_POLL_INTERVAL + IDLE_POLL_INTERVAL.mul_f64(2.0 * rng::jitter()),
+        false => POLL_INTERVAL.mul_f64(0.75 + 0.5 * rng::jitter()),
     }
 }
 

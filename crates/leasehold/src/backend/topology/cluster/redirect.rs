@@ -15,7 +15,7 @@ use super::nodes::{Node, Nodes};
 use super::slot_map::{NodeAddress, Redirect};
 use crate::backend::connection::RedisConnection;
 use crate::backend::{
-    Backoff, Batch, BoxFuture, Command, Connection, Purpose, Reply, RequestError, ServerFacts,
+    Backoff, Batch, BoxFuture, Connection, Purpose, Reply, RequestError, ServerFacts,
 };
 use crate::time::BootInstant;
 
@@ -167,7 +167,7 @@ impl RedirectingConnection {
 fn with_asking(batch: &Batch, indices: &[usize]) -> Batch {
     let commands = indices.iter().flat_map(|index| {
         let command = batch.with_source(*index).or_else(|| batch.command(*index));
-        [Some(Command::new("ASKING")), command]
+        [Some(Batch::new("ASKING")), command]
     });
     commands.flatten().collect()
 }
