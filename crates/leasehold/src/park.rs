@@ -19,13 +19,10 @@ pub(crate) fn polling<T>(poll: impl FnOnce() -> T) -> T {
     polled
 }
 
-/// Lets other tasks of this thread run, unless it polls a blocking call. The
-/// thread may then be one of a runtime, which runs no task until the call
-/// returns, and which would wake the call only after that.
-pub(crate) async fn yield_to_tasks() {
-    if !IS_BLOCKING.get() {
-        tokio::task::yield_now().await;
-    }
+/// Returns whether this thread polls the future of a blocking call. It may be a
+/// thread of a runtime, which runs no task until the call returns.
+pub(crate) fn is_blocking() -> bool {
+    IS_BLOCKING.get()
 }
 
 /// Wakes the thread that created it.

@@ -74,16 +74,17 @@ pub(crate) fn jitter() -> f64 {
     if let Some(bits) = seeded_bits() {
         return bits as f64 / u64::MAX as f64;
     }
-    /// 2^64 divided by the golden ratio. Multiples of it are spread evenly,
-    /// however many there are.
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    // SplitMix64: clients that draw equally often must not stay in step.
     let last = match JITTER.get() {
         0 => next_u64(),
         last => last,
     };
-    let next = last.wrapping_add(STEP);
+    let next = last.wrapping_add(0x9e37_79b9_7f4a_7c15);
     JITTER.set(next);
-    next as f64 / u64::MAX as f64
+    let mixed = (next ^ (next >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let mixed = mixed ^ (mixed >> 31);
+    mixed as f64 / u64::MAX as f64
 }
 
 /// Derives all further numbers of this thread from `seed`.
@@ -135,10 +136,10 @@ mod tests {
     #[test]
     fn jitter_is_spread_evenly() {
         let mut tenths = [0; 10];
-        for _ in 0..1000 {
+        for _ in 0..10_000 {
             tenths[(jitter() * 10.0).min(9.0) as usize] += 1;
         }
-        let even = |count: &i32| (90..=110).contains(count);
+        let even = |count: &i32| (800..=1200).contains(count);
         assert!(tenths.iter().all(even), "{tenths:?}");
     }
 }

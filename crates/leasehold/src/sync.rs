@@ -2,9 +2,11 @@
 //! can interrupt, under `cfg(shuttle)`.
 
 #[cfg(not(shuttle))]
-pub(crate) use parking_lot::Mutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard};
 #[cfg(shuttle)]
 pub(crate) use scheduled::ScheduledMutex as Mutex;
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::MutexGuard;
 
 #[cfg(shuttle)]
 mod scheduled {

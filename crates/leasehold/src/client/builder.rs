@@ -240,7 +240,8 @@ impl<C> Connect<C> {
     /// ms for a quorum's nodes. It is from 1 ms to 366 days.
     ///
     /// After that, the request's outcome is unknown, and the client cancels it
-    /// in the background.
+    /// in the background. The client checks every 10 ms, so it may notice up to
+    /// 20 ms late.
     ///
     /// # Examples
     ///

@@ -20,6 +20,8 @@ const HOMES: [(&str, &[&str]); 3] = [
             "client/builder.rs",
             "client/quorum.rs",
             "backend/connection/pubsub.rs",
+            // Ticks on the keeper's runtime.
+            "backend/connection/wire.rs",
             "backend/topology/",
             "lease/keeper/runtime.rs",
             "lease/keeper/worker.rs",

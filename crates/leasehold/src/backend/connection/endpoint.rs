@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 use super::handshake::{Login, Role, handshake};
 use super::socket::{SocketReader, SocketWriter, own_halves};
@@ -92,6 +93,7 @@ impl Endpoint {
         &self,
         name: &'static str,
         role: Role,
+        keeper: &Handle,
         on_event: OnEvent,
     ) -> Result<(Arc<Wire>, ServerFacts), RequestError> {
         let timeout = self.connect_timeout;
@@ -100,7 +102,7 @@ impl Endpoint {
                 .open()
                 .await
                 .map_err(|error| RequestError::Unreachable(error.into()))?;
-            let wire = Wire::start(reader, writer, on_event);
+            let wire = Wire::start(reader, writer, keeper, on_event);
             let mut guard = CloseOnDrop::new(wire.clone());
             let login = Login {
                 credentials: self.url.credentials.as_ref(),

@@ -1,6 +1,7 @@
 //! The handshake of a new connection.
 
-use super::wire::{Wire, WireClosed};
+use super::request::{Deadline, Unanswered};
+use super::wire::Wire;
 use crate::backend::topology::Credentials;
 use crate::backend::{
     Batch, Capabilities, Reply, RequestError, ServerError, ServerErrorKind, ServerFacts,
@@ -58,11 +59,18 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     let facts = commands.into_iter().collect();
     // Two requests: a server that has too many clients replies to the first
     // command only, and closes the connection.
-    let (hello, replies) = tokio::join!(wire.request(&hello), wire.request(&facts));
+    let (hello, replies) = tokio::join!(
+        // Connecting has a timeout of its own.
+        wire.request(&hello, Deadline::NEVER),
+        wire.request(&facts, Deadline::NEVER),
+    );
     // After the reply: the estimate of the server's clock is then late, and
     // never ahead of it.
     let read_at = BootInstant::now();
-    let closed = |WireClosed(reason)| RequestError::Unreachable(reason.to_string().into());
+    let closed = |unanswered| match unanswered {
+        Unanswered::Closed(reason) => RequestError::Unreachable(reason.to_string().into()),
+        Unanswered::TimedOut => RequestError::Unreachable("no reply".into()),
+    };
     let hello = hello.map_err(closed)?.remove(0);
     if let Reply::Refused(error) = &hello {
         return Err(RequestError::Refused(login_error(error)));

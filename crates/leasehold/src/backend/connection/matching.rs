@@ -4,31 +4,31 @@
 //! pending request. Pushes are outside of that order, with one exception: a
 //! push of matching kind and channel confirms a subscription change.
 //!
-//! Order alone would require that no proxy in between repeats, loses or
-//! reorders replies. Therefore each request is followed by a *seal*: an `ECHO`
+//! Order alone would require that no proxy in between repeats or loses replies.
+//! Therefore each write, of one request or many, ends with a *seal*: an `ECHO`
 //! of a number that is new on this connection. Numbers start at random, so
 //! replies of another connection don't carry them. Replies are accepted only
-//! when the seal of their request follows them. Within one request, the order
-//! of replies is trusted.
+//! when the seal of their write follows them. Between two seals, the order of
+//! replies is trusted: a connection does not reorder.
 //!
 //! A server that is busy, loading or denies `ECHO` replies with an error
-//! instead. If every reply of the request is such an error too, the server has
-//! refused the request; otherwise we don't know what it executed.
+//! instead. If every reply of the write is such an error too, the server has
+//! refused all requests in it; otherwise we don't know what it executed.
 //!
 //! # Invariants
 //!
 //! 1. A push is never taken for the reply to a request.
-//! 2. A request completes only when all replies have arrived, followed by the
-//!    seal, or when all of them and the seal are refused.
+//! 2. A request completes only when all replies of its write have arrived,
+//!    followed by the seal, or when all of them and the seal are refused.
 //! 3. A request whose caller dropped it keeps the position in the order.
 //! 4. A frame that matches nothing is a [`ProtocolViolation`]. The connection
 //!    is closed, and every incomplete request has an unknown outcome.
 
-use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
-use std::mem;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::Waker;
 
+use super::request::{Deadline, ExpectedReplies, ProtocolViolation, SubscribeOp, Unanswered};
 use super::resp::Frame;
 use crate::backend::command::{Digits, write_length};
 use crate::backend::{Channel, Reply};
@@ -36,18 +36,6 @@ use crate::backend::{Channel, Reply};
 /// The prefix of every seal. Only its number matters; the prefix explains it to
 /// a reader of `MONITOR`.
 const SEAL: &[u8] = b"lh-seal-";
-
-/// A frame that is not allowed where it arrived.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the server sent {0}")]
-pub(super) struct ProtocolViolation(Cow<'static, str>);
-
-/// A change to a subscription.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SubscribeOp {
-    Subscribe,
-    Unsubscribe,
-}
 
 /// A push that is not a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,150 +50,51 @@ pub(crate) enum PushEvent {
     },
 }
 
-/// The index of a request in [`Matcher`].
-pub(super) type RequestId = usize;
+/// What the server still has to send.
+pub(super) enum Expected {
+    Replies(ExpectedReplies),
+    /// The seal with this number, which ends a write.
+    Seal(u64),
+}
 
-/// All requests that are not complete, including those about to be written.
+/// The requests that the server has not answered, and the subscriptions.
+#[derive(Default)]
 pub(super) struct Matcher {
-    /// What the server still has to send, in order.
+    /// In the order in which it is written.
     expected: VecDeque<Expected>,
-    requests: Vec<PendingRequest>,
-    free: Vec<RequestId>,
-    /// The number of the last seal that was sent.
-    last_seal: u64,
+    /// Requests of the oldest write that have all replies, but not the seal.
+    unsealed: Vec<ExpectedReplies>,
+    /// Whether a reply of that write does not prove that the server refused the
+    /// command.
+    is_executed: bool,
+    /// How many replies, confirmations and seals were accepted.
+    accepted: u64,
+    /// How many requests were completed.
+    completed: usize,
     /// The channels with a confirmed subscription.
     subscribed: HashSet<Channel>,
-    is_closed: bool,
 }
-
-enum Expected {
-    Reply {
-        request: RequestId,
-    },
-    Confirmation {
-        request: RequestId,
-        op: SubscribeOp,
-        channel: Channel,
-    },
-    Seal {
-        request: RequestId,
-        number: u64,
-    },
-}
-
-/// One request. Entries are reused, so a request allocates for its replies
-/// only.
-#[derive(Default)]
-struct PendingRequest {
-    stage: Stage,
-    /// Replies, confirmations and seals that have not arrived.
-    remaining: usize,
-    /// Whether a reply has arrived that does not prove that the server refused
-    /// the command.
-    is_executed: bool,
-    replies: Vec<Reply>,
-    waker: Option<Waker>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    Waiting,
-    Complete,
-    /// The connection was closed first.
-    Closed,
-    /// The caller dropped the request.
-    Abandoned,
-}
-
-/// The connection was closed before the request completed.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ConnectionClosed;
 
 impl Matcher {
-    /// Creates a matcher whose first seal has the number after `last_seal`.
-    pub(super) fn new(last_seal: u64) -> Self {
-        Self {
-            expected: VecDeque::new(),
-            requests: Vec::new(),
-            free: Vec::new(),
-            last_seal,
-            subscribed: HashSet::new(),
-            is_closed: false,
-        }
+    /// Expects further frames, in the order in which their requests and seals
+    /// are written.
+    pub(super) fn expect(&mut self, expected: impl Iterator<Item = Expected>) {
+        self.expected.extend(expected);
     }
 
-    /// Registers a request with capacity for `replies` replies. The caller then
-    /// registers the parts in the order in which it writes them.
-    pub(super) fn register(&mut self, replies: usize) -> RequestId {
-        let pending = PendingRequest {
-            // A request that is registered after the end fails when it is first
-            // polled.
-            stage: if self.is_closed {
-                Stage::Closed
-            } else {
-                Stage::Waiting
-            },
-            remaining: 0,
-            is_executed: false,
-            replies: Vec::with_capacity(replies),
-            waker: None,
-        };
-        match self.free.pop() {
-            Some(request) => {
-                self.requests[request] = pending;
-                request
-            }
-            None => {
-                self.requests.push(pending);
-                self.requests.len() - 1
-            }
-        }
+    /// Returns whether no request is pending.
+    pub(super) fn is_idle(&self) -> bool {
+        self.expected.is_empty() && self.unsealed.is_empty()
     }
 
-    /// Expects the reply to one command of the request.
-    pub(super) fn expect_reply(&mut self, request: RequestId) {
-        self.expect(request, Expected::Reply { request });
+    /// Returns how many replies, confirmations and seals were accepted.
+    pub(super) fn accepted(&self) -> u64 {
+        self.accepted
     }
 
-    /// Expects the confirmation of a subscription change. It counts as
-    /// [`Reply::Nil`].
-    pub(super) fn expect_confirmation(
-        &mut self,
-        request: RequestId,
-        op: SubscribeOp,
-        channel: Channel,
-    ) {
-        self.expect(
-            request,
-            Expected::Confirmation {
-                request,
-                op,
-                channel,
-            },
-        );
-    }
-
-    /// Expects a seal, and returns the number.
-    pub(super) fn expect_seal(&mut self, request: RequestId) -> u64 {
-        // The start is random, so it may well wrap around.
-        self.last_seal = self.last_seal.wrapping_add(1);
-        let number = self.last_seal;
-        self.expect(request, Expected::Seal { request, number });
-        number
-    }
-
-    fn expect(&mut self, request: RequestId, expected: Expected) {
-        // Nothing arrives any more, so an entry would never leave.
-        if !self.is_closed {
-            self.requests[request].remaining += 1;
-            self.expected.push_back(expected);
-        }
-    }
-
-    /// Returns how many replies, confirmations and seals have not arrived.
-    pub(super) fn owed(&self) -> usize {
-        self.expected.len()
+    /// Returns how many requests were completed.
+    pub(super) fn completed(&self) -> usize {
+        self.completed
     }
 
     pub(super) fn is_subscribed(&self, channel: &Channel) -> bool {
@@ -226,49 +115,44 @@ impl Matcher {
     }
 
     fn reply(&mut self, reply: Reply, wakers: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
-        let (request, reply) = match (self.expected.pop_front(), reply) {
-            (Some(Expected::Reply { request }), reply)
-            | (Some(Expected::Confirmation { request, .. }), reply @ Reply::Refused(_)) => {
-                (request, Some(reply))
+        match self.expected.front_mut() {
+            Some(Expected::Replies(oldest)) => {
+                self.is_executed |= match &reply {
+                    Reply::Refused(error) => !error.proves_unexecuted(),
+                    _ => true,
+                };
+                oldest.accept(reply)?;
             }
-            (Some(Expected::Confirmation { .. }), _) => {
-                return Err(ProtocolViolation(
-                    "a reply instead of a confirmation".into(),
-                ));
-            }
-            (Some(Expected::Seal { request, number }), reply) => {
-                self.check_seal(request, number, &reply)?;
-                (request, None)
-            }
-            (None, _) => return Err(ProtocolViolation("a reply without a request".into())),
-        };
-        self.store(request, reply, wakers);
+            Some(Expected::Seal(number)) => check_seal(*number, self.is_executed, &reply)?,
+            None => return Err(ProtocolViolation("a reply without a request".into())),
+        }
+        self.advance(wakers);
         Ok(())
     }
 
-    /// Checks the reply in the place of a seal. An error is allowed there if
-    /// the server has refused the whole request (invariant 2).
-    fn check_seal(
-        &self,
-        request: RequestId,
-        number: u64,
-        reply: &Reply,
-    ) -> Result<(), ProtocolViolation> {
-        match reply {
-            // Compared as text: parsing would also accept `+1` or `01`.
-            Reply::Bytes(text) if text.strip_prefix(SEAL) == Some(Digits::default().of(number)) => {
-                Ok(())
+    /// Counts an accepted frame. The last one of a write completes all requests
+    /// in it (invariant 2).
+    fn advance(&mut self, wakers: &mut Vec<Waker>) {
+        self.accepted += 1;
+        if let Some(Expected::Replies(oldest)) = self.expected.front()
+            && oldest.owed.len() > 0
+        {
+            return;
+        }
+        match self.expected.pop_front() {
+            Some(Expected::Replies(answered)) if answered.is_sealed => self.unsealed.push(answered),
+            Some(Expected::Replies(answered)) => {
+                self.is_executed = false;
+                self.completed += 1;
+                answered.complete(wakers);
             }
-            Reply::Refused(error) if error.proves_unexecuted() => {
-                match self.requests[request].is_executed {
-                    false => Ok(()),
-                    true => {
-                        let what = format!("`{error}` instead of a seal");
-                        Err(ProtocolViolation(what.into()))
-                    }
+            Some(Expected::Seal(_)) | None => {
+                self.is_executed = false;
+                self.completed += self.unsealed.len();
+                for answered in self.unsealed.drain(..) {
+                    answered.complete(wakers);
                 }
             }
-            _ => Err(ProtocolViolation("a reply instead of a seal".into())),
         }
     }
 
@@ -308,17 +192,11 @@ impl Matcher {
         channel: Channel,
         wakers: &mut Vec<Waker>,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
-        let matched = match self.expected.front() {
-            Some(Expected::Confirmation {
-                request,
-                op: expected_op,
-                channel: expected_channel,
-            }) if *expected_op == op && *expected_channel == channel => Some(*request),
-            _ => None,
-        };
-        if let Some(request) = matched {
-            self.expected.pop_front();
-            self.store(request, Some(Reply::Nil), wakers);
+        if let Some(Expected::Replies(oldest)) = self.expected.front_mut()
+            && oldest.confirm(op, &channel)
+        {
+            self.is_executed = true;
+            self.advance(wakers);
             match op {
                 SubscribeOp::Subscribe => self.subscribed.insert(channel),
                 SubscribeOp::Unsubscribe => self.subscribed.remove(&channel),
@@ -334,91 +212,50 @@ impl Matcher {
         }
     }
 
-    /// Records a part of a request, and completes the request with the last one
-    /// (invariant 2).
-    fn store(&mut self, request: RequestId, reply: Option<Reply>, wakers: &mut Vec<Waker>) {
-        let pending = &mut self.requests[request];
-        pending.remaining -= 1;
-        // Also of an abandoned request, which keeps no replies.
-        pending.is_executed |= match &reply {
-            Some(Reply::Refused(error)) => !error.proves_unexecuted(),
-            Some(_) => true,
-            None => false,
-        };
-        match (pending.stage, pending.remaining) {
-            (Stage::Abandoned, 0) => self.free.push(request),
-            (Stage::Abandoned, _) => {}
-            (_, remaining) => {
-                pending.replies.extend(reply);
-                if remaining == 0 {
-                    pending.stage = Stage::Complete;
-                    wakers.extend(pending.waker.take());
-                }
-            }
+    fn pending(&mut self) -> impl Iterator<Item = &mut ExpectedReplies> {
+        let expected = self.expected.iter_mut();
+        let expected = expected.filter_map(|expected| match expected {
+            Expected::Replies(replies) => Some(replies),
+            Expected::Seal(_) => None,
+        });
+        self.unsealed.iter_mut().chain(expected)
+    }
+
+    /// Fails the requests whose deadline has passed. They keep the position
+    /// (invariant 3).
+    pub(super) fn expire(&mut self, now: Deadline, wakers: &mut Vec<Waker>) {
+        for late in self.pending().filter(|pending| pending.deadline <= now) {
+            late.deadline = Deadline::NEVER;
+            late.request.complete(Err(Unanswered::TimedOut), wakers);
         }
     }
 
-    /// Returns the replies once the request is complete. Must not be called
-    /// again after that.
-    pub(super) fn poll(
-        &mut self,
-        request: RequestId,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Vec<Reply>, ConnectionClosed>> {
-        let pending = &mut self.requests[request];
-        let outcome = match pending.stage {
-            // A request without commands, which waits for nothing.
-            Stage::Waiting if pending.remaining == 0 => Ok(Vec::new()),
-            Stage::Complete => Ok(mem::take(&mut pending.replies)),
-            Stage::Closed => Err(ConnectionClosed),
-            Stage::Waiting | Stage::Abandoned => {
-                match &mut pending.waker {
-                    // `clone_from` keeps a waker that wakes the same task.
-                    Some(waker) => waker.clone_from(context.waker()),
-                    none => *none = Some(context.waker().clone()),
-                }
-                return Poll::Pending;
-            }
-        };
-        self.free.push(request);
-        Poll::Ready(outcome)
-    }
-
-    /// Drops the caller of a request, but keeps the position (invariant 3).
-    pub(super) fn abandon(&mut self, request: RequestId) {
-        let pending = &mut self.requests[request];
-        match pending.stage {
-            Stage::Waiting if pending.remaining > 0 => {
-                // The server still replies. The entry is reused once all of it
-                // has arrived.
-                pending.stage = Stage::Abandoned;
-                pending.replies = Vec::new();
-                pending.waker = None;
-            }
-            Stage::Waiting | Stage::Complete | Stage::Closed => {
-                pending.replies = Vec::new();
-                self.free.push(request);
-            }
-            Stage::Abandoned => {}
+    /// Fails every incomplete request (invariant 4).
+    pub(super) fn close(&mut self, reason: &Arc<str>, wakers: &mut Vec<Waker>) {
+        for lost in self.pending() {
+            let outcome = Err(Unanswered::Closed(reason.clone()));
+            lost.request.complete(outcome, wakers);
         }
-    }
-
-    /// Fails every incomplete request (invariant 4), and returns the callers to
-    /// wake.
-    pub(super) fn close(&mut self) -> Vec<Waker> {
-        self.is_closed = true;
         self.expected.clear();
+        self.unsealed.clear();
         self.subscribed.clear();
-        let mut wakers = Vec::new();
-        for pending in self
-            .requests
-            .iter_mut()
-            .filter(|pending| pending.stage == Stage::Waiting)
-        {
-            pending.stage = Stage::Closed;
-            wakers.extend(pending.waker.take());
+    }
+}
+
+/// Checks the reply in the place of a seal. An error is allowed there if the
+/// server has refused the whole write (invariant 2).
+fn check_seal(number: u64, is_executed: bool, reply: &Reply) -> Result<(), ProtocolViolation> {
+    match reply {
+        // Compared as text: parsing would also accept `+1` or `01`.
+        Reply::Bytes(text) if text.strip_prefix(SEAL) == Some(Digits::default().of(number)) => {
+            Ok(())
         }
-        wakers
+        Reply::Refused(error) if error.proves_unexecuted() && !is_executed => Ok(()),
+        Reply::Refused(error) => {
+            let what = format!("`{error}` instead of a seal");
+            Err(ProtocolViolation(what.into()))
+        }
+        _ => Err(ProtocolViolation("a reply instead of a seal".into())),
     }
 }
 
@@ -436,9 +273,9 @@ pub(super) fn write_seal(out: &mut Vec<u8>, number: u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::mem;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use std::task::{Context, Poll, Wake};
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -446,6 +283,7 @@ mod tests {
 
     use super::*;
     use crate::backend::ServerError;
+    use crate::backend::connection::request::{Owed, PendingRequest};
 
     #[derive(Default)]
     struct WakeCounter(AtomicUsize);
@@ -472,76 +310,135 @@ mod tests {
         Frame::Reply(Reply::Int(number))
     }
 
-    /// Registers a sealed request.
-    fn request(matcher: &mut Matcher, commands: usize) -> RequestId {
-        numbered_request(matcher, commands).0
+    /// A matcher with the callers of its requests. The first seal has the
+    /// number after `last_seal`.
+    struct Exchange {
+        matcher: Matcher,
+        callers: Vec<Option<Arc<PendingRequest>>>,
+        last_seal: u64,
     }
 
-    /// Registers a sealed request. Also returns the seal's number.
-    fn numbered_request(matcher: &mut Matcher, commands: usize) -> (RequestId, u64) {
-        let id = matcher.register(commands);
-        for _ in 0..commands {
-            matcher.expect_reply(id);
+    impl Exchange {
+        fn new(last_seal: u64) -> Self {
+            Self {
+                matcher: Matcher::default(),
+                callers: Vec::new(),
+                last_seal,
+            }
         }
-        (id, matcher.expect_seal(id))
-    }
 
-    /// Registers a sealed subscription to `channels`.
-    fn subscribe(matcher: &mut Matcher, channels: &[&str]) -> RequestId {
-        let id = matcher.register(channels.len());
-        for channel in channels {
-            matcher.expect_confirmation(id, SubscribeOp::Subscribe, sharded(channel));
+        /// Registers a request, and returns the caller's index.
+        fn expect(&mut self, owed: Owed, deadline: Deadline) -> usize {
+            let request = PendingRequest::new(Waker::noop().clone());
+            let expected = ExpectedReplies::new(request.clone(), owed, true, deadline);
+            self.matcher
+                .expect(std::iter::once(Expected::Replies(expected)));
+            self.callers.push(Some(request));
+            self.callers.len() - 1
         }
-        matcher.expect_seal(id);
-        id
+
+        /// Ends a write.
+        fn seal(&mut self) {
+            self.last_seal = self.last_seal.wrapping_add(1);
+            let seal = Expected::Seal(self.last_seal);
+            self.matcher.expect(std::iter::once(seal));
+        }
+
+        /// Registers a request that is a write of its own.
+        fn request(&mut self, commands: usize) -> usize {
+            let caller = self.expect(Owed::Replies(commands), Deadline::NEVER);
+            self.seal();
+            caller
+        }
+
+        fn subscribe(&mut self, channels: &[&str]) -> usize {
+            let channels = channels.iter().map(|name| sharded(name)).collect();
+            let owed = Owed::Confirmations(SubscribeOp::Subscribe, channels);
+            let caller = self.expect(owed, Deadline::NEVER);
+            self.seal();
+            caller
+        }
+
+        fn take(&mut self, frame: Frame) -> Result<Option<PushEvent>, ProtocolViolation> {
+            self.matcher.handle(frame, &mut Vec::new())
+        }
+
+        fn abandon(&mut self, caller: usize) {
+            self.callers[caller] = None;
+        }
+
+        fn outcome(&self, caller: usize) -> Option<Result<Vec<Reply>, Unanswered>> {
+            let mut context = Context::from_waker(Waker::noop());
+            match self.callers[caller].as_ref()?.poll(&mut context) {
+                Poll::Ready(outcome) => Some(outcome),
+                Poll::Pending => None,
+            }
+        }
+
+        fn close(&mut self) {
+            self.matcher.close(&"cut".into(), &mut Vec::new());
+        }
     }
 
     fn seal(number: u64) -> Frame {
         Frame::Reply(text(&format!("lh-seal-{number}")))
     }
 
-    fn take(matcher: &mut Matcher, frame: Frame) -> Result<Option<PushEvent>, ProtocolViolation> {
-        matcher.handle(frame, &mut Vec::new())
-    }
-
-    fn outcome(
-        matcher: &mut Matcher,
-        id: RequestId,
-    ) -> Option<Result<Vec<Reply>, ConnectionClosed>> {
-        let mut context = Context::from_waker(Waker::noop());
-        match matcher.poll(id, &mut context) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
+    #[test]
+    fn reply_completes_with_its_seal() {
+        let mut matcher = Exchange::new(0);
+        let (one, two) = (matcher.request(1), matcher.request(2));
+        matcher.take(reply(1)).unwrap();
+        assert_eq!(matcher.outcome(one), None);
+        matcher.take(seal(1)).unwrap();
+        assert_eq!(matcher.outcome(one), Some(Ok(vec![Reply::Int(1)])));
+        for frame in [reply(2), reply(3)] {
+            matcher.take(frame).unwrap();
+            assert_eq!(matcher.outcome(two), None);
         }
+        matcher.take(seal(2)).unwrap();
+        let two = matcher.outcome(two);
+        assert_eq!(two, Some(Ok(vec![Reply::Int(2), Reply::Int(3)])));
+        assert!(matcher.matcher.is_idle());
     }
 
     #[test]
-    fn reply_completes_with_its_seal() {
-        let mut matcher = Matcher::new(0);
-        let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 2));
-        take(&mut matcher, reply(1)).unwrap();
-        assert_eq!(outcome(&mut matcher, one), None);
-        take(&mut matcher, seal(1)).unwrap();
-        assert_eq!(outcome(&mut matcher, one), Some(Ok(vec![Reply::Int(1)])));
-        for frame in [reply(2), reply(3)] {
-            take(&mut matcher, frame).unwrap();
-            assert_eq!(outcome(&mut matcher, two), None);
+    fn seal_completes_all_requests_of_its_write() {
+        let mut matcher = Exchange::new(0);
+        let one = matcher.expect(Owed::Replies(1), Deadline::NEVER);
+        let two = matcher.request(1);
+        for frame in [reply(1), reply(2)] {
+            matcher.take(frame).unwrap();
+            assert_eq!(matcher.outcome(one), None);
         }
-        take(&mut matcher, seal(2)).unwrap();
-        let two = outcome(&mut matcher, two);
-        assert_eq!(two, Some(Ok(vec![Reply::Int(2), Reply::Int(3)])));
-        assert_eq!(matcher.owed(), 0);
+        matcher.take(seal(1)).unwrap();
+        assert_eq!(matcher.outcome(one), Some(Ok(vec![Reply::Int(1)])));
+        assert_eq!(matcher.outcome(two), Some(Ok(vec![Reply::Int(2)])));
+    }
+
+    /// The server may have executed one of them.
+    #[test]
+    fn refused_seal_of_an_executed_write_is_rejected() {
+        let mut matcher = Exchange::new(0);
+        let refusal = matcher.expect(Owed::Replies(1), Deadline::NEVER);
+        matcher.request(1);
+        matcher.take(refused("BUSY", "a script")).unwrap();
+        matcher.take(reply(1)).unwrap();
+        assert!(matcher.take(refused("BUSY", "a script")).is_err());
+        matcher.close();
+        let closed = Unanswered::Closed("cut".into());
+        assert_eq!(matcher.outcome(refusal), Some(Err(closed)));
     }
 
     #[test]
     fn seal_of_another_request_is_rejected() {
-        let mut matcher = Matcher::new(0);
-        let one = request(&mut matcher, 1);
-        request(&mut matcher, 1);
+        let mut matcher = Exchange::new(0);
+        let one = matcher.request(1);
+        matcher.request(1);
         // The first reply was lost together with its seal.
-        take(&mut matcher, reply(2)).unwrap();
-        assert!(take(&mut matcher, seal(2)).is_err());
-        assert_eq!(outcome(&mut matcher, one), None);
+        matcher.take(reply(2)).unwrap();
+        assert!(matcher.take(seal(2)).is_err());
+        assert_eq!(matcher.outcome(one), None);
     }
 
     #[test]
@@ -553,44 +450,45 @@ mod tests {
 
     #[test]
     fn unexpected_push_is_never_a_reply() {
-        let mut matcher = Matcher::new(0);
-        let subscribing = subscribe(&mut matcher, &["c"]);
-        take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
-        take(&mut matcher, seal(1)).unwrap();
-        assert_eq!(
-            outcome(&mut matcher, subscribing),
-            Some(Ok(vec![Reply::Nil]))
-        );
-        let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 1));
-        let moved = take(&mut matcher, push("sunsubscribe", "c", Reply::Int(0)));
+        let mut matcher = Exchange::new(0);
+        let subscribing = matcher.subscribe(&["c"]);
+        matcher
+            .take(push("ssubscribe", "c", Reply::Int(1)))
+            .unwrap();
+        matcher.take(seal(1)).unwrap();
+        assert_eq!(matcher.outcome(subscribing), Some(Ok(vec![Reply::Nil])));
+        let (one, two) = (matcher.request(1), matcher.request(1));
+        let moved = matcher.take(push("sunsubscribe", "c", Reply::Int(0)));
         let channel = sharded("c");
         assert_eq!(moved, Ok(Some(PushEvent::Ended { channel })));
         for frame in [reply(1), seal(2), reply(2), seal(3)] {
-            take(&mut matcher, frame).unwrap();
+            matcher.take(frame).unwrap();
         }
-        assert_eq!(outcome(&mut matcher, one), Some(Ok(vec![Reply::Int(1)])));
-        assert_eq!(outcome(&mut matcher, two), Some(Ok(vec![Reply::Int(2)])));
+        assert_eq!(matcher.outcome(one), Some(Ok(vec![Reply::Int(1)])));
+        assert_eq!(matcher.outcome(two), Some(Ok(vec![Reply::Int(2)])));
     }
 
     #[test]
     fn refused_subscription_is_an_error_reply() {
-        let mut matcher = Matcher::new(0);
-        let subscribing = subscribe(&mut matcher, &["a", "b"]);
+        let mut matcher = Exchange::new(0);
+        let subscribing = matcher.subscribe(&["a", "b"]);
         let error = Reply::Refused(ServerError::new("MOVED", "1 h:1"));
-        take(&mut matcher, Frame::Reply(error.clone())).unwrap();
-        take(&mut matcher, push("ssubscribe", "b", Reply::Int(1))).unwrap();
-        take(&mut matcher, seal(1)).unwrap();
-        let replies = outcome(&mut matcher, subscribing);
+        matcher.take(Frame::Reply(error.clone())).unwrap();
+        matcher
+            .take(push("ssubscribe", "b", Reply::Int(1)))
+            .unwrap();
+        matcher.take(seal(1)).unwrap();
+        let replies = matcher.outcome(subscribing);
         assert_eq!(replies, Some(Ok(vec![error, Reply::Nil])));
     }
 
     #[test]
     fn unexpected_frame_is_rejected() {
         let fits = |frame: Frame| {
-            let mut matcher = Matcher::new(0);
-            subscribe(&mut matcher, &["c"]);
-            request(&mut matcher, 1);
-            take(&mut matcher, frame).is_ok()
+            let mut matcher = Exchange::new(0);
+            matcher.subscribe(&["c"]);
+            matcher.request(1);
+            matcher.take(frame).is_ok()
         };
         assert!(fits(push("ssubscribe", "c", Reply::Int(1))));
         for frame in [
@@ -606,7 +504,7 @@ mod tests {
         ] {
             assert!(!fits(frame.clone()), "{frame:?}");
         }
-        assert!(take(&mut Matcher::new(0), reply(1)).is_err());
+        assert!(Exchange::new(0).take(reply(1)).is_err());
     }
 
     fn refused(code: &str, detail: &str) -> Frame {
@@ -616,13 +514,13 @@ mod tests {
     /// A value that looks like a seal closed the connection.
     #[test]
     fn value_that_looks_like_a_seal_is_a_reply() {
-        let mut matcher = Matcher::new(0);
+        let mut matcher = Exchange::new(0);
         for number in [1, 2] {
-            let id = request(&mut matcher, 1);
+            let id = matcher.request(1);
             let value = text("lh-seal-1");
-            take(&mut matcher, Frame::Reply(value.clone())).unwrap();
-            take(&mut matcher, seal(number)).unwrap();
-            assert_eq!(outcome(&mut matcher, id), Some(Ok(vec![value])));
+            matcher.take(Frame::Reply(value.clone())).unwrap();
+            matcher.take(seal(number)).unwrap();
+            assert_eq!(matcher.outcome(id), Some(Ok(vec![value])));
         }
     }
 
@@ -637,22 +535,22 @@ mod tests {
             ("NOAUTH", "a password is required"),
             ("NOPERM", "no permission"),
         ] {
-            let mut matcher = Matcher::new(0);
+            let mut matcher = Exchange::new(0);
             let refusal = refused(code, detail);
             let Frame::Reply(reply) = refusal.clone() else {
                 unreachable!()
             };
-            let both = [request(&mut matcher, 2), request(&mut matcher, 2)];
+            let both = [matcher.request(2), matcher.request(2)];
             matcher.abandon(both[1]);
-            let last = request(&mut matcher, 1);
+            let last = matcher.request(1);
             for _ in 0..6 {
-                take(&mut matcher, refusal.clone()).unwrap();
+                matcher.take(refusal.clone()).unwrap();
             }
-            let first = outcome(&mut matcher, both[0]);
+            let first = matcher.outcome(both[0]);
             assert_eq!(first, Some(Ok(vec![reply.clone(), reply])), "{code}");
-            take(&mut matcher, self::reply(1)).unwrap();
-            take(&mut matcher, seal(3)).unwrap();
-            assert_eq!(outcome(&mut matcher, last), Some(Ok(vec![Reply::Int(1)])));
+            matcher.take(self::reply(1)).unwrap();
+            matcher.take(seal(3)).unwrap();
+            assert_eq!(matcher.outcome(last), Some(Ok(vec![Reply::Int(1)])));
         }
     }
 
@@ -672,54 +570,74 @@ mod tests {
             ],
         ] {
             for is_abandoned in [false, true] {
-                let mut matcher = Matcher::new(0);
-                let id = request(&mut matcher, 2);
+                let mut matcher = Exchange::new(0);
+                let id = matcher.request(2);
                 if is_abandoned {
                     matcher.abandon(id);
                 }
                 let [one, two, seal] = replies.clone();
-                take(&mut matcher, one).unwrap();
-                take(&mut matcher, two).unwrap();
-                assert!(take(&mut matcher, seal).is_err(), "{replies:?}");
+                matcher.take(one).unwrap();
+                matcher.take(two).unwrap();
+                assert!(matcher.take(seal).is_err(), "{replies:?}");
             }
         }
     }
 
     #[test]
     fn abandoned_request_keeps_its_position() {
-        let mut matcher = Matcher::new(0);
-        let (abandoned, waiting) = (request(&mut matcher, 2), request(&mut matcher, 1));
-        take(&mut matcher, reply(1)).unwrap();
+        let mut matcher = Exchange::new(0);
+        let (abandoned, waiting) = (matcher.request(2), matcher.request(1));
+        matcher.take(reply(1)).unwrap();
         matcher.abandon(abandoned);
         for frame in [reply(2), seal(1), reply(3), seal(2)] {
-            take(&mut matcher, frame).unwrap();
+            matcher.take(frame).unwrap();
         }
-        assert_eq!(
-            outcome(&mut matcher, waiting),
-            Some(Ok(vec![Reply::Int(3)]))
-        );
-        assert_eq!(matcher.register(1), waiting, "entries are reused");
-        assert_eq!(matcher.register(1), abandoned);
+        assert_eq!(matcher.outcome(waiting), Some(Ok(vec![Reply::Int(3)])));
     }
 
     #[test]
     fn close_wakes_every_caller() {
-        let mut matcher = Matcher::new(0);
+        let mut matcher = Exchange::new(0);
         let count = Arc::<WakeCounter>::default();
         let waker = Waker::from(count.clone());
-        let (one, two) = (request(&mut matcher, 1), request(&mut matcher, 1));
-        for id in [one, two] {
-            assert!(
-                matcher
-                    .poll(id, &mut Context::from_waker(&waker))
-                    .is_pending()
-            );
+        let (one, two) = (matcher.request(1), matcher.request(1));
+        for caller in [one, two] {
+            let caller = matcher.callers[caller].as_ref().unwrap();
+            let polled = caller.poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
         }
-        matcher.close().into_iter().for_each(Waker::wake);
+        let mut wakers = Vec::new();
+        matcher.matcher.close(&"cut".into(), &mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
         assert_eq!(count.0.load(Ordering::SeqCst), 2);
-        assert_eq!(outcome(&mut matcher, one), Some(Err(ConnectionClosed)));
-        let late = request(&mut matcher, 1);
-        assert_eq!(outcome(&mut matcher, late), Some(Err(ConnectionClosed)));
+        let closed = Unanswered::Closed("cut".into());
+        assert_eq!(matcher.outcome(one), Some(Err(closed)));
+    }
+
+    /// The ticks stopped, and the request never timed out.
+    #[test]
+    fn answered_request_without_seal_is_pending() {
+        let mut matcher = Exchange::new(0);
+        matcher.expect(Owed::Replies(1), Deadline::NEVER);
+        matcher.take(reply(1)).unwrap();
+        assert!(!matcher.matcher.is_idle());
+    }
+
+    #[test]
+    fn late_request_keeps_its_position() {
+        let mut matcher = Exchange::new(0);
+        let late = matcher.expect(Owed::Replies(1), Deadline(5));
+        matcher.seal();
+        let next = matcher.expect(Owed::Replies(1), Deadline(6));
+        matcher.seal();
+        matcher.matcher.expire(Deadline(4), &mut Vec::new());
+        assert_eq!(matcher.outcome(late), None);
+        matcher.matcher.expire(Deadline(5), &mut Vec::new());
+        assert_eq!(matcher.outcome(late), Some(Err(Unanswered::TimedOut)));
+        for frame in [reply(1), seal(1), reply(2), seal(2)] {
+            matcher.take(frame).unwrap();
+        }
+        assert_eq!(matcher.outcome(next), Some(Ok(vec![Reply::Int(2)])));
     }
 
     /// A fault that a proxy injects into the frames of a server.
@@ -756,13 +674,15 @@ mod tests {
         }
     }
 
-    fn inject(frames: &mut Vec<Frame>, at: usize, fault: InjectedFault) {
+    /// Harms the frame at `at`. A delayed frame passes the seal at `seal`,
+    /// because the order between two seals is trusted.
+    fn inject(frames: &mut Vec<Frame>, at: usize, seal: usize, fault: InjectedFault) {
         match fault {
             InjectedFault::Drop => drop(frames.remove(at)),
             InjectedFault::Repeat => frames.insert(at, frames[at].clone()),
             InjectedFault::Delay(by) => {
                 let last = frames.len() - 1;
-                frames[at..=(at + by).min(last)].rotate_left(1);
+                frames[at..=(at + by).max(seal).min(last)].rotate_left(1);
             }
             InjectedFault::Insert(kind) => frames.insert(at, unexpected(kind)),
         }
@@ -802,31 +722,54 @@ mod tests {
         (0..commands).map(one).collect()
     }
 
-    /// Registers `requests`. Returns them with their replies, and the frames
-    /// that the server sends.
-    fn exchange(
-        matcher: &mut Matcher,
-        requests: &[(usize, Answer)],
-        numbers: &mut impl Iterator<Item = i64>,
-    ) -> (Vec<(RequestId, Vec<Reply>)>, Vec<Frame>) {
-        let mut registered = Vec::new();
-        let mut frames = Vec::new();
-        for (commands, answer) in requests {
-            let expected = replies_to(*commands, *answer, numbers);
-            let (id, number) = numbered_request(matcher, *commands);
-            frames.extend(expected.iter().cloned().map(Frame::Reply));
-            frames.push(match answer {
-                Answer::Refused => refused("BUSY", "a script"),
-                Answer::Executed | Answer::SealText => seal(number),
-            });
-            registered.push((id, expected));
-        }
-        (registered, frames)
+    /// A request: the number of commands, the answer, and whether it is the
+    /// last one of a write.
+    type Planned = (usize, Answer, bool);
+
+    /// What was registered, and what the server sends.
+    struct Sent {
+        /// The callers, and the replies that each expects.
+        callers: Vec<(usize, Vec<Reply>)>,
+        frames: Vec<Frame>,
+        /// The positions of the seals in `frames`, except refused ones.
+        seals: Vec<usize>,
     }
 
-    fn take_until_violation(matcher: &mut Matcher, frames: Vec<Frame>) {
+    fn send(
+        matcher: &mut Exchange,
+        requests: &[Planned],
+        numbers: &mut impl Iterator<Item = i64>,
+    ) -> Sent {
+        let mut sent = Sent {
+            callers: Vec::new(),
+            frames: Vec::new(),
+            seals: Vec::new(),
+        };
+        let mut is_executed = false;
+        for (index, (commands, answer, ends_write)) in requests.iter().enumerate() {
+            let expected = replies_to(*commands, *answer, numbers);
+            let owed = Owed::Replies(*commands);
+            let caller = matcher.expect(owed, Deadline::NEVER);
+            sent.frames
+                .extend(expected.iter().cloned().map(Frame::Reply));
+            sent.callers.push((caller, expected));
+            is_executed |= !matches!(answer, Answer::Refused);
+            if *ends_write || index + 1 == requests.len() {
+                matcher.seal();
+                if mem::take(&mut is_executed) {
+                    sent.seals.push(sent.frames.len());
+                    sent.frames.push(seal(matcher.last_seal));
+                } else {
+                    sent.frames.push(refused("BUSY", "a script"));
+                }
+            }
+        }
+        sent
+    }
+
+    fn take_until_violation(matcher: &mut Exchange, frames: Vec<Frame>) {
         for frame in frames {
-            if take(matcher, frame).is_err() {
+            if matcher.take(frame).is_err() {
                 matcher.close();
                 return;
             }
@@ -837,7 +780,7 @@ mod tests {
     /// request is recognized.
     #[test]
     fn reply_to_another_request_is_never_accepted() {
-        let requests = vec((1..4usize, answer()), 1..12);
+        let requests = vec((1..4usize, answer(), any::<bool>()), 1..12);
         let inputs = (
             requests,
             any::<u64>(),
@@ -845,19 +788,21 @@ mod tests {
             fault(),
         );
         check_property(20_000, &inputs, |(requests, start, position, fault)| {
-            let mut matcher = Matcher::new(start);
-            let subscribing = subscribe(&mut matcher, &["c"]);
-            take(&mut matcher, push("ssubscribe", "c", Reply::Int(1))).unwrap();
-            take(&mut matcher, seal(start.wrapping_add(1))).unwrap();
-            assert!(outcome(&mut matcher, subscribing).is_some());
-            let (registered, mut frames) = exchange(&mut matcher, &requests, &mut (0..));
-            let at = position.index(frames.len());
-            inject(&mut frames, at, fault);
-            take_until_violation(&mut matcher, frames);
-            for (id, expected) in registered {
-                if let Some(Ok(mut replies)) = outcome(&mut matcher, id) {
-                    // Within one request the order is trusted.
-                    replies.sort_by_key(Reply::int);
+            let mut matcher = Exchange::new(start);
+            let subscribing = matcher.subscribe(&["c"]);
+            matcher
+                .take(push("ssubscribe", "c", Reply::Int(1)))
+                .unwrap();
+            matcher.take(seal(start.wrapping_add(1))).unwrap();
+            assert!(matcher.outcome(subscribing).is_some());
+            let mut sent = send(&mut matcher, &requests, &mut (0..));
+            let at = position.index(sent.frames.len());
+            let mut seals = sent.seals.into_iter();
+            let seal = seals.find(|seal| *seal >= at).unwrap_or(usize::MAX);
+            inject(&mut sent.frames, at, seal, fault);
+            take_until_violation(&mut matcher, sent.frames);
+            for (caller, expected) in sent.callers {
+                if let Some(Ok(replies)) = matcher.outcome(caller) {
                     assert_eq!(replies, expected);
                 }
             }
@@ -872,21 +817,21 @@ mod tests {
     #[test]
     fn reply_of_another_connection_is_never_accepted() {
         let answer = || prop_oneof![Just(Answer::Executed), Just(Answer::SealText)];
-        let requests = || vec((1..4usize, answer()), 1..6);
+        let requests = || vec((1..4usize, answer(), any::<bool>()), 1..6);
         let starts = (any::<u64>(), any::<u64>());
         let inputs = (requests(), requests(), starts, any::<prop::sample::Index>());
         check_property(5_000, &inputs, |(ours, theirs, starts, position)| {
-            let mut matcher = Matcher::new(starts.0);
-            let mut other = Matcher::new(starts.1);
+            let mut matcher = Exchange::new(starts.0);
+            let mut other = Exchange::new(starts.1);
             let numbers = &mut (0..);
-            let (registered, mut frames) = exchange(&mut matcher, &ours, numbers);
-            let (_, foreign) = exchange(&mut other, &theirs, numbers);
-            let at = position.index(frames.len());
-            frames.truncate(at);
-            frames.extend(foreign.into_iter().skip(at));
-            take_until_violation(&mut matcher, frames);
-            for (id, expected) in registered {
-                if let Some(Ok(replies)) = outcome(&mut matcher, id) {
+            let mut sent = send(&mut matcher, &ours, numbers);
+            let foreign = send(&mut other, &theirs, numbers);
+            let at = position.index(sent.frames.len());
+            sent.frames.truncate(at);
+            sent.frames.extend(foreign.frames.into_iter().skip(at));
+            take_until_violation(&mut matcher, sent.frames);
+            for (caller, expected) in sent.callers {
+                if let Some(Ok(replies)) = matcher.outcome(caller) {
                     assert_eq!(replies, expected);
                 }
             }

@@ -19,6 +19,7 @@ mod pubsub;
 mod reconnect;
 mod redis_connection;
 mod replicated;
+mod request;
 mod resp;
 mod shared;
 mod socket;

@@ -13,8 +13,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::RedisConnection;
 use super::channels::Channels;
-use super::matching::{PushEvent, SubscribeOp};
+use super::matching::PushEvent;
 use super::reconnect::{Demand, ReconnectDelay};
+use super::request::SubscribeOp;
 use crate::backend::topology::Master;
 use crate::backend::{
     Backoff, Channel, Connection, Listener, PubSubEvent, RequestError, ServerError, Subscription,

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use super::endpoint::Endpoint;
 use super::handshake::Role;
-use super::matching::{PushEvent, SubscribeOp};
-use super::wire::{Wire, WireClosed};
+use super::matching::PushEvent;
+use super::request::{Deadline, SubscribeOp, Unanswered};
+use super::wire::Wire;
 use crate::backend::{
     Batch, BoxFuture, Channel, Connection, Reply, RequestError, ServerError, ServerErrorKind,
     ServerFacts,
 };
 use crate::observe::{Event, Observers};
 use crate::time::BootInstant;
+use tokio::runtime::Handle;
 
 /// An authenticated connection. Replies are matched and sealed, so a reply is
 /// never attributed to another request.
@@ -33,18 +35,19 @@ pub(crate) struct RedisConnection {
 
 impl RedisConnection {
     /// Connects on the current runtime, which then owns the connection.
-    /// `on_event` is called for every push with the connection's id, and must
-    /// not block.
+    /// Deadlines are checked on `keeper`. `on_event` is called for every push
+    /// with the connection's id, and must not block.
     pub(crate) async fn connect(
         endpoint: &Endpoint,
         name: &'static str,
         role: Role,
+        keeper: &Handle,
         on_event: impl Fn(PushEvent, u64) + Send + Sync + 'static,
     ) -> Result<Arc<Self>, RequestError> {
         static ID: AtomicU64 = AtomicU64::new(1);
         let id = ID.fetch_add(1, Ordering::Relaxed);
         let on_event = Box::new(move |event| on_event(event, id));
-        let (wire, facts) = endpoint.connect(name, role, on_event).await?;
+        let (wire, facts) = endpoint.connect(name, role, keeper, on_event).await?;
         let server = format!("{endpoint:?}");
         let observers = endpoint.observers().clone();
         // Observers hear of servers that hold locks. Without observers we save
@@ -100,22 +103,28 @@ impl RedisConnection {
         batch: Batch,
         timeout: Duration,
     ) -> Result<Vec<Reply>, RequestError> {
-        let exchange = async {
-            let mut replies = self.wire.request(&batch).await?;
-            if replies
-                .iter()
-                .any(|reply| reply.is_refused(ServerErrorKind::NoScript))
-            {
-                // Boxed because it happens once per script and server.
-                Box::pin(self.send_with_source(&batch, &mut replies)).await?;
-            }
-            Ok(replies)
-        };
         let commands = batch.len();
         let start = (!self.observers.is_empty()).then(BootInstant::now);
-        let outcome = self.with_timeout(timeout, exchange).await;
+        let deadline = self.wire.deadline(timeout);
+        // Read before the request is sent: any later reply shows that the
+        // server is alive.
+        let replies_before = self.wire.reply_count();
+        let mut outcome = self.wire.request(&batch, deadline).await;
+        if let Ok(replies) = &mut outcome
+            && replies
+                .iter()
+                .any(|reply| reply.is_refused(ServerErrorKind::NoScript))
+        {
+            // Boxed because it happens once per script and server.
+            let sending = Box::pin(self.send_with_source(&batch, replies, deadline));
+            outcome = match sending.await {
+                Ok(()) => outcome,
+                Err(unanswered) => Err(unanswered),
+            };
+        }
         self.report_request(commands, start, outcome.is_ok());
-        let replies = outcome?;
+        let replies =
+            outcome.map_err(|unanswered| self.unknown(unanswered, timeout, replies_before))?;
         // A former master never accepts writes again: callers look for the new
         // one as soon as the connection is closed.
         if replies.iter().any(is_demoted) {
@@ -141,7 +150,8 @@ impl RedisConnection {
         &self,
         batch: &Batch,
         replies: &mut [Reply],
-    ) -> Result<(), WireClosed> {
+        deadline: Deadline,
+    ) -> Result<(), Unanswered> {
         let unknown = replies.iter().enumerate();
         let unknown = unknown.filter(|(_, reply)| reply.is_refused(ServerErrorKind::NoScript));
         let with_source = |(index, _)| Some((index, batch.with_source(index)?));
@@ -151,7 +161,8 @@ impl RedisConnection {
             indices.push(index);
             commands.extend(batch.command(index));
         }
-        let new_replies = self.wire.request(&commands.into_iter().collect()).await?;
+        let batch = commands.into_iter().collect();
+        let new_replies = self.wire.request(&batch, deadline).await?;
         for (index, reply) in indices.into_iter().zip(new_replies) {
             replies[index] = reply;
         }
@@ -165,8 +176,14 @@ impl RedisConnection {
         op: SubscribeOp,
         channels: &[Channel],
     ) -> Result<Vec<Result<(), ServerError>>, RequestError> {
-        let updating = self.wire.update_subscriptions(op, channels);
-        let replies = self.with_timeout(self.subscribe_timeout, updating).await?;
+        let timeout = self.subscribe_timeout;
+        let deadline = self.wire.deadline(timeout);
+        let replies_before = self.wire.reply_count();
+        let replies = self
+            .wire
+            .update_subscriptions(op, channels, deadline)
+            .await
+            .map_err(|unanswered| self.unknown(unanswered, timeout, replies_before))?;
         let outcome = |reply| match reply {
             Reply::Refused(error) => Err(error),
             _ => Ok(()),
@@ -179,30 +196,25 @@ impl RedisConnection {
         self.wire.is_subscribed(channel)
     }
 
-    async fn with_timeout<T>(
+    /// Returns the error of a request without replies. Closes the connection
+    /// if no reply has arrived since the request was sent.
+    fn unknown(
         &self,
+        unanswered: Unanswered,
         timeout: Duration,
-        exchange: impl Future<Output = Result<T, WireClosed>>,
-    ) -> Result<T, RequestError> {
-        // Read before the request is sent: any later reply shows that the
-        // server is alive.
-        let replies_before = self.wire.reply_count();
-        match tokio::time::timeout(timeout, exchange).await {
-            Ok(Ok(replies)) => Ok(replies),
-            Ok(Err(WireClosed(reason))) => Err(self.unknown(&reason)),
-            Err(_) => {
+        replies_before: u64,
+    ) -> RequestError {
+        let why = match unanswered {
+            Unanswered::Closed(reason) => reason,
+            Unanswered::TimedOut => {
                 // If other replies arrived meanwhile, only this request is slow
                 // and the connection still works.
                 if self.wire.reply_count() == replies_before {
                     self.close();
                 }
-                Err(self.unknown(&format!("no reply within {timeout:?}")))
+                format!("no reply within {timeout:?}").into()
             }
-        }
-    }
-
-    /// Returns the error of a request without a reply.
-    fn unknown(&self, why: &str) -> RequestError {
+        };
         RequestError::Unknown(format!("{}: {why}", self.server).into())
     }
 

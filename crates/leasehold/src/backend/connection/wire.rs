@@ -1,20 +1,25 @@
 //! The socket of one connection: callers write, one task reads.
 //!
-//! A caller encodes a request into a shared buffer and writes the buffer from
-//! the same task. If other requests are pending, it first yields once, so other
-//! ready tasks can add theirs. Many requests then leave in one write, without a
-//! timer. One task reads, on the runtime that owns the connection, and
-//! completes requests.
+//! A caller encodes a request into a shared buffer. If the buffer then holds at
+//! least half of all unanswered requests, the caller writes it from the same
+//! task: the server must not run out of work. Otherwise the reading task writes
+//! it after it let other ready tasks add theirs. Many requests then leave in
+//! one write, without a timer, while the server works on others.
+//!
+//! One task reads, on the runtime that owns the connection, and completes
+//! requests. A second one, on the keeper's thread, counts ticks while requests
+//! are pending, and fails those that take too long. A timer for each request
+//! would cost more, and a blocked runtime would stop it.
 //!
 //! # Invariants
 //!
 //! 1. Requests are written whole, in registration order, and at most once each.
-//! 2. A request is written by its own task, at the latest when that task is
-//!    next polled or dropped. No request depends on another caller's task being
-//!    polled.
+//! 2. A request is written by the caller or by the reading task. It never
+//!    depends on another caller's task being polled.
 //! 3. Bytes that the socket does not accept immediately are written by the
 //!    reading task when the socket is ready.
-//! 4. When the reading task ends, for any reason, the connection is closed.
+//! 4. When the reading or the ticking task ends, for any reason, the connection
+//!    is closed.
 
 use std::future::Future;
 use std::io;
@@ -23,15 +28,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use crate::park::yield_to_tasks;
+use crate::park::is_blocking;
 use crate::process::HomeProcess;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 use tokio::io::AsyncReadExt;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use super::matching::{ConnectionClosed, Matcher, PushEvent, RequestId, SubscribeOp, write_seal};
-use super::resp::{Decoder, Frame, MAX_FRAME, MAX_HELLO_FRAME, Malformed};
+use super::matching::{Expected, Matcher, PushEvent, write_seal};
+use super::request::{Deadline, ExpectedReplies, Owed, PendingRequest, SubscribeOp, Unanswered};
+use super::resp::{Decoder, MAX_FRAME, MAX_HELLO_FRAME};
 use super::socket::{SocketReader, SocketReady, SocketWriter};
 use crate::backend::command::Batch;
 use crate::backend::{Channel, Reply};
@@ -40,36 +49,55 @@ use crate::rng;
 /// How much is read at once. The buffer grows to the size of the largest frame.
 const READ_CHUNK: usize = 16 * 1024;
 
+/// The resolution of deadlines.
+const TICK_MILLIS: u64 = 10;
+
 /// A callback for pushes. It runs on the reading task and must not block.
 pub(super) type OnEvent = Box<dyn Fn(PushEvent) + Send + Sync>;
 
+/// `matcher` is locked before `outgoing`.
 pub(super) struct Wire {
     /// The process that may use the socket.
     process: HomeProcess,
-    state: Mutex<WireState>,
-    /// Locked only by the thread that set `WireState::is_writing`, so the lock
+    /// Shared by the callers, and briefly by the reading task.
+    outgoing: Mutex<Outgoing>,
+    /// Locked by the reading task while it handles replies. Callers don't wait
+    /// for it.
+    matcher: Mutex<Matcher>,
+    /// Locked only by the thread that set `Outgoing::is_writing`, so the lock
     /// is never contended while the connection is open. `None` once it is
     /// closed.
     writer: Mutex<Option<SocketWriter>>,
-    /// Wakes the reading task when the socket accepts more bytes.
+    /// Wakes the reading task when it has to flush.
     ready: Arc<SocketReady>,
+    /// Wakes the ticking task.
+    must_tick: Notify,
+    ticks: AtomicU64,
     closed: AtomicBool,
     /// Whether the handshake has succeeded.
     is_established: AtomicBool,
     on_close: Notify,
-    /// How many reads contained accepted replies.
+    /// How many replies were accepted.
     reply_count: AtomicU64,
 }
 
-struct WireState {
-    matcher: Matcher,
+struct Outgoing {
     /// Encoded requests that are not yet written.
-    out: Vec<u8>,
+    bytes: Vec<u8>,
     /// An empty buffer for reuse.
     spare: Vec<u8>,
+    /// What the matcher does not expect yet, in the order of `bytes`.
+    registered: Vec<Expected>,
+    /// How many requests `bytes` contains without a seal.
+    unwritten: usize,
+    /// How many requests are not complete, including the unwritten.
+    unanswered: usize,
+    /// The number of the last seal.
+    last_seal: u64,
     is_writing: bool,
-    /// The reading task is about to flush, so callers need not.
+    /// The reading task is about to flush.
     reader_will_flush: bool,
+    is_ticking: bool,
     /// The socket buffers bytes that must be flushed, as TLS does.
     is_unflushed: bool,
     /// Whether requests are sealed. Starts after the handshake, and never on
@@ -78,69 +106,94 @@ struct WireState {
     close_reason: Option<Arc<str>>,
 }
 
-impl WireState {
+impl Outgoing {
     fn new() -> Self {
         Self {
-            // Random, so that replies of another connection are noticed.
-            matcher: Matcher::new(rng::next_u64()),
-            out: Vec::new(),
+            bytes: Vec::new(),
             spare: Vec::new(),
+            registered: Vec::new(),
+            unwritten: 0,
+            unanswered: 0,
+            // Random, so that replies of another connection are noticed.
+            last_seal: rng::next_u64(),
             is_writing: false,
             reader_will_flush: false,
+            is_ticking: false,
             is_unflushed: false,
             is_sealed: false,
             close_reason: None,
         }
     }
 
-    fn request(&mut self, batch: &Batch) -> RequestId {
-        let request = self.matcher.register(batch.len());
-        batch.write_to(&mut self.out);
-        for _ in 0..batch.len() {
-            self.matcher.expect_reply(request);
-        }
-        self.seal(request);
-        request
+    fn add(&mut self, message: &Message<'_>, request: Arc<PendingRequest>, deadline: Deadline) {
+        let owed = message.write_to(&mut self.bytes);
+        let expected = ExpectedReplies::new(request, owed, self.is_sealed, deadline);
+        self.registered.push(Expected::Replies(expected));
+        self.unwritten += 1;
+        self.unanswered += 1;
     }
 
-    fn update_subscriptions(&mut self, op: SubscribeOp, channels: &[Channel]) -> RequestId {
-        let request = self.matcher.register(channels.len());
-        for channel in channels {
-            // One command per channel: a cluster node rejects a command whose
-            // channels belong to different slots.
-            let command = Batch::new(command_name(op, channel)).arg(channel.name());
-            command.write_to(&mut self.out);
-            self.matcher
-                .expect_confirmation(request, op, channel.clone());
-        }
-        self.seal(request);
-        request
-    }
-
-    fn seal(&mut self, request: RequestId) {
-        if self.is_sealed {
-            let number = self.matcher.expect_seal(request);
-            write_seal(&mut self.out, number);
+    /// Ends a write.
+    fn seal(&mut self) {
+        if mem::take(&mut self.unwritten) > 0 && self.is_sealed {
+            // The start is random, so it may well wrap around.
+            self.last_seal = self.last_seal.wrapping_add(1);
+            write_seal(&mut self.bytes, self.last_seal);
+            self.registered.push(Expected::Seal(self.last_seal));
         }
     }
 }
 
-/// The connection was closed before the replies arrived; contains the reason.
-pub(super) struct WireClosed(pub(super) Arc<str>);
+/// What a request sends.
+enum Message<'a> {
+    Commands(&'a Batch),
+    SubscriptionChange(SubscribeOp, &'a [Channel]),
+}
+
+impl Message<'_> {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Commands(batch) => batch.len() == 0,
+            Self::SubscriptionChange(_, channels) => channels.is_empty(),
+        }
+    }
+
+    fn write_to(&self, out: &mut Vec<u8>) -> Owed {
+        match self {
+            Self::Commands(batch) => {
+                batch.write_to(out);
+                Owed::Replies(batch.len())
+            }
+            Self::SubscriptionChange(op, channels) => {
+                // One command per channel: a cluster node rejects a command
+                // whose channels belong to different slots.
+                for channel in *channels {
+                    let command = Batch::new(command_name(*op, channel)).arg(channel.name());
+                    command.write_to(out);
+                }
+                Owed::Confirmations(*op, channels.iter().cloned().collect())
+            }
+        }
+    }
+}
 
 impl Wire {
     /// Starts reading from `reader` on the current runtime, once the first
-    /// request is registered.
+    /// request is registered. Deadlines are checked on `keeper`.
     pub(super) fn start(
         reader: SocketReader,
         writer: SocketWriter,
+        keeper: &Handle,
         on_event: OnEvent,
     ) -> Arc<Self> {
         let wire = Arc::new(Self {
             process: HomeProcess::current(),
-            state: Mutex::new(WireState::new()),
+            outgoing: Mutex::new(Outgoing::new()),
+            matcher: Mutex::default(),
             writer: Mutex::new(Some(writer)),
             ready: Arc::default(),
+            must_tick: Notify::new(),
+            ticks: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             is_established: AtomicBool::new(false),
             on_close: Notify::new(),
@@ -148,96 +201,107 @@ impl Wire {
         });
         // Created before the spawn, so that a task that never runs also closes
         // the connection (invariant 4).
-        let reading = ReadTask(wire.clone());
+        let reading = CloseWhenDropped(wire.clone());
         tokio::spawn(async move { reading.read(reader, on_event).await });
+        let ticking = CloseWhenDropped(wire.clone());
+        keeper.spawn(async move { ticking.tick().await });
         wire
     }
 
+    /// Returns the deadline of a request that starts now.
+    pub(super) fn deadline(&self, timeout: Duration) -> Deadline {
+        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        // Rounded up, and one more: the current tick has begun before.
+        let ticks = millis / TICK_MILLIS + 2;
+        Deadline(self.ticks.load(Ordering::Relaxed).saturating_add(ticks))
+    }
+
     /// Sends `batch` and waits for the replies.
-    pub(super) async fn request(&self, batch: &Batch) -> Result<Vec<Reply>, WireClosed> {
-        self.send(|state| state.request(batch)).await
+    pub(super) fn request<'a>(&'a self, batch: &'a Batch, deadline: Deadline) -> RequestFuture<'a> {
+        self.send(Message::Commands(batch), deadline)
     }
 
     /// Subscribes or unsubscribes. A confirmation is [`Reply::Nil`], an error
     /// reply is returned as such.
-    pub(super) async fn update_subscriptions(
-        &self,
+    pub(super) fn update_subscriptions<'a>(
+        &'a self,
         op: SubscribeOp,
-        channels: &[Channel],
-    ) -> Result<Vec<Reply>, WireClosed> {
-        self.send(|state| state.update_subscriptions(op, channels))
-            .await
+        channels: &'a [Channel],
+        deadline: Deadline,
+    ) -> RequestFuture<'a> {
+        self.send(Message::SubscriptionChange(op, channels), deadline)
     }
 
-    async fn send(
+    fn send<'a>(&'a self, message: Message<'a>, deadline: Deadline) -> RequestFuture<'a> {
+        RequestFuture {
+            wire: self,
+            message,
+            deadline,
+            request: None,
+        }
+    }
+
+    /// Adds a request to the buffer, and writes the buffer or leaves that to
+    /// the reading task (invariant 2).
+    fn register(
         &self,
-        register: impl FnOnce(&mut WireState) -> RequestId,
-    ) -> Result<Vec<Reply>, WireClosed> {
-        let (replies, must_write) = {
-            let mut state = self.state.lock();
-            // If no reply is owed, no other request is on its way, and yielding
-            // would only add latency.
-            let is_alone = state.matcher.owed() == 0;
-            let request = Some(register(&mut state));
-            let must_write = !state.reader_will_flush;
-            (
-                ReplyFuture {
-                    wire: self,
-                    request,
-                },
-                must_write.then_some(is_alone),
-            )
-        };
+        message: &Message<'_>,
+        deadline: Deadline,
+        waker: Waker,
+    ) -> Result<Arc<PendingRequest>, Unanswered> {
+        let request = PendingRequest::new(waker);
+        let mut outgoing = self.outgoing.lock();
+        if let Some(reason) = &outgoing.close_reason {
+            return Err(Unanswered::Closed(reason.clone()));
+        }
+        outgoing.add(message, request.clone(), deadline);
+        if !mem::replace(&mut outgoing.is_ticking, true) {
+            self.must_tick.notify_one();
+        }
+        // A thread that blocks may be the runtime's, and the reading task then
+        // runs only after the request is complete.
+        if 2 * outgoing.unwritten >= outgoing.unanswered || is_blocking() {
+            self.flush(outgoing);
+        } else if !mem::replace(&mut outgoing.reader_will_flush, true) {
+            self.ready.0.notify_one();
+        }
         if !self.is_established() {
             // Starts the reading task.
             self.ready.0.notify_one();
         }
-        match must_write {
-            Some(true) => self.flush(),
-            Some(false) => {
-                let flush = FlushOnDrop(self);
-                // Lets other ready tasks add their requests.
-                yield_to_tasks().await;
-                drop(flush);
-            }
-            // The reading task flushes before it reads again.
-            None => {}
-        }
-        replies
-            .await
-            .map_err(|ConnectionClosed| WireClosed(self.close_reason()))
+        Ok(request)
     }
 
     /// Writes all buffered requests. If another thread is writing, that thread
     /// also writes what was added meanwhile.
-    fn flush(&self) {
-        let mut state = self.state.lock();
+    fn flush<'a>(&'a self, mut outgoing: MutexGuard<'a, Outgoing>) {
         // The other thread looks at the buffer again before it stops.
-        if state.is_writing {
+        if outgoing.is_writing {
             return;
         }
-        state.is_writing = true;
+        outgoing.is_writing = true;
         loop {
-            if self.is_closed() || (state.out.is_empty() && !state.is_unflushed) {
+            if self.is_closed() || (outgoing.bytes.is_empty() && !outgoing.is_unflushed) {
                 break;
             }
+            outgoing.seal();
             // We swap buffers and unlock, so that callers can add requests
             // during the system call.
-            let spare = mem::take(&mut state.spare);
-            let mut bytes = mem::replace(&mut state.out, spare);
-            drop(state);
+            let spare = mem::take(&mut outgoing.spare);
+            let mut bytes = mem::replace(&mut outgoing.bytes, spare);
+            drop(outgoing);
             let (written, outcome) = self.write(&bytes);
-            state = self.state.lock();
+            outgoing = self.outgoing.lock();
             bytes.drain(..written);
             if bytes.is_empty() {
-                state.spare = bytes;
+                outgoing.spare = bytes;
             } else {
                 // The socket took only a part. What was added meanwhile goes
                 // behind the rest (invariant 1).
-                bytes.extend_from_slice(&state.out);
-                state.out = bytes;
+                bytes.extend_from_slice(&outgoing.bytes);
+                outgoing.bytes = bytes;
             }
-            state.is_unflushed = outcome.is_pending();
+            outgoing.is_unflushed = outcome.is_pending();
             match outcome {
                 Poll::Ready(Ok(())) => {}
                 // The reading task writes the rest (invariant 3).
@@ -246,13 +310,13 @@ impl Wire {
                 // The reading task returns that error, or finds the end.
                 Poll::Ready(Err(_)) if !self.is_established() => break,
                 Poll::Ready(Err(error)) => {
-                    state.is_writing = false;
-                    drop(state);
+                    outgoing.is_writing = false;
+                    drop(outgoing);
                     return self.close(&error.to_string());
                 }
             }
         }
-        state.is_writing = false;
+        outgoing.is_writing = false;
     }
 
     /// Writes as much of `bytes` as the socket accepts, and flushes the socket.
@@ -279,7 +343,7 @@ impl Wire {
 
     /// Ends the handshake. From now on, requests are sealed if `is_sealed`.
     pub(super) fn establish(&self, is_sealed: bool) {
-        self.state.lock().is_sealed = is_sealed;
+        self.outgoing.lock().is_sealed = is_sealed;
         self.is_established.store(true, Ordering::Release);
     }
 
@@ -289,7 +353,7 @@ impl Wire {
 
     /// Returns whether the server has confirmed a subscription to `channel`.
     pub(super) fn is_subscribed(&self, channel: &Channel) -> bool {
-        self.state.lock().matcher.is_subscribed(channel)
+        self.matcher.lock().is_subscribed(channel)
     }
 
     /// Returns whether this process may use the socket.
@@ -301,30 +365,35 @@ impl Wire {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns how many reads contained accepted replies. It does not change
-    /// while the server is silent.
+    /// Returns how many replies were accepted. It does not change while the
+    /// server is silent.
     pub(super) fn reply_count(&self) -> u64 {
         self.reply_count.load(Ordering::Relaxed)
     }
 
-    /// Fails every incomplete request, ends the reading task and closes the
-    /// socket. Only the first call has an effect.
+    /// Fails every incomplete request, ends both tasks and closes the socket.
+    /// Only the first call has an effect.
     pub(super) fn close(&self, reason: &str) {
         if !self.process.is_current() {
             // The mutexes may be locked by threads that a forked child lacks.
             self.closed.store(true, Ordering::Release);
             return;
         }
-        let mut state = self.state.lock();
+        let mut matcher = self.matcher.lock();
+        let mut outgoing = self.outgoing.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        state.close_reason = Some(reason.into());
+        let reason: Arc<str> = reason.into();
+        outgoing.close_reason = Some(reason.clone());
         // What is not written yet stays unwritten: its callers learn that the
         // outcome is unknown.
-        state.out = Vec::new();
-        let wakers = state.matcher.close();
-        drop(state);
+        outgoing.bytes = Vec::new();
+        matcher.expect(outgoing.registered.drain(..));
+        drop(outgoing);
+        let mut wakers = Vec::new();
+        matcher.close(&reason, &mut wakers);
+        drop(matcher);
         wakers.into_iter().for_each(Waker::wake);
         // The reading task drops the other half. The socket must not stay open
         // for as long as a caller keeps the closed connection.
@@ -332,6 +401,7 @@ impl Wire {
         drop(writer);
         self.on_close.notify_waiters();
         self.ready.0.notify_one();
+        self.must_tick.notify_one();
     }
 
     /// Waits until the connection is closed.
@@ -349,11 +419,8 @@ impl Wire {
     }
 
     pub(super) fn close_reason(&self) -> Arc<str> {
-        let state = self.state.lock();
-        state
-            .close_reason
-            .clone()
-            .unwrap_or_else(|| "closed".into())
+        let reason = self.outgoing.lock().close_reason.clone();
+        reason.unwrap_or_else(|| "closed".into())
     }
 }
 
@@ -366,63 +433,60 @@ fn command_name(op: SubscribeOp, channel: &Channel) -> &'static str {
     }
 }
 
-/// Waits for a request's replies. Dropping it abandons the request.
-struct ReplyFuture<'a> {
+/// Sends a request when it is first polled, and waits for the replies. Dropping
+/// it abandons the request.
+pub(super) struct RequestFuture<'a> {
     wire: &'a Wire,
-    /// `None` once the request is complete.
-    request: Option<RequestId>,
+    message: Message<'a>,
+    deadline: Deadline,
+    /// `None` until it is sent.
+    request: Option<Arc<PendingRequest>>,
 }
 
-impl Future for ReplyFuture<'_> {
-    type Output = Result<Vec<Reply>, ConnectionClosed>;
+impl Future for RequestFuture<'_> {
+    type Output = Result<Vec<Reply>, Unanswered>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(request) = self.request else {
-            return Poll::Ready(Err(ConnectionClosed));
-        };
-        let outcome = self.wire.state.lock().matcher.poll(request, context);
-        if outcome.is_ready() {
-            self.request = None;
+        if let Some(request) = &self.request {
+            return request.poll(context);
         }
-        outcome
+        if self.message.is_empty() {
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        let waker = context.waker().clone();
+        let request = self.wire.register(&self.message, self.deadline, waker)?;
+        self.request = Some(request);
+        Poll::Pending
     }
 }
 
-impl Drop for ReplyFuture<'_> {
+impl Drop for RequestFuture<'_> {
     fn drop(&mut self) {
-        if let Some(request) = self.request {
-            self.wire.state.lock().matcher.abandon(request);
+        if let Some(request) = &self.request {
+            request.abandon();
         }
     }
 }
 
-/// Flushes when dropped (invariant 2).
-struct FlushOnDrop<'a>(&'a Wire);
+/// One of the two tasks. Closes the connection when dropped (invariant 4).
+struct CloseWhenDropped(Arc<Wire>);
 
-impl Drop for FlushOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.flush();
-    }
-}
-
-/// The reading task. Dropping it closes the connection (invariant 4).
-struct ReadTask(Arc<Wire>);
-
-impl Drop for ReadTask {
+impl Drop for CloseWhenDropped {
     fn drop(&mut self) {
         self.0.close("the runtime of the connection was shut down");
     }
 }
 
-impl ReadTask {
+impl CloseWhenDropped {
     async fn read(self, mut reader: SocketReader, on_event: OnEvent) {
         let wire = &*self.0;
         // Otherwise an error that the server sends at once, such as `max number
         // of clients reached`, would be a reply without a request.
         wire.ready.0.notified().await;
+        wire.gather().await;
         let mut decoder = Decoder::new(MAX_HELLO_FRAME);
         let (mut buffer, mut start) = (Vec::with_capacity(READ_CHUNK), 0);
-        let (mut frames, mut wakers, mut events) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut wakers, mut events) = (Vec::new(), Vec::new());
         while !wire.is_closed() {
             // Keeps the start of an incomplete frame only.
             buffer.drain(..mem::take(&mut start));
@@ -431,7 +495,7 @@ impl ReadTask {
                 biased;
                 read = reader.read_buf(&mut buffer) => read,
                 () = wire.ready.0.notified() => {
-                    wire.flush();
+                    wire.gather().await;
                     continue;
                 }
             };
@@ -443,68 +507,101 @@ impl ReadTask {
             if wire.is_established() {
                 decoder.set_max_frame(MAX_FRAME);
             }
-            let decoded = decode(&mut decoder, &buffer, &mut start, &mut frames)
-                .map_err(|malformed| malformed.to_string());
-            let handled = wire.handle(&mut frames, &mut wakers, &mut events);
-            if let Err(reason) = handled.and(decoded) {
+            let handled = wire.handle(&mut decoder, &buffer, &mut start, &mut wakers, &mut events);
+            if let Err(reason) = handled {
                 tracing::warn!(reason, "protocol violation, closing the connection");
                 wire.close(&reason);
             }
             // Also after a violation: closing wakes only the callers whose
             // requests had not completed before.
             events.drain(..).for_each(&on_event);
-            // A single caller flushes its own next request. For several, one
-            // flush after all of them have run saves writes.
-            let several = wakers.len() > 1;
             wakers.drain(..).for_each(Waker::wake);
-            if several {
-                // The woken callers send their next requests, which then leave
-                // together.
-                tokio::task::yield_now().await;
-                wire.state.lock().reader_will_flush = false;
-                wire.flush();
+            // Not only once the socket is empty, which may take long.
+            if wire.outgoing.lock().reader_will_flush {
+                wire.gather().await;
+            }
+        }
+    }
+
+    /// Counts ticks while requests are pending.
+    async fn tick(self) {
+        let wire = &*self.0;
+        while !wire.is_closed() {
+            wire.must_tick.notified().await;
+            let mut next = Instant::now();
+            while wire.expire() {
+                // From tick to tick, since each sleep is a little late. After a
+                // pause of the process we don't catch up: replies may have
+                // arrived that are not read yet.
+                next = (next + Duration::from_millis(TICK_MILLIS)).max(Instant::now());
+                tokio::time::sleep_until(next).await;
             }
         }
     }
 }
 
-/// Decodes every complete frame.
-fn decode(
-    decoder: &mut Decoder,
-    bytes: &[u8],
-    start: &mut usize,
-    frames: &mut Vec<Frame>,
-) -> Result<(), Malformed> {
-    loop {
-        let (used, frame) = decoder.decode(&bytes[*start..])?;
-        *start += used;
-        match frame {
-            Some(frame) => frames.push(frame),
-            None => return Ok(()),
-        }
-    }
-}
-
 impl Wire {
+    /// Lets tasks that are ready add their requests, then writes all of them.
+    async fn gather(&self) {
+        tokio::task::yield_now().await;
+        let mut outgoing = self.outgoing.lock();
+        outgoing.reader_will_flush = false;
+        self.flush(outgoing);
+    }
+
+    /// Handles all complete frames.
     fn handle(
         &self,
-        frames: &mut Vec<Frame>,
+        decoder: &mut Decoder,
+        bytes: &[u8],
+        start: &mut usize,
         wakers: &mut Vec<Waker>,
         events: &mut Vec<PushEvent>,
     ) -> Result<(), String> {
-        let mut state = self.state.lock();
+        let mut matcher = self.matcher.lock();
+        matcher.expect(self.outgoing.lock().registered.drain(..));
+        let before = matcher.completed();
+        let outcome = loop {
+            let (used, frame) = match decoder.decode(&bytes[*start..]) {
+                Ok(decoded) => decoded,
+                Err(malformed) => break Err(malformed.to_string()),
+            };
+            *start += used;
+            let Some(frame) = frame else { break Ok(()) };
+            match matcher.handle(frame, wakers) {
+                Ok(event) => events.extend(event),
+                Err(violation) => break Err(violation.to_string()),
+            }
+        };
         // Only replies count, not pushes: a busy channel must not hide a server
         // that no longer answers.
-        let owed = state.matcher.owed();
-        for frame in frames.drain(..) {
-            let event = state.matcher.handle(frame, wakers);
-            events.extend(event.map_err(|violation| violation.to_string())?);
+        self.reply_count
+            .store(matcher.accepted(), Ordering::Relaxed);
+        let mut outgoing = self.outgoing.lock();
+        outgoing.unanswered -= matcher.completed() - before;
+        // For several callers, one flush after all of them have run saves
+        // writes.
+        outgoing.reader_will_flush |= wakers.len() > 1;
+        outcome
+    }
+
+    /// Counts a tick, and fails the requests whose deadline has passed. Returns
+    /// `false` once no request is pending.
+    fn expire(&self) -> bool {
+        let mut wakers = Vec::new();
+        let mut matcher = self.matcher.lock();
+        let mut outgoing = self.outgoing.lock();
+        matcher.expect(outgoing.registered.drain(..));
+        outgoing.is_ticking = !matcher.is_idle();
+        drop(outgoing);
+        if matcher.is_idle() {
+            return false;
         }
-        if state.matcher.owed() < owed {
-            self.reply_count.fetch_add(1, Ordering::Relaxed);
-        }
-        state.reader_will_flush = wakers.len() > 1;
-        Ok(())
+        let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
+        matcher.expire(Deadline(now), &mut wakers);
+        drop(matcher);
+        wakers.into_iter().for_each(Waker::wake);
+        true
     }
 }
 
@@ -525,7 +622,12 @@ mod tests {
     fn start() -> (Arc<Wire>, DuplexStream) {
         let (client, server) = duplex(1024);
         let (reader, writer) = tokio::io::split(client);
-        let wire = Wire::start(Box::pin(reader), Box::pin(writer), Box::new(|_| ()));
+        let wire = Wire::start(
+            Box::pin(reader),
+            Box::pin(writer),
+            &Handle::current(),
+            Box::new(|_| ()),
+        );
         (wire, server)
     }
 
@@ -537,7 +639,10 @@ mod tests {
     /// `None` if the connection was closed.
     fn ping(wire: &Arc<Wire>) -> JoinHandle<Option<Reply>> {
         let wire = wire.clone();
-        tokio::spawn(async move { wire.request(&Batch::new("PING")).await.ok()?.pop() })
+        tokio::spawn(async move {
+            let batch = Batch::new("PING");
+            wire.request(&batch, Deadline::NEVER).await.ok()?.pop()
+        })
     }
 
     /// Waits until the server has received a `PING`.
@@ -602,5 +707,56 @@ mod tests {
             let expected = is_established.then(|| text(&long));
             assert!(outcome(second).await == expected, "{is_established}");
         }
+    }
+
+    /// The request waited for the reading task, which could not run before the
+    /// call returned.
+    #[tokio::test]
+    async fn blocking_caller_writes_at_once() {
+        let (wire, mut server) = start();
+        let waiting: Vec<_> = (0..3).map(|_| ping(&wire)).collect();
+        for _ in &waiting {
+            receive_ping(&mut server).await;
+        }
+        let batch = Batch::new("PING");
+        let mut blocking = std::pin::pin!(wire.request(&batch, Deadline::NEVER));
+        let mut context = Context::from_waker(Waker::noop());
+        let polled = crate::park::polling(|| blocking.as_mut().poll(&mut context));
+        assert!(polled.is_pending());
+        let mut received = [0; 14];
+        let reading = server.read_exact(&mut received);
+        // Polled once: no other task runs meanwhile.
+        let mut reading = std::pin::pin!(reading);
+        assert!(reading.as_mut().poll(&mut context).is_ready());
+    }
+
+    /// The matcher kept it until the reply, and dropped it while it was locked.
+    #[tokio::test]
+    async fn waker_is_dropped_with_its_request() {
+        let (wire, _server) = start();
+        let batch = Batch::new("PING");
+        let task = Arc::<SocketReady>::default();
+        let waker = Waker::from(task.clone());
+        let mut request = Box::pin(wire.request(&batch, Deadline::NEVER));
+        let polled = request.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        drop((request, waker));
+        assert_eq!(Arc::strong_count(&task), 1);
+    }
+
+    #[tokio::test]
+    async fn silent_server_times_out() {
+        let (wire, mut server) = start();
+        let batch = Batch::new("PING");
+        let (before, timeout) = (Instant::now(), Duration::from_millis(50));
+        let unanswered = wire.request(&batch, wire.deadline(timeout)).await;
+        assert_eq!(unanswered, Err(Unanswered::TimedOut));
+        assert!(before.elapsed() >= timeout);
+        // The reply that is late belongs to that request.
+        receive_ping(&mut server).await;
+        let next = ping(&wire);
+        receive_ping(&mut server).await;
+        server.write_all(b"+LATE\r\n+PONG\r\n").await.unwrap();
+        assert_eq!(outcome(next).await, Some(text("PONG")));
     }
 }

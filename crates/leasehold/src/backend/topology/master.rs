@@ -68,7 +68,8 @@ impl Master {
         for replica in role.replicas()? {
             let endpoint = address(replica).ok_or_else(malformed)?;
             let name = "leasehold-clock";
-            let connection = RedisConnection::connect(&endpoint, name, Role::Replica, |_, _| ());
+            let connection =
+                RedisConnection::connect(&endpoint, name, Role::Replica, keeper, |_, _| ());
             replicas.push(connection.await?.facts());
         }
         Ok(replicas)
@@ -83,7 +84,7 @@ impl Master {
     ) -> Result<Arc<RedisConnection>, RequestError> {
         match self {
             Self::Fixed(endpoint, role) => {
-                RedisConnection::connect(endpoint, name, *role, on_event).await
+                RedisConnection::connect(endpoint, name, *role, keeper, on_event).await
             }
             Self::Sentinel(sentinels, role) => {
                 connect_to_master(sentinels, *role, keeper, name, on_event).await
@@ -109,7 +110,7 @@ async fn connect_to_master(
     let connect = async |server: &Endpoint| {
         let on_event = on_event.clone();
         let on_event = move |event, connection| on_event(event, connection);
-        RedisConnection::connect(server, name, role, on_event).await
+        RedisConnection::connect(server, name, role, keeper, on_event).await
     };
     let shared = sentinels.clone();
     let first = run_on(keeper, async move { shared.master().await }).await?;

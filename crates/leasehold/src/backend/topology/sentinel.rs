@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
@@ -229,7 +230,9 @@ async fn connect(
         return Ok(open);
     }
     let name = "leasehold-sentinel";
-    let connecting = RedisConnection::connect(sentinel, name, Role::Sentinel, |_, _| ());
+    // Sentinels are queried on the keeper's runtime only.
+    let keeper = Handle::current();
+    let connecting = RedisConnection::connect(sentinel, name, Role::Sentinel, &keeper, |_, _| ());
     connecting
         .await
         .map_err(|error| sentinel_error(sentinel, &error))

@@ -173,7 +173,6 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::park::yield_to_tasks;
 
     /// Starts a keeper's thread that runs `work`.
     fn keeper_thread(
@@ -202,23 +201,6 @@ mod tests {
         let (start, length) = (Instant::now(), Duration::from_millis(50));
         runtime.wait(sleep(length)).unwrap();
         assert!(start.elapsed() >= length);
-    }
-
-    /// A yield was deferred to the runtime that the call itself blocked, and
-    /// ended only with the next check of the keeper.
-    #[tokio::test]
-    async fn yield_on_a_runtimes_thread_does_not_stall() {
-        let (runtime, _thread) = keeper_thread(std::future::pending());
-        let start = Instant::now();
-        for _ in 0..20 {
-            let yielding = async {
-                yield_to_tasks().await;
-                Ok(())
-            };
-            runtime.wait(yielding).unwrap();
-        }
-        let took = start.elapsed();
-        assert!(took < CHECK_INTERVAL * 10, "{took:?}");
     }
 
     /// Timers waited for the budget of a task that the call itself blocked.

@@ -161,7 +161,8 @@ impl Nodes {
         for seed in &self.seeds {
             let querying = async {
                 let name = "leasehold-layout";
-                let connecting = RedisConnection::connect(seed, name, Role::Member, |_, _| ());
+                let connecting =
+                    RedisConnection::connect(seed, name, Role::Member, &self.keeper, |_, _| ());
                 self.query_slot_map(&*connecting.await?).await
             };
             match querying.await {
