@@ -8,8 +8,8 @@ use std::path::Path;
 
 use crate::report::Table;
 
-/// Replaces the tables that are on the page, and prints the names of those that
-/// stay as they were.
+/// Replaces the tables that are on the page, and prints the names of tables
+/// that did not change.
 pub(crate) fn write(tables: &[Table]) {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let page = docs.join("benchmarks.md");

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::owner::Owner;
 
 /// The maximum length of a lock's name, in bytes.
-pub(crate) const NAME_LIMIT: usize = 512;
+const NAME_LIMIT: usize = 512;
 
 /// The maximum length of a prefix, in bytes.
 const PREFIX_LIMIT: usize = 128;
@@ -110,15 +110,7 @@ impl Keyspace {
 
     /// Returns the keys of the lock `name`, or why the name is invalid.
     pub(crate) fn lock(&self, name: &str) -> Result<LockKeys, String> {
-        if name.is_empty() {
-            return Err("it must not be empty".to_owned());
-        }
-        if name.len() > NAME_LIMIT {
-            let length = name.len();
-            return Err(format!(
-                "{length} bytes is above the maximum of {NAME_LIMIT}"
-            ));
-        }
+        check_length(name)?;
         let prefix = &self.prefix;
         // The reserved prefix may span both parts, such as `lease` + `hold:x`.
         if RESERVED
@@ -302,6 +294,17 @@ impl LockName {
 
     pub(crate) fn slot(&self) -> Slot {
         self.slot
+    }
+}
+
+/// Fails if a lock cannot have this name, and says why.
+pub(crate) fn check_length(name: &str) -> Result<(), String> {
+    match name.len() {
+        0 => Err("it must not be empty".to_owned()),
+        length if length > NAME_LIMIT => Err(format!(
+            "{length} bytes is above the maximum of {NAME_LIMIT}"
+        )),
+        _ => Ok(()),
     }
 }
 

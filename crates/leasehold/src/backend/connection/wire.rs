@@ -8,7 +8,7 @@
 //!
 //! One task reads, on the runtime that owns the connection, and completes
 //! requests. A second one, on the keeper's thread, counts ticks while requests
-//! are pending, and fails those that take too long. A timer for each request
+//! are pending, and fails requests that time out. A timer for each request
 //! would cost more, and a blocked runtime would stop it.
 //!
 //! # Invariants

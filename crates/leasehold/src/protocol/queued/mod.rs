@@ -52,7 +52,7 @@ pub(crate) struct Queued {
     params: QueueParams,
 }
 
-/// What owners of one lock share, whatever they take of it.
+/// The part of a queue that all holders and waiters of one lock share.
 #[derive(Debug)]
 struct QueueLock {
     keys: QueueKeys,

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::backend::slot_of;
 use crate::owner::Owner;
-use crate::protocol::keys::{LockName, NAME_LIMIT};
+use crate::protocol::keys::{LockName, check_length};
 use crate::protocol::kind::ChannelName;
 use crate::protocol::prefixed;
 
@@ -44,15 +44,7 @@ impl Naming {
 
     /// Returns the object `name`, or why the name is invalid.
     pub(crate) fn object(&self, name: &str) -> Result<Object, String> {
-        if name.is_empty() {
-            return Err("it must not be empty".to_owned());
-        }
-        if name.len() > NAME_LIMIT {
-            let length = name.len();
-            return Err(format!(
-                "{length} bytes is above the maximum of {NAME_LIMIT}"
-            ));
-        }
+        check_length(name)?;
         let key = format!("{}{name}", self.prefix);
         let object = Object {
             lock: LockName::new(key, self.prefix.len()),
