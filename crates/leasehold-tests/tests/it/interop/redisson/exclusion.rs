@@ -433,17 +433,24 @@ fn share_objects(version: &str, pace: Pace) {
         version,
         &RedissonConfig::single(server.port(), LONG_WATCHDOG),
     );
-    run(async {
+    let run_scenes = async {
         let harness = Harness::new(&java, &server, pace).await;
-        let scenes = async {
-            readers_and_writers(&harness).await;
-            permits_are_exchanged(&harness).await;
-            permits_expire(&harness).await;
-            latch_opens(&harness).await;
-            tokens_increase(&harness).await;
-            spin_lock_is_polled(&harness).await;
-        };
-        tokio::join!(permits_are_renewed(&harness), scenes);
+        readers_and_writers(&harness).await;
+        permits_are_exchanged(&harness).await;
+        permits_expire(&harness).await;
+        latch_opens(&harness).await;
+        tokens_increase(&harness).await;
+        spin_lock_is_polled(&harness).await;
+    };
+    let renew_permits = async {
+        let harness = Harness::new(&java, &server, pace).await;
+        permits_are_renewed(&harness).await;
+    };
+    // On two threads: a call to Java blocks its thread, and a request that is
+    // not polled meanwhile would be cancelled.
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(renew_permits));
+        run(run_scenes);
     });
 }
 
