@@ -96,7 +96,8 @@ pub enum Error {
     },
 
     /// The server is unreachable, or rejects requests at the moment because it
-    /// is loading, read-only or busy.
+    /// is loading, read-only or busy; or there are no valid
+    /// [credentials](crate::Connect::credentials) at the moment.
     ///
     /// Nothing changed on the server. Try again later.
     #[error("the server is unavailable: {0}")]
@@ -155,8 +156,8 @@ pub enum Error {
         name: String,
     },
 
-    /// The server rejected the credentials, or the ACL forbids a command, key
-    /// or channel.
+    /// The server rejected the credentials in the URL, or the ACL forbids a
+    /// command, key or channel.
     ///
     /// Nothing changed. The [guide][servers] lists the permissions that a
     /// client needs.

@@ -96,6 +96,7 @@
 
 mod backend;
 mod client;
+mod credentials;
 mod error;
 #[cfg(test)]
 mod fuzz_inputs;
@@ -120,6 +121,7 @@ mod time;
 mod trace_parent;
 
 pub use client::{Client, Connect, Quorum, Scan, ServerInfo};
+pub use credentials::{Credentials, Server};
 pub use error::{Error, Loss};
 pub use info::{Holder, LockInfo, LockKind, Process, Run, Term};
 pub use lease::{Exclusive, Guard, Lease, Lost, Pending, Shared};

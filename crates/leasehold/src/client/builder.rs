@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Client;
 use crate::backend::{Backend, ConnectOptions, Target};
+use crate::credentials::{Credentials, CredentialsProvider, Server};
 use crate::error::Error;
 use crate::lease::Pending;
 use crate::lease::{Engine, Keeper, Limits};
@@ -41,7 +42,7 @@ impl Client {
     ///
     /// [`Error::Invalid`] if the URL or a setting is invalid,
     /// [`Error::Unavailable`] if the server is unreachable, and
-    /// [`Error::Denied`] if it rejects the credentials.
+    /// [`Error::Denied`] if it rejects the credentials in the URL.
     ///
     /// # Examples
     ///
@@ -233,6 +234,65 @@ impl<C> Connect<C> {
     /// ```
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.settings.connect.timeout = limit;
+        self
+    }
+
+    /// Sets where credentials come from, instead of the URL: a password that is
+    /// rotated, or tokens that expire.
+    ///
+    /// `provider` is called for each connection that the client makes, to
+    /// servers, replicas, sentinels and nodes. If the credentials have an
+    /// [end](Credentials::valid_until), it is called again after about three
+    /// quarters of that time, and the open connection logs in again. The
+    /// client does not cache what it returns, since the SDKs of cloud services
+    /// do.
+    ///
+    /// A provider that fails or takes too long, and credentials that the
+    /// server rejects, count as an outage, because the next ones may be
+    /// better: waiters retry for up to [`max_outage`](Self::max_outage), and
+    /// leases last until their deadline. The error is
+    /// [`Error::Unavailable`], and names the provider.
+    ///
+    /// The provider runs on the client's own thread, which renews leases. So
+    /// it must not block: read files and sockets as tokio does. It may take
+    /// three quarters of the [`connect_timeout`](Self::connect_timeout). Its
+    /// error becomes part of ours, so it must not contain a secret.
+    ///
+    /// A password in the URL as well is [`Error::Invalid`]. Only
+    /// `?sentinel_password=…` can be combined with a provider, which is then
+    /// not asked for the sentinels. A provider should return
+    /// [`Credentials::none`] for sentinels without a password.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::SystemTime;
+    /// # struct Token { text: String, expires_on: SystemTime }
+    /// # async fn fetch_token() -> std::io::Result<Token> {
+    /// #     Err(std::io::ErrorKind::Other.into())
+    /// # }
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Credentials};
+    ///
+    /// let client = Client::connect("rediss://locks.example.com/")
+    ///     .credentials(|_server| async {
+    ///         let token = fetch_token().await?;
+    ///         let credentials = Credentials::new("web", token.text)
+    ///             .valid_until(token.expires_on);
+    ///         Ok::<_, std::io::Error>(credentials)
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn credentials<F, E>(
+        mut self,
+        provider: impl Fn(Server) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Credentials, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.settings.connect.credentials = Some(CredentialsProvider::new(provider));
         self
     }
 

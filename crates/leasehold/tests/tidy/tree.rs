@@ -20,6 +20,8 @@ const HOMES: [(&str, &[&str]); 3] = [
             "client/builder.rs",
             "client/quorum.rs",
             "backend/connection/pubsub.rs",
+            // On the keeper's runtime.
+            "backend/connection/reauthenticate.rs",
             // Ticks on the keeper's runtime.
             "backend/connection/wire.rs",
             "backend/topology/",

@@ -2,10 +2,10 @@
 
 use super::request::{Deadline, Unanswered};
 use super::wire::Wire;
-use crate::backend::topology::Credentials;
 use crate::backend::{
     Batch, Capabilities, Reply, RequestError, ServerError, ServerErrorKind, ServerFacts,
 };
+use crate::credentials::Credentials;
 use crate::time::BootInstant;
 
 const NEEDS_RESP3: &str = "the server does not speak RESP3, which Redis 7.0 and Valkey do";
@@ -27,7 +27,7 @@ pub(crate) enum Role {
 
 /// What the handshake sends.
 pub(super) struct Login<'a> {
-    pub(super) credentials: Option<&'a Credentials>,
+    pub(super) credentials: &'a Credentials,
     pub(super) database: u32,
     /// The connection's name in `CLIENT LIST`.
     pub(super) name: &'static str,
@@ -102,21 +102,25 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
     })
 }
 
-fn hello(credentials: Option<&Credentials>) -> Batch {
+fn hello(credentials: &Credentials) -> Batch {
     let hello = Batch::new("HELLO").arg("3");
-    match credentials {
+    match credentials.login() {
         None => hello,
-        Some(Credentials { user, password }) => {
-            // A URL with a password only means the default user.
-            let user = if user.is_empty() { "default" } else { user };
-            hello.arg("AUTH").arg(user).arg(password)
-        }
+        Some((user, password)) => hello.arg("AUTH").arg(user).arg(password),
     }
+}
+
+/// Returns whether the server did not accept the user and the password, or
+/// requires some.
+pub(super) fn is_login_refused(error: &ServerError) -> bool {
+    ["WRONGPASS", "NOAUTH"]
+        .iter()
+        .any(|code| error.message.starts_with(code))
 }
 
 /// Describes why `HELLO` was refused, without the server's own words: a server
 /// that does not know `HELLO` quotes the arguments, and so the password.
-fn login_error(error: &ServerError) -> ServerError {
+pub(super) fn login_error(error: &ServerError) -> ServerError {
     let code = error.message.split(' ').next().unwrap_or_default();
     let (kind, message) = match code {
         "WRONGPASS" => (error.kind, "WRONGPASS: wrong user name or password"),

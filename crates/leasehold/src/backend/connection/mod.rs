@@ -2,7 +2,8 @@
 //!
 //! [`RedisConnection`] is one authenticated connection. Below it, `wire` reads
 //! and writes the socket, `matching` assigns replies to requests, `resp`
-//! decodes, and `endpoint`, `handshake` and `tls` connect and log in.
+//! decodes, and `endpoint`, `handshake` and `tls` connect and log in, which
+//! `reauthenticate` repeats.
 //!
 //! [`NodeConnections`] is everything that a client opens to one node: the
 //! keeper's connection with its subscriptions (`pubsub`), and for the callers
@@ -16,6 +17,7 @@ mod handshake;
 mod matching;
 mod node;
 mod pubsub;
+mod reauthenticate;
 mod reconnect;
 mod redis_connection;
 mod replicated;

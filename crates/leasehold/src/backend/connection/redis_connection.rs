@@ -31,6 +31,8 @@ pub(crate) struct RedisConnection {
     /// the connect timeout, since reconnecting includes subscribing again.
     subscribe_timeout: Duration,
     observers: Observers,
+    /// Whether a new connection may log in with other credentials.
+    has_provider: bool,
 }
 
 impl RedisConnection {
@@ -63,6 +65,7 @@ impl RedisConnection {
             wire,
             subscribe_timeout: endpoint.connect_timeout(),
             observers,
+            has_provider: endpoint.has_provider(),
         }))
     }
 
@@ -123,14 +126,32 @@ impl RedisConnection {
             };
         }
         self.report_request(commands, start, outcome.is_ok());
-        let replies =
+        let mut replies =
             outcome.map_err(|unanswered| self.unknown(unanswered, timeout, replies_before))?;
+        self.check_usable(&mut replies);
+        Ok(replies)
+    }
+
+    /// Closes the connection if the server has become a replica, or has ended
+    /// the login.
+    fn check_usable(&self, replies: &mut [Reply]) {
         // A former master never accepts writes again: callers look for the new
         // one as soon as the connection is closed.
         if replies.iter().any(is_demoted) {
             self.close();
         }
-        Ok(replies)
+        if !self.has_provider {
+            return;
+        }
+        for reply in replies {
+            if let Reply::Refused(error) = reply
+                && error.message.starts_with("NOAUTH")
+            {
+                // The next connection asks the provider, so callers retry.
+                error.kind = ServerErrorKind::Temporary;
+                self.close();
+            }
+        }
     }
 
     fn report_request(&self, commands: usize, start: Option<BootInstant>, replied: bool) {
@@ -179,11 +200,12 @@ impl RedisConnection {
         let timeout = self.subscribe_timeout;
         let deadline = self.wire.deadline(timeout);
         let replies_before = self.wire.reply_count();
-        let replies = self
+        let mut replies = self
             .wire
             .update_subscriptions(op, channels, deadline)
             .await
             .map_err(|unanswered| self.unknown(unanswered, timeout, replies_before))?;
+        self.check_usable(&mut replies);
         let outcome = |reply| match reply {
             Reply::Refused(error) => Err(error),
             _ => Ok(()),

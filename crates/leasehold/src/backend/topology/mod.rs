@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub(crate) use fan_out::majority;
 pub(crate) use master::{Master, run_on};
-pub(crate) use url::{Credentials, ServerAddress, ServerUrl};
+pub(crate) use url::{ServerAddress, ServerUrl};
 
 use super::Backend;
 use super::connection::ConnectOptions;

@@ -82,14 +82,19 @@ impl Sentinels {
     /// Parses
     /// `redis+sentinel://user:password@host:port,host:port/GROUP/DATABASE`. The
     /// sentinels' own credentials are
-    /// `?sentinel_username=…&sentinel_password=…`. Returns `None` for another
-    /// scheme.
+    /// `?sentinel_username=…&sentinel_password=…`, which take precedence over
+    /// a provider. Returns `None` for another scheme.
     pub(crate) fn new(url: &str, options: &ConnectOptions) -> Option<Result<Arc<Self>, BoxError>> {
         let (scheme, rest) = url.split_once("+sentinel://")?;
         let sentinels = SentinelUrl::parse(scheme, rest).and_then(|url| {
-            let endpoint = |url: &String| Endpoint::new(url, options);
+            // The same limit as for a query, so that the error names what was
+            // slow.
+            let own = ConnectOptions {
+                timeout: options.timeout / 2,
+                ..options.clone()
+            };
             let sentinel = |url: &String| {
-                endpoint(url).map(|endpoint| Sentinel {
+                Endpoint::with_own_login(url, &own).map(|endpoint| Sentinel {
                     endpoint,
                     connection: None,
                 })
@@ -100,7 +105,7 @@ impl Sentinels {
             sentinels.rotate_left(usize::try_from(first).unwrap_or(0));
             Ok(Arc::new(Self {
                 group: url.group.into(),
-                member: endpoint(&url.member)?,
+                member: Endpoint::new(&url.member, options)?,
                 connect_timeout: options.timeout,
                 sentinels: Mutex::new(sentinels),
             }))

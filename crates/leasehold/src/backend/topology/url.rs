@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::credentials::Credentials;
 use crate::error::BoxError;
 
 /// The expected form of a server URL.
@@ -31,31 +32,11 @@ pub(crate) enum ServerAddress {
 }
 
 /// The URL of one server.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) struct ServerUrl {
     pub(crate) address: ServerAddress,
-    pub(crate) credentials: Option<Credentials>,
+    pub(crate) credentials: Credentials,
     pub(crate) database: u32,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Credentials {
-    pub(crate) user: String,
-    pub(crate) password: String,
-}
-
-impl Credentials {
-    /// Returns `None` if both are empty.
-    fn new(user: String, password: String) -> Result<Option<Self>, BoxError> {
-        match (user.is_empty(), password.is_empty()) {
-            (true, true) => Ok(None),
-            // The server would log us in as the default user instead.
-            (false, true) => Err("the user name has no password; \
-                                  expected `redis://user:password@host`"
-                .into()),
-            (_, false) => Ok(Some(Self { user, password })),
-        }
-    }
 }
 
 impl ServerUrl {
@@ -87,7 +68,7 @@ impl ServerUrl {
         let (host, port) = host_and_port(host)?;
         Ok(Self {
             address: ServerAddress::Tcp { host, port, is_tls },
-            credentials: credentials(login)?,
+            credentials: login_credentials(login)?,
             database: database(path)?,
         })
     }
@@ -113,7 +94,7 @@ impl ServerUrl {
         }
         Ok(Self {
             address: ServerAddress::Unix(path.into()),
-            credentials: Credentials::new(user, password)?,
+            credentials: credentials(user, password)?,
             database: number,
         })
     }
@@ -152,9 +133,21 @@ fn host_and_port(authority: &str) -> Result<(String, u16), BoxError> {
 }
 
 /// Parses `user:password`.
-fn credentials(login: &str) -> Result<Option<Credentials>, BoxError> {
+fn login_credentials(login: &str) -> Result<Credentials, BoxError> {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
-    Credentials::new(percent_decode(user)?, percent_decode(password)?)
+    credentials(percent_decode(user)?, percent_decode(password)?)
+}
+
+fn credentials(user: String, password: String) -> Result<Credentials, BoxError> {
+    match (user.is_empty(), password.is_empty()) {
+        (true, true) => Ok(Credentials::none()),
+        // The server would log us in as the default user instead.
+        (false, true) => Err("the user name has no password; \
+                              expected `redis://user:password@host`"
+            .into()),
+        (true, false) => Ok(Credentials::default_user(password)),
+        (false, false) => Ok(Credentials::new(user, password)),
+    }
 }
 
 fn database(path: &str) -> Result<u32, BoxError> {
@@ -331,11 +324,12 @@ mod tests {
     fn credentials_are_decoded() {
         let login = |url| {
             let credentials = ServerUrl::parse(url).unwrap().credentials;
-            credentials.map(|one| (one.user, one.password))
+            let login = credentials.login();
+            login.map(|(user, password)| (user.to_owned(), password.to_owned()))
         };
         let pair = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
         assert_eq!(login("redis://u:a%40b%2F@h"), pair("u", "a@b/"));
-        assert_eq!(login("redis://:p@h"), pair("", "p"));
+        assert_eq!(login("redis://:p@h"), pair("default", "p"));
         assert_eq!(login("redis://u:p@x@h"), pair("u", "p@x"));
         for url in ["redis://h", "redis://@h", "redis://:@h", "unix:///s?pass="] {
             assert_eq!(login(url), None, "{url}");
