@@ -1,12 +1,16 @@
 //! No output contains secrets.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Client, Error};
+use leasehold::{Client, Credentials, Error};
 use testkit::{Fault, Proxy, ServerExt};
 
 use crate::support::log::{log, log_line, start_log};
-use crate::support::{PASSWORD, SHORT, connect_at, eventually, key, name, run, server, url_at};
+use crate::support::{
+    AMPLE, PASSWORD, SHORT, connect_at, eventually, key, name, run, server, url_at,
+    with_long_timeouts,
+};
 
 #[test]
 fn passwords_and_owners_are_never_shown() {
@@ -65,5 +69,66 @@ fn passwords_and_owners_are_never_shown() {
         for secret in [PASSWORD, &owner] {
             assert!(!shown.contains(secret), "the output contains a secret");
         }
+    });
+}
+
+/// What a server without `AUTH` replies: it quotes the password.
+const QUOTED: &[u8] = b"-ERR unknown command 'AUTH', with args beginning with: \
+                        'leasehold' 'open-sesame-1763'\r\n";
+
+#[test]
+fn passwords_of_a_provider_are_never_shown() {
+    start_log();
+    run(async {
+        let quoted = String::from_utf8_lossy(QUOTED);
+        assert!(quoted.contains(PASSWORD), "{quoted}");
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let shown = Arc::<Mutex<String>>::default();
+        let show = |thing: &dyn std::fmt::Debug| {
+            shown
+                .lock()
+                .unwrap()
+                .push_str(&format!("{thing:?} {thing:#?}"));
+        };
+        let url = format!("redis://127.0.0.1:{}/", proxy.port());
+        let with = |password: String, lifetime: Duration| {
+            let seen = shown.clone();
+            let connect = with_long_timeouts(Client::connect(&url))
+                .observe(move |event| seen.lock().unwrap().push_str(&format!("{event:?}")));
+            connect.credentials(move |server| {
+                let credentials = Credentials::new("leasehold", &password).valid_for(lifetime);
+                tracing::info!(?server, ?credentials, "the provider is asked");
+                async { Ok::<_, Error>(credentials) }
+            })
+        };
+        show(&with(PASSWORD.to_owned(), AMPLE));
+        // The server refuses these.
+        show(&with(format!("{PASSWORD}-old"), AMPLE).await);
+        proxy.inject(|request| match request[0].as_slice() {
+            b"HELLO" => Fault::ReplaceReply(QUOTED),
+            _ => Fault::None,
+        });
+        show(&with(PASSWORD.to_owned(), AMPLE).await);
+        // The connection has logged in, and cannot do so again.
+        proxy.inject(|request| match request[0].as_slice() {
+            b"AUTH" => Fault::ReplaceReply(QUOTED),
+            _ => Fault::None,
+        });
+        let client = with(PASSWORD.to_owned(), Duration::from_secs(2))
+            .await
+            .unwrap();
+        eventually("a login is refused", || {
+            log_line(&["cannot log in again", "refused `AUTH`"]).is_some()
+        })
+        .await;
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        show(&guard.release().await);
+        show(&server.ask(&["CLIENT", "LIST"]).text());
+        let shown = shown.lock().unwrap().clone() + &log();
+        for text in ["WRONGPASS", "ConnectionUp", "the provider is asked"] {
+            assert!(shown.contains(text), "{text} is not shown");
+        }
+        assert!(!shown.contains(PASSWORD), "the output contains a secret");
     });
 }

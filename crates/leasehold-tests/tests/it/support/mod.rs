@@ -7,6 +7,7 @@ pub(crate) mod hand_over;
 pub(crate) mod inspection;
 pub(crate) mod log;
 pub(crate) mod redisson;
+pub(crate) mod vault;
 pub(crate) mod worker;
 
 use std::future::{Future, IntoFuture, poll_fn};

@@ -3,8 +3,10 @@
 mod cluster;
 mod conformance;
 mod connections;
+mod credentials;
 mod failover;
 mod fleet;
 mod quorum;
+mod rotation;
 mod sentinel;
 mod slot_migration;
