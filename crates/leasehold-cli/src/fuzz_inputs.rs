@@ -74,7 +74,7 @@ fn malformed_arguments_do_not_panic() {
 #[test]
 fn malformed_files_do_not_panic() {
     let line = prop_oneof![
-        "(url|prefix|lease|root_certificate|client_key|tls_name|other) ?= ?(\"[^\"]{0,20}\"|[0-9]{1,20}|true|\\[\\]|\\{\\})",
+        "(url|user|password_file|prefix|lease|root_certificate|client_key|tls_name|other) ?= ?(\"[^\"]{0,20}\"|[0-9]{1,20}|true|\\[\\]|\\{\\})",
         "\\[{1,2}[a-z]{0,5}\\]{1,2}",
         ".{0,30}",
     ];

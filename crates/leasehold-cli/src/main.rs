@@ -22,6 +22,7 @@ mod json;
 mod leader;
 mod manual;
 mod output;
+mod password;
 mod run;
 mod settings;
 mod signals;

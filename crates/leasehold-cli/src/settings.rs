@@ -11,15 +11,22 @@ use serde::Deserialize;
 use crate::args::ServerArgs;
 use crate::duration;
 use crate::output::CliError;
+use crate::password::{Login, PasswordSettings};
 
 /// The lease of a client that sets none.
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+/// The least time to connect if a password command runs first.
+const SLOW_LOGIN: Duration = Duration::from_secs(10);
 
 /// The contents of a configuration file.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConfigFile {
     url: Option<String>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    password_command: Option<String>,
     prefix: Option<String>,
     /// A duration as in `30s`, like `request_timeout`.
     lease: Option<String>,
@@ -41,6 +48,7 @@ impl ConfigFile {
 pub(crate) struct Settings {
     /// There is no default: a lock on the wrong server protects nothing.
     url: Option<String>,
+    login: Option<Login>,
     prefix: Option<String>,
     pub(crate) lease: Option<Duration>,
     pub(crate) request_timeout: Option<Duration>,
@@ -66,7 +74,23 @@ impl Settings {
                 return Err(CliError::usage(text));
             }
         };
+        let passwords = [
+            PasswordSettings {
+                file: args.password_file.clone(),
+                command: args.password_command.clone(),
+            },
+            PasswordSettings {
+                file: variable("LEASEHOLD_PASSWORD_FILE").map(PathBuf::from),
+                command: variable("LEASEHOLD_PASSWORD_COMMAND"),
+            },
+            PasswordSettings {
+                file: file.password_file,
+                command: file.password_command,
+            },
+        ];
+        let user = args.user.clone().or(variable("LEASEHOLD_USER"));
         Ok(Self {
+            login: Login::new(user.or(file.user), passwords)?,
             url: args.url.clone().or(variable("LEASEHOLD_URL")).or(file.url),
             prefix: args.prefix.clone().or(file.prefix),
             lease: parse_duration("lease", file.lease.as_deref())?,
@@ -107,9 +131,17 @@ impl Settings {
             connect = connect.lease(lease);
         }
         if let Some(timeout) = self.request_timeout {
-            connect = connect
-                .request_timeout(timeout)
-                .connect_timeout(timeout.saturating_mul(2));
+            connect = connect.request_timeout(timeout);
+        }
+        let limit = self
+            .request_timeout
+            .map(|timeout| timeout.saturating_mul(2));
+        let is_slow = self.login.as_ref().is_some_and(Login::is_slow);
+        if let Some(limit) = limit.max(is_slow.then_some(SLOW_LOGIN)) {
+            connect = connect.connect_timeout(limit);
+        }
+        if let Some(login) = &self.login {
+            connect = login.apply(connect);
         }
         if let Some(certificate) = &self.root_certificate {
             connect = connect.root_certificate(certificate.clone());
@@ -174,7 +206,7 @@ fn load_file(path: &Path) -> Result<ConfigFile, CliError> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
     ConfigFile::parse(&text).map_err(|why| {
         CliError::usage(format!("{}: {why}", path.display())).with_hint(
-            "valid keys are url, prefix, lease, request_timeout, root_certificate, client_certificate, client_key and tls_name",
+            "valid keys are url, user, password_file, password_command, prefix, lease, request_timeout, root_certificate, client_certificate, client_key and tls_name",
         )
     })
 }

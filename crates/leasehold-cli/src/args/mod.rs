@@ -40,7 +40,11 @@ Configuration:
   file. --config or $LEASEHOLD_CONFIG names the file; the default is the first
   that exists of $XDG_CONFIG_HOME/leasehold.toml (~/.config/leasehold.toml if
   XDG_CONFIG_HOME is not set) and /etc/leasehold.toml.
-  A password on the command line is visible to all users of the machine.";
+  A password on the command line is visible to all users of the machine.
+  One that changes is better in a file, or printed by a command: set
+  password_file or password_command there, or LEASEHOLD_PASSWORD_FILE or
+  LEASEHOLD_PASSWORD_COMMAND, and `user` or LEASEHOLD_USER. Each connection
+  reads it again.";
 
 /// The connection to the server.
 #[derive(Args, Debug, Default)]
@@ -49,6 +53,25 @@ pub(crate) struct ServerArgs {
     /// redis+cluster:// or unix://
     #[arg(long, global = true, value_name = "URL", help_heading = "Server")]
     pub(crate) url: Option<String>,
+
+    /// Log in as USER, with --password-file or --password-command [default:
+    /// default]
+    #[arg(long, global = true, value_name = "USER", help_heading = "Server")]
+    pub(crate) user: Option<String>,
+
+    /// Read the password from FILE for each connection
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Server")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// Run CMD in a shell for each connection; its first line is the password
+    #[arg(
+        long,
+        global = true,
+        value_name = "CMD",
+        conflicts_with = "password_file",
+        help_heading = "Server"
+    )]
+    pub(crate) password_command: Option<String>,
 
     /// Prepend TEXT to every name to form its key [default: lock:]
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Server")]

@@ -26,6 +26,8 @@ mod loss;
 mod once_per;
 /// Hostile text, closed pipes and full disks.
 mod output;
+/// Passwords that change.
+mod password;
 /// Exit codes, background processes and output of commands.
 mod process_group;
 /// Commands that read from the terminal.
