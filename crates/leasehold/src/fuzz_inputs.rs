@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use testkit::check_property;
 
 use crate::backend::{ConnectOptions, Reply, ServerError, ServerErrorKind, Target};
+use crate::info::Messages;
 use crate::owner::{Owner, Token};
 use crate::protocol::{
     Call, Counters, Description, Electorate, FollowUp, Keyspace, Kind, LatchCalls, Probe,
@@ -229,7 +230,7 @@ fn read_as_others(replies: &[Reply]) {
     let queue = space.queue("a").expect("a name");
     let electorate = Electorate::new(&space.voter());
     let latch = LatchCalls::new(space.lock("a").expect("a name"));
-    read(Probe::key(&queue), replies);
+    read(Probe::key(&queue, Messages::Sharded), replies);
     read(Probe::follow_up(&queue, FollowUp::Queue, 5), replies);
     let left = Some(LEASE);
     read(
@@ -237,7 +238,7 @@ fn read_as_others(replies: &[Reply]) {
         replies,
     );
     read(page(&space, "*", 0, 10), replies);
-    read(is_connected("process").1, replies);
+    read(is_connected("process", Messages::Classic).1, replies);
     read(report(), replies);
     read(clock(), replies);
     read(electorate.poll_nodes(LEASE), replies);

@@ -110,6 +110,31 @@ pub struct Run {
     pub report: Option<String>,
 }
 
+/// How a server's messages reach waiting clients; see
+/// [`ServerInfo::messages`](crate::ServerInfo::messages).
+///
+/// A client decides this for each connection, when it connects. Locks are
+/// exclusive in any case. Messages only tell a waiter sooner that it should
+/// ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize),
+    serde(rename_all = "lowercase")
+)]
+#[non_exhaustive]
+pub enum Messages {
+    /// By sharded pub/sub (`SPUBLISH`). A waiter is woken within a round trip.
+    #[default]
+    Sharded,
+    /// By classic pub/sub (`PUBLISH`), since the server lacks sharded channels,
+    /// or the user may not use them. As fast as sharded ones.
+    Classic,
+    /// Not at all: the server refuses both, or is a cluster without sharded
+    /// channels. Waiters ask the server once a second.
+    Polled,
+}
+
 /// A lock's holder. The `Display` form is one line.
 ///
 /// For a lock acquired by another library on the same key, only

@@ -123,7 +123,7 @@ mod trace_parent;
 pub use client::{Client, Connect, Quorum, Scan, ServerInfo};
 pub use credentials::{Credentials, Server};
 pub use error::{Error, Loss};
-pub use info::{Holder, LockInfo, LockKind, Process, Run, Term};
+pub use info::{Holder, LockInfo, LockKind, Messages, Process, Run, Term};
 pub use lease::{Exclusive, Guard, Lease, Lost, Pending, Shared};
 pub use locks::{
     Acquire, Changes, Election, FairMutex, Latch, LatchState, MultiGuard, MultiLock, Mutex, Once,

@@ -30,5 +30,7 @@ if redis.call('ZCARD', terms) > tonumber(limit) then
 end
 redis.call('PEXPIRE', terms, life)
 -- A refused publish must not fail the call: followers then rely on polls.
-redis.pcall('SPUBLISH', channel, '')
+if type(redis.pcall('SPUBLISH', channel, '')) == 'table' then
+  redis.pcall('PUBLISH', channel, '')
+end
 return 1

@@ -27,7 +27,9 @@ if remaining > 0 and not counted then
   redis.call('HSET', latch, 'by ' .. caller, 1, 'remaining', remaining)
   if remaining == 0 then
     -- A refused publish must not fail the call: waiters then rely on polls.
-    redis.pcall('SPUBLISH', channel, '')
+    if type(redis.pcall('SPUBLISH', channel, '')) == 'table' then
+      redis.pcall('PUBLISH', channel, '')
+    end
   end
 end
 return remaining

@@ -22,5 +22,7 @@ if kind ~= 'latch' then
 end
 redis.call('DEL', latch)
 -- A refused publish must not fail the call: waiters then find it by polling.
-redis.pcall('SPUBLISH', channel, '')
+if type(redis.pcall('SPUBLISH', channel, '')) == 'table' then
+  redis.pcall('PUBLISH', channel, '')
+end
 return 1

@@ -191,7 +191,11 @@ local function promote(state)
     local token, ends = add_holder(state, owner, first_lease, weight, first_lease, channel, value)
     -- A refused publish must not stop the script halfway: the waiter then
     -- learns of its grant by its next heartbeat.
-    redis.pcall('SPUBLISH', channel, owner .. ' ' .. token .. ' ' .. ends)
+    local grant = owner .. ' ' .. token .. ' ' .. ends
+    if type(redis.pcall('SPUBLISH', channel, grant)) == 'table' then
+      -- An error: there are no sharded channels here, or not for this user.
+      redis.pcall('PUBLISH', channel, grant)
+    end
   end
 end
 

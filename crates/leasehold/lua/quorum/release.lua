@@ -20,5 +20,8 @@ if redis.call('GET', lock) ~= value then
 end
 redis.call('DEL', lock)
 -- A refused publish must not fail the release: waiters then find it by polling.
-redis.pcall('SPUBLISH', channel, message)
+-- Nodes may differ in what they can publish, so each decides by itself.
+if type(redis.pcall('SPUBLISH', channel, message)) == 'table' then
+  redis.pcall('PUBLISH', channel, message)
+end
 return 1

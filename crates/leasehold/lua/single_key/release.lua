@@ -20,4 +20,8 @@ end
 redis.call('DEL', lock)
 -- A refused publish must not fail the release: waiters then find it by polling.
 local notified = redis.pcall('SPUBLISH', channel, '')
+if type(notified) == 'table' then
+  -- An error: there are no sharded channels here, or not for this user.
+  notified = redis.pcall('PUBLISH', channel, '')
+end
 return (tonumber(notified) or 0) + 1

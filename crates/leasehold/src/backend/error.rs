@@ -34,6 +34,8 @@ pub(crate) enum ServerErrorKind {
     /// The request asks for more than the server can ever grant. Returned by a
     /// script.
     OutOfRange,
+    /// The server lacks what every client needs. Computed by this client.
+    Unsupported,
     Other,
 }
 
@@ -43,6 +45,13 @@ impl ServerError {
             kind: ServerErrorKind::classify(code, detail),
             message: format!("{code} {detail}").trim_end().to_owned(),
         }
+    }
+
+    /// Returns whether the server does not know the command, or does not allow
+    /// it to this user. A proxy words this as it likes, so every error that we
+    /// don't know counts.
+    pub(crate) fn lacks_command(&self) -> bool {
+        matches!(self.kind, ServerErrorKind::Denied | ServerErrorKind::Other)
     }
 
     /// Returns whether the error proves that the server did not execute the
@@ -113,6 +122,13 @@ pub(crate) enum RequestError {
     /// The server at this address has no replicas, though some must
     /// acknowledge. Nothing was sent.
     NoReplicas(String),
+    /// The server refused `command`, without which no replica can acknowledge.
+    /// What the request wrote before is executed.
+    CannotAcknowledge {
+        server: String,
+        command: &'static str,
+        refusal: ServerError,
+    },
     /// The reply has a form that the protocol does not define.
     Malformed(String),
     /// The client was shut down.
@@ -134,6 +150,15 @@ impl RequestError {
                 wanted: *wanted,
             },
             Self::NoReplicas(server) => Self::NoReplicas(server.clone()),
+            Self::CannotAcknowledge {
+                server,
+                command,
+                refusal,
+            } => Self::CannotAcknowledge {
+                server: server.clone(),
+                command,
+                refusal: refusal.clone(),
+            },
             Self::Malformed(what) => Self::Malformed(what.clone()),
             Self::ShutDown => Self::ShutDown,
         }
@@ -147,9 +172,19 @@ impl RequestError {
                 error.kind,
                 ServerErrorKind::Temporary | ServerErrorKind::NoMajority
             ),
-            // Waiting does not help: an operator must set a replica up first.
-            Self::NoReplicas(_) | Self::Malformed(_) | Self::ShutDown => false,
+            // Waiting does not help: an operator must set a replica up first,
+            // or another server.
+            Self::NoReplicas(_)
+            | Self::CannotAcknowledge { .. }
+            | Self::Malformed(_)
+            | Self::ShutDown => false,
         }
+    }
+
+    /// Returns whether the server does not know the command, or does not allow
+    /// it to this user.
+    pub(crate) fn lacks_command(&self) -> bool {
+        matches!(self, Self::Refused(error) if error.lacks_command())
     }
 
     /// Returns whether nothing was executed, and nothing will be.
@@ -186,6 +221,15 @@ impl fmt::Display for RequestError {
                 f,
                 "{server} has no replicas that could acknowledge a lock; \
                  connect one, or require none"
+            ),
+            Self::CannotAcknowledge {
+                server,
+                command,
+                refusal,
+            } => write!(
+                f,
+                "{server} does not support `{command}`, without which no replica can \
+                 acknowledge a lock: {refusal}; use a server that does, or require none"
             ),
             Self::Malformed(what) => f.write_str(what),
             Self::ShutDown => f.write_str("the client was shut down"),

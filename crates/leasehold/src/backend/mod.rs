@@ -47,6 +47,7 @@ pub(crate) use slot::{SLOTS, Slot, slot_of};
 pub(crate) use testing::{scripted, simulated};
 pub(crate) use topology::{Target, majority};
 
+use crate::info::Messages;
 use crate::options::ReplicaAck;
 use crate::time::BootInstant;
 
@@ -115,7 +116,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
 /// A pub/sub channel. Sharded and classic channels are separate namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Channel {
-    /// A channel of `SPUBLISH`, local to the node that owns its slot.
+    /// A channel of `SPUBLISH`, local to the node that owns its slot. A server
+    /// without sharded channels carries it as a classic one.
     Sharded(Vec<u8>),
     /// A channel of `PUBLISH`, which a cluster broadcasts to all nodes.
     Classic(Vec<u8>),
@@ -126,6 +128,11 @@ impl Channel {
         match self {
             Self::Sharded(name) | Self::Classic(name) => name,
         }
+    }
+
+    /// Returns the classic channel of the same name.
+    fn as_classic(&self) -> Self {
+        Self::Classic(self.name().to_vec())
     }
 }
 
@@ -227,4 +234,18 @@ pub(crate) struct Capabilities {
     pub(crate) delex: bool,
     /// `DELIFEQ key value` (Valkey 9.0).
     pub(crate) delifeq: bool,
+    /// How messages reach subscribers.
+    pub(crate) messages: Messages,
+}
+
+impl Capabilities {
+    /// Returns the command that publishes to [`Channel::Sharded`].
+    pub(crate) fn publish(self) -> &'static str {
+        match self.messages {
+            // Also while the server refuses it: a user who is granted the
+            // permission later needs no new connection.
+            Messages::Sharded | Messages::Polled => "SPUBLISH",
+            Messages::Classic => "PUBLISH",
+        }
+    }
 }

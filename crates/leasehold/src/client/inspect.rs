@@ -11,11 +11,11 @@ use std::time::Duration;
 use super::Client;
 use crate::backend::Slot;
 use crate::error::Error;
-use crate::info::{Holder, LockInfo, LockKind};
+use crate::info::{Holder, LockInfo, LockKind, Messages};
 use crate::lease::Pending;
 use crate::protocol::{
     Call, Kind, LockSnapshot, Notified, Participant, Probe, QueueKeys, QueueParams, Queued,
-    SingleKey, is_connected, page,
+    SingleKey, is_connected, page, process_channel,
 };
 
 /// The number of holders, and of waiters, that are listed for one lock.
@@ -266,8 +266,9 @@ impl Client {
 
     async fn snapshot(&self, name: &str) -> Result<Option<LockSnapshot>, Error> {
         let keys = self.keys(name)?;
+        let messages = self.messages(keys.slot()).await?;
         let send = |call| self.engine.send(keys.slot(), name, call);
-        let probe = match send(Probe::key(&keys)).await? {
+        let probe = match send(Probe::key(&keys, messages)).await? {
             Probe::FollowUp(follow_up) => {
                 send(Probe::follow_up(&keys, follow_up, MAX_LISTED)).await?
             }
@@ -288,7 +289,8 @@ impl Client {
         let mut probes = Vec::new();
         for name in names {
             let keys = self.keys(&name)?;
-            let probe = (keys.slot(), Probe::key(&keys));
+            let messages = self.messages(keys.slot()).await?;
+            let probe = (keys.slot(), Probe::key(&keys, messages));
             probes.push(((name, keys), probe));
         }
         let (mut locks, mut follow_ups) = (Vec::new(), Vec::new());
@@ -315,6 +317,12 @@ impl Client {
             .collect())
     }
 
+    /// Returns how messages reach the subscribers of `slot`.
+    async fn messages(&self, slot: Slot) -> Result<Messages, Error> {
+        let facts = self.engine.facts(slot).await?;
+        Ok(facts.capabilities.messages)
+    }
+
     /// Sets `connected` for all holders and waiters of `snapshots`.
     async fn mark_connected(&self, snapshots: &mut [&mut LockSnapshot]) -> Result<(), Error> {
         // The process of a lock that was released or handed over does not renew
@@ -329,11 +337,13 @@ impl Client {
             .filter_map(|participant| participant.process())
             .map(str::to_owned)
             .collect();
-        let calls = processes.into_iter().map(|process| {
-            let call = is_connected(&process);
-            (process, call)
-        });
-        let replies = self.send_all(calls.collect()).await?;
+        let mut calls = Vec::new();
+        for process in processes {
+            let (_, slot) = process_channel(&process);
+            let call = is_connected(&process, self.messages(slot).await?);
+            calls.push((process, call));
+        }
+        let replies = self.send_all(calls).await?;
         let connected: BTreeMap<_, _> = replies.into_iter().collect();
         for participant in participants {
             let process = participant.process();

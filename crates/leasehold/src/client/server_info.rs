@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::Client;
 use crate::backend::Slot;
 use crate::error::Error;
+use crate::info::Messages;
 use crate::lease::Pending;
 use crate::protocol::{Report, clock, report};
 
@@ -24,6 +25,19 @@ pub struct ServerInfo {
     /// Whether the server has a native compare-and-delete command, so a release
     /// needs no script.
     pub native_release: bool,
+    /// How messages reach waiters: a release, a grant, a revocation.
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, Messages};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// for server in client.server_info().await? {
+    ///     if server.messages == Messages::Polled {
+    ///         eprintln!("{}: waiters poll once a second", server.version);
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub messages: Messages,
     /// Whether the server is a node of a cluster.
     pub cluster: bool,
     /// The setting `maxmemory-policy`. Every value except `noeviction` can
@@ -127,6 +141,7 @@ impl Client {
         Ok(ServerInfo {
             version: facts.version.clone(),
             native_release: facts.capabilities.delex || facts.capabilities.delifeq,
+            messages: facts.capabilities.messages,
             cluster: self.keyspace.divides_slots(),
             eviction_policy: report.info("maxmemory_policy").map(str::to_owned),
             max_memory: number("maxmemory"),

@@ -201,6 +201,7 @@ pub(super) fn establish(
                     Err(
                         error @ (RequestError::Unreachable(_)
                         | RequestError::NoReplicas(_)
+                        | RequestError::CannotAcknowledge { .. }
                         | RequestError::NotReplicated { .. }),
                     ) => {
                         Box::pin(withdraw(context, pending)).await;

@@ -148,7 +148,9 @@ pub(super) fn error_of(error: RequestError, name: &str) -> Error {
         RequestError::Unknown(cause) => Error::OutcomeUnknown(cause),
         RequestError::Malformed(what) => Error::Unexpected(what.into()),
         RequestError::ShutDown => Error::ShutDown,
-        error @ RequestError::NoReplicas(_) => Error::invalid("replicas", error.to_string()),
+        error @ (RequestError::NoReplicas(_) | RequestError::CannotAcknowledge { .. }) => {
+            Error::invalid("replicas", error.to_string())
+        }
         RequestError::NotReplicated {
             acknowledged,
             wanted,
@@ -164,6 +166,7 @@ pub(super) fn error_of(error: RequestError, name: &str) -> Error {
             ServerErrorKind::NoMajority => Error::NoQuorum(error.into()),
             ServerErrorKind::OutOfRange => Error::invalid("permits", error.message),
             ServerErrorKind::SameServer => Error::invalid("url", error.message),
+            ServerErrorKind::Unsupported => Error::invalid("server", error.message),
             ServerErrorKind::WrongType => Error::WrongType {
                 name: name.to_owned(),
             },

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::context::Context;
-use crate::backend::RequestError;
+use crate::backend::{Capabilities, RequestError};
 use crate::protocol::{Kind, Participant, ReleaseReply};
 
 /// How often, and at which interval, a holder is notified that the lock was
@@ -26,7 +26,8 @@ pub(super) async fn revoke(
         ReleaseReply::Released { .. } => {
             // The lock is free. A holder that cannot be notified learns it at
             // its next renewal.
-            if let Err(error) = notify_owner(context, holder).await {
+            let server = connection.facts().capabilities;
+            if let Err(error) = notify_owner(context, holder, server).await {
                 tracing::debug!(lock = kind.name(), %error, "the holder was not notified");
             }
             Ok(true)
@@ -37,9 +38,13 @@ pub(super) async fn revoke(
 
 /// Notifies a holder, repeatedly while no process receives the message: a
 /// process that connected just now is not subscribed yet.
-async fn notify_owner(context: &Context, holder: &Participant) -> Result<(), RequestError> {
+async fn notify_owner(
+    context: &Context,
+    holder: &Participant,
+    server: Capabilities,
+) -> Result<(), RequestError> {
     for _ in 0..MAX_NOTIFICATIONS {
-        let Some((slot, notify)) = holder.notify() else {
+        let Some((slot, notify)) = holder.notify(server) else {
             return Ok(());
         };
         if context.send(slot, notify).await? {

@@ -384,9 +384,12 @@ impl Election {
     /// Notifies followers of a resignation. A follower that misses it finds the
     /// vacancy by a poll.
     async fn notify_followers(&self) -> Result<(), Error> {
-        let calls = self.calls()?;
+        let (calls, slot) = (self.calls()?, self.handle.kind()?.slot());
         // Only a wake-up: followers that miss it poll within a second.
-        let _ = self.handle.send(|_| calls.notify()).await;
+        if let Ok(facts) = self.handle.engine.facts(slot).await {
+            let notify = calls.notify(facts.capabilities);
+            let _ = self.handle.send(|_| notify).await;
+        }
         Ok(())
     }
 

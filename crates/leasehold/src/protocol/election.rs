@@ -11,7 +11,7 @@ use super::keys::QueueKeys;
 use super::kind::ChannelName;
 use super::script::{digits, millis, script};
 use super::{queue_reply, queued, record};
-use crate::backend::{Batch, Channel, Reply, RequestError};
+use crate::backend::{Batch, Capabilities, Channel, Reply, RequestError};
 use crate::info::Term;
 use crate::owner::Token;
 
@@ -64,8 +64,8 @@ impl ElectionCalls {
     }
 
     /// Notifies followers that the leader resigned.
-    pub(crate) fn notify(&self) -> Call<()> {
-        let publish = Batch::new("SPUBLISH").arg(&self.channel).arg("");
+    pub(crate) fn notify(&self, server: Capabilities) -> Call<()> {
+        let publish = Batch::new(server.publish()).arg(&self.channel).arg("");
         Call::new(publish, |_| Ok(()))
     }
 

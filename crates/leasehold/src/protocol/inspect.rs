@@ -14,8 +14,8 @@ use super::queue_reply;
 use super::record::{self, Form};
 use super::redisson_hash::{self, Mode, prefixed};
 use super::script::{digits, script};
-use crate::backend::{Batch, Reply, RequestError, ServerErrorKind, Slot};
-use crate::info::{Holder, LockKind};
+use crate::backend::{Batch, Capabilities, Reply, RequestError, ServerErrorKind, Slot};
+use crate::info::{Holder, LockKind, Messages};
 
 script!(INSPECT, "queue/prelude.lua", "queue/inspect.lua");
 
@@ -86,7 +86,7 @@ pub(crate) enum Probe {
 
 impl Probe {
     /// Probes the lock's own key.
-    pub(crate) fn key(keys: &QueueKeys) -> Call<Self> {
+    pub(crate) fn key(keys: &QueueKeys, messages: Messages) -> Call<Self> {
         let commands = Batch::new("GETRANGE")
             .arg(keys.lock())
             .number(0)
@@ -95,8 +95,8 @@ impl Probe {
             // between.
             .then("PTTL")
             .arg(keys.lock())
-            .and(subscribers(keys.wake()));
-        Call::new(commands, |replies| match replies.as_slice() {
+            .and(subscribers(keys.wake(), messages));
+        Call::new(commands, move |replies| match replies.as_slice() {
             [Reply::Refused(refusal), pttl, _] if refusal.kind == ServerErrorKind::WrongType => {
                 let remaining = pttl.int().and_then(remaining);
                 Ok(Self::FollowUp(FollowUp::Hash { remaining }))
@@ -106,6 +106,7 @@ impl Probe {
             [Reply::Bytes(_), Reply::Int(-2), _] => Ok(Self::Nothing),
             [Reply::Bytes(value), pttl, listeners] => {
                 let remaining = pttl.int().and_then(remaining);
+                let listeners = subscriber_count(listeners, messages);
                 let snapshot = read_string(value, remaining, listeners);
                 Ok(snapshot.map_or(Self::FollowUp(FollowUp::Queue), Self::Lock))
             }
@@ -210,33 +211,44 @@ impl Participant {
 
     /// Notifies that process that it may have lost the lock. The call returns
     /// whether a connection received the message.
-    pub(crate) fn notify(&self) -> Option<(Slot, Call<bool>)> {
+    pub(crate) fn notify(&self, server: Capabilities) -> Option<(Slot, Call<bool>)> {
         let (channel, slot) = process_channel(self.process()?);
-        let publish = Batch::new("SPUBLISH").arg(channel).arg(&self.value);
-        let call = Call::new(publish, |replies| {
-            let receivers = first("SPUBLISH", replies)?.int();
+        let command = server.publish();
+        let publish = Batch::new(command).arg(channel).arg(&self.value);
+        let call = Call::new(publish, move |replies| {
+            let receivers = first(command, replies)?.int();
             Ok(receivers.is_some_and(|receivers| receivers > 0))
         });
         Some((slot, call))
     }
 }
 
-/// Reads whether a process is connected; `None` if the user may not read that.
-pub(crate) fn is_connected(process: &str) -> (Slot, Call<Option<bool>>) {
+/// Reads whether a process is connected; `None` if the user may not read that,
+/// or processes don't subscribe.
+pub(crate) fn is_connected(process: &str, messages: Messages) -> (Slot, Call<Option<bool>>) {
     let (channel, slot) = process_channel(process);
-    let call = Call::new(subscribers(&channel), |replies| {
-        let count = replies.first().and_then(subscriber_count);
+    let call = Call::new(subscribers(&channel, messages), move |replies| {
+        let count = replies.first();
+        let count = count.and_then(|reply| subscriber_count(reply, messages));
         Ok(count.map(|count| count > 0))
     });
     (slot, call)
 }
 
-fn subscribers(channel: &str) -> Batch {
-    Batch::new("PUBSUB").arg("SHARDNUMSUB").arg(channel)
+fn subscribers(channel: &str, messages: Messages) -> Batch {
+    let count = match messages {
+        Messages::Sharded | Messages::Polled => "SHARDNUMSUB",
+        Messages::Classic => "NUMSUB",
+    };
+    Batch::new("PUBSUB").arg(count).arg(channel)
 }
 
 /// Reads the reply to [`subscribers`]: the channel's name and a number.
-fn subscriber_count(reply: &Reply) -> Option<u64> {
+fn subscriber_count(reply: &Reply, messages: Messages) -> Option<u64> {
+    if messages == Messages::Polled {
+        // Nobody subscribes, which says nothing about who is there.
+        return None;
+    }
     u64::try_from(reply.list()?.get(1)?.int()?).ok()
 }
 
@@ -244,11 +256,11 @@ fn subscriber_count(reply: &Reply) -> Option<u64> {
 fn read_string(
     value: &[u8],
     remaining: Option<Duration>,
-    listeners: &Reply,
+    listeners: Option<u64>,
 ) -> Option<LockSnapshot> {
     let (kind, waiter_count) = match Form::of(value) {
-        Form::Mutex => (LockKind::Mutex, subscriber_count(listeners)),
-        Form::Foreign => (LockKind::Foreign, subscriber_count(listeners)),
+        Form::Mutex => (LockKind::Mutex, listeners),
+        Form::Foreign => (LockKind::Foreign, listeners),
         // Without a queue, no client waits.
         Form::Alone(part) => (kind_of(part.kind, part.weight, part.capacity)?, Some(0)),
         Form::Queue(_) => return None,
@@ -388,12 +400,13 @@ mod tests {
             record::Description::default(),
         );
         let listeners = Reply::List(vec![bytes("channel"), Reply::Int(2)]);
-        let snapshot = read_string(&value, None, &listeners).unwrap();
+        let listeners = subscriber_count(&listeners, Messages::Sharded);
+        let snapshot = read_string(&value, None, listeners).unwrap();
         assert_eq!(
             (snapshot.kind, snapshot.waiter_count),
             (LockKind::Mutex, Some(2))
         );
-        let foreign = read_string(b"token", None, &Reply::Nil).unwrap();
+        let foreign = read_string(b"token", None, None).unwrap();
         assert_eq!(
             (foreign.kind, foreign.waiter_count),
             (LockKind::Foreign, None)

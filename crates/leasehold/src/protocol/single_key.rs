@@ -106,7 +106,7 @@ impl Kind for SingleKey {
         };
         // Sent even if we are not the owner: a wake-up too many costs a waiter
         // one attempt.
-        let publish = compare_and_delete.then("SPUBLISH");
+        let publish = compare_and_delete.then(server.publish());
         Call::new(publish.arg(self.keys.channel()).arg(""), read_release)
     }
 
@@ -340,6 +340,7 @@ fn holder(value: &[u8], pttl: Option<&Reply>) -> Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::info::Messages;
     use crate::protocol::keys::{Counters, Keyspace};
 
     const LEASE: Duration = Duration::from_secs(30);
@@ -447,6 +448,14 @@ mod tests {
         assert_eq!(
             release(delifeq),
             ["DELIFEQ lock:job me", &format!("SPUBLISH {channel} ")]
+        );
+        let classic = Capabilities {
+            messages: Messages::Classic,
+            ..delex
+        };
+        assert_eq!(
+            release(classic),
+            ["DELEX lock:job IFEQ me", &format!("PUBLISH {channel} ")]
         );
         assert!(release(Capabilities::default())[0].starts_with("EVALSHA "));
     }

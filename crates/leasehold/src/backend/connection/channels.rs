@@ -48,10 +48,19 @@ impl Channels {
         self.listeners.lock().keys().cloned().collect()
     }
 
+    /// Delivers an event of the channel that carried it.
     pub(super) fn deliver(&self, channel: &Channel, event: PubSubEvent<'_>) {
-        // Cloned, since a listener may subscribe or unsubscribe when it is
-        // called.
-        let listeners = self.listeners.lock().get(channel).cloned();
+        let listeners = {
+            let listeners = self.listeners.lock();
+            // Without sharded channels, a classic one carries the messages.
+            let or_sharded = || match channel {
+                Channel::Classic(name) => listeners.get(&Channel::Sharded(name.clone())),
+                Channel::Sharded(_) => None,
+            };
+            // Cloned, since a listener may subscribe or unsubscribe when it is
+            // called.
+            listeners.get(channel).or_else(or_sharded).cloned()
+        };
         for (_, listener) in listeners.iter().flatten() {
             listener.on_event(event);
         }
@@ -91,5 +100,17 @@ mod tests {
         );
         channels.remove(&channel, ids[0]);
         assert!(!channels.contains(&channel));
+    }
+
+    #[test]
+    fn classic_channel_carries_messages_of_sharded_one() {
+        let channels = Channels::default();
+        let counter = Arc::new(Counter::default());
+        channels.insert(Channel::Sharded(b"news".to_vec()), counter.clone());
+        for (name, count) in [("news", 1), ("other", 1)] {
+            let carrier = Channel::Classic(name.as_bytes().to_vec());
+            channels.deliver(&carrier, PubSubEvent::Resubscribed);
+            assert_eq!(counter.0.load(Ordering::Relaxed), count, "{name}");
+        }
     }
 }

@@ -6,9 +6,13 @@ use crate::backend::{
     Batch, Capabilities, Reply, RequestError, ServerError, ServerErrorKind, ServerFacts,
 };
 use crate::credentials::Credentials;
+use crate::info::Messages;
 use crate::time::BootInstant;
 
 const NEEDS_RESP3: &str = "the server does not speak RESP3, which Redis 7.0 and Valkey do";
+
+/// A channel that users may publish to and no client subscribes to.
+const PROBE_CHANNEL: &str = "leasehold:probe";
 
 /// The role that a server must have to be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +29,16 @@ pub(crate) enum Role {
     Sentinel,
 }
 
+impl Role {
+    /// Returns whether locks are stored there, and messages published.
+    fn stores_locks(self) -> bool {
+        match self {
+            Self::Master | Self::QuorumNode | Self::Member => true,
+            Self::Replica | Self::Sentinel => false,
+        }
+    }
+}
+
 /// What the handshake sends.
 pub(super) struct Login<'a> {
     pub(super) credentials: &'a Credentials,
@@ -34,29 +48,12 @@ pub(super) struct Login<'a> {
     pub(super) role: Role,
 }
 
-/// Logs in and reads the server's facts, in one round trip.
+/// Logs in and reads the server's facts, in one round trip. A server without
+/// sharded channels takes a second one.
 pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFacts, RequestError> {
-    let (role, name) = (login.role, login.name);
-    let mut commands = Vec::new();
-    if role != Role::Sentinel {
-        commands.push(Batch::new("TIME"));
-        commands.push(
-            Batch::new("COMMAND")
-                .arg("INFO")
-                .arg("DELEX")
-                .arg("DELIFEQ"),
-        );
-        commands.push(Batch::new("CLIENT").arg("SETNAME").arg(name));
-        commands.push(Batch::new("ECHO").arg(name));
-    }
-    if role == Role::QuorumNode {
-        commands.push(Batch::new("INFO").arg("server"));
-    }
-    if login.database > 0 {
-        commands.push(Batch::new("SELECT").number(u64::from(login.database)));
-    }
+    let role = login.role;
     let hello = hello(login.credentials);
-    let facts = commands.into_iter().collect();
+    let facts = questions(&login);
     // Two requests: a server that has too many clients replies to the first
     // command only, and closes the connection.
     let (hello, replies) = tokio::join!(
@@ -86,20 +83,86 @@ pub(super) async fn handshake(wire: &Wire, login: Login<'_>) -> Result<ServerFac
         Role::Sentinel => (0, Capabilities::default()),
         Role::Master | Role::QuorumNode | Role::Member | Role::Replica => {
             // Seals need permission for `ECHO`.
-            check(&replies[3])?;
+            require("ECHO", &replies[3])?;
             (server_time(&replies[0])?, capabilities(&replies[1]))
         }
+    };
+    let messages = match role.stores_locks() {
+        true => messages(wire, role, &replies[4]).await.map_err(closed)?,
+        false => Messages::default(),
+    };
+    let capabilities = Capabilities {
+        messages,
+        ..capabilities
     };
     Ok(ServerFacts {
         server_time,
         read_at,
         version: version(&hello)?,
         run_id: match role {
-            Role::QuorumNode => run_id(&replies[4]),
+            Role::QuorumNode => run_id(&replies[5]),
             _ => None,
         },
         capabilities,
     })
+}
+
+/// Returns what we ask after the login.
+fn questions(login: &Login<'_>) -> Batch {
+    let (role, name) = (login.role, login.name);
+    let mut commands = Vec::new();
+    if role != Role::Sentinel {
+        commands.push(Batch::new("TIME"));
+        commands.push(
+            Batch::new("COMMAND")
+                .arg("INFO")
+                .arg("DELEX")
+                .arg("DELIFEQ"),
+        );
+        commands.push(Batch::new("CLIENT").arg("SETNAME").arg(name));
+        commands.push(Batch::new("ECHO").arg(name));
+    }
+    if role.stores_locks() {
+        // Tells all that matters at once: whether the server knows the command,
+        // and whether the user may send it, and use our channels. `COMMAND
+        // INFO` tells only the first.
+        commands.push(publish_probe("SPUBLISH"));
+    }
+    if role == Role::QuorumNode {
+        commands.push(Batch::new("INFO").arg("server"));
+    }
+    if login.database > 0 {
+        commands.push(Batch::new("SELECT").number(u64::from(login.database)));
+    }
+    commands.into_iter().collect()
+}
+
+fn publish_probe(command: &str) -> Batch {
+    Batch::new(command).arg(PROBE_CHANNEL).arg("")
+}
+
+/// Decides how messages reach subscribers, given the reply to a probe of
+/// `SPUBLISH`.
+async fn messages(wire: &Wire, role: Role, sharded: &Reply) -> Result<Messages, Unanswered> {
+    // A cluster's redirection, or an error that passes, shows that the command
+    // exists.
+    if !lacks_command(sharded) {
+        return Ok(Messages::Sharded);
+    }
+    // A cluster would broadcast each classic message to all of its nodes.
+    if role == Role::Member {
+        return Ok(Messages::Polled);
+    }
+    let probe = publish_probe("PUBLISH");
+    let classic = wire.request(&probe, Deadline::NEVER).await?;
+    Ok(match classic.iter().any(lacks_command) {
+        true => Messages::Polled,
+        false => Messages::Classic,
+    })
+}
+
+fn lacks_command(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(error) if error.lacks_command())
 }
 
 fn hello(credentials: &Credentials) -> Batch {
@@ -133,18 +196,23 @@ pub(super) fn login_error(error: &ServerError) -> ServerError {
         "LOADING" => (error.kind, "LOADING: the server is loading its data"),
         "BUSY" => (error.kind, "BUSY: the server is running a slow script"),
         "MASTERDOWN" => (error.kind, "MASTERDOWN: the replica has lost its master"),
-        "NOPROTO" => (error.kind, NEEDS_RESP3),
+        "NOPROTO" => (ServerErrorKind::Unsupported, NEEDS_RESP3),
         _ if error.message.contains("max number of clients") => (
             ServerErrorKind::Temporary,
             "the server has reached its maximum number of clients",
         ),
         _ if error.message.contains("unknown command") => (
-            ServerErrorKind::Other,
+            ServerErrorKind::Unsupported,
             "the server does not know `HELLO`: Redis 7.0 or Valkey with RESP3 is needed",
         ),
         _ => (
-            error.kind,
-            "the server refused `HELLO`; its message is not shown, since it can quote the password",
+            match error.kind {
+                // A proxy's own words, such as "command not supported".
+                ServerErrorKind::Other => ServerErrorKind::Unsupported,
+                kind => kind,
+            },
+            "the server refused `HELLO 3`, which starts RESP3; its message is not shown, since it \
+             can quote the password",
         ),
     };
     let message = message.to_owned();
@@ -155,10 +223,22 @@ pub(super) fn login_error(error: &ServerError) -> ServerError {
 fn check_protocol(hello: &Reply) -> Result<(), RequestError> {
     match hello.field("proto").and_then(Reply::int) {
         Some(3) => Ok(()),
-        _ => Err(RequestError::Refused(ServerError {
-            kind: ServerErrorKind::Other,
-            message: NEEDS_RESP3.to_owned(),
-        })),
+        _ => Err(unsupported(NEEDS_RESP3.to_owned())),
+    }
+}
+
+fn unsupported(message: String) -> RequestError {
+    let kind = ServerErrorKind::Unsupported;
+    RequestError::Refused(ServerError { kind, message })
+}
+
+/// Fails if the server refused `command`, without which we cannot use it.
+fn require(command: &str, reply: &Reply) -> Result<(), RequestError> {
+    match reply {
+        Reply::Refused(error) if error.kind == ServerErrorKind::Other => Err(unsupported(format!(
+            "the server does not support `{command}`, which every connection needs: {error}"
+        ))),
+        reply => check(reply),
     }
 }
 
@@ -191,7 +271,7 @@ fn check_role(hello: &Reply, role: Role) -> Result<(), RequestError> {
 }
 
 fn server_time(time: &Reply) -> Result<u64, RequestError> {
-    check(time)?;
+    require("TIME", time)?;
     time.time()
         .ok_or_else(|| RequestError::malformed("TIME", std::slice::from_ref(time)))
 }
@@ -211,10 +291,9 @@ fn version(hello: &Reply) -> Result<String, RequestError> {
         .next()
         .and_then(|n| n.parse::<u32>().ok());
     if major.is_some_and(|major| major < 7) {
-        return Err(RequestError::Refused(ServerError {
-            kind: ServerErrorKind::Other,
-            message: format!("{server} {version} is below the minimum version 7.0"),
-        }));
+        return Err(unsupported(format!(
+            "{server} {version} is below the minimum version 7.0"
+        )));
     }
     Ok(format!("{server} {version}"))
 }
@@ -227,6 +306,7 @@ fn capabilities(commands: &Reply) -> Capabilities {
     Capabilities {
         delex: has(0),
         delifeq: has(1),
+        ..Capabilities::default()
     }
 }
 

@@ -21,6 +21,7 @@ use crate::backend::{
     Backoff, Channel, Connection, Listener, PubSubEvent, RequestError, ServerError, Subscription,
     Unsubscribe,
 };
+use crate::info::Messages;
 use crate::time::BootInstant;
 
 /// The maximum number of channels per pipeline, and of commands per round.
@@ -203,6 +204,7 @@ async fn supervise(
                     version = connection.facts().version,
                     "connected"
                 );
+                report_messages(&connection);
                 state.report(ConnectionState::Up(connection.clone()));
                 let restored = resubscribe_all(&connection, &channels, &mut refused).await;
                 // Only now: a server that accepts connections but does not
@@ -232,6 +234,23 @@ async fn supervise(
         if collect_commands(delay.next(&demand), &mut commands, &mut pending).await {
             return;
         }
+    }
+}
+
+/// Logs how messages arrive, if not by sharded channels.
+fn report_messages(connection: &RedisConnection) {
+    let server = connection.server();
+    match connection.facts().capabilities.messages {
+        Messages::Sharded => {}
+        Messages::Classic => tracing::info!(
+            server,
+            "the server or the user's ACL has no sharded pub/sub; using classic pub/sub"
+        ),
+        Messages::Polled => tracing::warn!(
+            server,
+            "the server or the user's ACL has no pub/sub; waiters poll, and revoked locks are \
+             noticed at the next renewal"
+        ),
     }
 }
 
@@ -415,9 +434,11 @@ async fn apply(
     channels: &Channels,
     commands: &mut Vec<SubscriptionCmd>,
 ) -> Result<(), RequestError> {
-    let (mut subscribe, unsubscribe) = pending_changes(channels, commands);
+    let (mut subscribe, mut unsubscribe) = pending_changes(channels, commands);
     // A new connection has subscribed to channels whose command comes later.
     subscribe.retain(|channel| !connection.is_subscribed(channel));
+    // The server may have refused the subscription, or ended it.
+    unsubscribe.retain(|channel| connection.is_subscribed(channel));
     if !unsubscribe.is_empty() {
         connection
             .update_subscriptions(SubscribeOp::Unsubscribe, &unsubscribe)

@@ -1,5 +1,6 @@
 //! One authenticated connection to one server.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::backend::{
     Batch, BoxFuture, Channel, Connection, Reply, RequestError, ServerError, ServerErrorKind,
     ServerFacts,
 };
+use crate::info::Messages;
 use crate::observe::{Event, Observers};
 use crate::time::BootInstant;
 use tokio::runtime::Handle;
@@ -202,7 +204,7 @@ impl RedisConnection {
         let replies_before = self.wire.reply_count();
         let mut replies = self
             .wire
-            .update_subscriptions(op, channels, deadline)
+            .update_subscriptions(op, &self.carried(channels), deadline)
             .await
             .map_err(|unanswered| self.unknown(unanswered, timeout, replies_before))?;
         self.check_usable(&mut replies);
@@ -215,7 +217,21 @@ impl RedisConnection {
 
     /// Returns whether the server has confirmed a subscription to `channel`.
     pub(crate) fn is_subscribed(&self, channel: &Channel) -> bool {
-        self.wire.is_subscribed(channel)
+        let carried = self.carried(std::slice::from_ref(channel));
+        carried
+            .iter()
+            .all(|channel| self.wire.is_subscribed(channel))
+    }
+
+    /// Returns the channels that carry the messages of `channels` on this
+    /// connection.
+    fn carried<'a>(&self, channels: &'a [Channel]) -> Cow<'a, [Channel]> {
+        match self.facts.capabilities.messages {
+            Messages::Classic => channels.iter().map(Channel::as_classic).collect(),
+            // A polled server refuses the subscription, until an operator
+            // grants the permission.
+            Messages::Sharded | Messages::Polled => channels.into(),
+        }
     }
 
     /// Returns the error of a request without replies. Closes the connection

@@ -14,7 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{RedisConnection, Role};
 use crate::backend::topology::{Master, run_on};
-use crate::backend::{Batch, BoxFuture, Connection, Reply, RequestError, ServerFacts};
+use crate::backend::{
+    Batch, BoxFuture, Connection, Reply, RequestError, ServerErrorKind, ServerFacts,
+};
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
 
@@ -182,10 +184,13 @@ impl ReplicatedPool {
                 run_on(&self.keeper, async move { sentinels.replicas().await }).await?
             }
             Master::Fixed(_, Role::Member) => {
-                parse_cluster_nodes(&connection.query(&["CLUSTER", "NODES"], timeout).await?)?
+                let nodes = connection.query(&["CLUSTER", "NODES"], timeout).await;
+                let nodes = nodes.map_err(|error| missing("CLUSTER NODES", connection, error));
+                parse_cluster_nodes(&nodes?)?
             }
             Master::Fixed(_, _) => {
-                let role = connection.query(&["ROLE"], timeout).await?;
+                let role = connection.query(&["ROLE"], timeout).await;
+                let role = role.map_err(|error| missing("ROLE", connection, error))?;
                 let connected = u32::try_from(role.replicas()?.len()).unwrap_or(u32::MAX);
                 connected.max(cached.map_or(0, |(_, count)| count))
             }
@@ -195,6 +200,26 @@ impl ReplicatedPool {
             *self.replica_count.lock() = Some((BootInstant::now(), count));
         }
         Ok(count)
+    }
+}
+
+/// Returns the error of `command` for the user. A server that does not know the
+/// command is the wrong one for replica acknowledgement, which the server's own
+/// words do not say.
+fn missing(
+    command: &'static str,
+    connection: &RedisConnection,
+    error: RequestError,
+) -> RequestError {
+    match error {
+        RequestError::Refused(refusal) if refusal.kind == ServerErrorKind::Other => {
+            RequestError::CannotAcknowledge {
+                server: connection.server().to_owned(),
+                command,
+                refusal,
+            }
+        }
+        error => error,
     }
 }
 
@@ -246,7 +271,10 @@ impl ReplicatedConnection {
                     }),
                 }
             }
-            Some(Reply::Refused(error)) => Err(RequestError::Refused(error)),
+            Some(Reply::Refused(refusal)) => {
+                let refused = RequestError::Refused(refusal);
+                Err(missing("WAIT", &self.connection, refused))
+            }
             other => Err(RequestError::malformed(
                 "WAIT",
                 &other.into_iter().collect::<Vec<_>>(),

@@ -157,7 +157,8 @@ pub(super) async fn subscribe(
     listener: Arc<dyn Listener>,
     keeper: Handle,
 ) -> Result<Subscription, RequestError> {
-    let majority = majority(nodes.len());
+    let count = nodes.len();
+    let majority = majority(count);
     let majority_listener = Arc::new(MajorityListener {
         listener,
         majority,
@@ -175,11 +176,14 @@ pub(super) async fn subscribe(
     }
     drop(sender);
     let mut confirmed = 0;
-    let mut last_error = RequestError::ShutDown;
+    let mut refused = 0;
     while let Some(outcome) = outcomes.recv().await {
         match outcome {
             Ok(()) => confirmed += 1,
-            Err(error) => last_error = error,
+            // The others cannot make up a majority any more, and may take long
+            // to reply.
+            Err(error) if refused == count - majority => return Err(error),
+            Err(_) => refused += 1,
         }
         // A message needs a majority of publishers. With fewer subscriptions it
         // could get lost.
@@ -187,7 +191,7 @@ pub(super) async fn subscribe(
             return Ok(Subscription::new(Box::new(NodeSubscriptions(tasks))));
         }
     }
-    Err(last_error)
+    Err(RequestError::ShutDown)
 }
 
 /// Subscribes at one node until it succeeds, then holds the subscription until

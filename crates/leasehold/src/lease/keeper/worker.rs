@@ -61,11 +61,15 @@ async fn listen_for_revocations(inbox: Arc<KeeperInbox>, backend: Arc<dyn Backen
     let channel = Channel::Sharded(channel.into_bytes());
     let listener = Arc::new(RevocationListener(Arc::downgrade(&inbox)));
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+    let mut is_reported = false;
     let _subscription = loop {
         let subscribing = backend.subscribe(channel.clone(), slot, listener.clone());
         match subscribing.await {
             Ok(subscription) => break subscription,
+            // Once: a server without pub/sub never accepts it.
+            Err(_) if is_reported => {}
             Err(error) => {
+                is_reported = true;
                 tracing::warn!(%error, "revoked locks are noticed at the next renewal only");
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::wakeup::unless_refused;
 use crate::backend::{Channel, Listener, PubSubEvent, RequestError, Slot, Subscription};
 use crate::lease::context::Context;
 use crate::lease::keeper::{AcquireId, Keeper};
@@ -136,8 +137,9 @@ impl GrantRouter {
         }
     }
 
-    /// Subscribes a waiter to grants or wake-ups. If that takes too long, the
-    /// waiter continues with heartbeats alone for now.
+    /// Subscribes a waiter to grants or wake-ups. If that takes too long, or
+    /// the server has no such channels, the waiter continues with heartbeats
+    /// alone.
     pub(super) async fn subscribe(
         &self,
         context: &Arc<Context>,
@@ -152,7 +154,7 @@ impl GrantRouter {
                 let subscribing = context.backend.subscribe(channel, slot, listener);
                 let limit = context.limits.request;
                 if let Ok(subscribed) = tokio::time::timeout(limit, subscribing).await {
-                    receiver.own_channel = Some(subscribed?);
+                    receiver.own_channel = unless_refused(subscribed)?;
                 }
                 Ok(())
             }
@@ -178,7 +180,10 @@ impl GrantRouter {
         let subscribing = shared.subscribe(context.clone(), channel.to_vec(), slot, listener);
         let subscribing = context.keeper.runtime.spawn(subscribing);
         match tokio::time::timeout(context.limits.request, subscribing).await {
-            Ok(subscribed) => subscribed.unwrap_or(Err(RequestError::ShutDown)),
+            Ok(subscribed) => {
+                let subscribed = subscribed.unwrap_or(Err(RequestError::ShutDown));
+                unless_refused(subscribed).map(drop)
+            }
             Err(_) => Ok(()),
         }
     }

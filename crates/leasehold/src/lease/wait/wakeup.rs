@@ -19,6 +19,18 @@ impl Listener for Wakeup {
     }
 }
 
+/// Returns the subscription; `None` if the server does not know the command, or
+/// an ACL denies it. Waiters poll then.
+pub(super) fn unless_refused<T>(
+    subscribed: Result<T, RequestError>,
+) -> Result<Option<T>, RequestError> {
+    match subscribed {
+        Ok(subscription) => Ok(Some(subscription)),
+        Err(error) if error.lacks_command() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The messages of one channel, from the first [`listen`](Self::listen) on.
 #[derive(Default)]
 pub(crate) struct Wakeups {
@@ -27,8 +39,8 @@ pub(crate) struct Wakeups {
 }
 
 impl Wakeups {
-    /// Subscribes. If that takes too long we go on without for now, and try
-    /// again the next time.
+    /// Subscribes. If that takes too long, or the server has no such channels,
+    /// we go on without for now, and try again the next time.
     pub(crate) async fn listen(
         &mut self,
         context: &Context,
@@ -40,7 +52,7 @@ impl Wakeups {
             let subscribing = context.backend.subscribe(channel(), slot, listener);
             let limit = context.limits.request;
             if let Ok(subscribed) = tokio::time::timeout(limit, subscribing).await {
-                self.subscription = Some(subscribed?);
+                self.subscription = unless_refused(subscribed)?;
             }
         }
         Ok(())
