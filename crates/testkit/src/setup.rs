@@ -15,6 +15,7 @@ const LOCAL_NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 pub struct Setup {
     options: Vec<(String, String)>,
     users: Vec<String>,
+    missing: Vec<String>,
     tls: Option<Tls>,
     port: Option<u16>,
     movable_clock: bool,
@@ -39,6 +40,14 @@ impl Setup {
     #[must_use]
     pub fn user(mut self, rule: &str) -> Self {
         self.users.push(rule.to_owned());
+        self
+    }
+
+    /// Removes these commands, which the server then does not know.
+    #[must_use]
+    pub fn without(mut self, commands: &[&str]) -> Self {
+        let commands = commands.iter().map(|command| (*command).to_owned());
+        self.missing.extend(commands);
         self
     }
 
@@ -111,6 +120,13 @@ impl Setup {
             builder = builder
                 .file("users.acl", users.collect::<String>())
                 .option("aclfile", "users.acl");
+        }
+        if !self.missing.is_empty() {
+            let removed = self.missing.iter();
+            let removed = removed.map(|command| format!("rename-command {command} \"\"\n"));
+            builder = builder
+                .file("commands.conf", removed.collect::<String>())
+                .option("include", "commands.conf");
         }
         if self.movable_clock {
             builder = clock::attach(builder);

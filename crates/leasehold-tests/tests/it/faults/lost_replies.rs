@@ -95,6 +95,7 @@ pub(crate) fn inject_faults(proxy: &Proxy, faults: &Arc<AtomicU64>) {
             b"HELLO" | b"CLIENT" | b"COMMAND" | b"TIME" => true,
             // Later ones are seals.
             b"ECHO" => request[1].starts_with(b"leasehold"),
+            b"SPUBLISH" => request[1] == b"leasehold:probe",
             _ => false,
         };
         if greeting || rng.below(10) != 0 {

@@ -1,5 +1,6 @@
 //! One test per bug that was found and fixed.
 
+mod commands;
 mod connections;
 mod ending;
 mod forks;

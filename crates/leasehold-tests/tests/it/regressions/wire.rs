@@ -130,12 +130,8 @@ fn password_quoted_by_server_is_never_shown() {
 fn server_without_hello_is_named_without_password() {
     start_log();
     run(async {
-        let config = format!("leasehold-tests-{}.conf", std::process::id());
-        let config = std::env::temp_dir().join(config);
-        std::fs::write(&config, "rename-command HELLO \"\"\n").unwrap();
-        let setup = Setup::default().option("include", config.to_str().unwrap());
+        let setup = Setup::default().without(&["HELLO"]);
         let server = with_least_privilege(setup, &Flavor::one());
-        std::fs::remove_file(&config).unwrap();
         let quoted = server.ask(&["HELLO", "3", "AUTH", "x", PASSWORD]);
         let Reply::Error(quoted) = quoted else {
             panic!("{quoted:?}")

@@ -186,11 +186,15 @@ pub(crate) fn sentinel_url(sentinels: &str, name: &str) -> String {
 
 /// Starts three masters with a replica each.
 pub(crate) fn cluster(flavor: &Flavor) -> Cluster {
+    cluster_with(Setup::default(), flavor)
+}
+
+pub(crate) fn cluster_with(setup: Setup, flavor: &Flavor) -> Cluster {
     let rule = rule_with_grants(
         flavor,
         &["+cluster|slots", "+asking", "+wait", "+cluster|nodes"],
     );
-    Cluster::start(&Setup::default().user(&rule), flavor, 3, true)
+    Cluster::start(&setup.user(&rule), flavor, 3, true)
 }
 
 pub(crate) fn cluster_url(cluster: &Cluster) -> String {

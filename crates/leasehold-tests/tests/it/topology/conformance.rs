@@ -19,7 +19,7 @@ macro_rules! check_types {
     };
 }
 
-async fn check_contract<D: Deployment<Client = Client>>(deployment: &D, timing: Timing) {
+pub(super) async fn check_contract<D: Deployment<Client = Client>>(deployment: &D, timing: Timing) {
     check_types!(deployment, timing; Mutex, Reentrant, FairMutex, Semaphore, RwLock, LockPair);
 }
 

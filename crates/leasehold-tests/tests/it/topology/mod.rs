@@ -6,6 +6,7 @@ mod connections;
 mod credentials;
 mod failover;
 mod fleet;
+mod profiles;
 mod quorum;
 mod rotation;
 mod sentinel;
