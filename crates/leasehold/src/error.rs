@@ -179,8 +179,8 @@ pub enum Error {
     /// Correct what the message names.
     #[error("invalid `{what}`: {}", plain(why))]
     Invalid {
-        /// The name of the argument; `thread`, `process`, `replicas` or `server`
-        /// in those cases.
+        /// The name of the argument; `thread`, `process`, `replicas` or
+        /// `server` in those cases.
         what: &'static str,
         /// The value and the limit that it violates.
         why: String,

@@ -66,8 +66,7 @@ local function in_range(number, least)
   return number and number >= least and number % 1 == 0 and number <= 2 ^ 53
 end
 
--- Returns weight, first lease, token, since (0 while waiting), channel ('-'
--- after a release) and value: see lua/README.md.
+-- Returns weight, first lease, token, since, channel, value: see lua/README.md.
 local function entry(owner)
   local entries = KEYS[5]
   local found = redis.call('HGET', entries, owner)
@@ -189,18 +188,15 @@ local function promote(state)
     end
     redis.call('ZREM', heartbeats, owner)
     local token, ends = add_holder(state, owner, first_lease, weight, first_lease, channel, value)
-    -- A refused publish must not stop the script halfway: the waiter then
-    -- learns of its grant by its next heartbeat.
     local grant = owner .. ' ' .. token .. ' ' .. ends
+    -- An error must not stop the script: a heartbeat also finds the grant.
     if type(redis.pcall('SPUBLISH', channel, grant)) == 'table' then
-      -- An error: there are no sharded channels here, or not for this user.
       redis.pcall('PUBLISH', channel, grant)
     end
   end
 end
 
--- Evicts holders whose lease has ended and waiters that missed their
--- heartbeats, and promotes.
+-- Evicts holders and waiters whose time has ended, and promotes.
 local function evict_expired(state)
   if state.due > state.now then
     return

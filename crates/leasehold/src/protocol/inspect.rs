@@ -246,7 +246,7 @@ fn subscribers(channel: &str, messages: Messages) -> Batch {
 /// Reads the reply to [`subscribers`]: the channel's name and a number.
 fn subscriber_count(reply: &Reply, messages: Messages) -> Option<u64> {
     if messages == Messages::Polled {
-        // Nobody subscribes, which says nothing about who is there.
+        // No client subscribes, connected or not.
         return None;
     }
     u64::try_from(reply.list()?.get(1)?.int()?).ok()
