@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Acquire, Client, Error, ServerInfo, Shared};
+use leasehold::{Acquire, Client, Error, Messages, ServerInfo, Shared};
 use serde::Serialize;
 
 use crate::args::{OutputArgs, ServerArgs};
@@ -97,7 +97,7 @@ pub(crate) async fn doctor(server: &ServerArgs, args: &OutputArgs) -> Result<u8,
         findings.extend(replica_clocks(server));
     }
     findings.push(permissions(&client).await);
-    findings.push(pubsub(&client).await);
+    findings.push(pubsub(&client, &servers).await);
     findings.push(inspection(&client).await);
     findings.extend(servers.first().map(guarantee));
     print(&match args.json {
@@ -284,22 +284,36 @@ async fn pass_on(first: Acquire<Shared>, second: Acquire<Shared>) -> Result<(), 
     released
 }
 
-/// Checks that a release wakes a waiter by pub/sub.
-async fn pubsub(client: &Client) -> Finding {
+/// Reports how messages reach waiters, and checks that a release wakes one.
+async fn pubsub(client: &Client, servers: &[ServerInfo]) -> Finding {
     const CHECK: &str = "pub/sub";
-    match wake_up_delay(client).await {
-        Ok(delay) if delay < MAX_WAKE_UP => Finding::good(
-            CHECK,
-            format!("a waiter was woken within {}", millis(delay)),
-        ),
-        Ok(delay) => {
-            let message = format!("a waiter acquired after {}", duration::format(delay));
-            Finding::new(CHECK, Verdict::Warning, message).advice(
-                "pub/sub messages are not delivered; waiters fall back to polling: allow +ssubscribe +spublish and &leasehold:*",
+    let delay = match wake_up_delay(client).await {
+        Ok(delay) => delay,
+        Err(error) => return Finding::new(CHECK, Verdict::Bad, error.to_string()),
+    };
+    let mode = |messages| servers.iter().any(|server| server.messages == messages);
+    if mode(Messages::Polled) {
+        return Finding::new(CHECK, Verdict::Warning, "none: waiters poll").advice(
+            "waiters find a release within a second, and holders learn of a revocation at the next renewal: allow +spublish +ssubscribe +sunsubscribe and &leasehold:*, or use a server that has these commands",
+        );
+    }
+    let waited = duration::format(delay);
+    match (mode(Messages::Classic), delay < MAX_WAKE_UP) {
+        (false, true) => {
+            let message = format!("a waiter was woken within {}", millis(delay));
+            Finding::good(CHECK, message)
+        }
+        (true, true) => {
+            let message = format!("classic: a waiter was woken within {}", millis(delay));
+            Finding::new(CHECK, Verdict::Note, message).advice(
+                "as fast as sharded pub/sub, which the server lacks, or the user may not use; a waiter whose user may use another kind than the holder's polls once a second",
             )
         }
-        Err(error) => Finding::new(CHECK, Verdict::Bad, error.to_string())
-            .advice("allow +ssubscribe +sunsubscribe +spublish and &leasehold:*"),
+        (_, false) => {
+            let message = format!("a waiter acquired after {waited}");
+            Finding::new(CHECK, Verdict::Warning, message)
+                .advice("messages are late or lost; waiters fall back to polling once a second")
+        }
     }
 }
 
@@ -335,7 +349,9 @@ async fn inspection(client: &Client) -> Finding {
     match tried.await {
         Ok(Some(_)) => Finding::good(CHECK, "ls, show, queue and top can read all locks"),
         Ok(None) => Finding::new(CHECK, Verdict::Note, "connected holders are not visible")
-            .advice("ls, show and top need +pubsub|shardnumsub for this"),
+            .advice(
+                "ls, show and top need +pubsub|shardnumsub for this, or +pubsub|numsub if pub/sub is classic",
+            ),
         Err(error) => Finding::new(CHECK, Verdict::Note, error.to_string())
             .advice("ls, show and top need +scan +getrange +pubsub|shardnumsub; locking does not"),
     }

@@ -338,6 +338,24 @@ fn doctor_compares_the_clocks_of_replicas() {
     );
 }
 
+/// It advised an ACL to users of servers that do not know the commands.
+#[test]
+fn doctor_reports_how_messages_arrive() {
+    let sharded = ["SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE"];
+    let classic = ["PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE"];
+    // A stall of the machine is a warning in any mode.
+    for (missing, expected) in [
+        (sharded.to_vec(), ["classic: ", "a waiter acquired after"]),
+        ([sharded, classic].concat(), ["none: waiters poll"; 2]),
+    ] {
+        let server = Setup::default().without(&missing).start(&Flavor::one());
+        let report = Harness::with_server(server).leasehold("doctor").run();
+        let text = &report.stdout;
+        assert!(report.status.success(), "{text}");
+        assert!(expected.iter().any(|one| text.contains(one)), "{text}");
+    }
+}
+
 #[test]
 fn doctor_tries_the_commands_of_a_queue() {
     // All that an uncontended lock needs.
