@@ -2,7 +2,8 @@
 //!
 //! [`Server`] is the published one; [`Setup`] configures it, [`Flavor`] names
 //! its version, and [`ServerExt`] sends commands to it. [`Proxy`] forwards
-//! requests between a client and a server, and injects network faults.
+//! requests between a client and a server, and injects network faults;
+//! a [`SilentAddress`] drops all packets.
 //! [`Database`] starts PostgreSQL or MariaDB, and [`Worker`] another process of
 //! the test program. The crate does not depend on the library.
 
@@ -18,6 +19,7 @@ pub mod resp;
 pub mod sentinel_group;
 mod server_ext;
 mod setup;
+mod silent_address;
 mod tls;
 mod tools;
 pub mod worker;
@@ -33,5 +35,6 @@ pub use redisson::{Redisson, RedissonConfig};
 pub use resp::{Connection, Reply};
 pub use server_ext::ServerExt;
 pub use setup::Setup;
+pub use silent_address::SilentAddress;
 pub use tools::tool;
 pub use worker::Worker;

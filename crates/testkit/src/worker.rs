@@ -5,6 +5,7 @@
 
 use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -38,7 +39,27 @@ impl Worker {
     /// If the worker does not start.
     #[must_use]
     pub fn spawn(task: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+        let program = std::env::current_exe().expect("this program");
+        Self::start(&mut Command::new(program), task)
+    }
+
+    /// Starts a worker that resolves names with this file instead of
+    /// `/etc/hosts`. Requires root.
+    ///
+    /// # Panics
+    ///
+    /// If the worker does not start.
+    #[must_use]
+    pub fn spawn_with_hosts(task: &str, hosts: &Path) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Command::new("unshare");
+        let mount = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", mount]);
+        Self::start(command.arg(hosts).arg(program), task)
+    }
+
+    fn start(program: &mut Command, task: &str) -> Self {
+        let mut child = program
             .args(["--exact", BODY, "--ignored", "--nocapture"])
             .env(TASK, task)
             .stdin(Stdio::piped())

@@ -26,6 +26,7 @@ mod connection;
 mod error;
 mod reply;
 mod slot;
+mod staggered;
 #[cfg(test)]
 mod testing;
 mod topology;

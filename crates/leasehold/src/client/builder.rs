@@ -221,6 +221,10 @@ impl<C> Connect<C> {
     /// Limits how long connecting can take, authentication included; 2 s by
     /// default, from 1 ms to 366 days.
     ///
+    /// A name is resolved for every connection. All of its addresses share the
+    /// limit: the next one is tried after at most 250 ms, while the ones before
+    /// may still accept.
+    ///
     /// # Examples
     ///
     /// ```no_run

@@ -2,6 +2,7 @@
 
 mod commands;
 mod connections;
+mod dialling;
 mod ending;
 mod forks;
 mod holding;

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::dial::dial;
 use super::handshake::{Login, Role, handshake, is_login_refused};
 use super::reauthenticate::{Reauthentication, refused_login};
-use super::socket::{SocketReader, SocketWriter, own_halves};
+use super::socket::{SocketReader, SocketWriter, own_halves, shared_halves};
 use super::tls::{self, Connector, Tls};
 use super::wire::{OnEvent, Wire};
 use crate::backend::topology::{ServerAddress, ServerUrl};
@@ -223,10 +223,7 @@ impl Endpoint {
     async fn open(&self) -> std::io::Result<(SocketReader, SocketWriter)> {
         match &self.url.address {
             ServerAddress::Tcp { host, port, .. } => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
-                // Requests are small and must leave at once. We collect them
-                // ourselves.
-                stream.set_nodelay(true)?;
+                let stream = dial(host, *port, self.connect_timeout).await?;
                 match &self.connector {
                     None => {
                         let (reader, writer) = stream.into_split();
@@ -234,7 +231,7 @@ impl Endpoint {
                     }
                     Some(connector) => {
                         let stream = tls::connect(connector, host, stream).await?;
-                        let (reader, writer) = tokio::io::split(stream);
+                        let (reader, writer) = shared_halves(stream);
                         Ok(own_halves(reader, writer))
                     }
                 }

@@ -2,8 +2,8 @@
 //!
 //! [`RedisConnection`] is one authenticated connection. Below it, `wire` reads
 //! and writes the socket, `matching` assigns replies to requests, `resp`
-//! decodes, and `endpoint`, `handshake` and `tls` connect and log in, which
-//! `reauthenticate` repeats.
+//! decodes, and `endpoint`, `dial`, `tls` and `handshake` connect and log in,
+//! which `reauthenticate` repeats.
 //!
 //! [`NodeConnections`] is everything that a client opens to one node: the
 //! keeper's connection with its subscriptions (`pubsub`), and for the callers
@@ -12,6 +12,7 @@
 
 mod callers;
 mod channels;
+mod dial;
 mod endpoint;
 mod handshake;
 mod matching;

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use super::url::SentinelUrl;
 use crate::backend::connection::{ConnectOptions, Endpoint, RedisConnection, Role};
+use crate::backend::staggered::first_success;
 use crate::backend::{Reply, RequestError};
 use crate::error::BoxError;
 use crate::rng;
@@ -139,36 +140,39 @@ impl Sentinels {
         self.query_first(&["MASTER", &self.group], parse).await
     }
 
-    /// Queries the sentinels one after the other until one gives a useful
-    /// reply.
+    /// Queries the sentinels, staggered, until one gives a useful reply.
     async fn query_first<T>(
         &self,
         command: &[&str],
         parse: impl Fn(Reply) -> Result<T, RequestError>,
     ) -> Result<T, RequestError> {
         let mut sentinels = self.sentinels.lock().await;
-        let mut last_error = RequestError::Unreachable("the URL names no sentinel".into());
-        for _ in 0..sentinels.len() {
-            let sentinel = &mut sentinels[0];
-            // Taken, so that a sentinel that fails or is too slow loses its
-            // connection.
-            let open = sentinel.connection.take();
-            let querying = async {
-                let connection = connect(&sentinel.endpoint, open).await?;
-                let reply = query(&connection, command, self.timeout()).await?;
-                Ok((parse(reply)?, connection))
-            };
-            match with_timeout(&sentinel.endpoint, self.timeout(), querying).await {
-                Ok((value, connection)) => {
-                    sentinel.connection = Some(connection);
-                    return Ok(value);
-                }
-                Err(error) => last_error = error,
+        let queries = sentinels.iter_mut().enumerate().map(|(index, sentinel)| {
+            let parse = &parse;
+            async move {
+                // Taken, so that a sentinel that fails or is too slow loses its
+                // connection.
+                let open = sentinel.connection.take();
+                let querying = async {
+                    let connection = connect(&sentinel.endpoint, open).await?;
+                    let reply = query(&connection, command, self.timeout()).await?;
+                    Ok((index, parse(reply)?, connection))
+                };
+                with_timeout(&sentinel.endpoint, self.timeout(), querying).await
             }
-            // The next query starts with a sentinel that may be up.
-            sentinels.rotate_left(1);
+        });
+        match first_success(queries.collect(), self.connect_timeout).await {
+            Ok((index, value, connection)) => {
+                sentinels[index].connection = Some(connection);
+                // The next query starts with this one, which is up.
+                sentinels.rotate_left(index);
+                Ok(value)
+            }
+            Err(mut errors) => {
+                let no_sentinel = || RequestError::Unreachable("the URL names no sentinel".into());
+                Err(errors.pop().unwrap_or_else(no_sentinel))
+            }
         }
-        Err(last_error)
     }
 
     /// Queries all sentinels concurrently. Afterwards the first sentinel is one
@@ -219,8 +223,8 @@ impl Sentinels {
         }
     }
 
-    /// Returns the timeout for one sentinel, which leaves time for a second
-    /// one.
+    /// Returns the timeout for one sentinel. All of them have started after the
+    /// other half of the connect timeout.
     fn timeout(&self) -> Duration {
         self.connect_timeout / 2
     }

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::slot_map::{self, NodeAddress, Redirect, SlotMap};
 use super::slot_watch::SlotWatch;
 use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role};
+use crate::backend::staggered::first_success;
 use crate::backend::topology::{Master, run_on};
 use crate::backend::{Purpose, Reply, RequestError, SLOTS, Slot};
 
@@ -157,26 +158,35 @@ impl Nodes {
                 return Ok(self.install(slot_map));
             }
         }
-        let mut last_error = RequestError::Unreachable("the URL names no node".into());
-        for seed in &self.seeds {
-            let querying = async {
-                let name = "leasehold-layout";
-                let connecting =
-                    RedisConnection::connect(seed, name, Role::Member, &self.keeper, |_, _| ());
-                self.query_slot_map(&*connecting.await?).await
-            };
-            match querying.await {
-                Ok(slot_map) => return Ok(self.install(slot_map)),
-                Err(error) => last_error = error,
+        let query = |seed| self.query_seed(seed);
+        let queries = self.seeds.iter().map(query).collect();
+        match first_success(queries, self.timeout()).await {
+            Ok(slot_map) => Ok(self.install(slot_map)),
+            Err(mut errors) => {
+                let no_node = || RequestError::Unreachable("the URL names no node".into());
+                Err(errors.pop().unwrap_or_else(no_node))
             }
         }
-        Err(last_error)
+    }
+
+    /// Reads the slot map from a node of the URL, on a connection of its own.
+    async fn query_seed(&self, seed: &Endpoint) -> Result<SlotMap, RequestError> {
+        let name = "leasehold-layout";
+        let connecting =
+            RedisConnection::connect(seed, name, Role::Member, &self.keeper, |_, _| ());
+        self.query_slot_map(&*connecting.await?).await
+    }
+
+    /// Returns how long a node may take to return the slot map.
+    fn timeout(&self) -> Duration {
+        let seed = self.seeds.first();
+        seed.map_or(DEFAULT_TIMEOUT, Endpoint::connect_timeout)
     }
 
     async fn query_slot_map(&self, connection: &RedisConnection) -> Result<SlotMap, RequestError> {
-        let timeout = self.seeds.first();
-        let timeout = timeout.map_or(DEFAULT_TIMEOUT, Endpoint::connect_timeout);
-        let reply = connection.query(&["CLUSTER", "SLOTS"], timeout).await?;
+        let reply = connection
+            .query(&["CLUSTER", "SLOTS"], self.timeout())
+            .await?;
         let slot_map = slot_map::parse(&reply, connection.host())?;
         match slot_map.is_empty() {
             true => Err(RequestError::Unreachable("no node owns any slot".into())),
