@@ -29,6 +29,8 @@ pub(crate) struct RedisConnection {
     host: String,
     facts: Arc<ServerFacts>,
     wire: Arc<Wire>,
+    /// How many requests the handshake consisted of.
+    handshake_requests: usize,
     /// How long the server may take to confirm a subscription change. Equal to
     /// the connect timeout, since reconnecting includes subscribing again.
     subscribe_timeout: Duration,
@@ -64,6 +66,7 @@ impl RedisConnection {
             server,
             host: endpoint.host(),
             facts: Arc::new(facts),
+            handshake_requests: wire.completed(),
             wire,
             subscribe_timeout: endpoint.connect_timeout(),
             observers,
@@ -78,6 +81,11 @@ impl RedisConnection {
 
     pub(crate) fn close(&self) {
         self.wire.close("the client closed the connection");
+    }
+
+    /// Returns whether the server has replied to a request since the handshake.
+    pub(crate) fn has_replied(&self) -> bool {
+        self.wire.completed() > self.handshake_requests
     }
 
     /// Waits until either side has closed the connection.

@@ -87,7 +87,8 @@ impl SharedConnection {
     pub(super) fn is_unused(&self) -> bool {
         let state = self.state.lock();
         let is_idle = state.open().is_none() && state.attempt().is_none();
-        is_idle && BootInstant::now() >= state.not_before
+        let is_paused = state.last_error.is_some() && BootInstant::now() < state.not_before;
+        is_idle && !is_paused
     }
 }
 
@@ -111,6 +112,16 @@ impl SharedState {
         let connecting = self.connecting.as_ref();
         connecting.filter(|connecting| connecting.has_changed().is_ok())
     }
+
+    /// Forgets a connection that is closed. If the server has replied on it,
+    /// the next attempt need not wait.
+    fn forget_closed(&mut self) {
+        let closed = self.current.take_if(|current| !current.is_open());
+        if closed.is_some_and(|closed| closed.has_replied()) {
+            self.backoff.reset();
+            self.not_before = BootInstant::now();
+        }
+    }
 }
 
 impl SharedConnection {
@@ -125,6 +136,7 @@ impl SharedConnection {
         if let Some(connecting) = state.attempt() {
             return ConnectStep::Connecting(connecting.clone());
         }
+        state.forget_closed();
         if let Some(error) = &state.last_error
             // Callers that fail fast must not add load to a server that is in
             // trouble.
@@ -134,11 +146,20 @@ impl SharedConnection {
         }
         let (sender, connecting) = watch::channel(None);
         state.connecting = Some(connecting.clone());
-        tokio::spawn(self.clone().connect(sender));
+        tokio::spawn(self.clone().connect(sender, state.not_before));
         ConnectStep::Connecting(connecting)
     }
 
-    async fn connect(self: Arc<Self>, sender: watch::Sender<Option<ConnectOutcome>>) {
+    async fn connect(
+        self: Arc<Self>,
+        sender: watch::Sender<Option<ConnectOutcome>>,
+        not_before: BootInstant,
+    ) {
+        // After a connection without a reply. Its callers don't fail, because
+        // one lost connection is no reason to.
+        if BootInstant::now() < not_before {
+            tokio::time::sleep_until(not_before.as_timer()).await;
+        }
         let connecting = self
             .master
             .connect(&self.keeper, "leasehold-requests", |_, _| ());
@@ -146,16 +167,17 @@ impl SharedConnection {
         let mut state = self.state.lock();
         match &outcome {
             Ok(connection) => {
-                state.backoff.reset();
                 state.current = Some(connection.clone());
                 state.last_error = None;
             }
             Err(error) => {
                 state.current = None;
-                state.not_before = BootInstant::now() + state.backoff.pause();
                 state.last_error = Some(error.clone());
             }
         }
+        // Also after a success, which proves nothing yet: a server that closes
+        // every connection after the login must not be asked without a pause.
+        state.not_before = BootInstant::now() + state.backoff.pause();
         // Before the outcome is sent: a caller that it wakes must not find this
         // attempt again.
         state.connecting = None;
@@ -273,6 +295,63 @@ mod tests {
         assert!(matches!(polled, Poll::Ready(Err(RequestError::ShutDown))));
     }
 
+    /// Connects to the server behind `proxy`.
+    fn shared_through(proxy: &Proxy, options: &ConnectOptions) -> Arc<SharedConnection> {
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let endpoint = Endpoint::new(&url, options).unwrap();
+        let master = Master::Fixed(Arc::new(endpoint), Role::Master);
+        SharedConnection::new(master, Handle::current())
+    }
+
+    /// Returns whether the server replied.
+    async fn ping(requests: &Arc<SharedConnection>) -> bool {
+        let Ok(connection) = requests.connection().await else {
+            return false;
+        };
+        let timeout = Duration::from_secs(30);
+        connection
+            .exchange(Batch::new("PING"), timeout)
+            .await
+            .is_ok()
+    }
+
+    /// The backoff was reset by the login alone, and the server was connected
+    /// to as fast as callers asked.
+    #[tokio::test]
+    async fn login_alone_does_not_reset_backoff() {
+        let server = Flavor::one().start();
+        let proxy = Proxy::start(server.port());
+        let options = ConnectOptions {
+            timeout: Duration::from_secs(30),
+            ..ConnectOptions::default()
+        };
+        let requests = shared_through(&proxy, &options);
+        proxy.inject(|args| match args[0].as_slice() {
+            b"PING" => Fault::CutRequest,
+            _ => Fault::None,
+        });
+        let start = std::time::Instant::now();
+        while proxy.connections() < 7 {
+            assert!(!ping(&requests).await);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // The shortest pauses: 10, 20, 40, 80, 160 and 320 ms.
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(600), "{took:?}");
+
+        proxy.heal();
+        while !ping(&requests).await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // After a reply, a broken connection is replaced without a pause.
+        for _ in 0..3 {
+            let connection = requests.open_connection().unwrap();
+            proxy.sever();
+            connection.closed().await;
+            assert!(ping(&requests).await);
+        }
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn faulty_replies_are_never_accepted() {
         let server = Flavor::one().start();
@@ -289,14 +368,11 @@ mod tests {
             }
             _ => Fault::None,
         });
-        let url = format!("redis://127.0.0.1:{}", proxy.port());
         let options = ConnectOptions {
             timeout: Duration::from_millis(200),
             ..ConnectOptions::default()
         };
-        let endpoint = Endpoint::new(&url, &options).unwrap();
-        let master = Master::Fixed(Arc::new(endpoint), Role::Master);
-        let requests = SharedConnection::new(master, Handle::current());
+        let requests = shared_through(&proxy, &options);
         let total = i64::try_from(scaled(10_000)).unwrap();
         let left = Arc::new(AtomicI64::new(total));
         let tasks: Vec<_> = (0..32)

@@ -371,6 +371,11 @@ impl Wire {
         self.reply_count.load(Ordering::Relaxed)
     }
 
+    /// Returns how many requests were completed with replies.
+    pub(super) fn completed(&self) -> usize {
+        self.matcher.lock().completed()
+    }
+
     /// Fails every incomplete request, ends both tasks and closes the socket.
     /// Only the first call has an effect.
     pub(super) fn close(&self, reason: &str) {
