@@ -4,9 +4,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
 
 use crate::backend::staggered::first_success;
+
+/// How long a connection is idle before the system probes it. Load balancers
+/// and firewalls forget idle connections without telling either side, the
+/// shortest that we know of after four minutes. A probe is traffic to them.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+
+/// The time between two probes without an answer.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How many probes may stay unanswered. One lost packet proves nothing.
+const PROBES: u32 = 3;
 
 /// Connects to one address of `host`.
 pub(super) async fn dial(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
@@ -16,7 +28,31 @@ pub(super) async fn dial(host: &str, port: u16, timeout: Duration) -> io::Result
     let stream = connect_any(interleave(addresses), timeout).await?;
     // Requests are small and must leave at once. We collect them ourselves.
     stream.set_nodelay(true)?;
+    detect_dead_peer(&stream);
     Ok(stream)
+}
+
+/// Lets the system find out that the peer, or the way to it, is gone. Requests
+/// have timeouts of our own. This is for connections without any, and for
+/// requests that their callers have given up.
+fn detect_dead_peer(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(PROBE_AFTER);
+    #[cfg(any(
+        target_os = "android",
+        target_os = "freebsd",
+        target_os = "linux",
+        target_vendor = "apple",
+        windows
+    ))]
+    let keepalive = keepalive.with_interval(PROBE_INTERVAL).with_retries(PROBES);
+    // A system that lacks one of these options still has a usable socket.
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    // Without it, Linux repeats unacknowledged bytes for a quarter of an hour.
+    // It also ends a connection at the first probe after this time, so it must
+    // not be shorter than all probes together.
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    let _ = socket.set_tcp_user_timeout(Some(PROBE_AFTER + PROBES * PROBE_INTERVAL));
 }
 
 /// Connects to the first of `addresses` that accepts.
@@ -82,6 +118,23 @@ mod tests {
         let stream = tokio::time::timeout(timeout, connect_any(addresses, timeout)).await;
         let stream = stream.expect("an attempt for the second address").unwrap();
         assert_eq!(stream.peer_addr().unwrap(), up);
+    }
+
+    /// Idle connections had no keepalive, and unacknowledged bytes no limit.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn system_watches_over_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = dial("127.0.0.1", port, Duration::from_secs(30)).await;
+        let stream = stream.unwrap();
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), PROBE_AFTER);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
+        let limit = Duration::from_secs(90);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(limit));
     }
 
     #[tokio::test]

@@ -44,6 +44,13 @@ mod with_rustls {
     };
 
     use super::{BoxError, Tls};
+    use crate::backend::connection::socket::Disconnect;
+
+    impl Disconnect for TlsStream<TcpStream> {
+        fn disconnect(&self, discards: bool) {
+            self.get_ref().0.disconnect(discards);
+        }
+    }
 
     /// A TLS configuration.
     #[derive(Clone)]

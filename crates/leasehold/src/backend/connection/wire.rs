@@ -378,6 +378,9 @@ impl Wire {
 
     /// Fails every incomplete request, ends both tasks and closes the socket.
     /// Only the first call has an effect.
+    ///
+    /// A request that fails here reaches the server now or never: bytes that
+    /// the system has not delivered are discarded.
     pub(super) fn close(&self, reason: &str) {
         if !self.process.is_current() {
             // The mutexes may be locked by threads that a forked child lacks.
@@ -389,6 +392,8 @@ impl Wire {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
+        // With all replies here, the server sees an orderly end.
+        let discards = outgoing.unanswered > 0;
         let reason: Arc<str> = reason.into();
         outgoing.close_reason = Some(reason.clone());
         // What is not written yet stays unwritten: its callers learn that the
@@ -403,7 +408,9 @@ impl Wire {
         // The reading task drops the other half. The socket must not stay open
         // for as long as a caller keeps the closed connection.
         let writer = self.writer.lock().take();
-        drop(writer);
+        if let Some(writer) = writer {
+            writer.disconnect(discards);
+        }
         self.on_close.notify_waiters();
         self.ready.0.notify_one();
         self.must_tick.notify_one();
@@ -615,13 +622,66 @@ mod tests {
     use std::time::Duration;
 
     use tokio::io::{AsyncWriteExt, DuplexStream, duplex};
+    use tokio::net::{TcpSocket, TcpStream};
     use tokio::task::JoinHandle;
 
     use super::*;
     use crate::backend::ServerError;
+    use crate::backend::connection::socket::{Disconnect, own_halves, shared_halves};
+
+    impl Disconnect for tokio::io::WriteHalf<DuplexStream> {
+        /// Dropping the half is enough.
+        fn disconnect(&self, _: bool) {}
+    }
 
     /// The limit of an event that must happen.
     const AMPLE: Duration = Duration::from_secs(60);
+
+    /// Returns a connection over TCP, and the server's end of it. If
+    /// `is_shared`, its halves are those of TLS.
+    async fn start_tcp(is_shared: bool) -> (Arc<Wire>, std::net::TcpStream) {
+        let socket = TcpSocket::new_v4().unwrap();
+        // What the server does not read soon stays with the client.
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = TcpStream::connect(address).await.unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        let server = server.into_std().unwrap();
+        server.set_nonblocking(false).unwrap();
+        server.set_read_timeout(Some(AMPLE)).unwrap();
+        let (reader, writer) = match is_shared {
+            true => {
+                let (reader, writer) = shared_halves(client);
+                own_halves(reader, writer)
+            }
+            false => {
+                let (reader, writer) = client.into_split();
+                own_halves(reader, writer)
+            }
+        };
+        let on_event = Box::new(|_| ());
+        let wire = Wire::start(reader, writer, &Handle::current(), on_event);
+        (wire, server)
+    }
+
+    /// Reads until the client ends the connection. Returns how many bytes
+    /// arrived, and whether the connection was reset.
+    fn read_to_the_end(mut server: std::net::TcpStream) -> (usize, bool) {
+        let mut buffer = vec![0; 1 << 16];
+        let mut count = 0;
+        loop {
+            match io::Read::read(&mut server, &mut buffer) {
+                Ok(0) => return (count, false),
+                Ok(more) => count += more,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return (count, true);
+                }
+                Err(error) => panic!("the connection stays open: {error}"),
+            }
+        }
+    }
 
     /// Returns a connection before the login, and the server's end of it.
     fn start() -> (Arc<Wire>, DuplexStream) {
@@ -747,6 +807,52 @@ mod tests {
         assert!(polled.is_pending());
         drop((request, waker));
         assert_eq!(Arc::strong_count(&task), 1);
+    }
+
+    /// The system went on sending the rest of a request, and the server
+    /// executed it long after the caller had given up.
+    #[tokio::test]
+    async fn given_up_request_is_not_sent_later() {
+        for is_shared in [false, true] {
+            let (wire, server) = start_tcp(is_shared).await;
+            let sent = 16 << 20;
+            let batch = Batch::new("PING").arg(vec![b'x'; sent]);
+            let deadline = wire.deadline(Duration::from_millis(50));
+            let unanswered = wire.request(&batch, deadline).await;
+            assert_eq!(unanswered, Err(Unanswered::TimedOut));
+            wire.close("given up");
+            let reading = tokio::task::spawn_blocking(move || read_to_the_end(server));
+            let (received, is_reset) = reading.await.unwrap();
+            assert!(is_reset && received < sent, "{received} of {sent}");
+        }
+    }
+
+    /// The socket was closed when its runtime was driven again, if ever.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn close_needs_no_runtime() {
+        for (is_shared, is_answered) in [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().build().unwrap();
+            let (wire, server) = runtime.block_on(async {
+                let (wire, mut server) = start_tcp(is_shared).await;
+                let ping = ping(&wire);
+                let mut received = [0; 14];
+                tokio::task::yield_now().await;
+                io::Read::read_exact(&mut server, &mut received).unwrap();
+                if is_answered {
+                    io::Write::write_all(&mut server, b"+PONG\r\n").unwrap();
+                    assert_eq!(outcome(ping).await, Some(text("PONG")));
+                }
+                (wire, server)
+            });
+            // Nothing drives the runtime from here on.
+            wire.close("the client closed the connection");
+            let (received, is_reset) = read_to_the_end(server);
+            // An orderly end if nothing is outstanding.
+            assert_eq!((received, is_reset), (0, !is_answered), "{is_shared}");
+        }
     }
 
     #[tokio::test]
