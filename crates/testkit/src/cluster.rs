@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use crate::bus::{self, Bus};
 use crate::flavor::Flavor;
 use crate::resp::Reply;
 use leasehold_testkit::{Port, Server};
@@ -26,7 +27,9 @@ pub struct Cluster {
     servers: Vec<Server>,
     masters: usize,
     /// The ports of the cluster bus.
-    _buses: Vec<Port>,
+    buses: Vec<Port>,
+    /// The proxies in front of them.
+    bus_proxies: Option<Bus>,
 }
 
 impl Cluster {
@@ -37,15 +40,43 @@ impl Cluster {
     /// If the cluster is not up within a minute.
     #[must_use]
     pub fn start(setup: &Setup, flavor: &Flavor, masters: usize, replicated: bool) -> Self {
+        Self::start_nodes(setup, flavor, masters, replicated, false)
+    }
+
+    /// Starts `masters` masters with one replica each, which a test can
+    /// [`isolate`](Self::isolate).
+    ///
+    /// # Panics
+    ///
+    /// If the cluster is not up within a minute.
+    #[must_use]
+    pub fn start_isolatable(setup: &Setup, flavor: &Flavor, masters: usize) -> Self {
+        Self::start_nodes(setup, flavor, masters, true, true)
+    }
+
+    fn start_nodes(
+        setup: &Setup,
+        flavor: &Flavor,
+        masters: usize,
+        replicated: bool,
+        isolatable: bool,
+    ) -> Self {
         let timeout = SHORT_TIMEOUT_MS.to_string();
         let count = if replicated { masters * 2 } else { masters };
         let buses: Vec<_> = (0..count)
             .map(|_| Port::reserve().expect("a free port"))
             .collect();
+        let ports = buses.iter().map(Port::number).collect();
+        let bus_proxies = isolatable.then(|| Bus::start(ports));
         let servers: Vec<_> = buses
             .iter()
-            .map(|bus| {
-                let setup = setup.clone().option("cluster-enabled", "yes");
+            .enumerate()
+            .map(|(node, bus)| {
+                let setup = match &bus_proxies {
+                    Some(proxies) => behind_proxy(setup, proxies, node),
+                    None => setup.clone(),
+                };
+                let setup = setup.option("cluster-enabled", "yes");
                 let setup = setup.option("cluster-node-timeout", &timeout);
                 let setup = setup.option("cluster-port", &bus.number().to_string());
                 let setup = setup.option("cluster-replica-validity-factor", "0");
@@ -61,7 +92,8 @@ impl Cluster {
         let cluster = Self {
             servers,
             masters,
-            _buses: buses,
+            buses,
+            bus_proxies,
         };
         cluster.meet();
         for (index, server) in cluster.servers.iter().take(masters).enumerate() {
@@ -84,11 +116,12 @@ impl Cluster {
 
     fn meet(&self) {
         for server in &self.servers[1..] {
-            let other = &self.servers[0];
-            let bus = other.ask(&["CONFIG", "GET", "cluster-port"]).list()[1]
-                .text()
-                .to_owned();
-            let port = other.port().to_string();
+            let bus = match &self.bus_proxies {
+                Some(proxies) => proxies.port(0),
+                None => self.buses[0].number(),
+            };
+            let bus = bus.to_string();
+            let port = self.servers[0].port().to_string();
             server.tell(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
         self.wait_until("all nodes know each other", || {
@@ -150,6 +183,18 @@ impl Cluster {
     /// Restarts the node at `index`.
     pub fn restart(&mut self, index: usize) {
         self.servers[index].restart().expect("the server starts");
+    }
+
+    /// Cuts the node at `index` off from its peers, but neither from clients
+    /// nor from replication. The peers replace it after the short node timeout.
+    ///
+    /// # Panics
+    ///
+    /// If the cluster was not started for it.
+    pub fn isolate(&self, index: usize) {
+        self.set_node_timeout(SHORT_TIMEOUT_MS, None);
+        let proxies = self.bus_proxies.as_ref();
+        proxies.expect("an isolatable cluster").isolate(index);
     }
 
     /// Returns the index of the node that owns `slot`, according to node
@@ -314,6 +359,18 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Lets the peers of a node reach its bus through a proxy, which recognises
+/// them by their addresses.
+fn behind_proxy(setup: &Setup, proxies: &Bus, node: usize) -> Setup {
+    let setup = setup.clone();
+    let setup = setup.option("cluster-announce-bus-port", &proxies.port(node).to_string());
+    let setup = setup.option("bind-source-addr", &bus::source_of(node).to_string());
+    // The mode refuses replicas that connect from another loopback address.
+    let setup = setup.option("protected-mode", "no");
+    // Otherwise the peers take the address from which it connects.
+    setup.option("cluster-announce-ip", "127.0.0.1")
 }
 
 /// Parses the configuration epoch of each master, by its node ID.

@@ -7,6 +7,7 @@
 //! [`Database`] starts PostgreSQL or MariaDB, and [`Worker`] another process of
 //! the test program. The crate does not depend on the library.
 
+mod bus;
 mod clock;
 pub mod cluster;
 mod database;

@@ -190,10 +190,8 @@ pub(crate) fn cluster(flavor: &Flavor) -> Cluster {
 }
 
 pub(crate) fn cluster_with(setup: Setup, flavor: &Flavor) -> Cluster {
-    let rule = rule_with_grants(
-        flavor,
-        &["+cluster|slots", "+asking", "+wait", "+cluster|nodes"],
-    );
+    let grants = ["+cluster|slots", "+cluster|info", "+asking", "+wait"];
+    let rule = rule_with_grants(flavor, &[&grants[..], &["+cluster|nodes"]].concat());
     Cluster::start(&setup.user(&rule), flavor, 3, true)
 }
 

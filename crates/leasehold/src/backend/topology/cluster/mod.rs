@@ -3,15 +3,18 @@
 //! Every node has connections of its own, so a node that is down delays no
 //! other's requests. Every redirection updates the slot map. The client also
 //! reads the map again whenever something indicates a change: a redirection, a
-//! failed request, a connection that was made or lost, or a subscription that a
-//! node ended. Every node reports when it loses slots (`slot_watch`), so
-//! without such an event it is enough to read the map now and then.
+//! failed request, a node that is cut off from the cluster, a connection that
+//! was made or lost, or a subscription that a node ended. It prefers nodes that
+//! are not cut off (`view`). Every node reports when it loses slots
+//! (`slot_watch`), so without such an event it is enough to read the map now
+//! and then.
 
 mod nodes;
 mod pubsub;
 mod redirect;
 mod slot_map;
 mod slot_watch;
+mod view;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -109,7 +112,9 @@ async fn maintain(subscriptions: Weak<ClusterSubscriptions>, topology_changed: A
                 Err(error) => tracing::warn!(%error, "cannot read the slot map from any node"),
             }
             let is_idle = nodes.watch_slots().await;
-            if is_idle {
+            // Not after a notification: while the cluster is down, every
+            // request notifies us, though all nodes are connected.
+            if is_idle && !is_notified {
                 backoff.reset();
             }
             next_poll = BootInstant::now() + poll_interval(is_idle);

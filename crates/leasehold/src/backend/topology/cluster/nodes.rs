@@ -10,12 +10,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinSet;
 
-use super::slot_map::{self, NodeAddress, Redirect, SlotMap};
+use super::slot_map::{NodeAddress, Redirect, is_cluster_down};
 use super::slot_watch::SlotWatch;
+use super::view::{ClusterView, NoCurrentView};
 use crate::backend::connection::{Endpoint, NodeConnections, RedisConnection, Role};
 use crate::backend::staggered::first_success;
 use crate::backend::topology::{Master, run_on};
 use crate::backend::{Purpose, Reply, RequestError, SLOTS, Slot};
+use crate::rng;
 
 /// How long a node may take to return the slot map, without a connect timeout.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,6 +40,8 @@ struct Ownership {
     nodes: HashMap<NodeAddress, Arc<Node>>,
     /// Indexed by slot; empty until the slot map was read.
     owners: Vec<Option<Arc<Node>>>,
+    /// The epoch of the node that reported them.
+    epoch: u64,
 }
 
 /// One node and the connections to it.
@@ -89,12 +93,16 @@ impl Nodes {
     }
 
     /// Returns whether `error` is a `MOVED` redirection by `node`, and records
-    /// it.
+    /// it. Reads the slot map again if the node is cut off from the cluster.
     pub(super) fn record_redirect(&self, error: &RequestError, node: &Node) -> bool {
         let RequestError::Refused(error) = error else {
             return false;
         };
-        let redirect = Redirect::from_reply(&Reply::Refused(error.clone()));
+        let reply = Reply::Refused(error.clone());
+        if is_cluster_down(&reply) {
+            self.topology_changed.notify_one();
+        }
+        let redirect = Redirect::from_reply(&reply);
         let Some(Redirect::Moved(slot, address)) = redirect else {
             return false;
         };
@@ -147,34 +155,58 @@ impl Nodes {
 
     /// Reads the slot map from a connected node, or else from a node of the
     /// URL. Returns whether it changed.
+    ///
+    /// A view that is not current is used only if no node has a better one.
     async fn read_slot_map(&self) -> Result<bool, RequestError> {
-        let nodes: Vec<_> = self.ownership.read().nodes.values().cloned().collect();
-        for node in nodes {
-            if let Some(connection) = node.connections.open_connection(Purpose::Keeper)
-                // A node that fails here is down or cut off; the next one may
-                // know more.
-                && let Ok(slot_map) = self.query_slot_map(&connection).await
-            {
-                return Ok(self.install(slot_map));
+        let (known, masters) = {
+            let ownership = self.ownership.read();
+            (ownership.epoch, ownership.nodes.len())
+        };
+        let connected = self.connected_nodes();
+        let query = |node| ClusterView::read(&self.keeper, node, known, self.timeout());
+        let queries = connected.into_iter().map(query).collect();
+        let mut stale = match first_success(queries, self.timeout()).await {
+            Ok(view) => return Ok(self.install(view)),
+            Err(stale) => stale,
+        };
+        let replied = stale.iter();
+        let replied = replied.filter(|view| matches!(view, NoCurrentView::Stale(_)));
+        // If most masters agree that the cluster is down, the seeds know no
+        // more. We don't connect to them again and again then.
+        if 2 * replied.count() <= masters {
+            let query = |seed| self.query_seed(seed, known);
+            let queries = self.seeds.iter().map(query).collect();
+            match first_success(queries, self.timeout()).await {
+                Ok(view) => return Ok(self.install(view)),
+                Err(more) => stale.extend(more),
             }
         }
-        let query = |seed| self.query_seed(seed);
-        let queries = self.seeds.iter().map(query).collect();
-        match first_success(queries, self.timeout()).await {
-            Ok(slot_map) => Ok(self.install(slot_map)),
-            Err(mut errors) => {
-                let no_node = || RequestError::Unreachable("the URL names no node".into());
-                Err(errors.pop().unwrap_or_else(no_node))
-            }
-        }
+        let view = ClusterView::best_of(stale)?;
+        // A node that is cut off knows nothing that we don't, unless we have
+        // no map at all.
+        let is_better = view.is_up || masters == 0;
+        Ok(is_better && self.install(view))
     }
 
-    /// Reads the slot map from a node of the URL, on a connection of its own.
-    async fn query_seed(&self, seed: &Endpoint) -> Result<SlotMap, RequestError> {
+    /// Returns the keeper's connections to the nodes that have one, starting
+    /// with a random node: which one is outdated is not known.
+    fn connected_nodes(&self) -> Vec<Arc<RedisConnection>> {
+        let ownership = self.ownership.read();
+        let nodes = ownership.nodes.values();
+        let connected = nodes.filter_map(|node| node.connections.open_connection(Purpose::Keeper));
+        let mut connected: Vec<_> = connected.collect();
+        let first = rng::next_u64() % connected.len().max(1) as u64;
+        connected.rotate_left(usize::try_from(first).unwrap_or(0));
+        connected
+    }
+
+    /// Reads the view of a node of the URL, on a connection of its own.
+    async fn query_seed(&self, seed: &Endpoint, known: u64) -> Result<ClusterView, NoCurrentView> {
         let name = "leasehold-layout";
         let connecting =
             RedisConnection::connect(seed, name, Role::Member, &self.keeper, |_, _| ());
-        self.query_slot_map(&*connecting.await?).await
+        let connection = connecting.await.map_err(NoCurrentView::Failed)?;
+        ClusterView::read(&self.keeper, connection, known, self.timeout()).await
     }
 
     /// Returns how long a node may take to return the slot map.
@@ -183,25 +215,14 @@ impl Nodes {
         seed.map_or(DEFAULT_TIMEOUT, Endpoint::connect_timeout)
     }
 
-    async fn query_slot_map(&self, connection: &RedisConnection) -> Result<SlotMap, RequestError> {
-        let reply = connection
-            .query(&["CLUSTER", "SLOTS"], self.timeout())
-            .await?;
-        let slot_map = slot_map::parse(&reply, connection.host())?;
-        match slot_map.is_empty() {
-            true => Err(RequestError::Unreachable("no node owns any slot".into())),
-            false => Ok(slot_map),
-        }
-    }
-
     /// Replaces the slot map. Returns whether it changed.
     ///
     /// Closes the connections to nodes without slots. A master that is demoted
     /// and promoted again must not pass for a permanent master.
-    fn install(&self, slot_map: SlotMap) -> bool {
+    fn install(&self, view: ClusterView) -> bool {
         let mut owners = vec![None; SLOTS];
         let mut masters = HashMap::new();
-        for (address, ranges) in slot_map {
+        for (address, ranges) in view.slot_map {
             let Some(node) = self.node_at(&address) else {
                 continue;
             };
@@ -217,6 +238,7 @@ impl Nodes {
         let id = |owner: &Option<Arc<Node>>| owner.as_ref().map(|node| node.id);
         let is_changed = !ownership.owners.iter().map(id).eq(owners.iter().map(id));
         ownership.owners = owners;
+        ownership.epoch = view.epoch.unwrap_or(ownership.epoch);
         let is_gone = |address: &NodeAddress| !ownership.nodes.contains_key(address);
         for (_, node) in before.iter().filter(|(address, _)| is_gone(address)) {
             node.connections

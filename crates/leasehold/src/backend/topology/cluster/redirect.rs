@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::sync::Mutex;
 
 use super::nodes::{Node, Nodes};
-use super::slot_map::{NodeAddress, Redirect};
+use super::slot_map::{NodeAddress, Redirect, is_cluster_down};
 use crate::backend::connection::RedisConnection;
 use crate::backend::{
     Backoff, Batch, BoxFuture, Connection, Purpose, Reply, RequestError, ServerFacts,
@@ -99,7 +99,8 @@ impl RedirectingConnection {
         Ok(replies)
     }
 
-    /// Sends `batch`. After an error, the slot may belong to another node.
+    /// Sends `batch`. After an error, and if the node is cut off from the
+    /// cluster, the slot may belong to another node.
     async fn exchange(
         &self,
         connection: &RedisConnection,
@@ -107,7 +108,14 @@ impl RedirectingConnection {
         timeout: Duration,
     ) -> Result<Vec<Reply>, RequestError> {
         let replies = connection.exchange(batch, timeout).await;
-        replies.inspect_err(|_| self.nodes.topology_changed.notify_one())
+        let is_outdated = match &replies {
+            Ok(replies) => replies.iter().any(is_cluster_down),
+            Err(_) => true,
+        };
+        if is_outdated {
+            self.nodes.topology_changed.notify_one();
+        }
+        replies
     }
 
     /// Returns the indices of refused commands by how to send them again, and

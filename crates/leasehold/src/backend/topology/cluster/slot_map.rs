@@ -65,6 +65,12 @@ pub(super) fn parse(reply: &Reply, sender: &str) -> Result<SlotMap, RequestError
     Ok(slot_map)
 }
 
+/// Returns whether a node refused a command because it is cut off from the
+/// cluster, or because no node serves the slot. Another node may know better.
+pub(super) fn is_cluster_down(reply: &Reply) -> bool {
+    matches!(reply, Reply::Refused(error) if error.message.starts_with("CLUSTERDOWN"))
+}
+
 /// An error reply to a command that another node, or the same one later, will
 /// accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
