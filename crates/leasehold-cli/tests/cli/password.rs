@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use testkit::ServerExt;
 
-use crate::harness::{Cmd, Finished, Harness, eventually};
+use crate::harness::{Cmd, Finished, Harness, eventually, is_running};
 
 /// Starts a server with the user `batch`, whose password is in the file
 /// `password`.
@@ -87,7 +85,7 @@ fn hanging_password_command_is_killed() {
     // One for each connection.
     for pid in harness.wait_for_file("pids").lines() {
         let pid = Pid::from_raw(pid.parse().unwrap());
-        eventually("it is killed", || kill(pid, None) == Err(Errno::ESRCH));
+        eventually("it is killed", || !is_running(pid));
     }
 }
 
