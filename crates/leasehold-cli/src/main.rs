@@ -55,6 +55,7 @@ fn main() -> ExitCode {
             format!("cannot start the runtime: {error}"),
         )),
     };
+    password::kill_commands();
     code.unwrap_or_else(|error| error.report()).into()
 }
 

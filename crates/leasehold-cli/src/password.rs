@@ -1,7 +1,9 @@
 //! A password in a file or from a command, read again for each connection.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold::{Connect, Credentials};
 use nix::sys::signal::{Signal, killpg};
@@ -127,26 +129,14 @@ fn read_text(path: &Path) -> std::io::Result<String> {
 }
 
 async fn run_command(command: &str) -> Result<String, String> {
-    let child = Command::new("sh")
-        .args(["-c", SCRIPT, "sh", command])
-        // The commands below the shell must end with it.
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let child = child.map_err(|error| format!("cannot run the password command: {error}"))?;
-    let mut running = Running {
-        child,
-        is_ended: false,
-    };
+    let running = Running::start(command);
+    let mut running =
+        running.map_err(|error| format!("cannot run the password command: {error}"))?;
     let (output, messages) = tokio::join!(
         read_all(running.child.stdout.take()),
         read_all(running.child.stderr.take()),
     );
-    // Only so that no zombie stays behind.
-    let _ = running.child.wait().await;
-    running.is_ended = true;
+    running.end().await;
     let messages = messages.trim_end();
     let (messages, status) = messages.rsplit_once('\n').unwrap_or(("", messages));
     let last = messages.trim_end().lines().last().unwrap_or_default();
@@ -174,19 +164,71 @@ async fn read_all(pipe: Option<impl AsyncRead + Unpin>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Kills the processes of a command that takes too long.
+/// A command. Dropping it kills its processes, if it takes too long.
 struct Running {
     child: Child,
-    /// Whether its pid may belong to another process now.
-    is_ended: bool,
+    group: Option<u32>,
+}
+
+impl Running {
+    fn start(command: &str) -> std::io::Result<Self> {
+        let mut groups = running_groups();
+        let Some(groups) = groups.as_mut() else {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        };
+        let child = Command::new("sh")
+            .args(["-c", SCRIPT, "sh", command])
+            // The commands below the shell must end with it.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let group = child.id();
+        groups.extend(group);
+        Ok(Self { child, group })
+    }
+
+    /// Waits for a command that has closed its output. Its id may belong to
+    /// another process afterwards.
+    async fn end(&mut self) {
+        let _ = self.child.wait().await;
+        let ended = self.group.take();
+        if let (Some(groups), Some(group)) = (running_groups().as_mut(), ended) {
+            groups.remove(&group);
+        }
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
-        if let (Some(pid), false) = (pid, self.is_ended) {
-            let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+        let mut groups = running_groups();
+        // Without an entry, the program ends, and has killed it.
+        if let (Some(groups), Some(group)) = (groups.as_mut(), self.group)
+            && groups.remove(&group)
+        {
+            kill_group(group);
         }
+    }
+}
+
+/// Returns the process groups of commands that run; `None` once the program
+/// ends.
+fn running_groups() -> MutexGuard<'static, Option<BTreeSet<u32>>> {
+    static GROUPS: Mutex<Option<BTreeSet<u32>>> = Mutex::new(Some(BTreeSet::new()));
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills the commands that still run, and lets no other start. The client's
+/// thread may have one when the program exits, and does not get to drop it.
+pub(crate) fn kill_commands() {
+    let groups = running_groups().take();
+    groups.into_iter().flatten().for_each(kill_group);
+}
+
+fn kill_group(group: u32) {
+    if let Ok(group) = i32::try_from(group) {
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
 }
 
