@@ -1,7 +1,7 @@
 //! A password in a file or from a command, read again for each connection.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -113,7 +113,7 @@ async fn read_file(path: PathBuf) -> Result<String, String> {
     let shown = path.display().to_string();
     // On a thread of its own: the file may be on a network, and leases are
     // renewed on this one.
-    let text = tokio::task::spawn_blocking(move || read_text(&path)).await;
+    let text = tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await;
     let text = text.map_err(|_| std::io::ErrorKind::Interrupted.into());
     let text = text.and_then(|text| text);
     let text = text.map_err(|error: std::io::Error| format!("cannot read {shown}: {error}"))?;
@@ -122,10 +122,6 @@ async fn read_file(path: PathBuf) -> Result<String, String> {
         "" => Err(format!("{shown} is empty")),
         password => Ok(password.to_owned()),
     }
-}
-
-fn read_text(path: &Path) -> std::io::Result<String> {
-    std::fs::read_to_string(path)
 }
 
 async fn run_command(command: &str) -> Result<String, String> {
@@ -234,6 +230,8 @@ fn kill_group(group: u32) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn read(source: &PasswordSource) -> Result<String, String> {

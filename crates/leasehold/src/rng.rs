@@ -65,6 +65,12 @@ pub(crate) fn next_u64_in(current: HomeProcess) -> u64 {
     RANDOM.with_borrow_mut(|kept| kept.draw(current))
 }
 
+/// Rotates `items` so that a random one is first.
+pub(crate) fn rotate<T>(items: &mut [T]) {
+    let first = next_u64() % items.len().max(1) as u64;
+    items.rotate_left(usize::try_from(first).unwrap_or(0));
+}
+
 /// Returns a number from 0 to 1 that spreads things in time.
 ///
 /// It can be predicted, and costs no system call: a forked child may repeat

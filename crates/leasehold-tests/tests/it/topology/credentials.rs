@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Credentials, Error, Loss, Quorum};
+use leasehold::{Client, Credentials, Error, Guard, Loss, Quorum};
 use testkit::sentinel_group::{GROUP, SENTINEL_PASSWORD};
 use testkit::{Fault, Flavor, Proxy, Server, ServerExt, Setup};
+use tokio::task::JoinHandle;
 
 use crate::support::deployment::{group, rule_with_grants};
 use crate::support::vault::{Answer, Vault, login, rotate, url};
@@ -25,6 +26,21 @@ fn connections(server: &Server, user: &str) -> Vec<String> {
     list.text().lines().filter(is_own).map(id).collect()
 }
 
+/// Returns another client's guard, and a task of `client` that waits for that
+/// lock.
+async fn wait_for_busy_lock(
+    server: &Server,
+    client: &Client,
+) -> (Guard, JoinHandle<Result<Guard, Error>>) {
+    let busy = name();
+    // As the user `default`, which no test changes.
+    let other = with_long_timeouts(Client::connect(&url(server.port()))).await;
+    let guard = other.unwrap().mutex(&busy).lock().await.unwrap();
+    let waiter = tokio::spawn(client.mutex(&busy).lock().into_future());
+    eventually("the waiter subscribes", || has_subscriber(server, &busy)).await;
+    (guard, waiter)
+}
+
 #[test]
 fn open_connections_log_in_before_the_end() {
     run(async {
@@ -38,13 +54,7 @@ fn open_connections_log_in_before_the_end() {
         let connect = vault.attach(with_long_timeouts(Client::connect(&url(server.port()))));
         let client = connect.await.unwrap();
         let held = client.mutex(&name()).lock().await.unwrap();
-        let busy = name();
-        // As the user `default`, which the test does not change.
-        let other = with_long_timeouts(Client::connect(&url(server.port()))).await;
-        let other = other.unwrap();
-        let blocking = other.mutex(&busy).lock().await.unwrap();
-        let waiter = tokio::spawn(client.mutex(&busy).lock().into_future());
-        eventually("the waiter subscribes", || has_subscriber(&server, &busy)).await;
+        let (blocking, waiter) = wait_for_busy_lock(&server, &client).await;
         // At least the connection for requests, and the keeper's, which has
         // subscribed.
         let before = connections(&server, "leasehold");
@@ -120,13 +130,7 @@ async fn outlive_provider(answer: Answer, text: &str) {
         .max_outage(Duration::from_secs(2));
     let client = connect.await.unwrap();
     let held = client.mutex(&name()).lock().await.unwrap();
-    let busy = name();
-    // As the user `default`, which keeps its connections.
-    let other = with_long_timeouts(Client::connect(&url(server.port()))).await;
-    let other = other.unwrap();
-    let _blocking = other.mutex(&busy).lock().await.unwrap();
-    let waiter = tokio::spawn(client.mutex(&busy).lock().into_future());
-    eventually("the waiter subscribes", || has_subscriber(&server, &busy)).await;
+    let (_blocking, waiter) = wait_for_busy_lock(&server, &client).await;
     vault.set(answer);
     rotate([&server], "another password");
     let error = waiter.await.unwrap().unwrap_err();

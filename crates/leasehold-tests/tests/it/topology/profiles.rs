@@ -211,26 +211,17 @@ async fn check_waiting(profile: &Profile, server: Server) {
 
 #[test]
 fn waiters_use_classic_messages_without_sharded_ones() {
-    run(async {
-        let server = UPSTASH.start(&Flavor::one());
-        check_waiting(&UPSTASH, server).await;
-    });
+    run(check_waiting(&UPSTASH, UPSTASH.start(&Flavor::one())));
 }
 
 #[test]
 fn waiters_poll_without_any_messages() {
-    run(async {
-        let server = SILENT.start(&Flavor::one());
-        check_waiting(&SILENT, server).await;
-    });
+    run(check_waiting(&SILENT, SILENT.start(&Flavor::one())));
 }
 
 #[test]
 fn enterprise_profile_uses_sharded_messages() {
-    run(async {
-        let server = ENTERPRISE.start(&Flavor::one());
-        check_waiting(&ENTERPRISE, server).await;
-    });
+    run(check_waiting(&ENTERPRISE, ENTERPRISE.start(&Flavor::one())));
 }
 
 #[test]

@@ -138,15 +138,19 @@ async fn survive<C>(
     assert_eq!(survivors, all);
 }
 
+async fn survive_at(url: &str, servers: &[Server], scale: &Scale) {
+    survive(servers, scale, |vault| {
+        let connect = with_long_timeouts(Client::connect(url));
+        vault.attach(connect).into_future()
+    })
+    .await;
+}
+
 fn survive_on_one_server(scale: &Scale) {
     run(async {
         let server = server();
         let url = url(server.port());
-        survive(std::slice::from_ref(&server), scale, |vault| {
-            let connect = with_long_timeouts(Client::connect(&url));
-            vault.attach(connect).into_future()
-        })
-        .await;
+        survive_at(&url, std::slice::from_ref(&server), scale).await;
     });
 }
 
@@ -154,11 +158,7 @@ fn survive_behind_sentinel(scale: &Scale) {
     run(async {
         let group = group(&Flavor::one());
         let url = format!("redis+sentinel://{}/{GROUP}", group.sentinels());
-        survive(group.servers(), scale, |vault| {
-            let connect = with_long_timeouts(Client::connect(&url));
-            vault.attach(connect).into_future()
-        })
-        .await;
+        survive_at(&url, group.servers(), scale).await;
     });
 }
 
@@ -166,11 +166,7 @@ fn survive_in_a_cluster(scale: &Scale) {
     run(async {
         let cluster = cluster(&Flavor::one());
         let url = format!("redis+cluster://{}", cluster.hosts());
-        survive(cluster.servers(), scale, |vault| {
-            let connect = with_long_timeouts(Client::connect(&url));
-            vault.attach(connect).into_future()
-        })
-        .await;
+        survive_at(&url, cluster.servers(), scale).await;
     });
 }
 

@@ -102,8 +102,7 @@ impl Sentinels {
             };
             let urls = url.sentinels.iter();
             let mut sentinels: Vec<_> = urls.map(sentinel).collect::<Result<_, _>>()?;
-            let first = rng::next_u64() % sentinels.len().max(1) as u64;
-            sentinels.rotate_left(usize::try_from(first).unwrap_or(0));
+            rng::rotate(&mut sentinels);
             Ok(Arc::new(Self {
                 group: url.group.into(),
                 member: Endpoint::new(&url.member, options)?,

@@ -195,8 +195,7 @@ impl Nodes {
         let nodes = ownership.nodes.values();
         let connected = nodes.filter_map(|node| node.connections.open_connection(Purpose::Keeper));
         let mut connected: Vec<_> = connected.collect();
-        let first = rng::next_u64() % connected.len().max(1) as u64;
-        connected.rotate_left(usize::try_from(first).unwrap_or(0));
+        rng::rotate(&mut connected);
         connected
     }
 
