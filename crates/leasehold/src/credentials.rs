@@ -173,13 +173,15 @@ impl Server {
     /// # Examples
     ///
     /// ```
+    /// # async fn fetch_secret(name: &str) -> std::io::Result<String> {
+    /// #     Err(std::io::ErrorKind::Other.into())
+    /// # }
     /// use leasehold::{Credentials, Server};
     ///
     /// /// The nodes of a quorum can have different passwords.
     /// async fn credentials(server: Server) -> std::io::Result<Credentials> {
-    ///     let file = format!("/run/secrets/{}", server.address());
-    ///     let password = std::fs::read_to_string(file)?;
-    ///     Ok(Credentials::new("web", password.trim_end()))
+    ///     let password = fetch_secret(server.address()).await?;
+    ///     Ok(Credentials::new("web", password))
     /// }
     /// ```
     #[must_use]
@@ -224,11 +226,11 @@ impl CredentialsProvider {
     /// Asks for the credentials for `server`, and waits at most `limit`. The
     /// error names the provider.
     ///
-    /// The provider runs on the keeper's runtime, which is the only one that
-    /// is driven for as long as the client exists: what a provider keeps open
-    /// between calls, such as an HTTP client's connections, must not end with
-    /// a caller's runtime. It runs in a task of its own, since a panic must
-    /// not end the task that connects.
+    /// The provider runs on the keeper's runtime, because no other runtime
+    /// lives as long as the client: what a provider keeps open between calls,
+    /// such as an HTTP client's connections, must not end with a caller's
+    /// runtime. It runs in a task of its own, since a panic must not end the
+    /// task that connects.
     pub(crate) async fn ask(
         &self,
         server: Server,

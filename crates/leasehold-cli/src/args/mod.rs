@@ -41,10 +41,10 @@ Configuration:
   that exists of $XDG_CONFIG_HOME/leasehold.toml (~/.config/leasehold.toml if
   XDG_CONFIG_HOME is not set) and /etc/leasehold.toml.
   A password on the command line is visible to all users of the machine.
-  One that changes is better in a file, or printed by a command: set
+  If the password changes, keep it in a file, or let a command print it: set
   password_file or password_command there, or LEASEHOLD_PASSWORD_FILE or
-  LEASEHOLD_PASSWORD_COMMAND, and `user` or LEASEHOLD_USER. Each connection
-  reads it again.";
+  LEASEHOLD_PASSWORD_COMMAND, and `user` or LEASEHOLD_USER. The client reads
+  the password again for each connection.";
 
 /// The connection to the server.
 #[derive(Args, Debug, Default)]

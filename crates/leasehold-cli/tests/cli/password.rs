@@ -41,7 +41,8 @@ fn password_comes_from_options_environment_or_file() {
         .leasehold(&format!("{options} ls"))
         .run()
         .expect_code(0);
-    // Whatever it finds: a stalled machine is a slow server.
+    // We don't assert the exit status: on a stalled machine, `doctor` finds the
+    // server slow.
     let doctor = harness.leasehold(&format!("{options} doctor")).run();
     assert!(doctor.stdout.contains("permissions"), "{doctor:?}");
     with_command(&harness, "cat password", "ls")

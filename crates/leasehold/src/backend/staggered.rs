@@ -2,7 +2,7 @@
 //! as one fails. The first success wins, and the others are dropped.
 //!
 //! A name has several addresses, a URL several seeds or sentinels. If we tried
-//! them in turn, one that drops packets would use up the time of all others.
+//! them in turn, an address that drops packets would use up the timeout.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
