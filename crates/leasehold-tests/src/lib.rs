@@ -28,6 +28,7 @@ pages! {
     "docs/migrate-redlock.md"
     "docs/migrate-set-nx-px.md"
     "docs/observability.md"
+    "docs/progress.md"
     "docs/servers.md"
     "docs/start.md"
 }

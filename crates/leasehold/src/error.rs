@@ -224,6 +224,11 @@ pub enum Loss {
     /// [`Client::shutdown`](crate::Client::shutdown) released it.
     #[error("the client was shut down")]
     ShutDown,
+    /// The holder was stuck: it did not report progress within the limit of
+    /// [`progress_within`](crate::Acquire::progress_within), so the lease was
+    /// no longer renewed.
+    #[error("its holder is stuck: it reports no progress")]
+    Stuck,
 }
 
 impl Error {

@@ -133,6 +133,22 @@ pub enum Event<'a> {
         remaining: Duration,
     },
 
+    /// A holder has not reported progress in time, by
+    /// [`progress_within`](crate::Acquire::progress_within), and the keeper no
+    /// longer renews the lease. It renews again if the holder reports before
+    /// the deadline.
+    #[non_exhaustive]
+    Stuck {
+        /// The lock's name.
+        name: &'a str,
+        /// The kind of lock.
+        kind: &'static str,
+        /// The time left until the deadline.
+        remaining: Duration,
+        /// Where the holder called `lock` or another acquiring method.
+        caller: &'static Location<'static>,
+    },
+
     /// A holder released the lock, or dropped its guard.
     #[non_exhaustive]
     Released {

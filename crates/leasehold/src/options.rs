@@ -73,6 +73,8 @@ pub(crate) struct AcquireOptions {
     pub(crate) timeout: Option<Duration>,
     pub(crate) at_least: Duration,
     pub(crate) at_most: Option<Duration>,
+    /// After how long without progress the keeper stops renewing.
+    pub(crate) progress_within: Option<Duration>,
     /// The acknowledgement required besides the master's reply.
     pub(crate) replica_ack: Option<ReplicaAck>,
     /// Whether a majority of several servers grants the lock.
@@ -101,6 +103,7 @@ impl AcquireOptions {
             timeout: None,
             at_least: Duration::ZERO,
             at_most: None,
+            progress_within: None,
             replica_ack: None,
             quorum: false,
             note: String::new(),
@@ -160,6 +163,13 @@ impl AcquireOptions {
                 let at_least = self.at_least;
                 let why = format!("{at_most:?} is shorter than the `at_least` of {at_least:?}");
                 return Err(Error::invalid("at_most", why));
+            }
+        }
+        if let Some(limit) = self.progress_within {
+            check_range("progress_within", limit, ONE_MILLISECOND, MAX_LEASE)?;
+            if !self.renewed {
+                let why = "a fixed lease is not renewed, with or without progress";
+                return Err(Error::invalid("progress_within", why));
             }
         }
         if let Some(replica_ack) = self.replica_ack {
@@ -292,6 +302,24 @@ mod tests {
         assert!(error.contains("5s") && error.contains("2s"), "{error}");
         options.at_least = options.lease;
         assert!(options.validate().is_ok());
+    }
+
+    #[test]
+    fn progress_limit_needs_a_renewed_lease() {
+        let mut options = AcquireOptions::new(DEFAULT_LEASE);
+        for (limit, valid) in [
+            (Duration::ZERO, false),
+            (ONE_MILLISECOND, true),
+            (DEFAULT_LEASE * 100, true),
+            (Duration::MAX, false),
+        ] {
+            options.progress_within = Some(limit);
+            assert_eq!(options.validate().is_ok(), valid, "{limit:?}");
+        }
+        options.progress_within = Some(DEFAULT_LEASE);
+        options.renewed = false;
+        let error = options.validate().unwrap_err().to_string();
+        assert!(error.contains("`progress_within`"), "{error}");
     }
 
     #[test]

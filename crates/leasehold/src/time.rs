@@ -10,7 +10,7 @@ use std::ops::Add;
 use std::time::Duration;
 
 /// A point in time, in nanoseconds since an arbitrary start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BootInstant(u64);
 
 impl BootInstant {

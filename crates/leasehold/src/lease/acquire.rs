@@ -78,7 +78,7 @@ impl Engine {
         };
         report.finish(&outcome);
         if let Ok(lease) = &outcome {
-            lease.begin_hold(options.caller);
+            lease.begin_hold(options);
         }
         outcome
     }
@@ -135,7 +135,7 @@ impl Engine {
         // before the acquisition.
         report.finish(&outcome);
         if let Ok(lease) = &mut outcome {
-            lease.begin_hold(options.caller);
+            lease.begin_hold(options);
             if has_waited {
                 lease.set_waited(BootInstant::now().since(start));
             }

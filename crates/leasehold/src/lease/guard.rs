@@ -171,6 +171,29 @@ impl<M> Guard<M> {
         self.lease.check()
     }
 
+    /// Reports that the protected work makes progress; see
+    /// [`Lease::progress`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn delete(file: &str) {}
+    /// let limit = Duration::from_secs(60);
+    /// let lock = client.mutex("cleanup").lock().progress_within(limit);
+    /// let guard = lock.await?;
+    /// for file in ["a.tmp", "b.tmp"] {
+    ///     delete(file).await;
+    ///     guard.progress();
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn progress(&self) {
+        self.lease.progress();
+    }
+
     /// Returns the time until the deadline; zero once the lease has ended.
     /// Every confirmed renewal moves the deadline.
     ///
@@ -278,6 +301,9 @@ impl<M> Guard<M> {
 
     /// Extends the lease to at least `lease` from now, whether it is renewed or
     /// fixed, but never beyond [`at_most`](crate::Acquire::at_most).
+    ///
+    /// A holder that is [stuck](crate::Acquire::progress_within) keeps the
+    /// extended lease to its end. Extending it is no report of progress.
     ///
     /// # Cancel safety
     ///

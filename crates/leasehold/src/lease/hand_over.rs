@@ -48,7 +48,8 @@ impl Guard {
     ///   [`at_most`](crate::Acquire::at_most) cannot be handed over, because
     ///   neither would hold for the adopter.
     /// - The adopter's guard has the settings of the adopter's client. The
-    ///   lease, `replicas` and note of this acquire are not passed on.
+    ///   lease, `replicas`, `progress_within` and note of this acquire are not
+    ///   passed on.
     /// - The ticket is a secret; see [`Ticket`].
     /// - **Every error ends the guard too.** The lock is then released in the
     ///   background.

@@ -215,6 +215,65 @@ impl<M> Lease<M> {
         }
     }
 
+    /// Reports that the protected work makes progress; see
+    /// [`progress_within`](crate::Acquire::progress_within).
+    ///
+    /// It sends no request and reads no clock: call it in every iteration of
+    /// a loop, and from any number of threads. Without that option it has no
+    /// effect, nor has it once the lease has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # fn example(client: Client, rows: Vec<u32>) -> Result<(), Error> {
+    /// # fn import(row: u32) {}
+    /// let limit = Duration::from_secs(60);
+    /// let import_lock = client.mutex("import").lock().progress_within(limit);
+    /// import_lock.run_blocking(|lease| {
+    ///     for row in rows {
+    ///         import(row); // a call that hangs here loses the lock
+    ///         lease.progress();
+    ///     }
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    pub fn progress(&self) {
+        if self.state.is_held_by(self.generation) {
+            self.state.progress.report();
+        }
+    }
+
+    /// Returns whether the client has stopped renewing the lease, because the
+    /// holder did not report [progress](Self::progress) in time.
+    ///
+    /// The next report before the deadline resumes the renewals. After the
+    /// deadline, the lease is lost with [`Loss::Stuck`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let limit = Duration::from_secs(60);
+    /// let guard = client.mutex("import").lock().progress_within(limit).await?;
+    /// let lease = guard.lease();
+    /// let is_healthy = move || !lease.is_stuck(); // for a health check
+    /// # drop(is_healthy); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.state.is_held_by(self.generation) && self.state.progress.is_stuck()
+    }
+
+    /// Counts the holder as making progress until the exemption is dropped.
+    pub(crate) fn exempt_from_progress(&self) -> Exemption {
+        self.state.progress.begin_exemption();
+        Exemption(self.state.clone())
+    }
+
     /// Returns a future that resolves when the lease is lost or released, with
     /// how it was lost. A thread [waits](Lost::wait_timeout) for it.
     ///
@@ -250,6 +309,15 @@ impl<M> Lease<M> {
     pub(super) fn error(&self, loss: Loss) -> Error {
         let name = self.name().to_owned();
         Error::Lost { name, loss }
+    }
+}
+
+/// A holder that need not report progress, as while it waits for other locks.
+pub(crate) struct Exemption(Arc<LeaseState>);
+
+impl Drop for Exemption {
+    fn drop(&mut self) {
+        self.0.progress.end_exemption();
     }
 }
 

@@ -75,6 +75,11 @@
 //! 13. A lock that was granted to a caller which is not polled goes to the next
 //!     waiter: 50 ms after the grant, or after the time limit of the request
 //!     that acquired it.
+//!
+//! Progress:
+//!
+//! 14. A holder that reports within its limit is renewed. One that stops loses
+//!     the lock within the limit plus one lease after its last report.
 
 mod acquire;
 mod acquire_report;
@@ -89,6 +94,7 @@ mod lease;
 mod lost;
 mod owned;
 mod pending;
+mod progress_watch;
 mod quarantine;
 mod reentrant;
 mod report;

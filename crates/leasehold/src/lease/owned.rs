@@ -6,7 +6,6 @@
 //! that is reserved while this owner holds the lock. Views of the previous
 //! holder report that it released the lock.
 
-use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,7 +125,8 @@ impl OwnedLease {
 
     /// Starts the hold of a caller, whose acquisition was reported. A lease
     /// that is already lost is reported as such.
-    pub(super) fn begin_hold(&self, caller: &'static Location<'static>) {
+    pub(super) fn begin_hold(&self, options: &AcquireOptions) {
+        self.state.progress.set_limit(options.progress_within);
         let observers = &self.context.observers;
         // Without observers, the first holder costs no reading of the clock.
         let since = match self.generation == 0 && observers.is_empty() {
@@ -137,7 +137,7 @@ impl OwnedLease {
         self.state.set_hold(Some(Hold {
             since,
             token,
-            caller,
+            caller: options.caller,
         }));
         if !observers.is_empty() {
             report_if_lost(&self.state, observers);
@@ -258,6 +258,8 @@ impl OwnedLease {
             release: None,
             waited: None,
         };
+        // Until the next holder claims the lock, no caller can report.
+        self.state.progress.set_limit(None);
         // Taken before the offer: the next holder can start at once.
         let hold = self.state.take_hold();
         match successor.offer(next) {

@@ -101,6 +101,31 @@ pub(super) fn report_failed_renewal(state: &LeaseState, failures: u32, observers
     }
 }
 
+/// Reports that the keeper stops renewing, because the holder reports no
+/// progress.
+pub(super) fn report_stuck(state: &LeaseState, observers: &Observers) {
+    let Some(hold) = state.hold() else {
+        return;
+    };
+    let remaining = state.deadline().since(BootInstant::now());
+    let name = state.kind.name();
+    tracing::warn!(
+        lock = name,
+        token = %hold.token,
+        caller = %hold.caller,
+        held = ?hold.age(),
+        ?remaining,
+        "the holder is stuck: it reports no progress, and its lease is not renewed"
+    );
+    let event = Event::Stuck {
+        name,
+        kind: state.kind.label(),
+        remaining,
+        caller: hold.caller,
+    };
+    observers.notify(&event);
+}
+
 /// Returns the time until the deadline; `None` without observers, or once the
 /// lease has ended.
 fn observed_margin(state: &LeaseState, observers: &Observers) -> Option<Duration> {

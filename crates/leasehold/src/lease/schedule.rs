@@ -21,6 +21,13 @@ pub(super) fn next_renewal_at(sent: BootInstant, lease: Duration) -> BootInstant
     quantize(sent + lease / 3, lease)
 }
 
+/// Returns when to look at a holder's progress after `now`: twenty times per
+/// renewal. A renewal asks for less than the lease by the time between two
+/// looks, and who supervises a lease must not mistake that for an outage.
+pub(super) fn next_look_at(now: BootInstant, lease: Duration) -> BootInstant {
+    quantize(now + lease / 60, lease)
+}
+
 /// Returns when to renew a new lease for the first time: at a random instant
 /// in the second half of the period.
 ///

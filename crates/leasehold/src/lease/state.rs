@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::schedule::{deadline, first_renewal_at};
+use super::progress_watch::ProgressWatch;
+use super::schedule::{deadline, first_renewal_at, next_look_at};
 use crate::backend::Capabilities;
 use crate::error::Loss;
 use crate::options::{AcquireOptions, ReplicaAck};
@@ -44,6 +45,8 @@ pub(crate) struct LeaseState {
     /// Until when other clients are kept out even after a release, by
     /// `at_least`.
     keep_until: Option<BootInstant>,
+    /// Whether the holder reports progress, by `progress_within`.
+    pub(super) progress: ProgressWatch,
     /// Called once the lock has left this process.
     end_hook: Mutex<Option<Arc<dyn EndHook>>>,
     /// Counts the holders that received the lock by local hand-off.
@@ -156,6 +159,7 @@ impl LeaseState {
             max_hold_until: options.at_most.map(|at_most| start + at_most),
             keep_until: (!options.at_least.is_zero())
                 .then(|| BootInstant::now() + options.at_least),
+            progress: ProgressWatch::new(options.progress_within),
             end_hook: Mutex::default(),
             generation: AtomicU64::new(0),
             validity: AtomicU64::new(deadline(start, lease).as_nanos()),
@@ -237,10 +241,15 @@ impl LeaseState {
     /// Returns the current validity for the holder of one generation. An
     /// earlier generation has released the lock (invariant 11).
     pub(super) fn validity_of(&self, generation: u64) -> Validity {
-        match self.generation.load(Ordering::Acquire) == generation {
+        match self.is_held_by(generation) {
             true => self.validity(),
             false => Validity::Ended(EndReason::Released),
         }
+    }
+
+    /// Returns whether no later holder has received the lock.
+    pub(super) fn is_held_by(&self, generation: u64) -> bool {
+        self.generation.load(Ordering::Acquire) == generation
     }
 
     /// Moves the deadline after a confirmed renewal for `lease` that was sent
@@ -311,12 +320,31 @@ impl LeaseState {
     /// time: the reply shows whether this owner holds the lock.
     pub(super) fn renewal_length(&self) -> Option<Duration> {
         let confirmed_until = self.confirmed_until();
+        let now = BootInstant::now();
         // The server may have granted only a part of a fixed lease.
         let wanted = match self.renewed || confirmed_until < self.start + self.lease {
-            true => self.lease,
-            false => confirmed_until.since(BootInstant::now()),
+            true => self.clamp_to_progress(now),
+            false => confirmed_until.since(now),
         };
         self.clamp_to_max_hold(wanted)
+    }
+
+    /// Returns `due`, or the next look at the holder's progress if that is
+    /// earlier.
+    pub(super) fn or_next_look(&self, due: BootInstant) -> BootInstant {
+        match self.progress.is_limited() {
+            true => due.min(next_look_at(BootInstant::now(), self.lease)),
+            false => due,
+        }
+    }
+
+    /// Returns how much of the lease a renewal at `now` may request of what
+    /// the holder's last report allows.
+    pub(super) fn clamp_to_progress(&self, now: BootInstant) -> Duration {
+        let allowed = self.progress.lease_until(self.lease).since(now);
+        // Not zero: no renewal shortens a lease, and the reply shows whether
+        // this owner holds the lock.
+        allowed.clamp(Duration::from_millis(1), self.lease)
     }
 
     /// Returns how much of `lease` can be requested; `None` if `at_most` is
@@ -382,6 +410,8 @@ impl LeaseState {
     /// Ends the current generation and returns the next one.
     pub(super) fn advance(&self) -> u64 {
         let next = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        // Views of the last generation can no longer report.
+        self.progress.report();
         self.ended.notify_waiters();
         next
     }
@@ -389,6 +419,7 @@ impl LeaseState {
     fn loss_by_time(&self) -> Loss {
         match self.max_hold_until {
             Some(until) if self.confirmed_until() >= until => Loss::AtMost,
+            _ if self.progress.is_stuck() => Loss::Stuck,
             _ => Loss::Expired,
         }
     }
@@ -423,6 +454,7 @@ fn encode(reason: EndReason) -> u64 {
         EndReason::Lost(Loss::Revoked) => 2,
         EndReason::Lost(Loss::AtMost) => 3,
         EndReason::Lost(Loss::ShutDown) => 4,
+        EndReason::Lost(Loss::Stuck) => 5,
     }
 }
 
@@ -433,6 +465,7 @@ fn decode(number: u64) -> Validity {
         2 => EndReason::Lost(Loss::Revoked),
         3 => EndReason::Lost(Loss::AtMost),
         4 => EndReason::Lost(Loss::ShutDown),
+        5 => EndReason::Lost(Loss::Stuck),
         nanos => {
             let deadline = BootInstant::from_nanos(nanos);
             return Validity::Valid { deadline };

@@ -255,7 +255,8 @@ impl<M> Acquire<M> {
     /// the lease is lost.
     ///
     /// Without it, a holder that hangs keeps the lock for as long as the
-    /// process lives.
+    /// process lives. If you cannot know how long the work takes, use
+    /// [`progress_within`](Self::progress_within).
     ///
     /// # Examples
     ///
@@ -272,6 +273,58 @@ impl<M> Acquire<M> {
     /// ```
     pub fn at_most(mut self, length: Duration) -> Self {
         self.options().at_most = Some(length);
+        self
+    }
+
+    /// Renews the lease only while the work reports progress: calls
+    /// [`Lease::progress`] or [`Guard::progress`] again within `limit`.
+    ///
+    /// Renewal alone keeps a lock for a holder that is alive but stuck: a
+    /// deadlocked thread, a call that hangs, a task that is never polled. With
+    /// this option, the client stops renewing the lease, logs a warning with
+    /// the line that acquired the lock, and reports
+    /// [`Event::Stuck`](crate::observe::Event::Stuck). The lease then runs out,
+    /// and is lost with [`Loss::Stuck`](crate::Loss::Stuck).
+    ///
+    /// - A holder that stops reporting loses the lock within `limit` plus one
+    ///   lease after its last report. The acquire counts as the first report.
+    /// - A holder that reports within `limit` is always renewed. Choose a
+    ///   `limit` well above the longest step between two reports: a machine
+    ///   that stalls delays reports too.
+    /// - A report after the limit, while the lease is still valid, resumes the
+    ///   renewals.
+    /// - Reports from all views and threads count alike. To watch several
+    ///   threads, report from the one that waits for the others.
+    /// - Reports cost no request, and renewals as many as without this option.
+    ///
+    /// A [`fixed_lease`](Self::fixed_lease) is not renewed, so the two options
+    /// exclude each other. A guard of a [`Reentrant`](crate::Reentrant) handle
+    /// has the limit of the handle's first guard. While a
+    /// [`MultiLock`](crate::MultiLock) waits for further locks, it need not
+    /// report. With [local hand-off](Self::local_handoff), each holder has the
+    /// limit of its own acquire.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn copy(table: &str) {}
+    /// let backup = client.mutex("backup").lock();
+    /// backup
+    ///     .progress_within(Duration::from_secs(300))
+    ///     .run(|lease| async move {
+    ///         for table in ["users", "orders"] {
+    ///             copy(table).await;
+    ///             lease.progress();
+    ///         }
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn progress_within(mut self, limit: Duration) -> Self {
+        self.options().progress_within = Some(limit);
         self
     }
 

@@ -60,6 +60,7 @@ pub struct Election {
     calls: Option<Arc<ElectionCalls>>,
     note: String,
     lease: Option<Duration>,
+    progress_within: Option<Duration>,
 }
 
 impl Election {
@@ -83,6 +84,7 @@ impl Election {
             calls: calls.map(|keys| Arc::new(ElectionCalls::new(keys))),
             note: String::new(),
             lease: None,
+            progress_within: None,
         }
     }
 
@@ -127,6 +129,39 @@ impl Election {
     #[must_use]
     pub fn lease(mut self, length: Duration) -> Self {
         self.lease = Some(length);
+        self
+    }
+
+    /// Makes a leader that is stuck step down: one that does not call
+    /// [`Lease::progress`] again within `limit`; see
+    /// [`Acquire::progress_within`](crate::Acquire::progress_within).
+    ///
+    /// The limit counts from the start of the term. [`lead`](Self::lead) drops
+    /// the work when the lease is lost, as after any loss, if the task can be
+    /// polled at all.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn schedule() {}
+    /// let election = client.election("scheduler");
+    /// let scheduler = election.progress_within(Duration::from_secs(60));
+    /// scheduler
+    ///     .lead(|lease| async move {
+    ///         loop {
+    ///             schedule().await;
+    ///             lease.progress();
+    ///         }
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn progress_within(mut self, limit: Duration) -> Self {
+        self.progress_within = Some(limit);
         self
     }
 
@@ -331,7 +366,11 @@ impl Election {
         loop {
             let guard = self.win(caller, delay).await?;
             match self.announce(&guard).await {
-                Ok(true) => return Ok(guard),
+                Ok(true) => {
+                    // The work starts now, not when the election was won.
+                    guard.progress();
+                    return Ok(guard);
+                }
                 Ok(false) => {
                     let epoch = guard.token().as_u64();
                     let election = self.name();
@@ -377,6 +416,7 @@ impl Election {
         options.timeout = None;
         options.local_handoff = false;
         options.lease = self.lease.unwrap_or(options.lease);
+        options.progress_within = self.progress_within;
         options.note.clone_from(&self.note);
         request
     }

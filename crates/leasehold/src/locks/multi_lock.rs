@@ -284,10 +284,15 @@ async fn acquire_all<M: 'static>(
     let mut acquired = MultiGuard {
         guards: Vec::with_capacity(parts.len()),
     };
+    // The caller cannot report progress before it has the guard.
+    let mut exemptions = Vec::with_capacity(parts.len());
     for part in parts.iter() {
         let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
         match part.request(remaining).acquire()?.await {
-            Ok(guard) => acquired.guards.push(guard),
+            Ok(guard) => {
+                exemptions.push(guard.lease().exempt_from_progress());
+                acquired.guards.push(guard);
+            }
             Err(error) => return acquired.fail(error).await,
         }
     }
@@ -369,6 +374,30 @@ impl<M: 'static> MultiGuard<M> {
     /// ```
     pub fn check(&self) -> Result<(), Error> {
         self.leases().try_for_each(Lease::check)
+    }
+
+    /// Reports that the protected work makes progress, for all leases; see
+    /// [`Lease::progress`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # fn example(client: Client) -> Result<(), Error> {
+    /// # fn transfer(amount: u32) {}
+    /// let limit = Duration::from_secs(60);
+    /// let accounts = ["account:1", "account:2"].map(|name| client.mutex(name));
+    /// let parts = accounts.map(|account| account.lock().progress_within(limit));
+    /// let both = MultiLock::new(parts).wait()?;
+    /// for amount in 1..=10 {
+    ///     transfer(amount);
+    ///     both.progress();
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn progress(&self) {
+        self.leases().for_each(Lease::progress);
     }
 
     /// Returns a future that resolves when one lease is lost or released; see

@@ -78,6 +78,7 @@ pub struct Once {
     calls: Option<Arc<OnceCalls>>,
     tick: Tick,
     note: String,
+    progress_within: Option<Duration>,
 }
 
 /// What became of a tick.
@@ -110,6 +111,7 @@ impl Once {
             calls: calls.map(Arc::new),
             tick,
             note: String::new(),
+            progress_within: None,
         }
     }
 
@@ -136,6 +138,36 @@ impl Once {
     #[must_use]
     pub fn note(mut self, text: impl Into<String>) -> Self {
         self.note = text.into();
+        self
+    }
+
+    /// Frees the job's lock for the next tick if the work is stuck: if it does
+    /// not call [`Lease::progress`] again within `limit`; see
+    /// [`Acquire::progress_within`](crate::Acquire::progress_within). The tick
+    /// is not repeated.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold::{Client, Error, Tick};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn import(part: u32) {}
+    /// # let hour = Tick::now(Duration::from_secs(3600));
+    /// let job = client.once("import", hour);
+    /// job.progress_within(Duration::from_secs(60))
+    ///     .run(|lease| async move {
+    ///         for part in 1..=10 {
+    ///             import(part).await;
+    ///             lease.progress();
+    ///         }
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn progress_within(mut self, limit: Duration) -> Self {
+        self.progress_within = Some(limit);
         self
     }
 
@@ -267,6 +299,7 @@ impl Once {
         match claim {
             Claim::Claimed => {
                 let once = self.clone();
+                guard.progress();
                 let started = OnceGuard { guard, once };
                 let Err(lost) = started.guard.check() else {
                     return Ok(OnceOutcome::Ran(started));
@@ -404,6 +437,7 @@ impl Once {
         request.options.timeout = None;
         request.options.local_handoff = false;
         request.options.note.clone_from(&self.note);
+        request.options.progress_within = self.progress_within;
         request
     }
 

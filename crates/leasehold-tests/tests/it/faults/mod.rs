@@ -8,3 +8,4 @@ mod lease_loss;
 mod limits;
 pub(crate) mod lost_replies;
 mod lost_work;
+mod stuck;

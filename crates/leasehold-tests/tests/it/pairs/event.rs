@@ -273,7 +273,7 @@ async fn cut(pair: &Pair) {
     let contest = pair.contend(&name, holding.trace()).await;
     let loss = pair.expect_lost(holding, contest, Exclusion::Strict).await;
     assert!(
-        matches!(loss, Some(Loss::Expired | Loss::AtMost)),
+        matches!(loss, Some(Loss::Expired | Loss::AtMost | Loss::Stuck)),
         "{loss:?}"
     );
     holder.proxy.heal();

@@ -46,7 +46,7 @@ const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Acquiring) -
     }
 }
 
-pub(super) const FEATURES: [Feature; 11] = [
+pub(super) const FEATURES: [Feature; 12] = [
     Feature {
         ends_itself: true,
         ..mutex("at_most", |holder, name| Box::pin(at_most(holder, name)))
@@ -71,6 +71,7 @@ pub(super) const FEATURES: [Feature; 11] = [
     }),
     mutex("run", |holder, name| Box::pin(run(holder, name))),
     mutex("threads", |holder, name| Box::pin(threads(holder, name))),
+    mutex("stuck", |holder, name| Box::pin(stuck(holder, name))),
     Feature {
         contend: |client, name| client.rw_lock(name).write().into(),
         ..mutex("downgrade", |holder, name| {
@@ -318,6 +319,20 @@ async fn threads(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
     let lock = lock(&holder, &name);
     let guard: Guard = on_thread(|| lock.wait()).await?.into();
     Ok(Holding::new(vec![guard.lease()], Grip::Thread(guard)))
+}
+
+/// A holder that reports no progress, so the keeper does not renew its lease.
+/// It extended the lease to that of the terms.
+async fn stuck(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let limit = Duration::from_millis(1);
+    let lock = lock(&holder, &name).lease(SHORT).progress_within(limit);
+    let guard = lock.await?;
+    holder.has_guard(true);
+    let lease = guard.lease();
+    let is_stuck = || lease.is_stuck() || lease.check().is_err();
+    eventually("the holder is stuck", is_stuck).await;
+    guard.extend(holder.terms.lease).await?;
+    Ok(Holding::of(guard))
 }
 
 /// A reader that was a writer.

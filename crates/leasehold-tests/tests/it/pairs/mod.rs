@@ -98,6 +98,9 @@ pairs! {
         unpolled("a thread's call is no future"),
         cut, restart, lost_reply, clock_step, fork,
     }
+    stuck {
+        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+    }
     downgrade {
         revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
     }

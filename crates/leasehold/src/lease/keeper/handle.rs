@@ -58,6 +58,7 @@ impl Keeper {
         let due = state.first_renewal.min(end);
         let slow = state.slow_hold.map(|limit| BootInstant::now() + limit);
         let due = slow.map_or(due, |slow| slow.min(due));
+        let due = state.or_next_look(due);
         self.inbox.add(state, due)
     }
 

@@ -126,8 +126,8 @@ pub(super) async fn repair(state: Arc<LeaseState>, backend: Arc<dyn Backend>, ti
     }
     match state.validity() {
         // The keeper releases an expired lease when its margin is over.
-        Validity::Valid { .. } | Validity::Ended(EndReason::Lost(Loss::Expired | Loss::AtMost)) => {
-        }
+        Validity::Valid { .. }
+        | Validity::Ended(EndReason::Lost(Loss::Expired | Loss::AtMost | Loss::Stuck)) => {}
         Validity::Ended(_) => {
             // The holder's own release, of up to two requests, comes first: it
             // reports that it released the lock.

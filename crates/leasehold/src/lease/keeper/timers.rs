@@ -36,8 +36,11 @@ pub(super) struct Timers {
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimerKind {
-    /// Renew the lease, which failed `failures` times in a row.
-    Renew { failures: u32 },
+    /// Renew the lease, which failed `failures` times in a row. It fires before
+    /// `due` to look at the holder's progress.
+    Renew { due: BootInstant, failures: u32 },
+    /// Renew the lease even if the holder is stuck: the lock may be revoked.
+    Verify { failures: u32 },
     /// Check whether the deadline has passed.
     Expire,
     /// Check whether the lock is held for too long.
@@ -67,13 +70,24 @@ impl Timers {
             Validity::Ended(EndReason::Released) => return,
         };
         if state.first_renewal < BootInstant::NEVER {
-            let first = TimerKind::Renew { failures: 0 };
-            self.push(state.first_renewal, state.clone(), first);
+            self.schedule_renewal(state.first_renewal, state.clone(), 0);
         }
         if let Some(limit) = state.slow_hold {
             self.push(state.start + limit, state.clone(), TimerKind::SlowHold);
         }
         self.schedule_expiry(deadline, state);
+    }
+
+    /// Adds a renewal timer, which fires earlier if the holder's progress is
+    /// watched.
+    pub(super) fn schedule_renewal(
+        &mut self,
+        due: BootInstant,
+        state: Arc<LeaseState>,
+        failures: u32,
+    ) {
+        let at = state.or_next_look(due);
+        self.push(at, state, TimerKind::Renew { due, failures });
     }
 
     /// Adds an expiry timer: at a shared instant before the deadline, when most
@@ -125,17 +139,24 @@ impl Timers {
     pub(super) fn expedite(&mut self, value: &[u8], now: BootInstant) -> Expedited {
         let matches = |state: &LeaseState| *state.value == *value;
         let renewal = self.due.iter().find_map(|(due, timers)| {
-            let at = timers.iter().position(|(state, kind)| {
-                matches!(kind, TimerKind::Renew { .. }) && matches(state)
-            })?;
-            Some((*due, at))
+            timers
+                .iter()
+                .enumerate()
+                .find_map(|(at, (state, kind))| match *kind {
+                    TimerKind::Renew { failures, .. } | TimerKind::Verify { failures }
+                        if matches(state) =>
+                    {
+                        Some((*due, at, failures))
+                    }
+                    _ => None,
+                })
         });
-        if let Some((due, at)) = renewal
+        if let Some((due, at, failures)) = renewal
             && let Some(timers) = self.due.get_mut(&due)
         {
-            let (state, kind) = timers.swap_remove(at);
+            let (state, _) = timers.swap_remove(at);
             self.count -= 1;
-            self.push(now, state, kind);
+            self.push(now, state, TimerKind::Verify { failures });
             return Expedited::Done;
         }
         let mut all = self.due.values().flatten();
@@ -144,7 +165,7 @@ impl Timers {
             Some((state, _)) if state.renewed => Expedited::InFlight,
             // A fixed lease has an expiry timer only.
             Some((state, _)) => {
-                self.push(now, state.clone(), TimerKind::Renew { failures: 0 });
+                self.push(now, state.clone(), TimerKind::Verify { failures: 0 });
                 Expedited::Done
             }
             None => Expedited::NoLease,

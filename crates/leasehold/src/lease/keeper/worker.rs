@@ -17,10 +17,12 @@ use super::renew::{Renewal, RenewalOutcome, renew, repair, set_hold_count};
 use super::timers::{EXPIRY_SLACK, Expedited, TimerKind, Timers};
 use crate::backend::{Backend, Backoff, Channel, Listener, PubSubEvent};
 use crate::error::Loss;
+use crate::lease::progress_watch::Look;
 use crate::lease::report::{
     check_slow_hold, report_failed_renewal, report_if_lost, report_loss, report_renewal,
+    report_stuck,
 };
-use crate::lease::schedule::next_renewal_at;
+use crate::lease::schedule::{next_look_at, next_renewal_at};
 use crate::lease::state::{EndReason, LeaseState, Validity};
 use crate::observe::Observers;
 use crate::owner::Owner;
@@ -310,7 +312,15 @@ impl Worker {
             match timer {
                 TimerKind::Expire => self.check_deadline(state, now),
                 TimerKind::SlowHold => self.check_hold(state),
-                TimerKind::Renew { failures } => {
+                TimerKind::Renew { .. } if self.is_stuck(&state) => {
+                    // The lease runs out, unless the holder reports before.
+                    let again = next_look_at(now, state.lease);
+                    self.timers.push(again, state, timer);
+                }
+                TimerKind::Renew { due, failures } if due > now && state.is_valid() => {
+                    self.timers.schedule_renewal(due, state, failures);
+                }
+                TimerKind::Renew { failures, .. } | TimerKind::Verify { failures } => {
                     let node = self.backend.node(state.kind.slot());
                     // One short lease must not shorten the timeout of others.
                     let timeout = renewal_timeout(&state, self.timeout);
@@ -326,6 +336,19 @@ impl Worker {
                 batch = rest;
             }
         }
+    }
+
+    /// Returns whether the holder of a valid lease reports no progress. Says so
+    /// the first time.
+    fn is_stuck(&self, state: &LeaseState) -> bool {
+        if !state.is_valid() {
+            return false;
+        }
+        let look = state.progress.look();
+        if look == Look::NowLate {
+            report_stuck(state, &self.observers);
+        }
+        look != Look::InTime
     }
 
     /// Ends a lease at the deadline (invariant 4), or sets the timer again if
@@ -359,7 +382,7 @@ impl Worker {
     /// unless the client is shut down, which releases valid leases at once too.
     fn lose(&mut self, state: Arc<LeaseState>) {
         // The first check after the deadline may have ended it before.
-        let Validity::Ended(EndReason::Lost(loss @ (Loss::Expired | Loss::AtMost))) =
+        let Validity::Ended(EndReason::Lost(loss @ (Loss::Expired | Loss::AtMost | Loss::Stuck))) =
             state.validity()
         else {
             return;
@@ -396,9 +419,11 @@ impl Worker {
                     if state.renewed {
                         // Near the end of `at_most` the renewed time shrinks.
                         // The period stays, or renewals would be ever denser.
-                        let due = next_renewal_at(sent, state.lease);
-                        let next = TimerKind::Renew { failures: 0 };
-                        self.timers.push(due, state, next);
+                        // It shrinks too if the keeper looked late at the
+                        // holder's reports; it must then look again sooner.
+                        let due = next_renewal_at(sent, state.clamp_to_progress(sent));
+                        let due = due.max(sent + retry_pause(&state));
+                        self.timers.schedule_renewal(due, state, 0);
                     }
                 }
                 Ok(RenewReply::NotOwner) => {
@@ -411,7 +436,7 @@ impl Worker {
                     let failures = renewal.failures + 1;
                     report_failed_renewal(&state, failures, &self.observers);
                     let due = BootInstant::now() + retry_pause(&state);
-                    self.timers.push(due, state, TimerKind::Renew { failures });
+                    self.timers.schedule_renewal(due, state, failures);
                 }
             }
         }
@@ -490,7 +515,8 @@ mod tests {
         let value = kind().value(&Owner::random(), Description::default());
         let short = LeaseState::new(kind(), value, Token::new(2), &options, granted);
         for state in [long, Arc::new(short)] {
-            let renew = TimerKind::Renew { failures: 0 };
+            let (due, failures) = (now, 0);
+            let renew = TimerKind::Renew { due, failures };
             worker.timers.push(now, state, renew);
         }
         worker.run_due();
@@ -513,6 +539,22 @@ mod tests {
         worker.inbox.add(Arc::new(state), BootInstant::now());
         worker.round();
         assert_eq!(worker.jobs.len(), 1, "renewed at once");
+    }
+
+    /// An operator revokes the lock of a stuck holder, which must learn of it
+    /// although its lease is not renewed.
+    #[tokio::test(start_paused = true)]
+    async fn revocation_of_a_stuck_holder_is_verified() {
+        let (mut worker, state) = keeper_of_one();
+        let limit = Duration::from_millis(1);
+        state.progress.set_limit(Some(limit));
+        tokio::time::advance(LEASE / 2).await;
+        worker.round();
+        assert!(state.progress.is_stuck());
+        assert_eq!(worker.jobs.len(), 0, "not renewed");
+        worker.inbox.send(KeeperMsg::Verify(state.value.to_vec()));
+        worker.round();
+        assert_eq!(worker.jobs.len(), 1, "verified");
     }
 
     /// Anyone who may publish can send such messages.

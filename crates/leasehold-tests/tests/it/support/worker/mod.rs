@@ -68,6 +68,20 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                 say(format_args!("{} {}", clock(), held.token()));
                 guard = Some(held);
             }
+            ["report", name, limit] => {
+                let limit = Duration::from_millis(limit.parse().expect("a time"));
+                let lock = client.mutex(name).lock().progress_within(limit);
+                let held = lock.await.expect("the lock");
+                let lease = held.lease();
+                std::thread::spawn(move || {
+                    while lease.check().is_ok() {
+                        lease.progress();
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+                say("reports");
+                guard = Some(held);
+            }
             ["lock-fair", name] => {
                 let held = client.fair_mutex(name).lock().await.expect("the lock");
                 say(format_args!("{} {}", clock(), held.token()));
