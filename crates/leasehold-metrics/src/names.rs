@@ -22,7 +22,8 @@ pub const LOST: &str = "leasehold_lost_total";
 /// request. Labels: `lock` and `kind`.
 pub const HANDED_OFF: &str = "leasehold_handed_off_total";
 
-/// Counter: renewals. Label: `outcome`.
+/// Counter: renewals. Label: `outcome`. `withheld` counts how often a holder
+/// that reports no progress was found, not each renewal that it missed.
 pub const RENEWALS: &str = "leasehold_renewals_total";
 
 /// Histogram: the time that was left until the deadline when a renewal was

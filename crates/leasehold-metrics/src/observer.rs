@@ -52,6 +52,7 @@ struct Shared {
     servers: Servers,
     renewals_confirmed: Counter,
     renewals_failed: Counter,
+    renewals_withheld: Counter,
     margin: Histogram,
     margin_ratio: Histogram,
     pending: Gauge,
@@ -203,6 +204,7 @@ impl MetricsBuilder {
             servers: Servers::default(),
             renewals_confirmed: renewals("confirmed"),
             renewals_failed: renewals("failed"),
+            renewals_withheld: renewals("withheld"),
             margin: registrar.histogram(LEASE_MARGIN, Vec::new()),
             margin_ratio: registrar.histogram(LEASE_MARGIN_RATIO, Vec::new()),
             pending: registrar.gauge(RELEASES_PENDING, Vec::new()),
@@ -247,6 +249,7 @@ impl ClientMetrics {
             }
             Event::Renewed { margin, lease, .. } => shared.record_renewal(margin, lease),
             Event::RenewalFailed { .. } => shared.renewals_failed.increment(1),
+            Event::Stuck { .. } => shared.renewals_withheld.increment(1),
             Event::CancelPending { pending, .. } => {
                 // The gauge is the sum over the clients of the process.
                 let before = self.pending.swap(pending, Ordering::Relaxed);

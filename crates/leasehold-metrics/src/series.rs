@@ -35,6 +35,7 @@ enum Cause {
     Revoked,
     AtMost,
     ShutDown,
+    Stuck,
     Other,
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Series {
     /// By [`HoldEnd`].
     hold: [OnceLock<Histogram>; 3],
     /// By [`Cause`].
-    lost: [OnceLock<Counter>; 5],
+    lost: [OnceLock<Counter>; 6],
     pub(crate) held: Gauge,
     pub(crate) waiting: Gauge,
     pub(crate) handed_off: Counter,
@@ -75,6 +76,7 @@ impl Series {
             Cause::Revoked,
             Cause::AtMost,
             Cause::ShutDown,
+            Cause::Stuck,
         ] {
             series.count_lost(registrar, cause, 0);
         }
@@ -181,6 +183,7 @@ impl Cause {
             Loss::Revoked => Self::Revoked,
             Loss::AtMost => Self::AtMost,
             Loss::ShutDown => Self::ShutDown,
+            Loss::Stuck => Self::Stuck,
             // A variant that this version does not know.
             _ => Self::Other,
         }
@@ -192,6 +195,7 @@ impl Cause {
             Self::Revoked => "revoked",
             Self::AtMost => "at_most",
             Self::ShutDown => "shut_down",
+            Self::Stuck => "stuck",
             Self::Other => "other",
         }
     }

@@ -39,6 +39,15 @@ fn losses_state_their_cause() {
         drop(guard);
 
         let (client, registry) = observed(server.port()).await;
+        // The keeper notices that it is stuck even if the machine stalls.
+        let lock = client.mutex("job").lock().lease(SHORT * 10);
+        let guard = lock.progress_within(SHORT / 10).await.unwrap();
+        lost_by(&registry, "stuck").await;
+        let withheld = registry.value(RENEWALS, &[("outcome", "withheld")]);
+        assert_eq!(withheld, 1.0);
+        drop(guard);
+
+        let (client, registry) = observed(server.port()).await;
         let _guard = client.mutex("job").lock().await.unwrap();
         client.force_release("job").await.unwrap();
         lost_by(&registry, "revoked").await;
