@@ -21,6 +21,12 @@ server can grant the lock to another client. If the lock is already lost
 (revoked, or missing on the server), the signals are sent at once. The exit
 status is then 76, regardless of the status of the command.
 
+With --watchdog, a command that hangs loses the lock too. It reports progress as
+a daemon does under systemd, or with `echo > \"$LEASEHOLD_WATCHDOG\"`. If it does
+not report for DUR, the lease is no longer renewed, and the command is stopped as
+after any loss. WATCHDOG=trigger stops it at once. Messages are passed on to the
+NOTIFY_SOCKET of the CLI, if it has one.
+
 With --once-per, a command that was executed has used up the period, with any
 exit status. One that was not found or cannot be executed has not.
 `leasehold show NAME` prints the last run, and `leasehold once reset NAME` lets
@@ -33,7 +39,11 @@ Environment of the command:
   LEASEHOLD_TOKEN     fencing token, larger than that of every earlier holder
   LEASEHOLD_MODE      `shared` for a reader or a permit, otherwise `exclusive`
   LEASEHOLD_OWNER     holder of the lock: HOST:PID
-  LEASEHOLD_DEADLINE  end of the lease unless it is renewed, in ms since 1970";
+  LEASEHOLD_DEADLINE  end of the lease unless it is renewed, in ms since 1970
+With --watchdog also:
+  NOTIFY_SOCKET       socket that takes WATCHDOG=1 and WATCHDOG=trigger
+  WATCHDOG_USEC       time within which to report, in microseconds
+  LEASEHOLD_WATCHDOG  pipe on which every line is a report";
 
 pub(super) const LEAD_HELP: &str = "\
 The CLI campaigns in FIFO order. While it leads, the command runs as under
@@ -134,6 +144,11 @@ pub(crate) struct WorkArgs {
     /// [default: 5s, at most a third of the lease; no limit if forwarded]
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
+
+    /// Renew the lease only while the command reports progress every DUR: it
+    /// sends WATCHDOG=1 to NOTIFY_SOCKET, or writes to LEASEHOLD_WATCHDOG
+    #[arg(long, value_name = "DUR", value_parser = duration::parse)]
+    pub(crate) watchdog: Option<Duration>,
 
     /// Command to run, and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]

@@ -72,6 +72,7 @@ async fn serve(
         mode: "exclusive",
         on_lost: OnLost::Stop(Signal::SIGTERM),
         at_most: None,
+        watchdog: args.work.watchdog,
     };
     let name = election.name();
     if args.verbose {

@@ -22,6 +22,7 @@ mod sleep;
 mod start_report;
 mod supervisor;
 mod terminal;
+mod watchdog;
 
 use std::ops::ControlFlow;
 
@@ -47,6 +48,7 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
         },
         on_lost: OnLost::parse(&args.on_lost)?,
         at_most: args.at_most,
+        watchdog: args.work.watchdog,
     };
     if steal && args.once_per.is_some() {
         return Err(CliError::usage("`steal` cannot be used with --once-per"));

@@ -97,9 +97,11 @@ pub(super) enum GroupState {
 }
 
 impl ProcessGroup {
+    /// Starts `command`. A variable of `environment` without a value is
+    /// removed.
     pub(super) fn start(
         command: &[OsString],
-        environment: &[(&str, String)],
+        environment: &[(&str, Option<String>)],
     ) -> Result<Self, CliError> {
         let failed = |error: std::io::Error| {
             let text = format!("cannot start the command: {error}");
@@ -110,13 +112,19 @@ impl ProcessGroup {
         let start_report = StartReport::new().map_err(failed)?;
         let mut terminal = Terminal::open();
         let tree = ProcessTree::before_command();
-        let child = std::process::Command::new(own_executable().map_err(failed)?)
+        let mut shim = std::process::Command::new(own_executable().map_err(failed)?);
+        for (name, value) in environment {
+            match value {
+                Some(value) => shim.env(name, value),
+                None => shim.env_remove(name),
+            };
+        }
+        let child = shim
             .arg0("leasehold")
             .arg(SHIM)
             .arg(std::process::id().to_string())
             .arg(start_report.path())
             .args(command)
-            .envs(environment.iter().cloned())
             .process_group(0)
             .spawn()
             .map_err(failed)?;

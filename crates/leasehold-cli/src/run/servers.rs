@@ -66,6 +66,9 @@ impl Servers {
         if let Some(length) = args.at_least {
             acquire = acquire.at_least(length);
         }
+        if let Some(limit) = args.work.watchdog {
+            acquire = acquire.progress_within(limit);
+        }
         if let Some(replicas) = &args.replicas {
             acquire = acquire.replicas(parse_replicas(replicas)?, self.request_timeout);
         }
@@ -75,14 +78,21 @@ impl Servers {
     /// Returns the election that the arguments describe.
     pub(super) fn election(&self, args: &LeadArgs) -> Result<Election, CliError> {
         let election = self.client("an election")?.election(&args.name);
-        Ok(election.note(note(&args.work)))
+        let election = election.note(note(&args.work));
+        Ok(match args.work.watchdog {
+            Some(limit) => election.progress_within(limit),
+            None => election,
+        })
     }
 
     /// Returns a tick of the job that the arguments describe.
     pub(super) fn once(&self, args: &RunArgs, tick: Tick) -> Result<Once, CliError> {
         let client = self.client("--once-per")?;
-        let once = client.once(&args.name, tick);
-        Ok(once.note(note(&args.work)))
+        let once = client.once(&args.name, tick).note(note(&args.work));
+        Ok(match args.work.watchdog {
+            Some(limit) => once.progress_within(limit),
+            None => once,
+        })
     }
 
     /// Revokes the lock from the holders.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::process_group::ProcessGroup;
 use super::servers::Servers;
 use super::supervisor::{OnLost, Supervisor, Times};
+use super::watchdog::Watchdog;
 use super::{progress, terminal};
 use crate::args::{ServerArgs, WorkArgs};
 use crate::identity::host_and_pid;
@@ -49,6 +50,8 @@ pub(super) struct Plan<'a> {
     pub(super) mode: &'static str,
     pub(super) on_lost: OnLost,
     pub(super) at_most: Option<Duration>,
+    /// How long the command may take to report progress.
+    pub(super) watchdog: Option<Duration>,
 }
 
 /// How a command ended.
@@ -149,7 +152,11 @@ impl Session {
         let limit = plan
             .at_most
             .and_then(|at_most| Instant::now().checked_add(at_most));
-        let environment = environment(&lease, plan.mode);
+        let mut watchdog = plan.watchdog.map(Watchdog::start).transpose()?;
+        let mut environment = environment(&lease, plan.mode).to_vec();
+        environment.extend(watchdog.iter().flat_map(Watchdog::environment));
+        // The limit counts from here.
+        lease.progress();
         let mut group = ProcessGroup::start(plan.command, &environment)?;
         let times = Times {
             grace: self.grace,
@@ -158,7 +165,7 @@ impl Session {
         };
         let mut supervisor = Supervisor::new(lease, plan.on_lost, times);
         supervisor
-            .wait_for_exit(&mut group, &mut self.signals)
+            .wait_for_exit(&mut group, &mut self.signals, &mut watchdog)
             .await;
         let code = supervisor.code(&group);
         // A loss or the limit has a status of its own.
@@ -224,17 +231,17 @@ fn grace(chosen: Option<Duration>, lease: Duration) -> Result<Duration, CliError
     }
 }
 
-fn environment(lease: &Lease<Shared>, mode: &str) -> [(&'static str, String); 6] {
+fn environment(lease: &Lease<Shared>, mode: &str) -> [(&'static str, Option<String>); 6] {
     let deadline = SystemTime::now() + lease.remaining();
     let since_epoch = deadline.duration_since(SystemTime::UNIX_EPOCH);
     let deadline_millis = since_epoch.unwrap_or_default().as_millis();
-    let text = |value: &dyn Display| value.to_string();
+    let text = |value: &dyn Display| Some(value.to_string());
     [
         ("LEASEHOLD_NAME", text(&lease.name())),
         ("LEASEHOLD_KEY", text(&lease.key())),
         ("LEASEHOLD_TOKEN", text(&lease.token())),
         ("LEASEHOLD_MODE", text(&mode)),
-        ("LEASEHOLD_OWNER", host_and_pid()),
+        ("LEASEHOLD_OWNER", Some(host_and_pid())),
         ("LEASEHOLD_DEADLINE", text(&deadline_millis)),
     ]
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::process_group::{GroupState, ProcessGroup};
 use super::sleep::sleep_until;
+use super::watchdog::{Sign, Watchdog};
 use crate::exit;
 use crate::output::{CliError, hint, message};
 use crate::signals::Signals;
@@ -93,7 +94,12 @@ impl Supervisor {
     }
 
     /// Waits until all processes of the command have exited.
-    pub(super) async fn wait_for_exit(&mut self, group: &mut ProcessGroup, signals: &mut Signals) {
+    pub(super) async fn wait_for_exit(
+        &mut self,
+        group: &mut ProcessGroup,
+        signals: &mut Signals,
+        watchdog: &mut Option<Watchdog>,
+    ) {
         let lease = self.lease.clone();
         let mut lost = std::pin::pin!(lease.lost());
         let (mut report_at, mut reported) = (None, false);
@@ -112,6 +118,7 @@ impl Supervisor {
                 loss = &mut lost, if !self.lost => {
                     self.on_loss(group, loss.unwrap_or(Loss::ShutDown));
                 }
+                sign = next_sign(watchdog) => self.on_sign(group, sign),
                 () = sleep_until(self.stop_at()), if !self.lost => self.check_renewal(group),
                 () = sleep_until(self.times.limit), if self.is_limited() => self.on_limit(group),
                 () = sleep_until(self.kill_at()), if self.kill_at().is_some() => self.kill(group),
@@ -165,7 +172,24 @@ impl Supervisor {
     fn check_renewal(&mut self, group: &mut ProcessGroup) {
         self.deadline = self.deadline.max(self.lease.deadline().into());
         if self.stop_at().is_some_and(|at| at <= Instant::now()) {
-            self.on_loss(group, Loss::Expired);
+            let loss = match self.lease.is_stuck() {
+                true => Loss::Stuck,
+                false => Loss::Expired,
+            };
+            self.on_loss(group, loss);
+        }
+    }
+
+    /// Reports the progress of the command, or stops it if it says that it is
+    /// stuck.
+    fn on_sign(&mut self, group: &mut ProcessGroup, sign: Sign) {
+        match sign {
+            Sign::Progress => self.lease.progress(),
+            Sign::Stuck if self.lost => {}
+            Sign::Stuck => {
+                message("the command sent WATCHDOG=trigger");
+                self.on_loss(group, Loss::Stuck);
+            }
         }
     }
 
@@ -173,7 +197,7 @@ impl Supervisor {
         self.lost = true;
         group.on_loss();
         let name = self.lease.name();
-        if loss == Loss::Expired && self.lease.check().is_err() {
+        if matches!(loss, Loss::Expired | Loss::Stuck) && self.lease.check().is_err() {
             // The lease is already over, as after a suspend of the machine:
             // SIGKILL follows without grace.
             self.deadline = Instant::now();
@@ -233,5 +257,13 @@ impl Supervisor {
             (false, true) => exit::TOO_LONG,
             (false, false) => group.code(),
         }
+    }
+}
+
+/// Returns the next sign of a command that has a watchdog.
+async fn next_sign(watchdog: &mut Option<Watchdog>) -> Sign {
+    match watchdog {
+        Some(watchdog) => watchdog.next().await,
+        None => std::future::pending().await,
     }
 }

@@ -34,3 +34,5 @@ mod process_group;
 mod terminal;
 /// Settings, exit codes, help and `doctor`.
 mod usage;
+/// Commands that report progress, or hang.
+mod watchdog;
