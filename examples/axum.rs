@@ -36,7 +36,10 @@ type Response = Result<String, (StatusCode, String)>;
 async fn main() -> Result<(), BoxError> {
     let address = std::env::args().nth(1);
     let address = address.as_deref().unwrap_or("127.0.0.1:3000");
-    let client = examples::connect().await?;
+    // A local server by default. The timeouts also suit a busy machine.
+    let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
+    let connect = Client::connect(&url).connect_timeout(Duration::from_secs(10));
+    let client = connect.request_timeout(Duration::from_secs(5)).await?;
     let archive = client.election("archive");
     let archiver = tokio::spawn(async move { archive.lead(|_lease| archive_orders()).await });
 
@@ -63,6 +66,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
+// ANCHOR: pay
 /// Pays an order. Requests for the same order wait for each other, also on
 /// other instances.
 async fn pay(State(client): State<Client>, Path(id): Path<u64>) -> Response {
@@ -74,6 +78,7 @@ async fn pay(State(client): State<Client>, Path(id): Path<u64>) -> Response {
     let paid = paying.run(|lease| charge_card(id, lease.token()));
     paid.await.map_err(|error| failure(&error))
 }
+// ANCHOR_END: pay
 
 /// Stands for a call to a payment service, which may end half-way.
 ///

@@ -48,6 +48,7 @@ impl Cache {
         }
     }
 
+    // ANCHOR: refresh
     /// Reads the cache, and refreshes it if it is older than `wanted`. Returns
     /// the old files if another instance refreshes them.
     async fn read(&self, wanted: u64) -> Result<Snapshot, BoxError> {
@@ -88,6 +89,7 @@ impl Cache {
             guard,
         })
     }
+    // ANCHOR_END: refresh
 
     /// Returns the version of the older file; zero if one is missing. They
     /// differ if an instance crashed while it wrote them.
@@ -144,7 +146,9 @@ async fn run_instances(folder: &Path) -> Result<(), BoxError> {
 /// this instance refreshed the cache.
 async fn serve(folder: PathBuf, wanted: u64, all: Arc<Barrier>) -> Result<bool, BoxError> {
     // A client of its own, as on a host of its own.
-    let client = examples::connect().await?;
+    let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
+    let connect = Client::connect(&url).connect_timeout(Duration::from_secs(10));
+    let client = connect.request_timeout(Duration::from_secs(5)).await?;
     let cache = Cache::new(&client, folder);
     let snapshot = loop {
         let snapshot = cache.read(wanted).await?;

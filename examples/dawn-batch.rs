@@ -19,7 +19,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use leasehold::Lease;
+use leasehold::{Client, Lease};
 use leasehold_fence::Fence;
 use leasehold_fence::redis::FencedWrite;
 use redis::AsyncConnectionConfig;
@@ -31,8 +31,11 @@ type BoxError = Box<dyn Error + Send + Sync>;
 #[tokio::main]
 async fn main() -> Result<ExitCode, BoxError> {
     let limit = std::env::args().nth(1).unwrap_or("3600".to_owned());
-    let client = examples::connect().await?;
-    let ledger = open_ledger().await?;
+    // A local server by default. The timeouts also suit a busy machine.
+    let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
+    let connect = Client::connect(&url).connect_timeout(Duration::from_secs(10));
+    let client = connect.request_timeout(Duration::from_secs(5)).await?;
+    let ledger = open_ledger(&url).await?;
 
     let batch = client.mutex("dawn-batch").try_lock();
     let batch = batch
@@ -62,11 +65,11 @@ async fn main() -> Result<ExitCode, BoxError> {
 }
 
 /// Connects to the ledger, which is on the same server here.
-async fn open_ledger() -> Result<MultiplexedConnection, BoxError> {
-    let server = redis::Client::open(examples::url())?;
+async fn open_ledger(url: &str) -> Result<MultiplexedConnection, BoxError> {
+    let server = redis::Client::open(url)?;
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(examples::CONNECT_TIMEOUT))
-        .set_response_timeout(Some(examples::REQUEST_TIMEOUT));
+        .set_connection_timeout(Some(Duration::from_secs(10)))
+        .set_response_timeout(Some(Duration::from_secs(5)));
     let connection = server.get_multiplexed_async_connection_with_config(&config);
     Ok(connection.await?)
 }
@@ -89,6 +92,7 @@ async fn post_rows(
     Ok(count)
 }
 
+// ANCHOR: post
 /// Posts one row, unless a later holder has written. A batch that starts over
 /// can repeat it.
 async fn post(
@@ -100,13 +104,11 @@ async fn post(
     let write = FencedWrite::new(fence, "fence:{ledger}")
         .command(["HSET", "{ledger}:invoices", invoice, amount], [1]);
     let mut script = redis::Cmd::new();
-    for word in write.eval() {
-        script.arg(word);
-    }
-    let written: Result<redis::Value, _> = script.query_async(ledger).await;
+    let written = script.arg(write.eval()).exec_async(ledger).await;
     written.map_err(|error| write.error(error))?;
     Ok(())
 }
+// ANCHOR_END: post
 
 /// Returns the lines of the input. The thread that reads them does not delay
 /// the exit, as a read of tokio's `stdin` would.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::Semaphore;
+use leasehold::{Client, Semaphore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
@@ -32,7 +32,10 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let client = examples::connect().await?;
+    // A local server by default. The timeouts also suit a busy machine.
+    let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
+    let connect = Client::connect(&url).connect_timeout(Duration::from_secs(10));
+    let client = connect.request_timeout(Duration::from_secs(5)).await?;
     let permits = client.semaphore("downloads", PERMITS);
     match std::env::args().nth(1) {
         Some(address) => work(permits, &address).await?,
@@ -42,6 +45,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
+// ANCHOR: work
 /// Downloads all files of one worker.
 async fn work(permits: Semaphore, address: &str) -> Result<(), BoxError> {
     let mut downloads = JoinSet::new();
@@ -60,6 +64,7 @@ async fn work(permits: Semaphore, address: &str) -> Result<(), BoxError> {
     println!("{FILES} files, {bytes} bytes");
     Ok(())
 }
+// ANCHOR_END: work
 
 /// Downloads a file, and returns its length.
 async fn download(address: String) -> Result<usize, BoxError> {

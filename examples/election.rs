@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Changes, Error, Lease};
+use leasehold::{Changes, Client, Error, Lease};
 
 /// The time after which a crashed leader is replaced.
 const LEASE: Duration = Duration::from_secs(10);
@@ -21,7 +21,10 @@ const LEASE: Duration = Duration::from_secs(10);
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let address = std::env::args().nth(1).unwrap_or("unknown".to_owned());
-    let client = examples::connect().await?;
+    // A local server by default. The timeouts also suit a busy machine.
+    let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
+    let connect = Client::connect(&url).connect_timeout(Duration::from_secs(10));
+    let client = connect.request_timeout(Duration::from_secs(5)).await?;
     let election = client.election("scheduler").lease(LEASE).note(&*address);
     tokio::select! {
         // Campaigns again after each loss; ends only with an error.

@@ -30,7 +30,10 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let client = examples::connect().await?;
+    // A local server by default. The timeouts also suit a busy machine.
+    let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
+    let connect = Client::connect(&url).connect_timeout(Duration::from_secs(10));
+    let client = connect.request_timeout(Duration::from_secs(5)).await?;
     let args: Vec<String> = std::env::args().skip(1).collect();
     match &args[..] {
         [] => start_instances(&client).await?,
@@ -51,6 +54,7 @@ fn lottery(client: &Client, time: u64) -> Once {
     client.once("lottery", Tick::at(time, PERIOD))
 }
 
+// ANCHOR: draw
 /// Draws, unless an instance has drawn on this day or is drawing.
 async fn draw(name: &str, lottery: Once) -> Result<(), BoxError> {
     match lottery.note(name).start().await? {
@@ -66,6 +70,7 @@ async fn draw(name: &str, lottery: Once) -> Result<(), BoxError> {
     }
     Ok(())
 }
+// ANCHOR_END: draw
 
 /// Starts ten instances at once, and prints what they have done.
 async fn start_instances(client: &Client) -> Result<(), BoxError> {

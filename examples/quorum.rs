@@ -30,11 +30,12 @@ async fn main() -> Result<(), BoxError> {
     }
 }
 
-/// The default timeouts suit servers in one region.
+/// The default timeouts suit servers in one region. These also suit a busy
+/// machine.
 fn settings(nodes: &[String]) -> Connect<Quorum> {
     Quorum::connect(nodes)
-        .connect_timeout(examples::CONNECT_TIMEOUT)
-        .request_timeout(examples::REQUEST_TIMEOUT)
+        .connect_timeout(Duration::from_secs(10))
+        .request_timeout(Duration::from_secs(5))
 }
 
 /// Allows the servers to vote. Do not call it while locks are held.

@@ -10,13 +10,16 @@ use std::panic::resume_unwind;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-use leasehold::{Error, Lease};
+use leasehold::{Client, Error, Lease};
 
 const PARTS: usize = 4;
 const ROWS: usize = 1000;
 
 fn main() -> Result<(), Error> {
-    let client = examples::settings().wait()?;
+    // A local server by default. The timeouts also suit a busy machine.
+    let url = std::env::var("LEASEHOLD_URL").unwrap_or("redis://127.0.0.1/".to_owned());
+    let connect = Client::connect(&url).connect_timeout(Duration::from_secs(10));
+    let client = connect.request_timeout(Duration::from_secs(5)).wait()?;
     let import = client.mutex("import");
     let guard = import.lock().timeout(Duration::from_secs(5)).wait()?;
     guard.on_lost(|loss| eprintln!("stopping: {loss}"));

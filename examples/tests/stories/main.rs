@@ -44,6 +44,8 @@ fn every_example_has_a_story_and_is_listed() {
         assert!(index.contains(&link), "the index has no {name}");
         let command = format!("cargo run -p examples --bin {name}");
         assert!(page.contains(&command), "the page has no {name}");
+        let code = format!("{{{{#include ../examples/{name}.rs}}}}");
+        assert!(page.contains(&code), "the page has no code of {name}");
         let header = read(format!("examples/{name}.rs"));
         assert!(
             header.contains(&command),
