@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error, MultiLock};
+use leasehold::{Client, Error, MultiLock, Mutex};
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use crate::support::inspection::allow_inspection;
 use crate::support::log::{log_line, start_log};
-use crate::support::{LEASE, client, name, run, server};
+use crate::support::{LEASE, SHORT, client, connect_at, name, run, server};
 
 /// What the log says about an acquire that was never started.
 const UNSTARTED: &str = "nothing was acquired";
@@ -140,11 +141,12 @@ fn task_that_outlives_run_finds_its_lease_lost() {
         let name = name();
         let (started, spawned) = oneshot::channel();
         let work = client.mutex(&name).lock().run(|lease| {
-            let task = tokio::spawn(async move {
+            let pages = async move {
                 lease.check().unwrap();
                 lease.lost().await;
                 lease.check()
-            });
+            };
+            let task = tokio::spawn(pages);
             started.send(task).unwrap();
             std::future::pending::<()>()
         });
@@ -156,6 +158,61 @@ fn task_that_outlives_run_finds_its_lease_lost() {
         let (run, task) = tokio::join!(work, revoke);
         assert!(matches!(run, Err(Error::Lost { .. })), "{run:?}");
         assert!(matches!(task, Err(Error::Lost { .. })), "{task:?}");
+    });
+}
+
+/// What the guide recommends instead: `run` drops the work, and with it the
+/// tasks.
+#[test]
+fn join_set_of_the_work_ends_with_run() {
+    run(async {
+        let server = server();
+        allow_inspection(&server);
+        let client = client(&server).await;
+        let name = name();
+        let (started, spawned) = oneshot::channel();
+        let (running, ended) = oneshot::channel::<()>();
+        let pages = async move {
+            started.send(()).unwrap();
+            std::future::pending::<()>().await;
+            drop(running);
+        };
+        let work = client.mutex(&name).lock().run(|_lease| async {
+            let mut tasks = JoinSet::new();
+            tasks.spawn(pages);
+            tasks.join_all().await;
+        });
+        let revoke = async {
+            spawned.await.unwrap();
+            client.force_release(&name).await.unwrap();
+            ended.await
+        };
+        let (run, ended) = tokio::join!(work, revoke);
+        assert!(matches!(run, Err(Error::Lost { .. })), "{run:?}");
+        assert!(ended.is_err(), "the task was not aborted");
+    });
+}
+
+/// A task that waits for itself.
+async fn nested(mutex: &Mutex) -> Result<(), Error> {
+    let outer = mutex.lock().await?;
+    let inner = mutex.lock().await?;
+    drop((outer, inner));
+    Ok(())
+}
+
+#[test]
+fn nested_lock_times_out_and_names_this_process() {
+    run(async {
+        let server = server();
+        let connect = connect_at(server.port()).acquire_timeout(SHORT);
+        let client = connect.await.unwrap();
+        let ended = nested(&client.mutex(&name())).await;
+        let Err(Error::Timeout { holder, .. }) = &ended else {
+            panic!("{ended:?}");
+        };
+        let holder = holder.as_ref().expect("the holder is known");
+        assert_eq!(holder.process.pid, Some(std::process::id()));
     });
 }
 
@@ -191,4 +248,22 @@ fn release_of_a_lost_lock_ends_the_program() {
         let ended = program().await;
         assert!(matches!(ended, Err(Error::Lost { .. })), "{ended:?}");
     });
+}
+
+/// The guide shows these programs. `scripts/quick-start` compares what it says
+/// about them with what the compiler says.
+#[test]
+fn page_of_mistakes_shows_tested_programs() {
+    let read = |path: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+        std::fs::read_to_string(path).expect("a file")
+    };
+    let tested = read("src/misuse.rs") + &read("tests/it/misuse.rs");
+    let page = read("../../docs/mistakes.md");
+    let wrong = page.lines().filter_map(|line| line.split_once("// wrong"));
+    let wrong: Vec<_> = wrong.map(|(code, _)| code.trim()).collect();
+    assert!(wrong.len() >= 10, "{wrong:?}");
+    for code in wrong {
+        assert!(tested.contains(code), "no test has {code}");
+    }
 }
