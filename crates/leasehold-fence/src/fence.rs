@@ -148,12 +148,26 @@ impl Fence {
     }
 
     /// Returns the name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let fence = leasehold_fence::Fence::new("lock:coupon:42", 33);
+    /// assert_eq!(fence.name(), "lock:coupon:42");
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the token.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let fence = leasehold_fence::Fence::new("lock:coupon:42", 33);
+    /// assert_eq!(fence.token(), 33);
+    /// ```
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
@@ -165,6 +179,17 @@ impl Fence {
     ///
     /// [`FenceError::Invalid`] if the name is longer than 640 bytes or the
     /// token exceeds a signed 64-bit integer. No lock has such a name or token.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_fence::{Fence, sql};
+    ///
+    /// let fence = Fence::new("lock:coupon:42", 33);
+    /// let (name, token) = fence.to_sql()?; // the parameters of the guard
+    /// println!("{} with {name} and {token}", sql::POSTGRES.guard);
+    /// # Ok::<(), leasehold_fence::FenceError>(())
+    /// ```
     pub fn to_sql(&self) -> Result<(&str, i64), FenceError> {
         if self.name.len() > MAX_NAME {
             let length = self.name.len();

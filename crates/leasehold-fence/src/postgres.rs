@@ -114,6 +114,20 @@ impl PostgresTransaction<'_> {
     ///   the transaction is rolled back, or if the commit fails.
     /// - [`FenceError::Ended`] if the transaction has ended before, for example
     ///   by a `COMMIT` that was sent as a statement.
+    ///
+    /// # Examples
+    ///
+    #[cfg_attr(feature = "tokio-postgres", doc = "```no_run")]
+    #[cfg_attr(not(feature = "tokio-postgres"), doc = "```ignore")]
+    /// # use leasehold_fence::{Fence, FenceError};
+    /// # use tokio_postgres::Client;
+    /// # type Outcome = Result<(), FenceError>;
+    /// # async fn example(fence: Fence, mut client: Client) -> Outcome {
+    /// let tx = fence.begin_postgres(&mut client).await?;
+    /// // …
+    /// tx.commit().await?; // an error: begin again, while the lease is valid
+    /// # Ok(()) }
+    /// ```
     pub async fn commit(self) -> Result<(), FenceError> {
         let Err(error) = self.transaction.batch_execute(POSTGRES.verify).await else {
             let committed = self.transaction.commit().await;
@@ -138,6 +152,19 @@ impl PostgresTransaction<'_> {
     /// # Errors
     ///
     /// [`FenceError::Database`] if the database cannot be reached.
+    ///
+    /// # Examples
+    ///
+    #[cfg_attr(feature = "tokio-postgres", doc = "```no_run")]
+    #[cfg_attr(not(feature = "tokio-postgres"), doc = "```ignore")]
+    /// # use leasehold_fence::{Fence, FenceError};
+    /// # use tokio_postgres::Client;
+    /// # type Outcome = Result<(), FenceError>;
+    /// # async fn example(fence: Fence, mut client: Client) -> Outcome {
+    /// let tx = fence.begin_postgres(&mut client).await?;
+    /// tx.rollback().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn rollback(self) -> Result<(), FenceError> {
         let rolled_back = self.transaction.rollback().await;
         rolled_back.map_err(FenceError::database)

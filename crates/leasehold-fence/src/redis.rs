@@ -48,6 +48,16 @@ impl FencedWrite {
     ///
     /// `key` stores the token and must never expire. In a Cluster it needs the
     /// hash tag of the data.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_fence::{Fence, redis::FencedWrite};
+    ///
+    /// let fence = Fence::new("lock:coupon:42", 33);
+    /// let raise = FencedWrite::new(&fence, "fence:{coupon:42}");
+    /// assert_eq!(raise.eval()[2..], [&b"1"[..], b"fence:{coupon:42}", b"33"]);
+    /// ```
     #[must_use]
     pub fn new(fence: &Fence, key: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -63,6 +73,16 @@ impl FencedWrite {
     /// # Panics
     ///
     /// If the command is empty or a position is beyond its end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use leasehold_fence::{Fence, redis::FencedWrite};
+    /// # let fence = Fence::new("lock:coupon:42", 33);
+    /// let write = FencedWrite::new(&fence, "fence:{coupon:42}")
+    ///     .command(["RENAME", "{coupon:42}:new", "{coupon:42}"], [1, 2]);
+    /// # drop(write);
+    /// ```
     #[must_use]
     pub fn command<W: Into<Vec<u8>>>(
         mut self,
@@ -83,6 +103,17 @@ impl FencedWrite {
     }
 
     /// Returns the words of the `EVAL` command.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use leasehold_fence::{Fence, redis::FencedWrite};
+    /// # let fence = Fence::new("lock:coupon:42", 33);
+    /// let write = FencedWrite::new(&fence, "fence:{coupon:42}");
+    /// // With the crate `redis`: `Cmd::new().arg(words)`
+    /// let words = write.eval();
+    /// assert_eq!(words[0], b"EVAL");
+    /// ```
     #[must_use]
     pub fn eval(&self) -> Vec<Vec<u8>> {
         let mut words = vec![b"EVAL".to_vec(), FENCED.as_bytes().to_vec()];
@@ -97,6 +128,16 @@ impl FencedWrite {
     ///
     /// Returns [`FenceError::Stale`] if the script rejected the token; no
     /// command has run then. Otherwise [`FenceError::Database`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use leasehold_fence::{Fence, redis::FencedWrite};
+    /// # let fence = Fence::new("lock:coupon:42", 33);
+    /// let write = FencedWrite::new(&fence, "fence:{coupon:42}");
+    /// assert!(write.error("STALE 34").is_stale()); // discard the work
+    /// assert!(!write.error("LOADING").is_stale()); // try again
+    /// ```
     #[must_use]
     pub fn error(&self, error: impl Into<BoxError>) -> FenceError {
         let error = error.into();

@@ -222,6 +222,19 @@ impl<DB: FencedDatabase> FencedTransaction<DB> {
     ///   dropped, in which case the transaction is rolled back, or if the
     ///   commit fails.
     /// - [`FenceError::Ended`] if the transaction has ended before.
+    ///
+    /// # Examples
+    ///
+    #[cfg_attr(feature = "sqlx-postgres", doc = "```no_run")]
+    #[cfg_attr(not(feature = "sqlx-postgres"), doc = "```ignore")]
+    /// # use leasehold_fence::{Fence, FenceError};
+    /// # type Outcome = Result<(), FenceError>;
+    /// # async fn example(fence: Fence, pool: sqlx::PgPool) -> Outcome {
+    /// let tx = fence.begin(&pool).await?; // if stale, discard the work
+    /// // …
+    /// tx.commit().await?; // an error: begin again, while the lease is valid
+    /// # Ok(()) }
+    /// ```
     pub async fn commit(mut self) -> Result<(), FenceError> {
         let progress = self.connection.progress;
         if progress != Progress::Ready {
@@ -259,6 +272,18 @@ impl<DB: FencedDatabase> FencedTransaction<DB> {
     ///
     /// [`FenceError::Database`] if the database cannot be reached. It rolls
     /// back on its own when it notices that the connection is closed.
+    ///
+    /// # Examples
+    ///
+    #[cfg_attr(feature = "sqlx-postgres", doc = "```no_run")]
+    #[cfg_attr(not(feature = "sqlx-postgres"), doc = "```ignore")]
+    /// # use leasehold_fence::{Fence, FenceError};
+    /// # type Outcome = Result<(), FenceError>;
+    /// # async fn example(fence: Fence, pool: sqlx::PgPool) -> Outcome {
+    /// let tx = fence.begin(&pool).await?;
+    /// tx.rollback().await?; // frees the row now; dropping does so soon
+    /// # Ok(()) }
+    /// ```
     pub async fn rollback(mut self) -> Result<(), FenceError> {
         let rolled_back = self.connection.roll_back().await;
         rolled_back.map_err(FenceError::database)

@@ -63,12 +63,29 @@ struct Shared {
 impl Metrics {
     /// Returns metrics that are recorded by the global recorder, with the
     /// default labels.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// // Install the recorder first.
+    /// let observer = leasehold_metrics::Metrics::new().observer();
+    /// # drop(observer);
+    /// ```
     #[must_use]
     pub fn new() -> Self {
         Self::builder().build()
     }
 
     /// Returns a builder, to change the labels or the recorder.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_metrics::Metrics;
+    ///
+    /// let metrics = Metrics::builder().max_labels(100).build();
+    /// # drop(metrics);
+    /// ```
     pub fn builder() -> MetricsBuilder {
         MetricsBuilder {
             label: None,
@@ -190,6 +207,17 @@ impl MetricsBuilder {
     }
 
     /// Describes the metrics to the recorder, and returns them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use leasehold_metrics::Metrics;
+    ///
+    /// // One for the process, and an observer for each client.
+    /// let metrics = Metrics::builder().build();
+    /// let observers = [metrics.observer(), metrics.observer()];
+    /// # drop(observers.map(|observer| drop(observer)));
+    /// ```
     #[must_use]
     pub fn build(self) -> Metrics {
         let registrar = Registrar(self.recorder);

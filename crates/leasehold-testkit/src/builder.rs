@@ -43,6 +43,14 @@ impl ServerBuilder {
     ///
     /// By default the server listens on loopback only, on a free port, and
     /// stores nothing on disk.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::builder().option("appendonly", "yes").start()?;
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn option(mut self, name: &str, value: impl Into<String>) -> Self {
         self.options.push(format!("--{name}"));
         self.options.push(value.into());
@@ -53,12 +61,32 @@ impl ServerBuilder {
     ///
     /// The server runs in this folder, so options can name the file without a
     /// path.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let users = "user default on nopass ~* &* +@all\n";
+    /// let server = Server::builder()
+    ///     .file("users.acl", users)
+    ///     .option("aclfile", "users.acl")
+    ///     .start()?;
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn file(mut self, name: &str, content: impl Into<Vec<u8>>) -> Self {
         self.files.push((name.to_owned(), content.into()));
         self
     }
 
     /// Sets a variable in the environment of the server.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::builder().env("TZ", "UTC").start()?;
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
@@ -66,6 +94,14 @@ impl ServerBuilder {
 
     /// Runs this program instead of the first server found. A name without a
     /// folder is searched in `PATH`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::builder().program("valkey-server").start()?;
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn program(mut self, path: impl Into<PathBuf>) -> Self {
         self.program = Some(path.into());
         self
@@ -74,6 +110,15 @@ impl ServerBuilder {
     /// Listens on this port instead of a free one.
     ///
     /// Tests that run in parallel need different ports.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::builder().port(7001).start()?;
+    /// assert_eq!(server.url(), "redis://127.0.0.1:7001");
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
@@ -84,6 +129,14 @@ impl ServerBuilder {
     /// # Errors
     ///
     /// If no server is installed, or it does not start within a minute.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::builder().option("databases", "1").start()?;
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn start(self) -> Result<Server, StartError> {
         let program = match &self.program {
             Some(program) => program::named(program)?,

@@ -36,6 +36,14 @@ impl Port {
     /// # Errors
     ///
     /// If no port is free.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let port = leasehold_testkit::Port::reserve()?; // until it is dropped
+    /// println!("listen on {}", port.number());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn reserve() -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         // Processes start at different ports.
@@ -60,6 +68,14 @@ impl Port {
     }
 
     /// Returns the number of the port.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let port = leasehold_testkit::Port::reserve()?;
+    /// let address = format!("127.0.0.1:{}", port.number());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number

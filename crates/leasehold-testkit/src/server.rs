@@ -52,11 +52,27 @@ impl Server {
     /// # Errors
     ///
     /// If no server is installed, or it does not start within a minute.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::start().expect("a server in PATH");
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn start() -> Result<Self, StartError> {
         Self::builder().start()
     }
 
     /// Returns a builder, for a server with other options.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::builder().option("maxmemory", "10mb").start()?;
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn builder() -> ServerBuilder {
         ServerBuilder::default()
     }
@@ -79,12 +95,32 @@ impl Server {
     /// Returns the server's URL, such as `redis://127.0.0.1:20417`.
     ///
     /// It has no credentials, also if an option sets a password.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::start()?;
+    /// # async fn connect(server: Server) -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::connect(&server.url()).await?;
+    /// # Ok(()) }
+    /// # Ok::<(), StartError>(())
+    /// ```
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }
 
     /// Returns the port, which is the same after a restart.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::start()?;
+    /// let address = ("127.0.0.1", server.port());
+    /// # Ok::<(), StartError>(())
+    /// ```
     #[must_use]
     pub fn port(&self) -> u16 {
         match &self.address {
@@ -94,18 +130,46 @@ impl Server {
     }
 
     /// Returns the folder in which the server runs.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::builder().option("appendonly", "yes").start()?;
+    /// assert!(server.folder().join("appendonlydir").exists());
+    /// # Ok::<(), StartError>(())
+    /// ```
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// Returns the process ID, or `None` after [`kill`](Self::kill).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let mut server = Server::start()?;
+    /// server.kill();
+    /// assert_eq!(server.pid(), None);
+    /// # Ok::<(), StartError>(())
+    /// ```
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::id)
     }
 
     /// Returns what the server has logged since its last start.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::start()?;
+    /// assert!(server.log().contains("Ready to accept connections"));
+    /// # Ok::<(), StartError>(())
+    /// ```
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
@@ -115,6 +179,16 @@ impl Server {
     ///
     /// Its clients lose their connections, and cannot connect until
     /// [`restart`](Self::restart). Does nothing if the server is already dead.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let mut server = Server::start()?;
+    /// server.kill(); // an outage, until the restart
+    /// server.restart()?;
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn kill(&mut self) {
         self.process = None;
     }
@@ -127,6 +201,15 @@ impl Server {
     /// # Errors
     ///
     /// If the server does not start within a minute.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let mut server = Server::builder().option("appendonly", "yes").start()?;
+    /// server.restart()?; // a crash that loses no lock
+    /// # Ok::<(), StartError>(())
+    /// ```
     pub fn restart(&mut self) -> Result<(), StartError> {
         self.kill();
         self.launch()
@@ -141,6 +224,16 @@ impl Server {
     /// # Panics
     ///
     /// If the server was killed, or does not stop within a minute.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::start()?;
+    /// server.pause(); // renewals are not confirmed, so leases are lost
+    /// server.resume();
+    /// # Ok::<(), StartError>(())
+    /// ```
     #[cfg(unix)]
     pub fn pause(&self) {
         self.running().pause().expect("a signal to the server");
@@ -152,6 +245,17 @@ impl Server {
     /// # Panics
     ///
     /// If the server was killed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold_testkit::{Port, Server, StartError};
+    /// let server = Server::start()?;
+    /// server.pause();
+    /// std::thread::sleep(std::time::Duration::from_secs(3)); // a stall
+    /// server.resume();
+    /// # Ok::<(), StartError>(())
+    /// ```
     #[cfg(unix)]
     pub fn resume(&self) {
         self.running().resume().expect("a signal to the server");

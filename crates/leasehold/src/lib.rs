@@ -16,9 +16,16 @@
 //! - **Tasks and threads**: one set of types. A task awaits, a thread calls
 //!   [`wait`](Pending::wait).
 //!
-//! # Limitations
+//! More than this page has:
 //!
-#![doc = include_str!("limitations.md")]
+//! - the [guide](https://leasehold.github.io/leasehold/): which lock to choose,
+//!   losing a lease, [mistakes], servers, complete programs, and the CLI;
+//! - [`leasehold-fence`](https://docs.rs/leasehold-fence): databases and Redis
+//!   reject a stale holder's writes;
+//! - [`leasehold-metrics`](https://docs.rs/leasehold-metrics): a service's lock
+//!   metrics;
+//! - [`leasehold-testkit`](https://docs.rs/leasehold-testkit): a real server
+//!   for each of your tests.
 //!
 //! # Examples
 //!
@@ -50,8 +57,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The repository's folder `examples` has complete programs, such as a web
-//! service that releases its locks on SIGTERM.
+//! The guide has [complete programs], such as a web service that releases its
+//! locks on SIGTERM.
+//!
+//! [complete programs]: https://leasehold.github.io/leasehold/examples.html
+//! [mistakes]: https://leasehold.github.io/leasehold/mistakes.html
+//!
+//! # Limitations
+//!
+#![doc = include_str!("limitations.md")]
 //!
 //! # Which lock
 //!
@@ -80,17 +94,6 @@
 //! - `redisson`: locks that Java services share, see
 //!   [`client.redisson()`][redisson].
 //! - `serde`: `Serialize` for the types that inspection returns.
-//!
-//! # Layers
-//!
-//! The source has four layers. Each uses only the layers below it; the module
-//! `client` assembles them.
-//!
-//! - `locks`: the public lock types.
-//! - `lease`: when a lock is acquired, renewed, released or lost.
-//! - `protocol`: the requests and the Lua scripts; `lua/README.md` describes
-//!   the keys and replies.
-//! - `backend`: connections, subscriptions, topology and reconnection.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -489,6 +489,17 @@ impl<C> Connect<C> {
     ///
     /// An attacker on the network can then read and change all traffic. Use it
     /// for experiments only.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), leasehold::Error> {
+    /// # use leasehold::Client;
+    /// let client = Client::connect("rediss://localhost")
+    ///     .dangerously_trust_any_certificate() // a certificate made by hand
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
     pub fn dangerously_trust_any_certificate(mut self) -> Self {
         self.settings.connect.tls.trusts_all = true;
         self

@@ -1,11 +1,7 @@
 //! The client: assembles the layers, and creates the handles of locks.
 
 mod builder;
-
-mod adopt;
-mod inspect;
 mod quorum;
-mod server_info;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -256,3 +252,9 @@ impl std::fmt::Debug for Client {
         f.debug_struct("Client").finish_non_exhaustive()
     }
 }
+
+// Below the methods above, because the API page lists methods in this order.
+mod inspect;
+
+mod adopt;
+mod server_info;

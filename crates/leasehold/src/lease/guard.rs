@@ -141,12 +141,6 @@ impl<M> Guard<M> {
         self.lease.clone()
     }
 
-    /// Returns the lock's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.lease.name()
-    }
-
     /// Checks, by the local clock alone, that the lease is still valid; see
     /// [`Lease::check`].
     ///
@@ -481,6 +475,12 @@ impl<M> Guard<M> {
         let released = Pending::new(&runtime, self.release_now()).await;
         conclude(output, in_time, released)
     }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.lease.name()
+    }
 }
 
 /// Runs `work` and catches a panic in it. Drops it and returns `None` if `lost`
@@ -538,6 +538,18 @@ impl From<Guard> for Guard<Shared> {
 impl Guard {
     /// Returns the fencing token, for the resource that must reject stale
     /// writes; see [`Lease::token`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn write(report: &str, token: leasehold::Token) {}
+    /// let guard = client.mutex("report").lock().await?;
+    /// write("42 pages", guard.token()).await;
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn token(&self) -> Token {
         self.lease.token()
@@ -583,6 +595,17 @@ impl Guard {
 impl Guard<Shared> {
     /// Returns the fencing token; see [`Shared`] for what a resource can do
     /// with it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let permit = client.semaphore("uploads", 3).acquire().await?;
+    /// // For a log. A resource must not reject the smaller token.
+    /// println!("uploading with token {}", permit.token());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn token(&self) -> Token {
         self.lease.token()

@@ -86,6 +86,16 @@ impl Lease<Shared> {
     /// Returns the fencing token. It is larger than the token of every earlier
     /// holder of this lock, and valid beside the tokens of other [`Shared`]
     /// leases.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let reader = client.rw_lock("catalogue").read().await?;
+    /// println!("reading with token {}", reader.lease().token());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn token(&self) -> Token {
         self.token
@@ -171,6 +181,21 @@ impl<M> Lease<M> {
     }
 
     /// Returns the time until the deadline; zero once the lease has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # async fn page(number: u32, limit: std::time::Duration) {}
+    /// let import = client.mutex("import").lock().run(|lease| async move {
+    ///     for number in 1..=10 {
+    ///         page(number, lease.remaining()).await; // the page's timeout
+    ///     }
+    /// });
+    /// import.await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.state.validity_of(self.generation) {

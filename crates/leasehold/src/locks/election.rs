@@ -88,12 +88,6 @@ impl Election {
         }
     }
 
-    /// Returns the election's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Sets the note that followers see while this process leads, such as an
     /// address; at most 256 bytes.
     ///
@@ -443,6 +437,12 @@ impl Election {
 
     fn calls(&self) -> Result<Arc<ElectionCalls>, Error> {
         self.handle.beside(&self.calls)
+    }
+
+    /// Returns the election's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 

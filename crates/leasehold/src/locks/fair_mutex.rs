@@ -62,12 +62,6 @@ impl FairMutex {
         }
     }
 
-    /// Returns the lock's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Acquires the lock, waiting in the queue until it is granted.
     ///
     /// # Examples
@@ -186,6 +180,12 @@ impl FairMutex {
     /// ```
     pub fn holder(&self) -> Pending<'_, Option<Holder>> {
         self.handle.engine.pending(self.handle.holder())
+    }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 

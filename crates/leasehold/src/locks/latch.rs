@@ -76,15 +76,6 @@ impl Latch {
         Self { engine, calls }
     }
 
-    /// Returns the latch's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        match &self.calls {
-            Ok(calls) => calls.name(),
-            Err(invalid) => &invalid.name,
-        }
-    }
-
     /// Creates the latch. It opens after `count` count-downs and is deleted
     /// after `life`. An existing latch is left unchanged.
     ///
@@ -264,6 +255,15 @@ impl Latch {
 
     fn calls(&self) -> Result<Arc<LatchCalls>, Error> {
         self.calls.clone().map_err(|invalid| invalid.error())
+    }
+
+    /// Returns the latch's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.calls {
+            Ok(calls) => calls.name(),
+            Err(invalid) => &invalid.name,
+        }
     }
 }
 

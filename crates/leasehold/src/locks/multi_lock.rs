@@ -348,6 +348,17 @@ impl<M: 'static> MultiGuard<M> {
     }
 
     /// Returns the time until the first deadline; zero if one lease has ended.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, MultiLock};
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// # let parts = [client.mutex("a").lock(), client.mutex("b").lock()];
+    /// let both = MultiLock::new(parts).await?;
+    /// println!("both are ours for {:?} without a renewal", both.remaining());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let remaining = self.leases().map(Lease::remaining);

@@ -94,12 +94,6 @@ impl Mutex {
         }
     }
 
-    /// Returns the lock's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Acquires the lock, waiting until it is free.
     ///
     /// Set options on the returned [`Acquire`], then `.await` it, or call
@@ -233,6 +227,12 @@ impl Mutex {
     #[track_caller]
     pub(super) fn request(&self) -> AcquireRequest {
         self.handle.request()
+    }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 

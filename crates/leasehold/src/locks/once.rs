@@ -115,12 +115,6 @@ impl Once {
         }
     }
 
-    /// Returns the job's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Stores a note with the run; at most 256 bytes.
     ///
     /// # Examples
@@ -496,6 +490,12 @@ impl Once {
 
     fn calls(&self) -> Result<Arc<OnceCalls>, Error> {
         self.handle.beside(&self.calls)
+    }
+
+    /// Returns the job's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 

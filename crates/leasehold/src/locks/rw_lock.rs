@@ -77,12 +77,6 @@ impl RwLock {
         }
     }
 
-    /// Returns the lock's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.write.name()
-    }
-
     /// Acquires the lock for reading, waiting in the queue until it is granted.
     ///
     /// Every task that waits to read has a queue entry of its own, and sends
@@ -186,6 +180,12 @@ impl RwLock {
     /// ```
     pub fn holder(&self) -> Pending<'_, Option<Holder>> {
         self.write.engine.pending(self.write.holder())
+    }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.write.name()
     }
 }
 

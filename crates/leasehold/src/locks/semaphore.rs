@@ -83,12 +83,6 @@ impl Semaphore {
         }
     }
 
-    /// Returns the semaphore's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Acquires one permit, waiting in the queue until it is granted.
     ///
     /// # Examples
@@ -254,6 +248,12 @@ impl Semaphore {
             1 => kind,
             _ => Arc::new(kind.with_weight(u64::from(permits))),
         })
+    }
+
+    /// Returns the semaphore's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 

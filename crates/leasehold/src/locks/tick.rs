@@ -64,6 +64,15 @@ impl Tick {
     }
 
     /// Returns the number of periods between 1970 and this tick.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::{Duration, UNIX_EPOCH};
+    /// # use leasehold::Tick;
+    /// let hour = Duration::from_secs(3600);
+    /// assert_eq!(Tick::at(UNIX_EPOCH + hour * 5 / 2, hour).number(), 2);
+    /// ```
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number

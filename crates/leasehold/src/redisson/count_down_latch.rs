@@ -47,15 +47,6 @@ impl RCountDownLatch {
         }
     }
 
-    /// Returns the latch's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        match &self.calls {
-            Ok(calls) => calls.name(),
-            Err(invalid) => &invalid.name,
-        }
-    }
-
     /// Closes the latch until `count` count-downs. Returns false if it is
     /// closed already.
     ///
@@ -221,6 +212,15 @@ impl RCountDownLatch {
 
     fn calls(&self) -> Result<Arc<CountDownCalls>, Error> {
         self.calls.clone().map_err(|invalid| invalid.error())
+    }
+
+    /// Returns the latch's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match &self.calls {
+            Ok(calls) => calls.name(),
+            Err(invalid) => &invalid.name,
+        }
     }
 }
 

@@ -90,6 +90,15 @@ impl Redisson {
     }
 
     /// Returns this client's id, as Redisson's `getId()`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(client: leasehold::Client) {
+    /// // Fields of a lock's hash on the server begin with it: `ID:THREAD`.
+    /// println!("this process is {}", client.redisson().id());
+    /// # }
+    /// ```
     #[must_use]
     pub fn id(&self) -> &str {
         &self.context.naming.client

@@ -80,12 +80,6 @@ impl<M> RLock<M> {
         }
     }
 
-    /// Returns the lock's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Acquires the lock, waiting until it is free: Redisson's `lock()` and
     /// `tryLock(wait)`.
     ///
@@ -213,6 +207,12 @@ impl<M> RLock<M> {
     /// ```
     pub fn holder(&self) -> Pending<'_, Option<Holder>> {
         self.handle.engine.pending(self.handle.holder())
+    }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 

@@ -44,12 +44,6 @@ impl RPermitExpirableSemaphore {
         }
     }
 
-    /// Returns the semaphore's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Acquires `permits` permits, from 1 to 1000, waiting until they are
     /// available.
     ///
@@ -148,6 +142,12 @@ impl RPermitExpirableSemaphore {
             return Err(Error::invalid("permits", why));
         }
         Ok(Arc::new(self.handle.kind()?.with_permits(permits)))
+    }
+
+    /// Returns the semaphore's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 

@@ -42,12 +42,6 @@ impl RReadWriteLock {
         }
     }
 
-    /// Returns the lock's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.read.name()
-    }
-
     /// Returns the lock of readers: Redisson's `readLock()`.
     ///
     /// # Examples
@@ -78,6 +72,12 @@ impl RReadWriteLock {
     #[must_use]
     pub fn write_lock(&self) -> &RLock {
         &self.write
+    }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.read.name()
     }
 }
 

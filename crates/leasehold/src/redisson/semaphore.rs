@@ -58,12 +58,6 @@ impl RSemaphore {
         }
     }
 
-    /// Returns the semaphore's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.handle.name()
-    }
-
     /// Acquires `permits` permits, waiting until they are available.
     ///
     /// # Examples
@@ -196,6 +190,12 @@ impl RSemaphore {
             return Err(Error::invalid("permits", "0 is below the minimum of 1"));
         }
         Ok(Arc::new(self.handle.kind()?.with_permits(permits)))
+    }
+
+    /// Returns the semaphore's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
     }
 }
 
