@@ -50,7 +50,7 @@ pub(crate) const TABLE: &str = "\
 Exit status:
   The command's own status, or 128+N if signal N terminated it. Otherwise:
     0  success; or busy, with --skip-ok
-   64  invalid command line or configuration
+   64  invalid command line or configuration, or a name of another kind of lock
    69  the server is unreachable
    75  busy: another client holds the lock, or has run the period of --once-per
        (-E sets another status)

@@ -44,7 +44,19 @@ Configuration:
   If the password changes, keep it in a file, or let a command print it: set
   password_file or password_command there, or LEASEHOLD_PASSWORD_FILE or
   LEASEHOLD_PASSWORD_COMMAND, and `user` or LEASEHOLD_USER. The client reads
-  the password again for each connection.";
+  the password again for each connection.
+
+Exit status:
+    0  success
+    1  no: the lock, latch, leader or run does not exist, or `doctor` found a
+       problem
+   64  invalid command line or configuration, or a name of another kind of lock
+   69  the server is unreachable
+   74  standard output cannot be written
+   75  busy: the lock is held, or the wait timed out
+   77  the server denied permission
+  run, steal and lead return the status of their command. `leasehold run --help`
+  lists what they return otherwise.";
 
 /// The connection to the server.
 #[derive(Args, Debug, Default)]

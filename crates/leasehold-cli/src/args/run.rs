@@ -11,9 +11,10 @@ pub(super) const RUN_HELP: &str = "\
 The command runs in its own process group. It gets the terminal, if any; in a
 pipeline it gets the terminal when it first reads from it. It cannot be
 suspended. Signals are forwarded to the process group; a second SIGINT within
-10 s becomes SIGTERM, and a third SIGINT or SIGTERM becomes SIGKILL. Signals that
-were ignored at start, as under nohup, stay ignored. The lock is released when the command
-and all processes that it started have exited, including background processes.
+10 s becomes SIGTERM, and a third SIGINT or SIGTERM becomes SIGKILL. Signals
+that were ignored at start, as under nohup, stay ignored. The lock is released
+when the command and all processes that it started have exited, including
+background processes.
 
 If the lease cannot be renewed because the server is unreachable, the command
 receives SIGTERM and, after --grace, SIGKILL: early enough to exit before the
