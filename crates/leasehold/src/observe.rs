@@ -116,7 +116,8 @@ pub enum Event<'a> {
         /// The time that was left until the deadline when the renewal was
         /// confirmed. Zero means that the lease was nearly lost.
         margin: Duration,
-        /// The lease's length.
+        /// The lease that was requested. It is shorter than the lock's when
+        /// [`at_most`](crate::Acquire::at_most) is nearly over.
         lease: Duration,
     },
 

@@ -76,13 +76,17 @@ pub(super) fn report_if_lost(state: &LeaseState, observers: &Observers) {
 }
 
 /// Reports a renewal that was confirmed, before it moves the deadline.
-pub(super) fn report_renewal(state: &LeaseState, observers: &Observers) {
+///
+/// `lease` is what it requested. Near the end of `at_most` that shrinks with
+/// the margin: against the full lease, every hold that reaches its limit would
+/// look as if its renewals came late.
+pub(super) fn report_renewal(state: &LeaseState, lease: Duration, observers: &Observers) {
     if let Some(margin) = observed_margin(state, observers) {
         let event = Event::Renewed {
             name: state.kind.name(),
             kind: state.kind.label(),
             margin,
-            lease: state.lease,
+            lease,
         };
         observers.notify(&event);
     }

@@ -3,10 +3,11 @@
 
 use std::future::{IntoFuture, Ready};
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use leasehold::observe::Event;
 use leasehold::{Acquire, Client, Error, Loss, MultiLock};
 use testkit::{Fault, Proxy, Server, ServerExt};
 
@@ -57,6 +58,32 @@ fn lost_data_is_noticed_with_at_most() {
         let guard = client.mutex(&name).lock().at_most(LEASE).await.unwrap();
         server.tell(&["DEL", &key(&name)]);
         assert_eq!(guard.lost().await, Some(Loss::Revoked));
+    });
+}
+
+/// Near the end of `at_most`, the time that was left was reported beside the
+/// full lease: every hold that reached its limit looked like late renewals.
+#[test]
+fn renewals_near_at_most_report_what_they_request() {
+    run(async {
+        let server = server();
+        let renewals = Arc::<Mutex<Vec<_>>>::default();
+        let seen = renewals.clone();
+        let observer = move |event: &Event<'_>| {
+            if let Event::Renewed { margin, lease, .. } = event {
+                seen.lock().unwrap().push((*margin, *lease));
+            }
+        };
+        let client = connect_at(server.port()).observe(observer).await.unwrap();
+        // A stalled machine may renew nothing before the limit.
+        while renewals.lock().unwrap().is_empty() {
+            let lock = client.mutex(&name()).lock().at_most(SHORT);
+            let guard = lock.await.unwrap();
+            guard.lost().await;
+        }
+        for (margin, lease) in &*renewals.lock().unwrap() {
+            assert!(margin < lease && *lease < SHORT, "{margin:?} of {lease:?}");
+        }
     });
 }
 

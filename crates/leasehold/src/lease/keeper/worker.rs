@@ -411,7 +411,7 @@ impl Worker {
                 Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
                     // Before the deadline moves: observers see how much time
                     // was left.
-                    report_renewal(&state, &self.observers);
+                    report_renewal(&state, renewal.lease, &self.observers);
                     state.confirm(sent, renewal.lease);
                     if reply == RenewReply::OnMajority {
                         self.spawn(repair(state.clone(), self.backend.clone(), self.timeout));
