@@ -1,34 +1,12 @@
-//! The small subcommands: `release`, `wait`, `semaphore`, `quorum`, `latch`.
+//! The small subcommands: `wait`, `semaphore`, `quorum`, `latch`.
 
 use leasehold::{LatchState, SetOutcome};
 
-use crate::args::{
-    LatchCommand, QuorumCommand, ReleaseArgs, SemaphoreCommand, ServerArgs, WaitArgs,
-};
+use crate::args::{LatchCommand, QuorumCommand, SemaphoreCommand, ServerArgs, WaitArgs};
+use crate::exit;
 use crate::identity::host_and_pid;
-use crate::output::{CliError, hint, message, print, revoked};
+use crate::output::{CliError, message};
 use crate::settings::Settings;
-use crate::{exit, json};
-
-pub(crate) async fn release(server: &ServerArgs, args: &ReleaseArgs) -> Result<u8, CliError> {
-    let client = Settings::load(server)?.connect(None).await?;
-    let holders = client.force_release(&args.name).await?;
-    if args.output.json {
-        print(&json::line(&holders))?;
-    } else if holders.is_empty() {
-        message(format!("`{}` is not held", args.name));
-    }
-    if holders.is_empty() {
-        return Ok(exit::NO);
-    }
-    for holder in &holders {
-        message(revoked(&args.name, holder));
-        if holder.process.redisson.is_some() || holder.process.pid.is_none() {
-            hint("the holder uses another library and may not notice the loss");
-        }
-    }
-    Ok(exit::OK)
-}
 
 pub(crate) async fn wait(server: &ServerArgs, args: &WaitArgs) -> Result<u8, CliError> {
     let client = Settings::load(server)?.connect(None).await?;

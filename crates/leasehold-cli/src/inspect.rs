@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::table::{Cell, Row, Table};
 use crate::{duration, exit, jobs, json};
 
-const COLUMNS: [&str; 8] = [
+pub(crate) const COLUMNS: [&str; 8] = [
     "NAME",
     "KIND",
     "HOLDER",

@@ -23,6 +23,7 @@ mod leader;
 mod manual;
 mod output;
 mod password;
+mod release;
 mod run;
 mod settings;
 mod signals;
@@ -71,7 +72,7 @@ async fn execute(cli: Cli) -> Result<u8, CliError> {
         Command::Queue(args) => inspect::queue(server, &args).await,
         Command::Top(args) => top::top(server, &args).await,
         Command::Export(args) => export::export(server, &args).await,
-        Command::Release(args) => commands::release(server, &args).await,
+        Command::Release(args) => release::release(server, &args).await,
         Command::Once { command } => jobs::once(server, &command).await,
         Command::Wait(args) => commands::wait(server, &args).await,
         Command::Semaphore { command } => commands::semaphore(server, &command).await,

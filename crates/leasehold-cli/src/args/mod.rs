@@ -268,11 +268,17 @@ pub(crate) struct ExportArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseArgs {
-    /// Name of the lock
+    /// Name of the lock, or with --pattern a glob of names
     pub(crate) name: String,
     /// Accept that the holder may continue to work until it has stopped
     #[arg(long, required = true)]
     pub(crate) force: bool,
+    /// Release every lock that matches the glob NAME, after a question
+    #[arg(long)]
+    pub(crate) pattern: bool,
+    /// Don't ask
+    #[arg(short, long, requires = "pattern")]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use testkit::{Flavor, ServerExt, Setup, scaled};
 
-use crate::harness::{Harness, LEASEHOLD, eventually};
+use crate::harness::{Harness, LEASEHOLD, UNTIL_STOPPED, eventually};
 
 #[test]
 fn show_reports_holder_waiters_and_connection() {
@@ -156,6 +156,92 @@ fn top_revokes_only_if_allowed_and_confirmed() {
     top("--allow-release", &confirm);
     holder.wait().expect_code(76);
     assert!(harness.is_free("job"));
+}
+
+/// Answers the question of `release --pattern` on a terminal, after
+/// `meanwhile`. Returns what the terminal shows.
+fn answer(harness: &Harness, answer: &str, meanwhile: impl FnOnce()) -> String {
+    let script = format!("{LEASEHOLD} release --force --pattern 'import:*'; true");
+    let mut asking = harness.on_terminal(&script).start();
+    let mut typing = asking.take_stdin();
+    let mut output = asking.take_stdout();
+    let mut shown = String::new();
+    let mut piece = [0; 4096];
+    while !shown.contains("[y/N]") {
+        let length = output.read(&mut piece).unwrap();
+        assert!(length > 0, "no question in {shown}");
+        shown.push_str(&String::from_utf8_lossy(&piece[..length]));
+    }
+    meanwhile();
+    typing.write_all(answer.as_bytes()).unwrap();
+    output.read_to_string(&mut shown).unwrap();
+    asking.wait().expect_code(0);
+    shown
+}
+
+#[test]
+fn pattern_is_released_after_a_question() {
+    let harness = Harness::new();
+    let hold = |name: &str| {
+        let file = name.replace(':', "-");
+        let script = format!("echo up > {file}; {UNTIL_STOPPED}");
+        let holder = harness.leasehold(&format!("run {name}")).script(&script);
+        holder.start_until_file(&harness, &file)
+    };
+    let first = hold("import:1");
+    let second = hold("import:2");
+    let other = hold("export:1");
+
+    let refused = harness
+        .leasehold("release --force --pattern import:*")
+        .run();
+    refused
+        .expect_code(64)
+        .expect_stderr("there is no terminal");
+    let literal = harness.leasehold("release --force import:*").run();
+    literal
+        .expect_code(1)
+        .expect_stderr("`import:*` is not held");
+    let none = harness
+        .leasehold("release --force --pattern --yes none:*")
+        .run();
+    none.expect_code(1).expect_stderr("no lock that matches");
+    for no in ["n\n", "\n", "\u{4}"] {
+        let shown = answer(&harness, no, || {});
+        assert!(
+            shown.contains("import:1") && shown.contains("import:2"),
+            "{shown}"
+        );
+        assert!(!shown.contains("export:1"), "{shown}");
+        assert!(shown.contains("nothing was released"), "{shown}");
+    }
+    assert!(!harness.is_free("import:1") && !harness.is_free("import:2"));
+
+    let mut third = None;
+    let shown = answer(&harness, "y\n", || {
+        harness.revoke("import:1");
+        first.wait().expect_code(76);
+        std::fs::remove_file(harness.path("import-1")).unwrap();
+        third = Some(hold("import:1"));
+    });
+    assert!(shown.contains("`import:1` has changed hands"), "{shown}");
+    assert!(shown.contains("revoked `import:2` from"), "{shown}");
+    second.wait().expect_code(76);
+    assert!(!harness.is_free("import:1") && harness.is_free("import:2"));
+
+    let script = harness.leasehold("release --force --json --pattern --yes import:*");
+    let script = script
+        .run()
+        .expect_code(0)
+        .expect_stderr("revoked `import:1`");
+    assert!(
+        script
+            .stdout
+            .starts_with(r#"{"name":"import:1","holders":[{"#)
+    );
+    third.unwrap().wait().expect_code(76);
+    harness.stop_scripts();
+    other.wait().expect_code(0);
 }
 
 #[test]
