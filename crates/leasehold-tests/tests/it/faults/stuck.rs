@@ -10,7 +10,8 @@ use testkit::{SeededRng, Server};
 
 use crate::support::log::{log_line, start_log};
 use crate::support::{
-    AMPLE, LEASE, client, command_calls, connect_at, eventually, exists, name, run, server, worker,
+    AMPLE, LEASE, client, command_calls, connect_at, eventually, exists, has_subscriber, name, run,
+    server, worker,
 };
 
 /// The lease of a holder that a gate test lets hang. The keeper notices that it
@@ -205,19 +206,23 @@ fn handed_off_lock_has_the_next_holders_limit() {
         let client = client(&server).await;
         let mutex = client.mutex(&name());
         let first = mutex.lock().await.unwrap();
-        let limited = tokio::spawn(mutex.lock().lease(HUNG).progress_within(SOON).into_future());
+        let lock = mutex.lock().lease(HUNG).progress_within(SOON);
+        let limited = tokio::spawn(async move {
+            let guard = lock.await.unwrap();
+            let lease = guard.lease();
+            guard.release().await.unwrap();
+            lease.progress();
+        });
+        eventually("it waits", || has_subscriber(&server, mutex.name())).await;
         let free = tokio::spawn(mutex.lock().lease(HUNG).into_future());
-        tokio::time::sleep(Duration::from_millis(200)).await;
         first.release().await.unwrap();
-        let limited = limited.await.unwrap().unwrap();
-        let stale = limited.lease();
-        report(stale.clone());
-        limited.release().await.unwrap();
         let free = free.await.unwrap().unwrap();
-        stale.progress();
         tokio::time::sleep(HUNG * 2).await;
         free.check().expect("it has no limit");
         assert!(!free.lease().is_stuck());
+        // On a stalled machine, the first waiter may be the last to be served.
+        free.release().await.unwrap();
+        limited.await.unwrap();
     });
 }
 
