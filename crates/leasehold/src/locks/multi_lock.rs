@@ -293,9 +293,14 @@ async fn acquire_all<M: 'static>(
                 exemptions.push(guard.lease().exempt_from_progress());
                 acquired.guards.push(guard);
             }
-            Err(error) => return acquired.fail(error).await,
+            Err(error) => {
+                // First: the next holder by local hand-off is not exempt.
+                drop(exemptions);
+                return acquired.fail(error).await;
+            }
         }
     }
+    drop(exemptions);
     // The first ones may have been lost while we waited for the last.
     match acquired.check() {
         Ok(()) => Ok(acquired),
