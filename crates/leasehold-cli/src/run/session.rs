@@ -167,6 +167,9 @@ impl Session {
         supervisor
             .wait_for_exit(&mut group, &mut self.signals, &mut watchdog)
             .await;
+        if let Some(watchdog) = watchdog {
+            watchdog.finish();
+        }
         let code = supervisor.code(&group);
         // A loss or the limit has a status of its own.
         self.interruption = group.interruption().filter(|_| code == group.code());

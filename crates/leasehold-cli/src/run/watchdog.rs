@@ -92,10 +92,7 @@ impl Watchdog {
                         return std::future::pending().await;
                     };
                     let text = &text[..length];
-                    if let Some(outer) = &self.outer {
-                        // Not waited for: the command does not wait either.
-                        let _ = outer.send(text);
-                    }
+                    pass_on(text, self.outer.as_ref());
                     if let Some(sign) = sign_of(text) {
                         return sign;
                     }
@@ -106,6 +103,26 @@ impl Watchdog {
                 },
             }
         }
+    }
+
+    /// Passes on what the command sent just before it exited.
+    pub(super) fn finish(self) {
+        // Not tokio's socket, which may not know yet that it is readable.
+        let Ok(socket) = self.socket.into_std() else {
+            return;
+        };
+        let mut text = [0; MAX_MESSAGE];
+        while let Ok(length) = socket.recv(&mut text) {
+            pass_on(&text[..length], self.outer.as_ref());
+        }
+    }
+}
+
+/// Sends a message to the `NOTIFY_SOCKET` of this process.
+fn pass_on(text: &[u8], outer: Option<&Sender>) {
+    if let Some(outer) = outer {
+        // Not waited for: a full queue must not delay the supervision.
+        let _ = outer.send(text);
     }
 }
 

@@ -3,7 +3,9 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
-use crate::harness::{EVENT_TIMEOUT, Harness, Running, UNTIL_STOPPED, eventually};
+use nix::sys::signal::Signal;
+
+use crate::harness::{EVENT_TIMEOUT, Harness, Running, UNTIL_STOPPED, eventually, is_running};
 
 /// Hangs, and records SIGTERM.
 const HANGS: &str =
@@ -90,6 +92,35 @@ fn notifications_reach_the_outer_socket() {
     }
     harness.stop_scripts();
     run.wait().expect_code(0);
+}
+
+/// The command had exited before the CLI read them.
+#[test]
+fn last_notifications_reach_the_outer_socket() {
+    let harness = Harness::new();
+    let outer = UnixDatagram::bind(harness.path("outer")).unwrap();
+    let script = with_socket(&format!("echo $$ > pid; {UNTIL_STOPPED}"));
+    let run = harness
+        .leasehold("run --watchdog 1h job")
+        .configure(|command| command.env("NOTIFY_SOCKET", harness.path("outer")))
+        .script(&script)
+        .start();
+    let command = harness.wait_for_pid("pid");
+    run.signal(Signal::SIGSTOP);
+    let all = ["WATCHDOG=1", "STATUS=ended", "STOPPING=1"];
+    for text in all {
+        notify(&harness, text);
+    }
+    harness.stop_scripts();
+    eventually("the command has exited", || !is_running(command));
+    run.signal(Signal::SIGCONT);
+    run.wait().expect_code(0);
+    outer.set_nonblocking(true).unwrap();
+    for sent in all {
+        let mut text = [0; 100];
+        let length = outer.recv(&mut text).expect(sent);
+        assert_eq!(&text[..length], sent.as_bytes());
+    }
 }
 
 #[test]
