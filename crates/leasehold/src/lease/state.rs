@@ -320,11 +320,10 @@ impl LeaseState {
     /// time: the reply shows whether this owner holds the lock.
     pub(super) fn renewal_length(&self) -> Option<Duration> {
         let confirmed_until = self.confirmed_until();
-        let now = BootInstant::now();
         // The server may have granted only a part of a fixed lease.
         let wanted = match self.renewed || confirmed_until < self.start + self.lease {
-            true => self.clamp_to_progress(now),
-            false => confirmed_until.since(now),
+            true => self.lease,
+            false => confirmed_until.since(BootInstant::now()),
         };
         self.clamp_to_max_hold(wanted)
     }
@@ -336,15 +335,6 @@ impl LeaseState {
             true => due.min(next_look_at(BootInstant::now(), self.lease)),
             false => due,
         }
-    }
-
-    /// Returns how much of the lease a renewal at `now` may request of what
-    /// the holder's last report allows.
-    pub(super) fn clamp_to_progress(&self, now: BootInstant) -> Duration {
-        let allowed = self.progress.lease_until(self.lease).since(now);
-        // Not zero: no renewal shortens a lease, and the reply shows whether
-        // this owner holds the lock.
-        allowed.clamp(Duration::from_millis(1), self.lease)
     }
 
     /// Returns how much of `lease` can be requested; `None` if `at_most` is

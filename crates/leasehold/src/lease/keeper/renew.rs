@@ -14,7 +14,10 @@ use crate::time::BootInstant;
 /// One lease that is due, and the lease to request.
 pub(super) struct Renewal {
     pub(super) state: Arc<LeaseState>,
-    pub(super) lease: Duration,
+    /// The longest lease to request.
+    lease: Duration,
+    /// Until when a holder that has stopped reporting may keep the lock.
+    until: BootInstant,
     /// The number of failed renewals since the last confirmed one.
     pub(super) failures: u32,
 }
@@ -27,11 +30,28 @@ impl Renewal {
             return None;
         }
         let lease = state.renewal_length()?;
+        let until = state.progress.lease_until(state.lease);
         Some(Self {
             state,
             lease,
+            until,
             failures,
         })
+    }
+
+    /// Returns the lease that a request at `sent` asks for, which can be long
+    /// after it was due: on a new connection.
+    pub(super) fn length(&self, sent: BootInstant) -> Duration {
+        self.allowed(sent).min(self.lease)
+    }
+
+    /// Returns how much of the whole lease the holder's last report allows at
+    /// `sent`.
+    pub(super) fn allowed(&self, sent: BootInstant) -> Duration {
+        let allowed = self.until.since(sent);
+        // Not zero: no renewal shortens a lease, and the reply shows whether
+        // this owner holds the lock.
+        allowed.clamp(Duration::from_millis(1), self.state.lease)
     }
 }
 
@@ -67,16 +87,14 @@ pub(super) async fn renew(
         Ok(Ok(connection)) => connection,
         _ => return all_failed(batch),
     };
+    let sent = BootInstant::now();
     let call = |renewal: &Renewal| {
-        renewal
-            .state
-            .kind
-            .renew(&renewal.state.value, renewal.lease)
+        let kind = &renewal.state.kind;
+        kind.renew(&renewal.state.value, renewal.length(sent))
     };
     let calls = batch.iter().map(call).collect();
-    let sent = BootInstant::now();
     for renewal in &batch {
-        renewal.state.request(sent, renewal.lease);
+        renewal.state.request(sent, renewal.length(sent));
     }
     match Call::send_all(calls, &*connection, timeout).await {
         Ok(replies) => batch

@@ -406,13 +406,14 @@ impl Worker {
     fn handle_renewals(&mut self, outcomes: Vec<RenewalOutcome>) {
         for outcome in outcomes {
             let (sent, renewal) = (outcome.sent, outcome.renewal);
+            let (lease, allowed) = (renewal.length(sent), renewal.allowed(sent));
             let state = renewal.state;
             match outcome.reply {
                 Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
                     // Before the deadline moves: observers see how much time
                     // was left.
-                    report_renewal(&state, renewal.lease, &self.observers);
-                    state.confirm(sent, renewal.lease);
+                    report_renewal(&state, lease, &self.observers);
+                    state.confirm(sent, lease);
                     if reply == RenewReply::OnMajority {
                         self.spawn(repair(state.clone(), self.backend.clone(), self.timeout));
                     }
@@ -421,7 +422,7 @@ impl Worker {
                         // The period stays, or renewals would be ever denser.
                         // It shrinks too if the keeper looked late at the
                         // holder's reports; it must then look again sooner.
-                        let due = next_renewal_at(sent, state.clamp_to_progress(sent));
+                        let due = next_renewal_at(sent, allowed);
                         let due = due.max(sent + retry_pause(&state));
                         self.timers.schedule_renewal(due, state, 0);
                     }
