@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Error, MultiLock, Mutex};
+use testkit::Server;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -24,6 +25,14 @@ macro_rules! caller_below {
 fn assert_logged(name: &str, caller: &str) {
     let line = log_line(&[UNSTARTED, name, caller]);
     assert!(line.is_some(), "no warning about {name} at {caller}");
+}
+
+/// Returns a client that may revoke locks, and its server.
+async fn revoker() -> (Server, Client) {
+    let server = server();
+    allow_inspection(&server);
+    let client = client(&server).await;
+    (server, client)
 }
 
 #[test]
@@ -135,9 +144,7 @@ fn busy_lock_ends_the_program() {
 #[test]
 fn task_that_outlives_run_finds_its_lease_lost() {
     run(async {
-        let server = server();
-        allow_inspection(&server);
-        let client = client(&server).await;
+        let (_server, client) = revoker().await;
         let name = name();
         let (started, spawned) = oneshot::channel();
         let work = client.mutex(&name).lock().run(|lease| {
@@ -166,9 +173,7 @@ fn task_that_outlives_run_finds_its_lease_lost() {
 #[test]
 fn join_set_of_the_work_ends_with_run() {
     run(async {
-        let server = server();
-        allow_inspection(&server);
-        let client = client(&server).await;
+        let (_server, client) = revoker().await;
         let name = name();
         let (started, spawned) = oneshot::channel();
         let (running, ended) = oneshot::channel::<()>();
@@ -236,9 +241,7 @@ fn view_of_a_released_guard_is_lost() {
 #[test]
 fn release_of_a_lost_lock_ends_the_program() {
     run(async {
-        let server = server();
-        allow_inspection(&server);
-        let client = client(&server).await;
+        let (_server, client) = revoker().await;
         let name = name();
         let program = async || -> Result<(), Error> {
             let guard = client.mutex(&name).lock().await?;

@@ -78,8 +78,9 @@
 //!
 //! Progress:
 //!
-//! 14. A holder that reports within its limit is renewed. One that stops loses
-//!     the lock within the limit plus one lease after its last report.
+//! 14. A holder that reports within its limit is renewed. A holder that
+//!     stops reporting loses the lock within the limit plus one lease after its
+//!     last report.
 
 mod acquire;
 mod acquire_report;

@@ -120,6 +120,17 @@ pub(super) enum EndReason {
     Lost(Loss),
 }
 
+impl EndReason {
+    /// Returns the loss of a lease that ran out. The server may still hold the
+    /// lock.
+    pub(super) fn by_time(self) -> Option<Loss> {
+        match self {
+            Self::Lost(loss @ (Loss::Expired | Loss::AtMost | Loss::Stuck)) => Some(loss),
+            Self::Lost(Loss::Revoked | Loss::ShutDown) | Self::Released => None,
+        }
+    }
+}
+
 /// Smaller numbers encode an [`EndReason`]; the clock never reads that low.
 const FIRST_INSTANT: u64 = 16;
 

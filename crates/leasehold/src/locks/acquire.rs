@@ -294,7 +294,7 @@ impl<M> Acquire<M> {
     /// - A report after the limit, while the lease is still valid, resumes the
     ///   renewals.
     /// - Reports from all views and threads count alike. To watch several
-    ///   threads, report from the one that waits for the others.
+    ///   threads, report from the thread that waits for the others.
     /// - Reports cost no request, and renewals as many as without this option.
     ///
     /// A [`fixed_lease`](Self::fixed_lease) is not renewed, so the two options

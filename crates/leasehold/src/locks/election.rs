@@ -126,7 +126,7 @@ impl Election {
         self
     }
 
-    /// Makes a leader that is stuck step down: one that does not call
+    /// Makes a stuck leader step down. A leader is stuck if it does not call
     /// [`Lease::progress`] again within `limit`; see
     /// [`Acquire::progress_within`](crate::Acquire::progress_within).
     ///

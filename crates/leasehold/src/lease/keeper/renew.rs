@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::release::{connection_after, release};
 use crate::backend::{Backend, Purpose, RequestError};
-use crate::error::Loss;
-use crate::lease::state::{EndReason, LeaseState, Validity};
+use crate::lease::state::{LeaseState, Validity};
 use crate::protocol::{Call, RenewReply};
 use crate::time::BootInstant;
 
@@ -143,9 +142,9 @@ pub(super) async fn repair(state: Arc<LeaseState>, backend: Arc<dyn Backend>, ti
         tracing::debug!(lock = state.kind.name(), %error, "repair failed");
     }
     match state.validity() {
-        // The keeper releases an expired lease when its margin is over.
-        Validity::Valid { .. }
-        | Validity::Ended(EndReason::Lost(Loss::Expired | Loss::AtMost | Loss::Stuck)) => {}
+        Validity::Valid { .. } => {}
+        // The keeper releases it when its margin is over.
+        Validity::Ended(reason) if reason.by_time().is_some() => {}
         Validity::Ended(_) => {
             // The holder's own release, of up to two requests, comes first: it
             // reports that it released the lock.

@@ -382,9 +382,10 @@ impl Worker {
     /// unless the client is shut down, which releases valid leases at once too.
     fn lose(&mut self, state: Arc<LeaseState>) {
         // The first check after the deadline may have ended it before.
-        let Validity::Ended(EndReason::Lost(loss @ (Loss::Expired | Loss::AtMost | Loss::Stuck))) =
-            state.validity()
-        else {
+        let Validity::Ended(reason) = state.validity() else {
+            return;
+        };
+        let Some(loss) = reason.by_time() else {
             return;
         };
         report_loss(&state, loss, &self.observers);
