@@ -72,7 +72,6 @@ async fn serve(
         mode: "exclusive",
         on_lost: OnLost::Stop(Signal::SIGTERM),
         at_most: None,
-        watchdog: args.work.watchdog,
     };
     let name = election.name();
     if args.verbose {

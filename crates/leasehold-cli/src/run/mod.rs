@@ -48,7 +48,6 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
         },
         on_lost: OnLost::parse(&args.on_lost)?,
         at_most: args.at_most,
-        watchdog: args.work.watchdog,
     };
     if steal && args.once_per.is_some() {
         return Err(CliError::usage("`steal` cannot be used with --once-per"));

@@ -101,7 +101,7 @@ impl ProcessGroup {
     /// removed.
     pub(super) fn start(
         command: &[OsString],
-        environment: &[(&str, Option<String>)],
+        environment: &[(&str, Option<OsString>)],
     ) -> Result<Self, CliError> {
         let failed = |error: std::io::Error| {
             let text = format!("cannot start the command: {error}");

@@ -39,6 +39,7 @@ pub(super) struct Session {
     grace: Duration,
     /// The grace that the user has set.
     chosen_grace: Option<Duration>,
+    watchdog: Option<Watchdog>,
     /// Set if SIGINT ended a wait or the command.
     interruption: Option<Interruption>,
 }
@@ -50,8 +51,6 @@ pub(super) struct Plan<'a> {
     pub(super) mode: &'static str,
     pub(super) on_lost: OnLost,
     pub(super) at_most: Option<Duration>,
-    /// How long the command may take to report progress.
-    pub(super) watchdog: Option<Duration>,
 }
 
 /// How a command ended.
@@ -107,6 +106,8 @@ impl Session {
             lease,
             grace,
             chosen_grace: work.grace,
+            // Before anything is acquired: it can fail.
+            watchdog: work.watchdog.map(Watchdog::start).transpose()?,
             interruption: None,
         }))
     }
@@ -152,9 +153,8 @@ impl Session {
         let limit = plan
             .at_most
             .and_then(|at_most| Instant::now().checked_add(at_most));
-        let mut watchdog = plan.watchdog.map(Watchdog::start).transpose()?;
         let mut environment = environment(&lease, plan.mode).to_vec();
-        environment.extend(watchdog.iter().flat_map(Watchdog::environment));
+        environment.extend(self.watchdog.iter().flat_map(Watchdog::environment));
         // The limit counts from here.
         lease.progress();
         let mut group = ProcessGroup::start(plan.command, &environment)?;
@@ -165,9 +165,9 @@ impl Session {
         };
         let mut supervisor = Supervisor::new(lease, plan.on_lost, times);
         supervisor
-            .wait_for_exit(&mut group, &mut self.signals, &mut watchdog)
+            .wait_for_exit(&mut group, &mut self.signals, &mut self.watchdog)
             .await;
-        if let Some(watchdog) = watchdog {
+        if let Some(watchdog) = &self.watchdog {
             watchdog.finish();
         }
         let code = supervisor.code(&group);
@@ -214,6 +214,8 @@ impl Session {
     /// Ends the client, and the process if SIGINT ended the work.
     async fn end(self, timeout: Duration) {
         self.servers.shutdown(timeout).await;
+        // Removes its files, which SIGINT would leave behind.
+        drop(self.watchdog);
         if let Some(interruption) = self.interruption {
             die_of_sigint(interruption);
         }
@@ -234,17 +236,17 @@ fn grace(chosen: Option<Duration>, lease: Duration) -> Result<Duration, CliError
     }
 }
 
-fn environment(lease: &Lease<Shared>, mode: &str) -> [(&'static str, Option<String>); 6] {
+fn environment(lease: &Lease<Shared>, mode: &str) -> [(&'static str, Option<OsString>); 6] {
     let deadline = SystemTime::now() + lease.remaining();
     let since_epoch = deadline.duration_since(SystemTime::UNIX_EPOCH);
     let deadline_millis = since_epoch.unwrap_or_default().as_millis();
-    let text = |value: &dyn Display| Some(value.to_string());
+    let text = |value: &dyn Display| Some(OsString::from(value.to_string()));
     [
         ("LEASEHOLD_NAME", text(&lease.name())),
         ("LEASEHOLD_KEY", text(&lease.key())),
         ("LEASEHOLD_TOKEN", text(&lease.token())),
         ("LEASEHOLD_MODE", text(&mode)),
-        ("LEASEHOLD_OWNER", Some(host_and_pid())),
+        ("LEASEHOLD_OWNER", text(&host_and_pid())),
         ("LEASEHOLD_DEADLINE", text(&deadline_millis)),
     ]
 }

@@ -5,9 +5,10 @@
 //! a `NOTIFY_SOCKET` itself, all messages go on to it: systemd then still
 //! learns that the command is ready.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram as Sender};
@@ -69,15 +70,16 @@ impl Watchdog {
     }
 
     /// Returns the environment of the command. `None` removes a variable.
-    pub(super) fn environment(&self) -> [(&'static str, Option<String>); 4] {
-        let text = |path: PathBuf| Some(path.to_string_lossy().into_owned());
+    pub(super) fn environment(&self) -> [(&'static str, Option<OsString>); 4] {
+        // The messages go on to systemd, which may want them more often.
+        let limit = outer_limit().unwrap_or(self.limit).min(self.limit);
         [
-            ("NOTIFY_SOCKET", text(self.folder.socket())),
-            ("WATCHDOG_USEC", Some(self.limit.as_micros().to_string())),
+            ("NOTIFY_SOCKET", Some(self.folder.socket().into())),
+            ("WATCHDOG_USEC", Some(limit.as_micros().to_string().into())),
             // Any process of the command may report; see
             // sd_watchdog_enabled(3).
             ("WATCHDOG_PID", None),
-            ("LEASEHOLD_WATCHDOG", text(self.folder.pipe())),
+            ("LEASEHOLD_WATCHDOG", Some(self.folder.pipe().into())),
         ]
     }
 
@@ -106,16 +108,28 @@ impl Watchdog {
     }
 
     /// Passes on what the command sent just before it exited.
-    pub(super) fn finish(self) {
+    pub(super) fn finish(&self) {
         // Not tokio's socket, which may not know yet that it is readable.
-        let Ok(socket) = self.socket.into_std() else {
+        let Ok(socket) = self.socket.as_fd().try_clone_to_owned() else {
             return;
         };
+        let socket = Sender::from(socket);
         let mut text = [0; MAX_MESSAGE];
         while let Ok(length) = socket.recv(&mut text) {
             pass_on(&text[..length], self.outer.as_ref());
         }
     }
+}
+
+/// Returns the time within which systemd expects reports of this process.
+fn outer_limit() -> Option<Duration> {
+    let is_own = |pid: OsString| pid.to_str() == Some(&std::process::id().to_string());
+    // Without a pid, the limit is for any process of the service.
+    if !std::env::var_os("WATCHDOG_PID").is_none_or(is_own) {
+        return None;
+    }
+    let micros = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
+    Some(Duration::from_micros(micros))
 }
 
 /// Sends a message to the `NOTIFY_SOCKET` of this process.
@@ -176,7 +190,8 @@ impl PrivateFolder {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let nanos = now.unwrap_or_default().subsec_nanos();
         let name = format!("leasehold-{}-{nanos}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        // Absolute: the command may run elsewhere.
+        let path = std::path::absolute(std::env::temp_dir())?.join(name);
         // Fails if it exists, so no other user can have prepared it.
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))

@@ -144,6 +144,65 @@ fn watchdog_sets_the_environment_of_the_command() {
     }
 }
 
+/// The messages reach systemd too late if they are sent for our limit only.
+#[test]
+fn shorter_limit_of_systemd_is_passed_on() {
+    let harness = Harness::new();
+    let shown = harness
+        .leasehold("run --watchdog 1.5s job")
+        .configure(|command| command.env_remove("WATCHDOG_PID").env("WATCHDOG_USEC", "7"))
+        .script("echo $WATCHDOG_USEC")
+        .run()
+        .expect_code(0);
+    assert_eq!(shown.stdout.trim_end(), "7");
+}
+
+/// The CLI waited for the lock first.
+#[test]
+fn socket_that_cannot_be_made_fails_before_the_wait() {
+    let harness = Harness::new();
+    let held = harness.leasehold("run job").script(UNTIL_STOPPED).start();
+    let long = harness.path(&"x".repeat(200));
+    std::fs::create_dir(&long).unwrap();
+    let run = harness
+        .leasehold("run --watchdog 1s job")
+        .configure(|command| command.env("TMPDIR", &long))
+        .script("true")
+        .run();
+    run.expect_code(126)
+        .expect_stderr("the socket of --watchdog");
+    harness.stop_scripts();
+    held.wait().expect_code(0);
+}
+
+#[test]
+fn interrupted_command_leaves_no_files() {
+    let harness = Harness::new();
+    std::fs::create_dir(harness.path("tmp")).unwrap();
+    let run = harness
+        .leasehold("run --watchdog 1h job")
+        .configure(|command| command.env("TMPDIR", harness.path("tmp")))
+        .script("trap 'exit 0' INT; echo up > up; while :; do sleep 0.1; done")
+        .start_until_file(&harness, "up");
+    let files = || std::fs::read_dir(harness.path("tmp")).unwrap().count();
+    assert_eq!(files(), 1);
+    run.signal(Signal::SIGINT);
+    run.wait();
+    assert_eq!(files(), 0);
+}
+
+#[test]
+fn command_elsewhere_finds_the_pipe_of_a_relative_tmpdir() {
+    let harness = Harness::new();
+    std::fs::create_dir(harness.path("tmp")).unwrap();
+    let run = harness
+        .leasehold("run --watchdog 1h job")
+        .configure(|command| command.env("TMPDIR", "tmp"))
+        .script(r#"cd / && test -p "$LEASEHOLD_WATCHDOG" && test -S "$NOTIFY_SOCKET""#)
+        .run();
+    run.expect_code(0);
+}
+
 #[test]
 fn stuck_leader_is_replaced() {
     let harness = Harness::new();
