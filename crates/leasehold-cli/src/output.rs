@@ -167,9 +167,7 @@ impl From<Error> for CliError {
 
 fn hint_for(error: &Error) -> Option<&'static str> {
     Some(match error {
-        Error::Unavailable(_) => {
-            "check the address in --url, LEASEHOLD_URL or the configuration file"
-        }
+        Error::Unavailable(why) => hint_for_outage(&why.to_string()),
         Error::Denied(_) => "run `leasehold doctor` to find the missing permission",
         Error::NoQuorum(_) => {
             "new and restarted nodes: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#quorum"
@@ -181,6 +179,17 @@ fn hint_for(error: &Error) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// Only the text tells why: a program does the same in all these cases.
+fn hint_for_outage(why: &str) -> &'static str {
+    if why.contains("credentials") {
+        "check the user, and --password-file or --password-command"
+    } else if why.contains("no reply") {
+        "the server hangs or is slow (--request-timeout), or only one side uses TLS (rediss://)"
+    } else {
+        "check the address in --url, LEASEHOLD_URL or the configuration file"
+    }
 }
 
 /// Replaces characters that affect the terminal.

@@ -42,8 +42,8 @@ pub enum Error {
     /// Nothing is held, and nothing was left on the server. Try again later, or
     /// inspect the holder.
     #[error(
-        "timed out after {waited:?} waiting for `{}`{}{}",
-        plain(name), held_by(holder.as_deref()), queue_position(*position)
+        "timed out after {:.1?} waiting for `{}`{}{}",
+        waited, plain(name), held_by(holder.as_deref()), queue_position(*position)
     )]
     Timeout {
         /// The lock's name.
@@ -216,7 +216,7 @@ pub enum Loss {
     Expired,
     /// The lock was deleted or overwritten on the server, or the server lost
     /// its data.
-    #[error("this owner no longer holds the lock on the server")]
+    #[error("another client revoked the lock, or its key is gone")]
     Revoked,
     /// The limit set with [`at_most`](crate::Acquire::at_most) was reached.
     #[error("its `at_most` limit was reached")]
@@ -326,7 +326,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "timed out after 500ms waiting for `coupon`, held by a client of another library \
+            "timed out after 500.0ms waiting for `coupon`, held by a client of another library \
              (queue position 3)"
         );
     }

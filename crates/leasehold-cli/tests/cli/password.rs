@@ -64,7 +64,9 @@ fn password_comes_from_options_environment_or_file() {
 fn failed_password_command_is_summarised() {
     let harness = harness();
     let ls = |command: &str| -> Finished { with_command(&harness, command, "ls").run() };
-    let failed = ls("echo hunter2; echo no vault >&2; exit 3").expect_code(69);
+    let failed = ls("echo hunter2; echo no vault >&2; exit 3")
+        .expect_code(69)
+        .expect_stderr("hint: check the user, and --password-file or --password-command");
     let failed = failed.expect_stderr("password command exited with status 3: no vault");
     assert!(!failed.stderr.contains("hunter2"), "{failed:?}");
     let wrong = ls("echo hunter2")
