@@ -121,7 +121,8 @@ pub enum Event<'a> {
         lease: Duration,
     },
 
-    /// A renewal failed. The keeper retries until the deadline.
+    /// A renewal failed, or its reply is overdue and may still arrive. The
+    /// keeper retries until the deadline.
     #[non_exhaustive]
     RenewalFailed {
         /// The lock's name.

@@ -145,6 +145,10 @@ pub(crate) trait Connection: Send + Sync {
     /// Returns the connection's id, unique in this process.
     fn id(&self) -> u64;
 
+    /// Ends the connection for new requests, if the server has owed a reply for
+    /// `time` and has sent none. Replies to requests in flight still count.
+    fn retire_if_silent(&self, time: Duration);
+
     /// Sends `batch` as one pipeline and waits up to `timeout` for all replies.
     fn ask(
         &self,

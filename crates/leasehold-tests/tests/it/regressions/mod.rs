@@ -14,6 +14,7 @@ mod quorum;
 mod redisson;
 mod replicas;
 mod runtimes;
+mod silence;
 mod tokens;
 mod waiting;
 mod wire;

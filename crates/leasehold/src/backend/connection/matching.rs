@@ -87,6 +87,11 @@ impl Matcher {
         self.expected.is_empty() && self.unsealed.is_empty()
     }
 
+    /// Returns whether a caller waits for a reply.
+    pub(super) fn is_awaited(&mut self) -> bool {
+        self.pending().any(|pending| pending.is_awaited())
+    }
+
     /// Returns how many replies, confirmations and seals were accepted.
     pub(super) fn accepted(&self) -> u64 {
         self.accepted

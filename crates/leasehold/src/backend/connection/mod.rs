@@ -17,6 +17,8 @@ mod endpoint;
 mod handshake;
 mod matching;
 mod node;
+mod opened;
+mod outgoing;
 mod pubsub;
 mod reauthenticate;
 mod reconnect;

@@ -101,18 +101,15 @@ impl NodeConnections {
         self.keeper.subscribe(channel, listener).await
     }
 
-    /// Returns all open connections. The callers' connections for requests are
-    /// last, so a caller whose connection to a former master is closed finds no
-    /// other connection to it.
+    /// Returns all open connections, also retired ones. The callers'
+    /// connections for requests are last, so a caller whose connection to a
+    /// former master is closed finds no other connection to it.
     pub(crate) fn open_connections(&self) -> Vec<Arc<RedisConnection>> {
         let callers = self.callers.all();
         let mut open = self.keeper_replicated.connections();
         open.extend(callers.iter().flat_map(|own| own.replicated.connections()));
-        open.extend(self.keeper.open_connection());
-        let requests = callers
-            .iter()
-            .filter_map(|own| own.requests.open_connection());
-        open.extend(requests);
+        open.extend(self.keeper.connections());
+        open.extend(callers.iter().flat_map(|own| own.requests.connections()));
         open
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::RedisConnection;
 use super::channels::Channels;
 use super::matching::PushEvent;
+use super::opened::OpenedConnections;
 use super::reconnect::{Demand, ReconnectDelay};
 use super::request::SubscribeOp;
 use crate::backend::topology::Master;
@@ -31,6 +32,7 @@ const BATCH: usize = 500;
 pub(crate) struct SupervisedConnection {
     commands: mpsc::UnboundedSender<SubscriptionCmd>,
     connection: watch::Receiver<ConnectionState>,
+    opened: Arc<OpenedConnections>,
     channels: Arc<Channels>,
     connect_timeout: Duration,
     demand: Arc<Demand>,
@@ -71,8 +73,10 @@ impl SupervisedConnection {
             watch::channel(ConnectionState::Down("not yet connected".into()));
         let state = StateReporter {
             sender,
+            opened: Arc::default(),
             on_state_change,
         };
+        let opened = state.opened.clone();
         let channels = Arc::new(Channels::default());
         let connect_timeout = master.connect_timeout();
         let demand = Arc::new(Demand::default());
@@ -87,6 +91,7 @@ impl SupervisedConnection {
         Self {
             commands,
             connection,
+            opened,
             channels,
             connect_timeout,
             demand,
@@ -98,6 +103,11 @@ impl SupervisedConnection {
             ConnectionState::Up(connection) if connection.is_open() => Some(connection.clone()),
             _ => None,
         }
+    }
+
+    /// Returns all open connections: also those that were retired.
+    pub(crate) fn connections(&self) -> Vec<Arc<RedisConnection>> {
+        self.opened.all()
     }
 
     /// Returns the connection, waiting up to the connect timeout.
@@ -173,12 +183,19 @@ impl Drop for ChannelGuard {
 /// Publishes the connection's state.
 struct StateReporter {
     sender: watch::Sender<ConnectionState>,
+    opened: Arc<OpenedConnections>,
     on_state_change: OnStateChange,
 }
 
 impl StateReporter {
     fn report(&self, state: ConnectionState) {
-        let is_up = matches!(state, ConnectionState::Up(_));
+        let is_up = match &state {
+            ConnectionState::Up(connection) => {
+                self.opened.add(connection);
+                true
+            }
+            ConnectionState::Down(_) => false,
+        };
         self.sender.send_replace(state);
         (self.on_state_change)(is_up);
     }
@@ -214,9 +231,8 @@ async fn supervise(
                 }
                 let is_shut_down = restored
                     && serve(&connection, &channels, &mut commands, &mut pending, refused).await;
-                // Also after an error: callers that have the connection must
-                // not go on using it.
-                connection.close();
+                // Also after an error: new requests must not go on using it.
+                connection.retire();
                 state.report(ConnectionState::Down("the connection was lost".into()));
                 if is_shut_down {
                     return;
@@ -398,8 +414,8 @@ fn deliver(channels: &Channels, event: &PushEvent, connection: u64) {
     }
 }
 
-/// Executes commands until the connection is closed (`false`) or all senders
-/// are dropped (`true`).
+/// Executes commands until the connection is retired or closed (`false`), or
+/// all senders are dropped (`true`).
 async fn serve(
     connection: &RedisConnection,
     channels: &Channels,
@@ -413,7 +429,7 @@ async fn serve(
             return false;
         }
         tokio::select! {
-            () = connection.closed() => return false,
+            () = connection.ended() => return false,
             count = commands.recv_many(pending, BATCH) => if count == 0 { return true },
             () = refused.next_retry() => {
                 if let Err(error) = refused.retry(connection, channels).await {

@@ -40,7 +40,7 @@ pub(super) struct Reauthentication {
 
 impl Reauthentication {
     /// Starts a task that logs in again before `end`, and before each later
-    /// one, until the connection is closed.
+    /// one, until the connection is retired or closed.
     pub(super) fn start(self, end: BootInstant) {
         let keeper = self.keeper.clone();
         keeper.spawn(self.run(end));
@@ -48,7 +48,7 @@ impl Reauthentication {
 
     async fn run(self, end: BootInstant) {
         tokio::select! {
-            () = self.wire.closed() => {}
+            () = self.wire.ended() => {}
             () = self.repeat(end) => {}
         }
     }

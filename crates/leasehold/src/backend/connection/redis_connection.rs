@@ -76,11 +76,21 @@ impl RedisConnection {
 
     /// Returns whether the connection accepts new requests.
     pub(crate) fn is_open(&self) -> bool {
-        !self.wire.is_closed()
+        self.wire.is_open()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.wire.is_closed()
     }
 
     pub(crate) fn close(&self) {
         self.wire.close("the client closed the connection");
+    }
+
+    /// Ends the connection for new requests. It stays open while requests in
+    /// flight may be answered, but not for long.
+    pub(crate) fn retire(&self) {
+        self.wire.retire();
     }
 
     /// Returns whether the server has replied to a request since the handshake.
@@ -88,9 +98,9 @@ impl RedisConnection {
         self.wire.completed() > self.handshake_requests
     }
 
-    /// Waits until either side has closed the connection.
-    pub(crate) async fn closed(&self) {
-        self.wire.closed().await;
+    /// Waits until the connection accepts no new requests.
+    pub(crate) async fn ended(&self) {
+        self.wire.ended().await;
     }
 
     /// Returns the server's address, for messages.
@@ -119,9 +129,6 @@ impl RedisConnection {
         let commands = batch.len();
         let start = (!self.observers.is_empty()).then(BootInstant::now);
         let deadline = self.wire.deadline(timeout);
-        // Read before the request is sent: any later reply shows that the
-        // server is alive.
-        let replies_before = self.wire.reply_count();
         let mut outcome = self.wire.request(&batch, deadline).await;
         if let Ok(replies) = &mut outcome
             && replies
@@ -136,8 +143,7 @@ impl RedisConnection {
             };
         }
         self.report_request(commands, start, outcome.is_ok());
-        let mut replies =
-            outcome.map_err(|unanswered| self.unknown(unanswered, timeout, replies_before))?;
+        let mut replies = outcome.map_err(|unanswered| self.unknown(unanswered, timeout))?;
         self.check_usable(&mut replies);
         Ok(replies)
     }
@@ -209,12 +215,11 @@ impl RedisConnection {
     ) -> Result<Vec<Result<(), ServerError>>, RequestError> {
         let timeout = self.subscribe_timeout;
         let deadline = self.wire.deadline(timeout);
-        let replies_before = self.wire.reply_count();
         let mut replies = self
             .wire
             .update_subscriptions(op, &self.carried(channels), deadline)
             .await
-            .map_err(|unanswered| self.unknown(unanswered, timeout, replies_before))?;
+            .map_err(|unanswered| self.unknown(unanswered, timeout))?;
         self.check_usable(&mut replies);
         let outcome = |reply| match reply {
             Reply::Refused(error) => Err(error),
@@ -242,22 +247,15 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the error of a request without replies. Closes the connection
-    /// if no reply has arrived since the request was sent.
-    fn unknown(
-        &self,
-        unanswered: Unanswered,
-        timeout: Duration,
-        replies_before: u64,
-    ) -> RequestError {
+    /// Returns the error of a request without replies. Retires the connection
+    /// if it was silent for the whole timeout.
+    fn unknown(&self, unanswered: Unanswered, timeout: Duration) -> RequestError {
         let why = match unanswered {
             Unanswered::Closed(reason) => reason,
             Unanswered::TimedOut => {
                 // If other replies arrived meanwhile, only this request is slow
                 // and the connection still works.
-                if self.wire.reply_count() == replies_before {
-                    self.close();
-                }
+                self.retire_if_silent(timeout);
                 format!("no reply within {timeout:?}").into()
             }
         };
@@ -294,6 +292,12 @@ impl Connection for RedisConnection {
 
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn retire_if_silent(&self, time: Duration) {
+        if self.wire.is_silent_for(time) {
+            self.retire();
+        }
     }
 
     fn ask(

@@ -4,14 +4,15 @@
 //! needs an exclusive connection. The pool bounds their number, and requests
 //! wait for a free one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::sync::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::opened::OpenedConnections;
 use super::{RedisConnection, Role};
 use crate::backend::topology::{Master, run_on};
 use crate::backend::{
@@ -37,7 +38,7 @@ pub(crate) struct ReplicatedPool {
     idle: Mutex<Vec<Arc<RedisConnection>>>,
     permits: Arc<Semaphore>,
     /// All connections, idle or in use.
-    all: Mutex<Vec<Weak<RedisConnection>>>,
+    opened: OpenedConnections,
     replica_count: ReplicaCount,
 }
 
@@ -48,7 +49,7 @@ impl ReplicatedPool {
             keeper,
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            all: Mutex::default(),
+            opened: OpenedConnections::default(),
             replica_count,
         })
     }
@@ -124,9 +125,7 @@ impl ReplicatedPool {
             if let Ok(connection) = &connected {
                 // Registered even if the caller has given up: a former master
                 // must lose every connection.
-                let mut all = pool.all.lock();
-                all.retain(|connection| connection.strong_count() > 0);
-                all.push(Arc::downgrade(connection));
+                pool.opened.add(connection);
             }
             if let Err(Ok((connection, _permit))) =
                 sender.send(connected.map(|connection| (connection, permit)))
@@ -153,11 +152,7 @@ impl ReplicatedPool {
 
     /// Returns all open connections, idle or in use.
     pub(crate) fn connections(&self) -> Vec<Arc<RedisConnection>> {
-        let all = self.all.lock();
-        let connections = all.iter().filter_map(Weak::upgrade);
-        connections
-            .filter(|connection| connection.is_open())
-            .collect()
+        self.opened.all()
     }
 
     fn take_idle(&self) -> Option<Arc<RedisConnection>> {
@@ -257,7 +252,8 @@ impl ReplicatedConnection {
         self.is_in_flight.store(true, Ordering::Release);
         // Twice, because `WAIT` is sent again after an unknown script.
         let limit = timeout + 2 * self.timeout;
-        let mut replies = self.connection.exchange(batch, limit).await?;
+        let replies = self.connection.exchange(batch, limit).await;
+        let mut replies = replies.inspect_err(|_| self.retire_if_silent(limit))?;
         self.is_in_flight.store(false, Ordering::Release);
         match replies.pop() {
             Some(Reply::Int(count)) => {
@@ -290,6 +286,15 @@ impl Connection for ReplicatedConnection {
 
     fn id(&self) -> u64 {
         self.connection.id()
+    }
+
+    fn retire_if_silent(&self, time: Duration) {
+        self.connection.retire_if_silent(time);
+        // The idle ones were made before, and may be as dead. The next request
+        // must not have to find out.
+        if !self.connection.is_open() {
+            self.pool.idle.lock().clear();
+        }
     }
 
     fn ask(

@@ -8,8 +8,50 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::backend::{Channel, Reply};
+use crate::backend::{Batch, Channel, Reply};
 use crate::sync::Mutex;
+
+/// What a request sends.
+pub(super) enum Message<'a> {
+    Commands(&'a Batch),
+    SubscriptionChange(SubscribeOp, &'a [Channel]),
+}
+
+impl Message<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Commands(batch) => batch.len() == 0,
+            Self::SubscriptionChange(_, channels) => channels.is_empty(),
+        }
+    }
+
+    pub(super) fn write_to(&self, out: &mut Vec<u8>) -> Owed {
+        match self {
+            Self::Commands(batch) => {
+                batch.write_to(out);
+                Owed::Replies(batch.len())
+            }
+            Self::SubscriptionChange(op, channels) => {
+                // One command per channel: a cluster node rejects a command
+                // whose channels belong to different slots.
+                for channel in *channels {
+                    let command = Batch::new(command_name(*op, channel)).arg(channel.name());
+                    command.write_to(out);
+                }
+                Owed::Confirmations(*op, channels.iter().cloned().collect())
+            }
+        }
+    }
+}
+
+fn command_name(op: SubscribeOp, channel: &Channel) -> &'static str {
+    match (op, channel) {
+        (SubscribeOp::Subscribe, Channel::Sharded(_)) => "SSUBSCRIBE",
+        (SubscribeOp::Unsubscribe, Channel::Sharded(_)) => "SUNSUBSCRIBE",
+        (SubscribeOp::Subscribe, Channel::Classic(_)) => "SUBSCRIBE",
+        (SubscribeOp::Unsubscribe, Channel::Classic(_)) => "UNSUBSCRIBE",
+    }
+}
 
 /// Why a request has no replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +171,11 @@ impl ExpectedReplies {
             is_sealed,
             deadline,
         }
+    }
+
+    /// Returns whether the caller still waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.deadline < Deadline::NEVER && !is_abandoned(&self.request)
     }
 
     /// Handles a reply at this request's position.

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::RedisConnection;
+use super::opened::OpenedConnections;
 use crate::backend::topology::Master;
 use crate::backend::{Backoff, RequestError};
 use crate::time::BootInstant;
@@ -20,6 +21,7 @@ use crate::time::BootInstant;
 pub(crate) struct SharedConnection {
     master: Master,
     keeper: Handle,
+    opened: OpenedConnections,
     state: Mutex<SharedState>,
 }
 
@@ -48,6 +50,7 @@ impl SharedConnection {
         Arc::new(Self {
             master,
             keeper,
+            opened: OpenedConnections::default(),
             state: Mutex::new(state),
         })
     }
@@ -71,6 +74,11 @@ impl SharedConnection {
             // The runtime, which is also the caller's, was shut down.
             None => Err(RequestError::ShutDown),
         }
+    }
+
+    /// Returns all open connections: also those that were retired.
+    pub(crate) fn connections(&self) -> Vec<Arc<RedisConnection>> {
+        self.opened.all()
     }
 
     pub(crate) fn is_connecting(&self) -> bool {
@@ -113,11 +121,11 @@ impl SharedState {
         connecting.filter(|connecting| connecting.has_changed().is_ok())
     }
 
-    /// Forgets a connection that is closed. If the server has replied on it,
-    /// the next attempt need not wait.
-    fn forget_closed(&mut self) {
-        let closed = self.current.take_if(|current| !current.is_open());
-        if closed.is_some_and(|closed| closed.has_replied()) {
+    /// Forgets a connection that is retired or closed. If the server has
+    /// replied on it, the next attempt need not wait.
+    fn forget_ended(&mut self) {
+        let ended = self.current.take_if(|current| !current.is_open());
+        if ended.is_some_and(|ended| ended.has_replied()) {
             self.backoff.reset();
             self.not_before = BootInstant::now();
         }
@@ -136,7 +144,7 @@ impl SharedConnection {
         if let Some(connecting) = state.attempt() {
             return ConnectStep::Connecting(connecting.clone());
         }
-        state.forget_closed();
+        state.forget_ended();
         if let Some(error) = &state.last_error
             // Callers that fail fast must not add load to a server that is in
             // trouble.
@@ -167,6 +175,7 @@ impl SharedConnection {
         let mut state = self.state.lock();
         match &outcome {
             Ok(connection) => {
+                self.opened.add(connection);
                 state.current = Some(connection.clone());
                 state.last_error = None;
             }
@@ -347,7 +356,7 @@ mod tests {
         for _ in 0..3 {
             let connection = requests.open_connection().unwrap();
             proxy.sever();
-            connection.closed().await;
+            connection.ended().await;
             assert!(ping(&requests).await);
         }
     }

@@ -11,6 +11,10 @@
 //! are pending, and fails requests that time out. A timer for each request
 //! would cost more, and a blocked runtime would stop it.
 //!
+//! A connection whose server may be dead is *retired*: new requests go to
+//! another one, while those in flight may still be answered. A silent server
+//! may only be slow, and a reply that is late is better than none.
+//!
 //! # Invariants
 //!
 //! 1. Requests are written whole, in registration order, and at most once each.
@@ -20,6 +24,8 @@
 //!    reading task when the socket is ready.
 //! 4. When the reading or the ticking task ends, for any reason, the connection
 //!    is closed.
+//! 5. A retired connection is closed as soon as no caller waits for a reply,
+//!    and after [`RETIREMENT`] at the latest.
 
 use std::future::Future;
 use std::io;
@@ -38,19 +44,22 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::matching::{Expected, Matcher, PushEvent, write_seal};
-use super::request::{Deadline, ExpectedReplies, Owed, PendingRequest, SubscribeOp, Unanswered};
+use super::matching::{Matcher, PushEvent};
+use super::outgoing::Outgoing;
+use super::request::{Deadline, Message, PendingRequest, SubscribeOp, Unanswered};
 use super::resp::{Decoder, MAX_FRAME, MAX_HELLO_FRAME};
 use super::socket::{SocketReader, SocketReady, SocketWriter};
-use crate::backend::command::Batch;
-use crate::backend::{Channel, Reply};
-use crate::rng;
+use crate::backend::{Batch, Channel, Reply};
 
 /// How much is read at once. The buffer grows to the size of the largest frame.
 const READ_CHUNK: usize = 16 * 1024;
 
 /// The resolution of deadlines.
 const TICK_MILLIS: u64 = 10;
+
+/// How long a retired connection waits for replies. Long enough for renewals,
+/// and not longer: a request that was given up must not arrive much later.
+const RETIREMENT: Duration = Duration::from_secs(5);
 
 /// A callback for pushes. It runs on the reading task and must not block.
 pub(super) type OnEvent = Box<dyn Fn(PushEvent) + Send + Sync>;
@@ -74,107 +83,16 @@ pub(super) struct Wire {
     must_tick: Notify,
     ticks: AtomicU64,
     closed: AtomicBool,
+    /// The tick at which the connection was retired; [`Deadline::NEVER`] before
+    /// that.
+    retired_at: AtomicU64,
     /// Whether the handshake has succeeded.
     is_established: AtomicBool,
-    on_close: Notify,
-    /// How many replies were accepted.
-    reply_count: AtomicU64,
-}
-
-struct Outgoing {
-    /// Encoded requests that are not yet written.
-    bytes: Vec<u8>,
-    /// An empty buffer for reuse.
-    spare: Vec<u8>,
-    /// What the matcher does not expect yet, in the order of `bytes`.
-    registered: Vec<Expected>,
-    /// How many requests `bytes` contains without a seal.
-    unwritten: usize,
-    /// How many requests are not complete, including the unwritten.
-    unanswered: usize,
-    /// The number of the last seal.
-    last_seal: u64,
-    is_writing: bool,
-    /// The reading task is about to flush.
-    reader_will_flush: bool,
-    is_ticking: bool,
-    /// The socket buffers bytes that must be flushed, as TLS does.
-    is_unflushed: bool,
-    /// Whether requests are sealed. Starts after the handshake, and never on
-    /// connections to sentinels, which do not support `ECHO`.
-    is_sealed: bool,
-    close_reason: Option<Arc<str>>,
-}
-
-impl Outgoing {
-    fn new() -> Self {
-        Self {
-            bytes: Vec::new(),
-            spare: Vec::new(),
-            registered: Vec::new(),
-            unwritten: 0,
-            unanswered: 0,
-            // Random, so that replies of another connection are noticed.
-            last_seal: rng::next_u64(),
-            is_writing: false,
-            reader_will_flush: false,
-            is_ticking: false,
-            is_unflushed: false,
-            is_sealed: false,
-            close_reason: None,
-        }
-    }
-
-    fn add(&mut self, message: &Message<'_>, request: Arc<PendingRequest>, deadline: Deadline) {
-        let owed = message.write_to(&mut self.bytes);
-        let expected = ExpectedReplies::new(request, owed, self.is_sealed, deadline);
-        self.registered.push(Expected::Replies(expected));
-        self.unwritten += 1;
-        self.unanswered += 1;
-    }
-
-    /// Ends a write.
-    fn seal(&mut self) {
-        if mem::take(&mut self.unwritten) > 0 && self.is_sealed {
-            // The start is random, so it may well wrap around.
-            self.last_seal = self.last_seal.wrapping_add(1);
-            write_seal(&mut self.bytes, self.last_seal);
-            self.registered.push(Expected::Seal(self.last_seal));
-        }
-    }
-}
-
-/// What a request sends.
-enum Message<'a> {
-    Commands(&'a Batch),
-    SubscriptionChange(SubscribeOp, &'a [Channel]),
-}
-
-impl Message<'_> {
-    fn is_empty(&self) -> bool {
-        match self {
-            Self::Commands(batch) => batch.len() == 0,
-            Self::SubscriptionChange(_, channels) => channels.is_empty(),
-        }
-    }
-
-    fn write_to(&self, out: &mut Vec<u8>) -> Owed {
-        match self {
-            Self::Commands(batch) => {
-                batch.write_to(out);
-                Owed::Replies(batch.len())
-            }
-            Self::SubscriptionChange(op, channels) => {
-                // One command per channel: a cluster node rejects a command
-                // whose channels belong to different slots.
-                for channel in *channels {
-                    let command = Batch::new(command_name(*op, channel)).arg(channel.name());
-                    command.write_to(out);
-                }
-                Owed::Confirmations(*op, channels.iter().cloned().collect())
-            }
-        }
-    }
+    /// Notified when the connection is retired, and when it is closed.
+    on_end: Notify,
+    /// The tick at which the last reply was accepted, or from which on the
+    /// server has owed one.
+    silent_since: AtomicU64,
 }
 
 impl Wire {
@@ -195,9 +113,10 @@ impl Wire {
             must_tick: Notify::new(),
             ticks: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            retired_at: AtomicU64::new(Deadline::NEVER.0),
             is_established: AtomicBool::new(false),
-            on_close: Notify::new(),
-            reply_count: AtomicU64::new(0),
+            on_end: Notify::new(),
+            silent_since: AtomicU64::new(0),
         });
         // Created before the spawn, so that a task that never runs also closes
         // the connection (invariant 4).
@@ -210,10 +129,13 @@ impl Wire {
 
     /// Returns the deadline of a request that starts now.
     pub(super) fn deadline(&self, timeout: Duration) -> Deadline {
-        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         // Rounded up, and one more: the current tick has begun before.
-        let ticks = millis / TICK_MILLIS + 2;
-        Deadline(self.ticks.load(Ordering::Relaxed).saturating_add(ticks))
+        Deadline(self.now().saturating_add(ticks(timeout) + 2))
+    }
+
+    /// Returns the current tick.
+    fn now(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
     }
 
     /// Sends `batch` and waits for the replies.
@@ -253,6 +175,9 @@ impl Wire {
         let mut outgoing = self.outgoing.lock();
         if let Some(reason) = &outgoing.close_reason {
             return Err(Unanswered::Closed(reason.clone()));
+        }
+        if outgoing.unanswered == 0 {
+            self.silent_since.store(self.now(), Ordering::Relaxed);
         }
         outgoing.add(message, request.clone(), deadline);
         if !mem::replace(&mut outgoing.is_ticking, true) {
@@ -365,10 +290,39 @@ impl Wire {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns how many replies were accepted. It does not change while the
-    /// server is silent.
-    pub(super) fn reply_count(&self) -> u64 {
-        self.reply_count.load(Ordering::Relaxed)
+    fn is_retired(&self) -> bool {
+        self.retired_at.load(Ordering::Acquire) < Deadline::NEVER.0
+    }
+
+    /// Returns whether the connection is neither retired nor closed.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closed() && !self.is_retired()
+    }
+
+    /// Returns whether the server has owed a reply for `time`, and has sent
+    /// none. A pause of this process does not count.
+    pub(super) fn is_silent_for(&self, time: Duration) -> bool {
+        let silent_since = self.silent_since.load(Ordering::Relaxed);
+        // The ticks are up to two late.
+        let is_silent = silent_since + ticks(time) <= self.now() + 2;
+        is_silent && self.outgoing.lock().unanswered > 0
+    }
+
+    /// Retires the connection (invariant 5). Only the first call has an effect.
+    pub(super) fn retire(&self) {
+        if !self.process.is_current() {
+            return self.close("the process was forked");
+        }
+        let (never, now) = (Deadline::NEVER.0, self.now());
+        let retired_at = &self.retired_at;
+        if retired_at
+            .compare_exchange(never, now, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.on_end.notify_waiters();
+            // It closes the connection, perhaps at once.
+            self.must_tick.notify_one();
+        }
     }
 
     /// Returns how many requests were completed with replies.
@@ -411,19 +365,28 @@ impl Wire {
         if let Some(writer) = writer {
             writer.disconnect(discards);
         }
-        self.on_close.notify_waiters();
+        self.on_end.notify_waiters();
         self.ready.0.notify_one();
         self.must_tick.notify_one();
     }
 
     /// Waits until the connection is closed.
     pub(super) async fn closed(&self) {
+        self.until(Self::is_closed).await;
+    }
+
+    /// Waits until the connection is retired or closed.
+    pub(super) async fn ended(&self) {
+        self.until(|wire| !wire.is_open()).await;
+    }
+
+    async fn until(&self, has_come: impl Fn(&Self) -> bool) {
         loop {
-            let mut notified = std::pin::pin!(self.on_close.notified());
-            // Enabled before the check: we would otherwise miss a close in
+            let mut notified = std::pin::pin!(self.on_end.notified());
+            // Enabled before the check: we would otherwise miss an end in
             // between.
             notified.as_mut().enable();
-            if self.is_closed() {
+            if has_come(self) {
                 return;
             }
             notified.await;
@@ -436,13 +399,9 @@ impl Wire {
     }
 }
 
-fn command_name(op: SubscribeOp, channel: &Channel) -> &'static str {
-    match (op, channel) {
-        (SubscribeOp::Subscribe, Channel::Sharded(_)) => "SSUBSCRIBE",
-        (SubscribeOp::Unsubscribe, Channel::Sharded(_)) => "SUNSUBSCRIBE",
-        (SubscribeOp::Subscribe, Channel::Classic(_)) => "SUBSCRIBE",
-        (SubscribeOp::Unsubscribe, Channel::Classic(_)) => "UNSUBSCRIBE",
-    }
+/// Returns how many whole ticks `time` has.
+fn ticks(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX) / TICK_MILLIS
 }
 
 /// Sends a request when it is first polled, and waits for the replies. Dropping
@@ -524,6 +483,11 @@ impl CloseWhenDropped {
                 tracing::warn!(reason, "protocol violation, closing the connection");
                 wire.close(&reason);
             }
+            // The connection that replaces a retired one has subscribed again,
+            // and listeners must not mix up what both report.
+            if wire.is_retired() {
+                events.clear();
+            }
             // Also after a violation: closing wakes only the callers whose
             // requests had not completed before.
             events.drain(..).for_each(&on_event);
@@ -572,7 +536,7 @@ impl Wire {
     ) -> Result<(), String> {
         let mut matcher = self.matcher.lock();
         matcher.expect(self.outgoing.lock().registered.drain(..));
-        let before = matcher.completed();
+        let (completed, accepted) = (matcher.completed(), matcher.accepted());
         let outcome = loop {
             let (used, frame) = match decoder.decode(&bytes[*start..]) {
                 Ok(decoded) => decoded,
@@ -587,10 +551,11 @@ impl Wire {
         };
         // Only replies count, not pushes: a busy channel must not hide a server
         // that no longer answers.
-        self.reply_count
-            .store(matcher.accepted(), Ordering::Relaxed);
+        if matcher.accepted() > accepted {
+            self.silent_since.store(self.now(), Ordering::Relaxed);
+        }
         let mut outgoing = self.outgoing.lock();
-        outgoing.unanswered -= matcher.completed() - before;
+        outgoing.unanswered -= matcher.completed() - completed;
         // For several callers, one flush after all of them have run saves
         // writes.
         outgoing.reader_will_flush |= wakers.len() > 1;
@@ -598,7 +563,7 @@ impl Wire {
     }
 
     /// Counts a tick, and fails the requests whose deadline has passed. Returns
-    /// `false` once no request is pending.
+    /// `false` once no request is pending, or the connection is closed.
     fn expire(&self) -> bool {
         let mut wakers = Vec::new();
         let mut matcher = self.matcher.lock();
@@ -606,14 +571,18 @@ impl Wire {
         matcher.expect(outgoing.registered.drain(..));
         outgoing.is_ticking = !matcher.is_idle();
         drop(outgoing);
-        if matcher.is_idle() {
-            return false;
-        }
         let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
         matcher.expire(Deadline(now), &mut wakers);
+        let retired_at = self.retired_at.load(Ordering::Acquire);
+        let is_over = retired_at.saturating_add(ticks(RETIREMENT)) <= now;
+        let is_done = is_over || (self.is_retired() && !matcher.is_awaited());
+        let is_idle = matcher.is_idle();
         drop(matcher);
         wakers.into_iter().for_each(Waker::wake);
-        true
+        if is_done {
+            self.close("the client replaced the connection");
+        }
+        !is_idle && !is_done
     }
 }
 
@@ -706,7 +675,8 @@ mod tests {
         let wire = wire.clone();
         tokio::spawn(async move {
             let batch = Batch::new("PING");
-            wire.request(&batch, Deadline::NEVER).await.ok()?.pop()
+            let deadline = wire.deadline(AMPLE);
+            wire.request(&batch, deadline).await.ok()?.pop()
         })
     }
 
@@ -853,6 +823,83 @@ mod tests {
             // An orderly end if nothing is outstanding.
             assert_eq!((received, is_reset), (0, !is_answered), "{is_shared}");
         }
+    }
+
+    /// A reply was lost with every other request in flight when one of them
+    /// timed out.
+    #[tokio::test]
+    async fn retired_connection_delivers_replies() {
+        let (wire, mut server) = start();
+        let callers = [ping(&wire), ping(&wire)];
+        for _ in &callers {
+            receive_ping(&mut server).await;
+        }
+        wire.retire();
+        wire.ended().await;
+        for caller in callers {
+            tokio::time::sleep(Duration::from_millis(3 * TICK_MILLIS)).await;
+            assert!(!wire.is_open() && !wire.is_closed());
+            server.write_all(b"+PONG\r\n").await.unwrap();
+            assert_eq!(outcome(caller).await, Some(text("PONG")));
+        }
+        let closed = tokio::time::timeout(AMPLE, wire.closed()).await;
+        closed.expect("no caller waits");
+    }
+
+    #[tokio::test]
+    async fn retired_connection_without_callers_closes() {
+        for gives_up in [false, true] {
+            let (wire, mut server) = start();
+            let abandoned = ping(&wire);
+            receive_ping(&mut server).await;
+            abandoned.abort();
+            if gives_up {
+                let batch = Batch::new("PING");
+                let deadline = wire.deadline(Duration::from_millis(TICK_MILLIS));
+                let unanswered = wire.request(&batch, deadline).await;
+                assert_eq!(unanswered, Err(Unanswered::TimedOut));
+            }
+            wire.retire();
+            let closed = tokio::time::timeout(AMPLE, wire.closed()).await;
+            closed.expect("no caller waits");
+        }
+        let (idle, _server) = start();
+        idle.retire();
+        let closed = tokio::time::timeout(AMPLE, idle.closed()).await;
+        closed.expect("there was no caller");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retired_connection_closes_in_the_end() {
+        let (wire, _server) = start();
+        let waiting = ping(&wire);
+        tokio::task::yield_now().await;
+        let before = Instant::now();
+        wire.retire();
+        wire.closed().await;
+        assert_eq!(outcome(waiting).await, None);
+        let after = before.elapsed();
+        let tick = Duration::from_millis(TICK_MILLIS);
+        assert!(after + 2 * tick >= RETIREMENT && after <= RETIREMENT + 2 * tick);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_counts_from_last_reply() {
+        let (wire, mut server) = start();
+        let time = Duration::from_secs(1);
+        let pings: Vec<_> = (0..3).map(|_| ping(&wire)).collect();
+        for caller in pings {
+            assert!(!wire.is_silent_for(time));
+            tokio::time::sleep(time * 3 / 4).await;
+            assert!(!wire.is_silent_for(time));
+            server.write_all(b"+PONG\r\n").await.unwrap();
+            assert_eq!(outcome(caller).await, Some(text("PONG")));
+        }
+        tokio::time::sleep(time * 2).await;
+        assert!(!wire.is_silent_for(time), "it owes nothing");
+        let _unanswered = ping(&wire);
+        tokio::time::sleep(time).await;
+        assert!(wire.is_silent_for(time));
     }
 
     #[tokio::test]

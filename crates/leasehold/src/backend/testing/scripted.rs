@@ -168,6 +168,8 @@ impl Connection for ScriptedConnection {
         self.id
     }
 
+    fn retire_if_silent(&self, _time: Duration) {}
+
     fn ask(
         &self,
         batch: Batch,

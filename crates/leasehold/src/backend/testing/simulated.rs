@@ -338,6 +338,8 @@ impl Connection for SimulatedConnection {
         self.id
     }
 
+    fn retire_if_silent(&self, _time: Duration) {}
+
     fn ask(
         &self,
         batch: Batch,

@@ -137,6 +137,12 @@ impl Connection for FanOut {
         first.map_or(0, |connection| connection.id())
     }
 
+    fn retire_if_silent(&self, time: Duration) {
+        for connection in self.connections.iter().flatten() {
+            connection.retire_if_silent(time);
+        }
+    }
+
     fn ask(
         &self,
         batch: Batch,

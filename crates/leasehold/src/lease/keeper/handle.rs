@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::callers::{AcquireId, CallerRequest, Callers};
 use super::cancel::PendingAcquire;
 use super::inbox::{Inbox, InboxSlot};
+use super::renew::Renewal;
 use super::runtime::{KeeperRuntime, KeeperThread};
 use super::timers::EXPIRY_SLACK;
 use crate::lease::state::LeaseState;
@@ -31,6 +32,8 @@ pub(super) enum KeeperMsg {
     SetHoldCount(Arc<LeaseState>),
     /// Renew the lease with this lock value now: it may be revoked.
     Verify(Vec<u8>),
+    /// Renew these leases again: the replies are overdue.
+    Overdue(Vec<Renewal>),
     ShutDown(oneshot::Sender<()>),
 }
 

@@ -1,5 +1,11 @@
 //! The keeper's renewals: many leases of one node in one pipeline. Also the
 //! writes that keep the server's record of a lease complete.
+//!
+//! A lease has one renewal that decides when it is renewed next, and that is
+//! the latest. If its reply is overdue, the keeper sends another one, which
+//! takes its place. The reply to the first still counts, from when it was sent,
+//! until the lease has ended. A connection may be dead, or only slow, and so we
+//! lose no time in the one case and no reply in the other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +16,19 @@ use crate::lease::state::{LeaseState, Validity};
 use crate::protocol::{Call, RenewReply};
 use crate::time::BootInstant;
 
+/// The shortest silence after which a renewal gives up the connection. A short
+/// lease must not make others pay for a round trip that is long.
+const MIN_SILENCE: Duration = Duration::from_millis(250);
+
 /// One lease that is due, and the lease to request.
+#[derive(Clone)]
 pub(super) struct Renewal {
     pub(super) state: Arc<LeaseState>,
     /// The longest lease to request.
     lease: Duration,
     /// Until when a holder that has stopped reporting may keep the lock.
     until: BootInstant,
-    /// The number of failed renewals since the last confirmed one.
+    /// The number of renewals since the last one that was confirmed in time.
     pub(super) failures: u32,
 }
 
@@ -60,29 +71,34 @@ pub(super) struct RenewalOutcome {
     /// When it was sent; the new deadline counts from here.
     pub(super) sent: BootInstant,
     pub(super) reply: Result<RenewReply, RequestError>,
+    /// Whether another renewal took the place of this one.
+    pub(super) is_late: bool,
 }
 
-/// Sends the renewals of `batch` as one pipeline.
+/// Sends the renewals of `batch` as one pipeline. If no reply has arrived after
+/// `patience`, calls `on_overdue`, and continues to wait.
 ///
 /// All must be of one node, with the same number of failures, replica
-/// acknowledgement and timeout.
+/// acknowledgement and patience.
 pub(super) async fn renew(
     batch: Vec<Renewal>,
     backend: Arc<dyn Backend>,
+    patience: Duration,
     timeout: Duration,
+    on_overdue: impl FnOnce(Vec<Renewal>) + Send,
 ) -> Vec<RenewalOutcome> {
     let (first, failures) = (&batch[0].state, batch[0].failures);
     let connection = async {
         let slot = first.kind.slot();
         match first.replica_ack {
             Some(wanted) => {
-                let replicated = backend.acknowledged(Purpose::Keeper, slot, wanted, timeout);
+                let replicated = backend.acknowledged(Purpose::Keeper, slot, wanted, patience);
                 replicated.await
             }
             None => connection_after(&*backend, slot, failures).await,
         }
     };
-    let connection = match tokio::time::timeout(timeout, connection).await {
+    let connection = match tokio::time::timeout(patience, connection).await {
         Ok(Ok(connection)) => connection,
         _ => return all_failed(batch),
     };
@@ -95,7 +111,37 @@ pub(super) async fn renew(
     for renewal in &batch {
         renewal.state.request(sent, renewal.length(sent));
     }
-    match Call::send_all(calls, &*connection, timeout).await {
+    let mut sending = std::pin::pin!(Call::send_all(calls, &*connection, timeout));
+    // The server does not reply while it waits for replicas.
+    let patience = patience + first.replica_ack.map_or(Duration::ZERO, |ack| ack.timeout);
+    let in_time = tokio::time::timeout(patience, &mut sending).await;
+    let is_late = in_time.is_err();
+    let replies = match in_time {
+        Ok(replies) => replies,
+        Err(_) => {
+            let last = batch.iter().map(|renewal| renewal.state.deadline()).max();
+            let rest = last.map_or(Duration::ZERO, |last| last.since(BootInstant::now()));
+            on_overdue(batch.clone());
+            let replying = async {
+                let silence = patience.max(MIN_SILENCE);
+                if patience < silence {
+                    let more = tokio::time::timeout(silence - patience, &mut sending);
+                    if let Ok(replies) = more.await {
+                        return replies;
+                    }
+                }
+                // Before the keeper reads the message, if the patience is as
+                // long: the next renewal then finds another connection.
+                connection.retire_if_silent(silence);
+                sending.await
+            };
+            match tokio::time::timeout(rest, replying).await {
+                Ok(replies) => replies,
+                Err(_) => return Vec::new(),
+            }
+        }
+    };
+    match replies {
         Ok(replies) => batch
             .into_iter()
             .zip(replies)
@@ -103,8 +149,11 @@ pub(super) async fn renew(
                 renewal,
                 sent,
                 reply,
+                is_late,
             })
             .collect(),
+        // Overdue, it has failed already.
+        Err(_) if is_late => Vec::new(),
         Err(_) => all_failed(batch),
     }
 }
@@ -115,6 +164,7 @@ fn all_failed(batch: Vec<Renewal>) -> Vec<RenewalOutcome> {
         renewal,
         sent,
         reply: Err(RequestError::Unknown("no reply to the pipeline".into())),
+        is_late: false,
     };
     batch.into_iter().map(failed).collect()
 }

@@ -225,6 +225,11 @@ impl Worker {
             KeeperMsg::Cancel(acquire) => self.clean_up(cancel(acquire, backend, timeout)),
             KeeperMsg::SetHoldCount(state) => self.spawn(set_hold_count(state, backend, timeout)),
             KeeperMsg::Verify(value) => self.suspects.push(value),
+            KeeperMsg::Overdue(batch) => {
+                for renewal in batch {
+                    self.renew_again(&renewal, Duration::ZERO);
+                }
+            }
             KeeperMsg::ShutDown(done) => {
                 self.shutting_down.push(Some(done));
                 self.release_at_once.send_replace(true);
@@ -322,17 +327,21 @@ impl Worker {
                 }
                 TimerKind::Renew { failures, .. } | TimerKind::Verify { failures } => {
                     let node = self.backend.node(state.kind.slot());
-                    // One short lease must not shorten the timeout of others.
-                    let timeout = renewal_timeout(&state, self.timeout);
-                    let batch = batches.entry((node, failures, state.replica_ack, timeout));
+                    // One short lease must not shorten the patience with
+                    // others.
+                    let patience = patience(&state, self.timeout);
+                    let batch = batches.entry((node, failures, state.replica_ack, patience));
                     batch.or_default().extend(Renewal::now(state, failures));
                 }
             }
         }
-        for ((_, _, _, timeout), mut batch) in batches {
+        for ((_, _, _, patience), mut batch) in batches {
             while !batch.is_empty() {
                 let rest = batch.split_off(batch.len().min(BATCH));
-                self.jobs.spawn(renew(batch, self.backend.clone(), timeout));
+                let (backend, inbox) = (self.backend.clone(), self.inbox.clone());
+                let on_overdue = move |batch| inbox.send(KeeperMsg::Overdue(batch));
+                let job = renew(batch, backend, patience, self.timeout, on_overdue);
+                self.jobs.spawn(job);
                 batch = rest;
             }
         }
@@ -408,7 +417,7 @@ impl Worker {
         for outcome in outcomes {
             let (sent, renewal) = (outcome.sent, outcome.renewal);
             let (lease, allowed) = (renewal.length(sent), renewal.allowed(sent));
-            let state = renewal.state;
+            let state = renewal.state.clone();
             match outcome.reply {
                 Ok(reply @ (RenewReply::Renewed | RenewReply::OnMajority)) => {
                     // Before the deadline moves: observers see how much time
@@ -418,7 +427,7 @@ impl Worker {
                     if reply == RenewReply::OnMajority {
                         self.spawn(repair(state.clone(), self.backend.clone(), self.timeout));
                     }
-                    if state.renewed {
+                    if state.renewed && !outcome.is_late {
                         // Near the end of `at_most` the renewed time shrinks.
                         // The period stays, or renewals would be ever denser.
                         // It shrinks too if the keeper looked late at the
@@ -435,19 +444,26 @@ impl Worker {
                 }
                 Err(error) => {
                     tracing::debug!(lock = state.kind.name(), %error, "renewal failed");
-                    let failures = renewal.failures + 1;
-                    report_failed_renewal(&state, failures, &self.observers);
-                    let due = BootInstant::now() + retry_pause(&state);
-                    self.timers.schedule_renewal(due, state, failures);
+                    if !outcome.is_late {
+                        self.renew_again(&renewal, retry_pause(&state));
+                    }
                 }
             }
         }
     }
+
+    /// Repeats a renewal that failed, or has no reply yet.
+    fn renew_again(&mut self, renewal: &Renewal, pause: Duration) {
+        let (state, failures) = (renewal.state.clone(), renewal.failures + 1);
+        report_failed_renewal(&state, failures, &self.observers);
+        let due = BootInstant::now() + pause;
+        self.timers.schedule_renewal(due, state, failures);
+    }
 }
 
-/// Returns the limit for the reply to a renewal: a slow reply must leave time
-/// for another request.
-fn renewal_timeout(state: &LeaseState, timeout: Duration) -> Duration {
+/// Returns after which time the reply to a renewal is overdue: a slow one must
+/// leave time for another request.
+fn patience(state: &LeaseState, timeout: Duration) -> Duration {
     (state.lease / 4).min(timeout)
 }
 

@@ -5,6 +5,7 @@ mod ending;
 mod hand_over;
 #[cfg(not(shuttle))]
 mod orders;
+mod overdue;
 mod progress;
 mod queued;
 #[cfg(shuttle)]

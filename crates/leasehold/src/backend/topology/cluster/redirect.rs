@@ -189,6 +189,12 @@ impl Connection for RedirectingConnection {
         self.current().id()
     }
 
+    fn retire_if_silent(&self, time: Duration) {
+        self.current().retire_if_silent(time);
+        // The node may be down, and the slot belong to another one soon.
+        self.nodes.topology_changed.notify_one();
+    }
+
     fn ask(
         &self,
         batch: Batch,
@@ -223,6 +229,11 @@ impl Connection for RedirectRecorder {
 
     fn id(&self) -> u64 {
         self.connection.id()
+    }
+
+    fn retire_if_silent(&self, time: Duration) {
+        self.connection.retire_if_silent(time);
+        self.nodes.topology_changed.notify_one();
     }
 
     fn ask(
