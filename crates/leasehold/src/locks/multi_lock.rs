@@ -614,7 +614,13 @@ impl<M: 'static> MultiGuard<M> {
         let mut exemptions = Vec::with_capacity(parts.len());
         for part in parts {
             let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            let guard = part.request(remaining).acquire()?.await?;
+            let acquiring = part.request(remaining).acquire()?;
+            let guard: Guard<M> = tokio::select! {
+                biased;
+                guard = acquiring => guard?,
+                // The others are of no use without it.
+                _ = self.lost(), if !self.guards.is_empty() => return self.check(),
+            };
             exemptions.push(guard.lease().exempt_from_progress());
             self.guards.push(guard);
         }

@@ -33,7 +33,11 @@ use crate::owner::{Owner, Token};
 script!(VOTE, "quorum/prelude.lua", "quorum/vote.lua");
 script!(RENEW, "quorum/prelude.lua", "quorum/renew.lua");
 script!(REPAIR, "quorum/prelude.lua", "quorum/repair.lua");
-script!(RECORD_TOKEN, "quorum/prelude.lua", "quorum/record_token.lua");
+script!(
+    RECORD_TOKEN,
+    "quorum/prelude.lua",
+    "quorum/record_token.lua"
+);
 script!(RELEASE, "quorum/release.lua");
 script!(REJOIN, "quorum/prelude.lua", "quorum/rejoin.lua");
 
