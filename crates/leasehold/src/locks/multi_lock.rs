@@ -28,9 +28,9 @@ use crate::protocol::{Call, Kind};
 ///
 /// - All locks must belong to one client, and no lock can be listed twice. Only
 ///   [`moving`](Self::moving) combines two clients.
-/// - While it waits for one lock, it holds and renews the earlier ones. A
-///   [`fixed_lease`](Acquire::fixed_lease) that expires during the wait fails
-///   the whole acquire.
+/// - While it waits for one lock, it holds and renews the earlier ones. If one
+///   of them is lost meanwhile, such as a
+///   [`fixed_lease`](Acquire::fixed_lease), the whole acquire fails.
 /// - A future that is not polled acquires the locks all the same. While it
 ///   waits for one, it holds the earlier ones. If it is not polled within 50 ms
 ///   after it has acquired all, it releases them, and starts again when it is

@@ -388,11 +388,12 @@ fn unconfirmed_token_frees_both() {
     run(async {
         let (old, new) = (server(), server());
         let proxy = Proxy::start(old.port());
-        // The new server has issued larger tokens.
-        new.tell(&["SET", "leasehold:token:{3560}", "9000000000000000"]);
         let (from, to) = (client_at(proxy.port()).await, client(&new).await);
         let name = name();
         for lost in 1..=3_u32 {
+            // The new server has issued larger tokens.
+            let issued = 9_000_000_000_000_000 + u64::from(lost) * 1000;
+            new.tell(&["SET", "leasehold:token:{3560}", &issued.to_string()]);
             let left = std::sync::atomic::AtomicU32::new(lost);
             proxy.inject(move |request| {
                 let is_raise = request[0].starts_with(b"EVAL")
@@ -578,5 +579,47 @@ fn cluster_as_new_server_records_tokens() {
                 }
             }
         }
+    });
+}
+
+/// Both servers get the requests of an ordinary pair. One of them records the
+/// larger token.
+#[test]
+fn pair_costs_two_pairs_and_a_recording() {
+    run(async {
+        let (old, new) = (server(), server());
+        let proxies = [&old, &new].map(|server| Proxy::start(server.port()));
+        let connect = |proxy: &Proxy| connect_at(proxy.port()).lease(LEASE * 100);
+        let (from, to) = (
+            connect(&proxies[0]).await.unwrap(),
+            connect(&proxies[1]).await.unwrap(),
+        );
+        let recordings = std::sync::Arc::<std::sync::atomic::AtomicU64>::default();
+        for proxy in &proxies {
+            let counted = recordings.clone();
+            proxy.inject(move |request| {
+                let counter = |arg: &Vec<u8>| arg.starts_with(b"leasehold:token:");
+                if request[0].starts_with(b"EVAL") && request.iter().any(counter) {
+                    counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                }
+                Fault::None
+            });
+        }
+        let recordings = || recordings.load(std::sync::atomic::Ordering::SeqCst);
+        let both = || MultiLock::moving(from.mutex("n").lock(), to.mutex("n").lock());
+        for _ in 0..3 {
+            both().await.unwrap().release().await.unwrap();
+        }
+        let sum = || proxies.iter().map(Proxy::requests).sum::<u64>();
+        let (before, recorded) = (sum(), recordings());
+        for _ in 0..100 {
+            both().await.unwrap().release().await.unwrap();
+        }
+        let requests = sum() - before;
+        let recorded = recordings() - recorded;
+        println!("100 pairs: {requests} requests, {recorded} recordings");
+        assert!(recorded <= 100, "{recorded} recordings");
+        // Three or four for each server, as without the other one.
+        assert!(requests - recorded <= 800, "{requests} requests");
     });
 }

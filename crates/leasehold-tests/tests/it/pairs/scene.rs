@@ -75,7 +75,7 @@ impl Scene {
         Self {
             server: Mutex::new(server),
             port,
-            peer: peer.map(|peer| peer.port()),
+            peer: peer.map(Server::port),
             _company: second,
         }
     }

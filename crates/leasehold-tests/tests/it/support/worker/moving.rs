@@ -47,6 +47,8 @@ pub(crate) struct Host {
     pub(crate) lease: Duration,
     /// How long a client holds a lock.
     pub(crate) hold: Duration,
+    /// The longest pause between two holds.
+    pub(crate) pause: Duration,
 }
 
 impl Host {
@@ -55,9 +57,10 @@ impl Host {
         let step = self.step as u8;
         let numbers = [self.old, self.new, self.store].map(u64::from);
         let [old, new, store] = numbers;
-        let [lease, hold] = [self.lease, self.hold].map(|time| time.as_millis());
+        let times = [self.lease, self.hold, self.pause];
+        let [lease, hold, pause] = times.map(|time| time.as_millis());
         let (clients, locks) = (self.clients, self.locks);
-        format!("move {step} {old} {new} {store} {clients} {locks} {lease} {hold}")
+        format!("move {step} {old} {new} {store} {clients} {locks} {lease} {hold} {pause}")
     }
 
     pub(super) fn parse(numbers: &[&str]) -> Self {
@@ -76,6 +79,7 @@ impl Host {
             locks: number(5),
             lease: Duration::from_millis(number(6)),
             hold: Duration::from_millis(number(7)),
+            pause: Duration::from_millis(number(8)),
         }
     }
 
@@ -107,6 +111,8 @@ impl Host {
         }
         let mut store = Connection::open(self.store).expect("the store is up");
         while !stop.load(Ordering::Relaxed) {
+            let pause = self.pause.mul_f64(rng.below(1000) as f64 / 1000.0);
+            tokio::time::sleep(pause).await;
             let number = rng.below(self.locks);
             let start = Instant::now();
             let part = |client: &Client| any_lock(client, &format!("m{number}"), number);
@@ -122,7 +128,9 @@ impl Host {
                 _ => unreachable!("one server or two"),
             };
             match held {
-                Err(error @ Error::Timeout { .. }) => panic!("a deadlock: {error}"),
+                Err(Error::Timeout { .. }) => {
+                    store.ask(&["INCR", "deadlocks"]).expect("the store is up");
+                }
                 // A server restarts.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 Ok(()) => {}
