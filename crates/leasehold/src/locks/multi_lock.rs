@@ -147,7 +147,8 @@ impl<M: 'static> MultiLock<M> {
     /// # async fn bill(lease: &Lease) {}
     /// # async fn example(old: Client, new: Client) -> Result<(), Error> {
     /// let name = "invoice:42";
-    /// let both = MultiLock::moving(old.mutex(name).lock(), new.mutex(name).lock());
+    /// let [old, new] = [&old, &new].map(|client| client.mutex(name).lock());
+    /// let both = MultiLock::moving(old, new);
     /// // Either lease: they have the same key and the same token.
     /// both.run(|leases| async move { bill(&leases[0]).await }).await?;
     /// # Ok(()) }

@@ -77,7 +77,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until the clients have written so many times more.
+    /// Waits until the clients have made `writes` more writes.
     fn works(&self, writes: u64) {
         let before = self.number("writes");
         let end = Instant::now() + AMPLE;
