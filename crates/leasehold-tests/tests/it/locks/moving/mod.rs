@@ -9,8 +9,8 @@ use testkit::{Flavor, Server, ServerExt, Setup};
 use crate::support::callers::on_thread;
 use crate::support::contract::{self, KINDS, any_lock};
 use crate::support::{
-    AMPLE, LEASE, SHORT, client, client_at, connect_at, eventually, exists, has_subscriber, key,
-    loss_of, name, only_counters_left, run, server, with_least_privilege,
+    AMPLE, SHORT, client, connect_at, eventually, exists, has_subscriber, key, loss_of, name,
+    only_counters_left, run, server, with_least_privilege,
 };
 
 mod deployments;
