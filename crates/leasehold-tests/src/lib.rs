@@ -26,6 +26,7 @@ pages! {
     "docs/losing.md"
     "docs/migrate-redisson.md"
     "docs/migrate-redlock.md"
+    "docs/migrate-server.md"
     "docs/migrate-set-nx-px.md"
     "docs/observability.md"
     "docs/progress.md"

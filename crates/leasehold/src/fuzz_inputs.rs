@@ -204,6 +204,9 @@ pub(crate) fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
     if let Some(call) = kind.raise_token(5) {
         read(call, replies);
     }
+    if let Some(call) = kind.record_token(Token::new(5)) {
+        read(call, replies);
+    }
     if let Some(call) = kind.downgrade(&value) {
         read(call, replies);
     }

@@ -101,6 +101,12 @@ impl<M> Guard<M> {
         &self.owned.state.value
     }
 
+    /// Gives the views of this guard the larger token of another server. All
+    /// later holders must have a larger one.
+    pub(crate) fn set_token(&mut self, token: Token) {
+        self.lease.set_token(token);
+    }
+
     /// Returns the lease if there is no other guard.
     pub(super) fn into_owned(self) -> Option<OwnedLease> {
         self.owned.into_sole()
@@ -324,7 +330,7 @@ impl<M> Guard<M> {
         Pending::new(self.runtime(), self.extend_now(lease))
     }
 
-    async fn extend_now(&self, lease: Duration) -> Result<(), Error> {
+    pub(crate) async fn extend_now(&self, lease: Duration) -> Result<(), Error> {
         let state = self.lease.state();
         validate_lease(lease, state.max_lease)?;
         self.check_process()?;

@@ -124,6 +124,16 @@ impl<M> Lease<M> {
         Lease::new(self.state.clone(), self.generation, self.token)
     }
 
+    /// Returns the token, whatever the marker says about its use.
+    pub(crate) fn any_token(&self) -> Token {
+        self.token
+    }
+
+    /// Replaces the token by a larger one, below all that later holders get.
+    pub(super) fn set_token(&mut self, token: Token) {
+        self.token = token;
+    }
+
     pub(super) fn state(&self) -> &Arc<LeaseState> {
         &self.state
     }

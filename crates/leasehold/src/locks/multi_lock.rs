@@ -10,7 +10,8 @@ use super::acquire::{Acquire, AcquireRequest};
 use crate::error::Error;
 use crate::lease::{Engine, Exclusive, Guard, Lease, Lost, Pending, Reentry, conclude, until_lost};
 use crate::options::AcquireOptions;
-use crate::protocol::Kind;
+use crate::owner::Token;
+use crate::protocol::{Call, Kind};
 
 /// An acquire of several locks that has not started: `.await` it in a task, or
 /// call [`wait`](Self::wait) on a thread.
@@ -25,10 +26,11 @@ use crate::protocol::Kind;
 ///
 /// # Limitations
 ///
-/// - All locks must belong to one client, and no lock can be listed twice.
-/// - While it waits for one lock, it holds and renews the earlier ones. A
-///   [`fixed_lease`](Acquire::fixed_lease) that expires during the wait fails
-///   the whole acquire.
+/// - All locks must belong to one client, and no lock can be listed twice. Only
+///   [`moving`](Self::moving) combines two clients.
+/// - While it waits for one lock, it holds and renews the earlier ones. If one
+///   of them is lost meanwhile, such as a
+///   [`fixed_lease`](Acquire::fixed_lease), the whole acquire fails.
 /// - A future that is not polled acquires the locks all the same. While it
 ///   waits for one, it holds the earlier ones. If it is not polled within 50 ms
 ///   after it has acquired all, it releases them, and starts again when it is
@@ -72,6 +74,8 @@ use crate::protocol::Kind;
 #[must_use = "nothing is acquired until it is awaited"]
 pub struct MultiLock<M = Exclusive> {
     parts: Vec<Acquire<M>>,
+    /// Whether the parts are one lock on two servers, the old one first.
+    is_move: bool,
     timeout: Option<Duration>,
 }
 
@@ -100,7 +104,59 @@ impl<M: 'static> MultiLock<M> {
     pub fn new(parts: impl IntoIterator<Item = Acquire<M>>) -> Self {
         Self {
             parts: parts.into_iter().collect(),
+            is_move: false,
             timeout: None,
+        }
+    }
+
+    /// Combines acquires of the same lock on two servers, while a fleet moves
+    /// from the `old` server to the `new` one.
+    ///
+    /// The guard excludes clients that know only one of the servers. It is lost
+    /// when either lease is lost. Both leases have the same token: the larger
+    /// of the two, which both servers have recorded, so each later holder on
+    /// either server has a larger one. The guide's page "Moving to another
+    /// server" describes the whole rollout.
+    ///
+    /// # Limitations
+    ///
+    /// - It is held only while both servers are reachable.
+    /// - Every client must name the servers in the same order, or two of them
+    ///   can wait for each other. Clients of only the old server and clients of
+    ///   only the new one must never run at the same time.
+    /// - Both acquires must have the same key and kind, and belong to different
+    ///   clients. If both clients reach the same server, the acquire waits for
+    ///   itself: set a [`timeout`](Self::timeout).
+    /// - Tasks of one client don't pass the lock to each other without a
+    ///   request ([`local_handoff`](Acquire::local_handoff) is off).
+    /// - Observers see each server's own token.
+    /// - Redisson's locks cannot take part.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MultiLock`]. [`Error::Invalid`] if the two acquires don't
+    /// match. If a server does not confirm the larger token, the error says
+    /// why, and both locks are released: [`Error::Unavailable`],
+    /// [`Error::OutcomeUnknown`], or for a quorum [`Error::NoQuorum`], for
+    /// example if its clocks are a minute behind the other server's.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use leasehold::{Client, Error, Lease, MultiLock};
+    /// # async fn bill(lease: &Lease) {}
+    /// # async fn example(old: Client, new: Client) -> Result<(), Error> {
+    /// let name = "invoice:42";
+    /// let [old, new] = [&old, &new].map(|client| client.mutex(name).lock());
+    /// let both = MultiLock::moving(old, new);
+    /// // Either lease: they have the same key and the same token.
+    /// both.run(|leases| async move { bill(&leases[0]).await }).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn moving(old: Acquire<M>, new: Acquire<M>) -> Self {
+        Self {
+            is_move: true,
+            ..Self::new([old, new])
         }
     }
 
@@ -218,8 +274,8 @@ impl<M: 'static> MultiLock<M> {
         conclude(Some(output), in_time, guard.release().wait())
     }
 
-    /// Returns the acquires in the order of their keys.
-    fn sorted_parts(self) -> Result<Vec<Member>, Error> {
+    /// Returns the acquires in the order in which all clients make them.
+    fn ordered_parts(self) -> Result<Vec<Member>, Error> {
         // All are started, so none logs that it was forgotten.
         let requests: Vec<_> = self.parts.into_iter().map(Acquire::into_request).collect();
         let mut parts = Vec::with_capacity(requests.len());
@@ -234,6 +290,10 @@ impl<M: 'static> MultiLock<M> {
                 options,
                 reentry: request.reentry,
             });
+        }
+        if self.is_move {
+            check_move(&mut parts)?;
+            return Ok(parts);
         }
         // One order for all clients, so that waiters cannot form a cycle.
         parts.sort_by(|one, other| one.kind.key().cmp(other.kind.key()));
@@ -251,6 +311,32 @@ impl<M: 'static> MultiLock<M> {
         }
         Ok(parts)
     }
+}
+
+/// Checks that the parts are one lock on two servers.
+fn check_move(parts: &mut [Member]) -> Result<(), Error> {
+    let [old, new] = parts else {
+        unreachable!("BUG: a move has two parts");
+    };
+    let mismatch = |why: String| Err(Error::invalid("locks", why));
+    if Arc::ptr_eq(&old.engine, &new.engine) {
+        return mismatch("old and new belong to the same client".to_owned());
+    }
+    let key = |part: &Member| String::from_utf8_lossy(part.kind.key()).into_owned();
+    if key(old) != key(new) {
+        return mismatch(format!("the keys `{}` and `{}` differ", key(old), key(new)));
+    }
+    let kind = |part: &Member| (part.kind.label(), part.kind.variant());
+    if kind(old) != kind(new) {
+        return mismatch(format!("`{}` is of different kinds", old.kind.name()));
+    }
+    for part in parts {
+        part.recording(Token::new(0))?;
+        // A later holder by local hand-off would have a token that was reserved
+        // before this holder's token was recorded.
+        part.options.local_handoff = false;
+    }
+    Ok(())
 }
 
 /// One acquire, which can be repeated.
@@ -273,36 +359,53 @@ impl Member {
             reentry: self.reentry.clone(),
         }
     }
+
+    /// Returns the call after which the server issues only tokens above
+    /// `token`.
+    fn recording(&self, token: Token) -> Result<Call<()>, Error> {
+        let call = self.kind.record_token(token);
+        call.ok_or_else(|| {
+            let why = format!("a `{}` cannot take part in a move", self.kind.label());
+            Error::invalid("locks", why)
+        })
+    }
+
+    async fn send_recording(&self, token: Token) -> Result<(), Error> {
+        let call = self.recording(token)?;
+        let sending = self.engine.send(self.kind.slot(), self.kind.name(), call);
+        sending.await
+    }
+
+    /// Records the token of another server, while `guard` is held on this one.
+    async fn record<M>(&self, token: Token, guard: &Guard<M>) -> Result<(), Error> {
+        match self.send_recording(token).await {
+            // Recording is idempotent, so an unnoticed disconnect costs one
+            // more request.
+            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => {
+                self.send_recording(token).await?;
+            }
+            outcome => outcome?,
+        }
+        // A promoted replica must know the token too. The replicas acknowledged
+        // the acquire, which came before it.
+        match self.options.replica_ack {
+            Some(_) => guard.extend_now(self.options.lease).await,
+            None => Ok(()),
+        }
+    }
 }
 
 /// Acquires all locks, or none.
 async fn acquire_all<M: 'static>(
     parts: Arc<[Member]>,
+    is_move: bool,
     limit: Option<Duration>,
     start: Instant,
 ) -> Result<MultiGuard<M>, Error> {
     let mut acquired = MultiGuard {
         guards: Vec::with_capacity(parts.len()),
     };
-    // The caller cannot report progress before it has the guard.
-    let mut exemptions = Vec::with_capacity(parts.len());
-    for part in parts.iter() {
-        let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-        match part.request(remaining).acquire()?.await {
-            Ok(guard) => {
-                exemptions.push(guard.lease().exempt_from_progress());
-                acquired.guards.push(guard);
-            }
-            Err(error) => {
-                // First: the next holder by local hand-off is not exempt.
-                drop(exemptions);
-                return acquired.fail(error).await;
-            }
-        }
-    }
-    drop(exemptions);
-    // The first ones may have been lost while we waited for the last.
-    match acquired.check() {
+    match acquired.acquire(&parts, is_move, limit, start).await {
         Ok(()) => Ok(acquired),
         Err(error) => acquired.fail(error).await,
     }
@@ -313,8 +416,8 @@ impl<M: 'static> IntoFuture for MultiLock<M> {
     type IntoFuture = Pending<'static, MultiGuard<M>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let (limit, start) = (self.timeout, Instant::now());
-        let parts: Arc<[Member]> = match self.sorted_parts() {
+        let (is_move, limit, start) = (self.is_move, self.timeout, Instant::now());
+        let parts: Arc<[Member]> = match self.ordered_parts() {
             Ok(parts) => parts.into(),
             Err(error) => return Pending::failed(error),
         };
@@ -327,7 +430,7 @@ impl<M: 'static> IntoFuture for MultiLock<M> {
         let acquiring = {
             let engine = engine.clone();
             async move {
-                let acquire = move || acquire_all(parts.clone(), limit, start);
+                let acquire = move || acquire_all(parts.clone(), is_move, limit, start);
                 engine.deliver(acquire).await
             }
         };
@@ -498,6 +601,53 @@ impl<M: 'static> MultiGuard<M> {
         // All at once: a release that fails must not delay the others.
         let releases = self.guards.into_iter().map(Guard::release_now);
         join_all(releases).await.into_iter().collect()
+    }
+
+    async fn acquire(
+        &mut self,
+        parts: &[Member],
+        is_move: bool,
+        limit: Option<Duration>,
+        start: Instant,
+    ) -> Result<(), Error> {
+        // The caller cannot report progress before it has the guard. Dropped
+        // before a release: the next holder by local hand-off is not exempt.
+        let mut exemptions = Vec::with_capacity(parts.len());
+        for part in parts {
+            let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
+            let acquiring = part.request(remaining).acquire()?;
+            let guard: Guard<M> = tokio::select! {
+                biased;
+                guard = acquiring => guard?,
+                // The others are of no use without it.
+                _ = self.lost(), if !self.guards.is_empty() => return self.check(),
+            };
+            exemptions.push(guard.lease().exempt_from_progress());
+            self.guards.push(guard);
+        }
+        if is_move {
+            self.share_token(parts).await?;
+        }
+        // Last: the first ones may have been lost meanwhile, and a holder that
+        // came before the recording has a smaller token.
+        self.check()
+    }
+
+    /// Gives both leases the larger of their tokens.
+    ///
+    /// The next holder may know only the server of the smaller one. That server
+    /// must issue larger tokens before any resource sees this one.
+    async fn share_token(&mut self, parts: &[Member]) -> Result<(), Error> {
+        let Some(largest) = self.leases().map(Lease::any_token).max() else {
+            return Ok(());
+        };
+        for (guard, part) in self.guards.iter_mut().zip(parts) {
+            if guard.lease().any_token() < largest {
+                part.record(largest, guard).await?;
+            }
+            guard.set_token(largest);
+        }
+        Ok(())
     }
 
     /// Releases the acquired locks before it returns `error`, so a retry finds

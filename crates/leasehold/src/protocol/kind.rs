@@ -76,6 +76,12 @@ pub(crate) trait Kind: Send + Sync + 'static {
     fn raise_token(&self, _floor: u64) -> Option<Call<Token>> {
         None
     }
+    /// Makes all later tokens of this lock larger than `token`, which another
+    /// server issued. Redisson's locks have counters of their own, and no call.
+    fn record_token(&self, token: Token) -> Option<Call<()>> {
+        // Takes a token too, which is skipped: only a larger one is of use.
+        Some(self.raise_token(token.as_u64())?.map(drop))
+    }
     /// Makes the writer a reader for the rest of the lease.
     fn downgrade(&self, _value: &[u8]) -> Option<Call<RenewReply>> {
         None

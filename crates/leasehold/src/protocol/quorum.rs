@@ -33,6 +33,11 @@ use crate::owner::{Owner, Token};
 script!(VOTE, "quorum/prelude.lua", "quorum/vote.lua");
 script!(RENEW, "quorum/prelude.lua", "quorum/renew.lua");
 script!(REPAIR, "quorum/prelude.lua", "quorum/repair.lua");
+script!(
+    RECORD_TOKEN,
+    "quorum/prelude.lua",
+    "quorum/record_token.lua"
+);
 script!(RELEASE, "quorum/release.lua");
 script!(REJOIN, "quorum/prelude.lua", "quorum/rejoin.lua");
 
@@ -201,6 +206,20 @@ impl Kind for QuorumLock {
         WaitStrategy::Notified(self)
     }
 
+    fn record_token(&self, token: Token) -> Option<Call<()>> {
+        let keys = [self.votes.as_bytes(), self.voter()];
+        let args = [&digits(token.as_u64())[..]];
+        Some(Call::script(&RECORD_TOKEN, &keys, &args, move |replies| {
+            let each = each("a recorded token", &replies)?;
+            let recorded = numbers(each).into_iter().filter(|reply| *reply == Some(1));
+            // Any majority that votes later has a node in common with this one.
+            match recorded.count() >= majority(each.len()) {
+                true => Ok(()),
+                false => Err(RequestError::Refused(not_recorded(token, each))),
+            }
+        }))
+    }
+
     fn repair(&self, value: &[u8], remaining: Duration, token: Token) -> Option<Call<()>> {
         let keys = [self.key(), self.votes.as_bytes(), self.voter()];
         // At least one: the lease may end while the call is built.
@@ -364,6 +383,18 @@ fn no_majority_replied(each: &[NodeReply]) -> RequestError {
     let reason = first_failure(each);
     let message = format!("{replied} of {nodes} nodes have replied, {needed} are needed{reason}");
     RequestError::Unknown(message.into())
+}
+
+/// Returns the error for a token that less than a majority has recorded.
+fn not_recorded(token: Token, each: &[NodeReply]) -> ServerError {
+    let reason = first_failure(each);
+    ServerError {
+        kind: ServerErrorKind::NoMajority,
+        message: format!(
+            "no majority recorded token {token}: nodes do not vote, or their clocks are more \
+             than a minute behind the other server's{reason}"
+        ),
+    }
 }
 
 /// Describes the first node without a usable reply, to follow another message.

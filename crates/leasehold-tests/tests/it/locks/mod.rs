@@ -5,6 +5,7 @@ mod election;
 mod hand_over;
 mod inspect;
 mod latch;
+mod moving;
 mod multi_lock;
 mod mutex;
 mod observe;

@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Acquire, Client, Error, Loss};
+use leasehold::{Acquire, Client, Error, Loss, MultiGuard, MultiLock};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::scene::{Holder, is_waited_for, owner};
+use super::scene::{Company, Holder, is_waited_for, owner};
 use crate::support::callers::on_thread;
 use crate::support::contract::{self, Guard, Lease};
 use crate::support::{AMPLE, SHORT, eventually, poll_at_most};
@@ -29,7 +29,7 @@ pub(super) struct Feature {
     ///
     /// [`Terms::at_most`]: super::scene::Terms::at_most
     pub(super) ends_itself: bool,
-    pub(super) needs_replica: bool,
+    pub(super) company: Company,
 }
 
 /// The future of an acquire. An event may drop it, or stop polling it.
@@ -42,11 +42,11 @@ const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Acquiring) -
         hold,
         contend: |client, name| client.mutex(name).lock().into(),
         ends_itself: false,
-        needs_replica: false,
+        company: Company::Nobody,
     }
 }
 
-pub(super) const FEATURES: [Feature; 12] = [
+pub(super) const FEATURES: [Feature; 14] = [
     Feature {
         ends_itself: true,
         ..mutex("at_most", |holder, name| Box::pin(at_most(holder, name)))
@@ -57,7 +57,7 @@ pub(super) const FEATURES: [Feature; 12] = [
         Box::pin(fixed_lease(holder, name))
     }),
     Feature {
-        needs_replica: true,
+        company: Company::Replica,
         ..mutex("replicas", |holder, name| Box::pin(replicas(holder, name)))
     },
     mutex("reentrant", |holder, name| {
@@ -76,6 +76,18 @@ pub(super) const FEATURES: [Feature; 12] = [
         contend: |client, name| client.rw_lock(name).write().into(),
         ..mutex("downgrade", |holder, name| {
             Box::pin(downgrade(holder, name))
+        })
+    },
+    Feature {
+        company: Company::Peer,
+        ..mutex("moving_from", |holder, name| {
+            Box::pin(moving_from(holder, name))
+        })
+    },
+    Feature {
+        company: Company::Peer,
+        ..mutex("moving_to", |holder, name| {
+            Box::pin(moving_to(holder, name))
         })
     },
 ];
@@ -104,6 +116,7 @@ enum Grip {
     Guard(Guard),
     Nested { outer: Guard, inner: Guard },
     Thread(Guard),
+    Both(MultiGuard),
     Work(Work),
 }
 
@@ -159,6 +172,7 @@ impl Holding {
                 }
                 outer.release().await
             }
+            Grip::Both(guards) => guards.release().await,
             Grip::Thread(guard) => on_thread(|| guard.release().wait()).await,
             Grip::Work(mut work) => {
                 let _ = work.stop.send(());
@@ -340,6 +354,28 @@ async fn downgrade(holder: Arc<Holder>, name: String) -> Result<Holding, Error> 
     let writer = holder.client.rw_lock(&name).write().await?;
     holder.has_guard(true);
     Ok(Holding::of(writer.downgrade().await?))
+}
+
+/// Held on two servers. The events happen to the one that the client leaves.
+async fn moving_from(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let guards = MultiLock::moving(lock(&holder, &name), on_peer(&holder, &name)).await?;
+    Ok(on_both(guards, 0))
+}
+
+/// Held on two servers. The events happen to the one that the client moves to.
+async fn moving_to(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let guards = MultiLock::moving(on_peer(&holder, &name), lock(&holder, &name)).await?;
+    Ok(on_both(guards, 1))
+}
+
+/// Holds a lock on two servers. Only the lease at `at` is affected by events.
+fn on_both(guards: MultiGuard, at: usize) -> Holding {
+    let view = guards.leases().nth(at).expect("two leases").clone();
+    Holding::new(vec![view.into()], Grip::Both(guards))
+}
+
+fn on_peer(holder: &Holder, name: &str) -> Acquire {
+    holder.peer.as_ref().expect("a peer").mutex(name).lock()
 }
 
 fn lock(holder: &Holder, name: &str) -> Acquire {

@@ -28,8 +28,9 @@ pub(super) async fn fork(pair: &Pair) {
     let mut holder = worker::start_at(&url(port), LONG);
     let name = name();
     let feature = pair.feature.name;
+    let peer = pair.scene.peer.unwrap_or(0);
     let mut ask = |command: &str| tokio::task::block_in_place(|| holder.ask(command));
-    assert_eq!(ask(&format!("hold {feature} {name} {port}")), "held");
+    assert_eq!(ask(&format!("hold {feature} {name} {port} {peer}")), "held");
     let contest = pair.contend(&name, Trace::default()).await;
     assert_eq!(ask("fork"), "the child left the lock alone, held: true");
     assert!(contest.is_open(), "the contender has a lock that is held");
@@ -41,12 +42,13 @@ pub(super) async fn fork(pair: &Pair) {
 /// Serves the test in the holder's process: holds a lock by a feature, and then
 /// follows the lines of its standard input.
 pub(crate) async fn serve(
-    [feature, name, port]: [&str; 3],
+    [feature, name, port, peer]: [&str; 4],
     lines: &mut impl Iterator<Item = std::io::Result<String>>,
     say: fn(String),
 ) {
-    let port = port.parse().expect("a port");
-    let holder = Holder::connect(port, Terms::with_lease(LONG)).await;
+    let number = |port: &str| port.parse().expect("a port");
+    let peer = Some(number(peer)).filter(|peer| *peer > 0);
+    let holder = Holder::connect(number(port), peer, Terms::with_lease(LONG)).await;
     let hold = Feature::named(feature).hold;
     let mut holding = hold(holder.clone(), name.to_owned()).await.ok();
     say("held".to_owned());

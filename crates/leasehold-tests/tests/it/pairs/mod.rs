@@ -35,7 +35,7 @@ use std::time::Instant;
 use event::{EVENTS, Event};
 use feature::{FEATURES, Feature};
 use promises::Pair;
-use scene::{LONG, Needs, Scene, Terms};
+use scene::{Company, LONG, Needs, Scene, Terms};
 
 use crate::support::{AMPLE, run};
 
@@ -104,6 +104,12 @@ pairs! {
     downgrade {
         revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
     }
+    moving_from {
+        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+    }
+    moving_to {
+        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+    }
 }
 
 /// Lets `event` happen to a holder that uses `feature`.
@@ -111,7 +117,7 @@ fn play(feature: &str, event: &str) {
     let feature = Feature::named(feature);
     let event = Event::named(event);
     run(async {
-        let scene = Scene::start(event.needs, feature.needs_replica).await;
+        let scene = Scene::start(event.needs, feature.company).await;
         let port = scene.port;
         let pair = Pair::new(feature, scene).await;
         (event.play)(&pair).await;
@@ -124,7 +130,7 @@ fn play(feature: &str, event: &str) {
 #[test]
 fn local_handoff_keeps_the_owner() {
     run(async {
-        let scene = Scene::start(Needs::Nothing, false).await;
+        let scene = Scene::start(Needs::Nothing, Company::Nobody).await;
         let pair = Pair::new(Feature::named("local_handoff"), scene).await;
         let holder = pair.holder(Terms::with_lease(LONG)).await;
         let end = Instant::now() + AMPLE;

@@ -46,7 +46,7 @@ impl Pair {
     }
 
     pub(super) async fn holder(&self, terms: Terms) -> Arc<Holder> {
-        Holder::connect(self.scene.port, terms).await
+        Holder::connect(self.scene.port, self.scene.peer, terms).await
     }
 
     /// Holds a new lock by the feature. Tries again if it was lost on the way,
@@ -125,7 +125,8 @@ impl Pair {
         let mut left = Vec::new();
         let start = Instant::now();
         while start.elapsed() < AMPLE {
-            left = keys(port);
+            let ports = std::iter::once(port).chain(self.scene.peer);
+            left = ports.flat_map(keys).collect();
             if left.is_empty() {
                 break;
             }

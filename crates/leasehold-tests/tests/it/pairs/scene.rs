@@ -32,16 +32,28 @@ pub(super) enum Needs {
     MovableClock,
 }
 
-/// A server, with a replica if locks need its acknowledgement.
+/// What a server needs for a feature.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    Nobody,
+    /// A replica, which acknowledges locks.
+    Replica,
+    /// Another server, to which no event happens.
+    Peer,
+}
+
+/// A server, with the company that a feature needs.
 pub(super) struct Scene {
     /// Locked to restart it.
     pub(super) server: Mutex<Server>,
     pub(super) port: u16,
-    _replica: Option<Server>,
+    _company: Option<Server>,
+    /// The port of the peer.
+    pub(super) peer: Option<u16>,
 }
 
 impl Scene {
-    pub(super) async fn start(needs: Needs, replicated: bool) -> Self {
+    pub(super) async fn start(needs: Needs, company: Company) -> Self {
         let setup = Setup::default().option("repl-diskless-sync-delay", "0");
         let server = match needs {
             Needs::Nothing => setup.start(&Flavor::one()),
@@ -54,15 +66,17 @@ impl Scene {
             Needs::MovableClock => setup.movable_clock().start(&Flavor::all()[0]),
         };
         let port = server.port();
-        let replica = replicated.then(|| Flavor::one().start());
-        if let Some(replica) = &replica {
+        let second = (company != Company::Nobody).then(|| Flavor::one().start());
+        if let (Company::Replica, Some(replica)) = (company, &second) {
             replica.tell(&["REPLICAOF", "127.0.0.1", &port.to_string()]);
             wait_for_replica(&server).await;
         }
+        let peer = second.as_ref().filter(|_| company == Company::Peer);
         Self {
             server: Mutex::new(server),
             port,
-            _replica: replica,
+            peer: peer.map(Server::port),
+            _company: second,
         }
     }
 
@@ -103,6 +117,8 @@ impl Terms {
 pub(super) struct Holder {
     pub(super) proxy: Proxy,
     pub(super) client: Client,
+    /// A client of the scene's peer, if there is one.
+    pub(super) peer: Option<Client>,
     pub(super) terms: Terms,
     /// The port of the server itself, to observe it during faults.
     pub(super) server: u16,
@@ -111,7 +127,7 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    pub(super) async fn connect(server: u16, terms: Terms) -> Arc<Self> {
+    pub(super) async fn connect(server: u16, peer: Option<u16>, terms: Terms) -> Arc<Self> {
         let proxy = Proxy::start(server);
         let connect = || {
             self::connect(proxy.port())
@@ -126,9 +142,14 @@ impl Holder {
                 Err(error) => assert!(Instant::now() < end, "{error}"),
             }
         };
+        let peer = match peer {
+            Some(port) => self::connect(port).lease(terms.lease).await.ok(),
+            None => None,
+        };
         Arc::new(Self {
             proxy,
             client,
+            peer,
             terms,
             server,
             guarded: AtomicBool::new(false),

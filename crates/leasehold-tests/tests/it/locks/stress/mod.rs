@@ -1,6 +1,7 @@
 //! Stress: many processes that are killed, paused, isolated and restarted.
 
 mod election;
+mod moving;
 mod once;
 
 use std::sync::{Arc, Mutex, MutexGuard};

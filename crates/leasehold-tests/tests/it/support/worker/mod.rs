@@ -1,15 +1,19 @@
 //! Worker processes that hold and wait for locks.
 
 mod election;
+pub(crate) mod moving;
 mod once;
 mod queued;
 mod redisson;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Replicas};
 use testkit::worker::{say, say_ready, task};
 use testkit::{SeededRng, Worker};
+use tokio::task::JoinSet;
 
 use crate::pairs;
 use crate::support::contract::any_lock;
@@ -59,6 +63,7 @@ fn process() {
 
 async fn serve(client: Client, url: &str, lease: Duration) {
     let mut guard = None;
+    let (mut clients, stop) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
     let mut lines = std::io::stdin().lines();
     while let Some(Ok(line)) = lines.next() {
         let words: Vec<_> = line.split(' ').collect();
@@ -160,9 +165,19 @@ async fn serve(client: Client, url: &str, lease: Duration) {
                 };
                 host.run(&client, number(jobs)).await;
             }
-            ["hold", feature, name, port] => {
-                let wanted = [*feature, *name, *port];
+            ["hold", feature, name, port, peer] => {
+                let wanted = [*feature, *name, *port, *peer];
                 pairs::fork::serve(wanted, &mut lines, say).await;
+            }
+            ["move", numbers @ ..] => {
+                let host = moving::Host::parse(numbers);
+                clients = host.start(&stop);
+                say("started");
+            }
+            ["stop"] => {
+                stop.store(true, Ordering::Relaxed);
+                std::mem::take(&mut clients).join_all().await;
+                say("stopped");
             }
             ["self"] => say(this_process()),
             other => panic!("unknown command {other:?}"),
