@@ -204,7 +204,7 @@ pub(crate) fn read_as_kind(kind: &dyn Kind, replies: &[Reply]) {
     if let Some(call) = kind.raise_token(5) {
         read(call, replies);
     }
-    if let Some(call) = kind.record_token(Token::new(5)) {
+    if let Some(call) = kind.record_token(&value, Token::new(5)) {
         read(call, replies);
     }
     if let Some(call) = kind.downgrade(&value) {

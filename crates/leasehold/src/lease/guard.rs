@@ -101,9 +101,11 @@ impl<M> Guard<M> {
         &self.owned.state.value
     }
 
-    /// Gives the views of this guard the larger token of another server. All
-    /// later holders must have a larger one.
+    /// Gives the views of this guard, and those of later guards of the same
+    /// handle, the larger token of another server. All later holders must have
+    /// a larger one.
     pub(crate) fn set_token(&mut self, token: Token) {
+        self.lease.state().record_token(token);
         self.lease.set_token(token);
     }
 
@@ -330,7 +332,7 @@ impl<M> Guard<M> {
         Pending::new(self.runtime(), self.extend_now(lease))
     }
 
-    pub(crate) async fn extend_now(&self, lease: Duration) -> Result<(), Error> {
+    async fn extend_now(&self, lease: Duration) -> Result<(), Error> {
         let state = self.lease.state();
         validate_lease(lease, state.max_lease)?;
         self.check_process()?;
@@ -338,6 +340,22 @@ impl<M> Guard<M> {
         let Some(lease) = state.clamp_to_max_hold(lease) else {
             return self.check();
         };
+        self.request_lease(lease).await
+    }
+
+    /// Renews the lease as the keeper does, and fails if the server no longer
+    /// holds the lock for this owner.
+    pub(crate) async fn renew_now(&self) -> Result<(), Error> {
+        self.check_process()?;
+        self.check()?;
+        match self.lease.state().renewal_length() {
+            Some(lease) => self.request_lease(lease).await,
+            None => self.check(),
+        }
+    }
+
+    async fn request_lease(&self, lease: Duration) -> Result<(), Error> {
+        let state = self.lease.state();
         state.request(BootInstant::now(), lease);
         let context = &self.owned.context;
         let renewal = context.renew(&*state.kind, &state.value, lease, state.replica_ack);

@@ -110,7 +110,8 @@ impl OwnedLease {
 
     /// Returns a view of this holder's lease.
     pub(super) fn view<F>(&self) -> Lease<F> {
-        Lease::new(self.state.clone(), self.generation, self.tokens.own)
+        let token = self.state.largest_token(self.tokens.own);
+        Lease::new(self.state.clone(), self.generation, token)
     }
 
     /// Returns the holder's token, which is zero for a kind without tokens.
@@ -284,6 +285,10 @@ impl OwnedLease {
     fn open_successor(&self) -> Option<Arc<dyn Successor>> {
         // First, since most leases have none, and the rest reads the clock.
         let successor = self.successor.as_ref().filter(|next| next.is_open())?;
+        // The tokens were reserved before a guard got a larger one.
+        if self.state.largest_token(self.tokens.own) > self.tokens.own {
+            return None;
+        }
         let Validity::Valid { deadline } = self.state.validity() else {
             return None;
         };

@@ -49,6 +49,8 @@ pub(crate) struct LeaseState {
     pub(super) progress: ProgressWatch,
     /// Called once the lock has left this process.
     end_hook: Mutex<Option<Arc<dyn EndHook>>>,
+    /// The larger token of another server that a guard has; zero if none has.
+    recorded_token: AtomicU64,
     /// Counts the holders that received the lock by local hand-off.
     generation: AtomicU64,
     /// The deadline in nanoseconds, or an [`EndReason`] below
@@ -172,6 +174,7 @@ impl LeaseState {
                 .then(|| BootInstant::now() + options.at_least),
             progress: ProgressWatch::new(options.progress_within),
             end_hook: Mutex::default(),
+            recorded_token: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             validity: AtomicU64::new(deadline(start, lease).as_nanos()),
             confirmed_until: AtomicU64::new(granted_until),
@@ -181,6 +184,18 @@ impl LeaseState {
             writes_hold_count: AtomicBool::new(false),
             hold: Mutex::default(),
         }
+    }
+
+    /// Records that a guard has the larger token of another server.
+    pub(super) fn record_token(&self, token: Token) {
+        self.recorded_token
+            .fetch_max(token.as_u64(), Ordering::AcqRel);
+    }
+
+    /// Returns the largest token that a guard of the holder with the token
+    /// `own` has.
+    pub(super) fn largest_token(&self, own: Token) -> Token {
+        own.max(Token::new(self.recorded_token.load(Ordering::Acquire)))
     }
 
     /// Counts one more guard and returns their number.

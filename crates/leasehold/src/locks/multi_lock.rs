@@ -149,7 +149,7 @@ impl<M: 'static> MultiLock<M> {
     /// let name = "invoice:42";
     /// let [old, new] = [&old, &new].map(|client| client.mutex(name).lock());
     /// let both = MultiLock::moving(old, new);
-    /// // Either lease: they have the same key and the same token.
+    /// // For a fence, either will do: they have the same key and token.
     /// both.run(|leases| async move { bill(&leases[0]).await }).await?;
     /// # Ok(()) }
     /// ```
@@ -331,7 +331,7 @@ fn check_move(parts: &mut [Member]) -> Result<(), Error> {
         return mismatch(format!("`{}` is of different kinds", old.kind.name()));
     }
     for part in parts {
-        part.recording(Token::new(0))?;
+        part.recording(b"", Token::new(0))?;
         // A later holder by local hand-off would have a token that was reserved
         // before this holder's token was recorded.
         part.options.local_handoff = false;
@@ -361,37 +361,35 @@ impl Member {
     }
 
     /// Returns the call after which the server issues only tokens above
-    /// `token`.
-    fn recording(&self, token: Token) -> Result<Call<()>, Error> {
-        let call = self.kind.record_token(token);
+    /// `token`. `value` is what the holder stored.
+    fn recording(&self, value: &[u8], token: Token) -> Result<Call<()>, Error> {
+        let call = self.kind.record_token(value, token);
         call.ok_or_else(|| {
             let why = format!("a `{}` cannot take part in a move", self.kind.label());
             Error::invalid("locks", why)
         })
     }
 
-    async fn send_recording(&self, token: Token) -> Result<(), Error> {
-        let call = self.recording(token)?;
-        let sending = self.engine.send(self.kind.slot(), self.kind.name(), call);
-        sending.await
-    }
-
     /// Records the token of another server, while `guard` is held on this one.
     async fn record<M>(&self, token: Token, guard: &Guard<M>) -> Result<(), Error> {
-        match self.send_recording(token).await {
+        match self.try_record(token, guard).await {
             // Recording is idempotent, so an unnoticed disconnect costs one
             // more request.
             Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => {
-                self.send_recording(token).await?;
+                self.try_record(token, guard).await
             }
-            outcome => outcome?,
+            outcome => outcome,
         }
-        // A promoted replica must know the token too. The replicas acknowledged
-        // the acquire, which came before it.
-        match self.options.replica_ack {
-            Some(_) => guard.extend_now(self.options.lease).await,
-            None => Ok(()),
-        }
+    }
+
+    async fn try_record<M>(&self, token: Token, guard: &Guard<M>) -> Result<(), Error> {
+        let call = self.recording(guard.value(), token)?;
+        let (slot, name) = (self.kind.slot(), self.kind.name());
+        self.engine.send(slot, name, call).await?;
+        // A server that has lost the lock since may have granted it to another
+        // client, under a smaller token. And a promoted replica must know the
+        // token: replicas that acknowledge the renewal do.
+        guard.renew_now().await
     }
 }
 

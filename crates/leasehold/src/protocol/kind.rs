@@ -77,8 +77,9 @@ pub(crate) trait Kind: Send + Sync + 'static {
         None
     }
     /// Makes all later tokens of this lock larger than `token`, which another
-    /// server issued. Redisson's locks have counters of their own, and no call.
-    fn record_token(&self, token: Token) -> Option<Call<()>> {
+    /// server issued, while its owner holds the lock. Redisson's locks have
+    /// counters of their own, and no call.
+    fn record_token(&self, _value: &[u8], token: Token) -> Option<Call<()>> {
         // Takes a token too, which is skipped: only a larger one is of use.
         Some(self.raise_token(token.as_u64())?.map(drop))
     }

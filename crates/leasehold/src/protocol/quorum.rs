@@ -206,13 +206,14 @@ impl Kind for QuorumLock {
         WaitStrategy::Notified(self)
     }
 
-    fn record_token(&self, token: Token) -> Option<Call<()>> {
-        let keys = [self.votes.as_bytes(), self.voter()];
-        let args = [&digits(token.as_u64())[..]];
+    fn record_token(&self, value: &[u8], token: Token) -> Option<Call<()>> {
+        let keys = [self.key(), self.votes.as_bytes(), self.voter()];
+        let args = [value, &digits(token.as_u64())[..]];
         Some(Call::script(&RECORD_TOKEN, &keys, &args, move |replies| {
             let each = each("a recorded token", &replies)?;
             let recorded = numbers(each).into_iter().filter(|reply| *reply == Some(1));
-            // Any majority that votes later has a node in common with this one.
+            // Any other majority has a node in common with this one, and that
+            // node votes after the holder's release.
             match recorded.count() >= majority(each.len()) {
                 true => Ok(()),
                 false => Err(RequestError::Refused(not_recorded(token, each))),

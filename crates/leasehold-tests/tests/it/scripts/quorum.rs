@@ -7,6 +7,7 @@ use crate::support::lua;
 const VOTE: &str = concat!(lua!("quorum/prelude"), lua!("quorum/vote"));
 const RENEW: &str = concat!(lua!("quorum/prelude"), lua!("quorum/renew"));
 const FILL: &str = concat!(lua!("quorum/prelude"), lua!("quorum/repair"));
+const RECORD: &str = concat!(lua!("quorum/prelude"), lua!("quorum/record_token"));
 const RELEASE: &str = lua!("quorum/release");
 const ADMIT: &str = concat!(lua!("quorum/prelude"), lua!("quorum/rejoin"));
 
@@ -128,6 +129,29 @@ fn renew_and_repair_require_voting_node() {
         assert_eq!(renew("you"), [-1]);
         assert_eq!(fill("you"), [0]);
         assert_eq!(server.ask(&["GET", "k"]).text(), "me");
+    });
+}
+
+#[test]
+fn token_is_recorded_for_holder_only() {
+    on_every_server(|server| {
+        let start = now(server);
+        let record = |mark: &str, token: i64| {
+            let args = [mark, &token.to_string()];
+            numbers(&eval(server, RECORD, &["k", "v", "s"], &args))
+        };
+        assert_eq!(record("me", start + 9), [0], "this node does not vote");
+        admit(server, "0", start);
+        assert_eq!(record("me", start + 9), [0], "the lock is free");
+        assert_eq!(vote(server, "me", start + 1), [1, start + 1]);
+        assert_eq!(record("you", start + 9), [0]);
+        assert_eq!(record("me", start + 90_000_000), [0]);
+        assert_eq!(server.ask(&["GET", "v"]).text(), (start + 1).to_string());
+        assert_eq!(record("me", start + 9), [1]);
+        assert_eq!(record("me", start + 5), [1]);
+        server.tell(&["DEL", "k"]);
+        assert_eq!(vote(server, "you", start + 9), [2, start + 9]);
+        assert_eq!(vote(server, "you", start + 10), [1, start + 10]);
     });
 }
 

@@ -15,6 +15,7 @@ use crate::support::{
 
 mod deployments;
 mod outages;
+mod tokens;
 
 const HOUR: i64 = 3600;
 
@@ -332,6 +333,9 @@ fn reentrant_handles_share_both() {
         let inner = both().await.unwrap();
         let token = |guard: &MultiGuard| token_of(guard, <Lease>::token);
         assert_eq!(token(&outer), token(&inner));
+        let alone = old.lock().await.unwrap();
+        assert_eq!(alone.token(), token(&outer));
+        alone.release().await.unwrap();
         assert_eq!((old.guards(), new.guards()), (2, 2));
         inner.release().await.unwrap();
         outer.check().unwrap();
