@@ -32,9 +32,6 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     written.map_err(|error| write.error(error))?;
     println!("wrote the prices with token {}", guard.token());
 
-    // The write is stored: a loss after it is no reason to repeat the work.
-    if let Err(error) = guard.release().await {
-        eprintln!("{error}");
-    }
+    guard.release().await?; // Fails if the lease was lost; the write stays.
     Ok(())
 }

@@ -109,7 +109,9 @@ fn revoke() -> Duration {
     let run = run.start_until_file(&harness, "up");
     let revoked_at = Instant::now();
     harness.revoke("job");
-    run.wait().expect_code(76).expect_stderr("no longer");
+    run.wait()
+        .expect_code(76)
+        .expect_stderr("another client revoked the lock");
     assert!(harness.has_file("term"));
     revoked_at.elapsed()
 }
