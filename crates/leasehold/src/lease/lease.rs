@@ -129,7 +129,8 @@ impl<M> Lease<M> {
         self.token
     }
 
-    /// Replaces the token by a larger one, below all that later holders get.
+    /// Replaces the token with a larger one, which is below those of all later
+    /// holders.
     pub(super) fn set_token(&mut self, token: Token) {
         self.token = token;
     }

@@ -42,7 +42,7 @@ const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Acquiring) -
         hold,
         contend: |client, name| client.mutex(name).lock().into(),
         ends_itself: false,
-        company: Company::Nobody,
+        company: Company::None,
     }
 }
 

@@ -130,7 +130,7 @@ fn play(feature: &str, event: &str) {
 #[test]
 fn local_handoff_keeps_the_owner() {
     run(async {
-        let scene = Scene::start(Needs::Nothing, Company::Nobody).await;
+        let scene = Scene::start(Needs::Nothing, Company::None).await;
         let pair = Pair::new(Feature::named("local_handoff"), scene).await;
         let holder = pair.holder(Terms::with_lease(LONG)).await;
         let end = Instant::now() + AMPLE;

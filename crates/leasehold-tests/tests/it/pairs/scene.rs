@@ -35,7 +35,7 @@ pub(super) enum Needs {
 /// What a server needs for a feature.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Company {
-    Nobody,
+    None,
     /// A replica, which acknowledges locks.
     Replica,
     /// Another server, to which no event happens.
@@ -66,7 +66,7 @@ impl Scene {
             Needs::MovableClock => setup.movable_clock().start(&Flavor::all()[0]),
         };
         let port = server.port();
-        let second = (company != Company::Nobody).then(|| Flavor::one().start());
+        let second = (company != Company::None).then(|| Flavor::one().start());
         if let (Company::Replica, Some(replica)) = (company, &second) {
             replica.tell(&["REPLICAOF", "127.0.0.1", &port.to_string()]);
             wait_for_replica(&server).await;

@@ -20,7 +20,7 @@ impl OpenedConnections {
         opened.push(Arc::downgrade(connection));
     }
 
-    /// Returns those that are not closed.
+    /// Returns the connections that are not closed.
     pub(super) fn all(&self) -> Vec<Arc<RedisConnection>> {
         let opened = self.0.lock();
         let connections = opened.iter().filter_map(Weak::upgrade);

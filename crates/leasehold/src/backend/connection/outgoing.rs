@@ -1,5 +1,4 @@
-//! The requests of a connection that are not written yet, and what all callers
-//! share about those that are.
+//! What a connection has not written yet, and the state that its callers share.
 
 use std::mem;
 use std::sync::Arc;

@@ -105,7 +105,7 @@ impl SupervisedConnection {
         }
     }
 
-    /// Returns all open connections: also those that were retired.
+    /// Returns all open connections, also retired ones.
     pub(crate) fn connections(&self) -> Vec<Arc<RedisConnection>> {
         self.opened.all()
     }

@@ -7,11 +7,12 @@
 //! until the lease has ended. A connection may be dead, or only slow, and so we
 //! lose no time in the one case and no reply in the other.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::release::{connection_after, release};
-use crate::backend::{Backend, Purpose, RequestError};
+use crate::backend::{Backend, Connection, Purpose, RequestError};
 use crate::lease::state::{LeaseState, Validity};
 use crate::protocol::{Call, RenewReply};
 use crate::time::BootInstant;
@@ -122,20 +123,8 @@ pub(super) async fn renew(
             let last = batch.iter().map(|renewal| renewal.state.deadline()).max();
             let rest = last.map_or(Duration::ZERO, |last| last.since(BootInstant::now()));
             on_overdue(batch.clone());
-            let replying = async {
-                let silence = patience.max(MIN_SILENCE);
-                if patience < silence {
-                    let more = tokio::time::timeout(silence - patience, &mut sending);
-                    if let Ok(replies) = more.await {
-                        return replies;
-                    }
-                }
-                // Before the keeper reads the message, if the patience is as
-                // long: the next renewal then finds another connection.
-                connection.retire_if_silent(silence);
-                sending.await
-            };
-            match tokio::time::timeout(rest, replying).await {
+            let late = late_replies(sending, &*connection, patience);
+            match tokio::time::timeout(rest, late).await {
                 Ok(replies) => replies,
                 Err(_) => return Vec::new(),
             }
@@ -156,6 +145,26 @@ pub(super) async fn renew(
         Err(_) if is_late => Vec::new(),
         Err(_) => all_failed(batch),
     }
+}
+
+/// Waits for replies that are overdue after `patience`. Retires a connection
+/// that stays silent.
+async fn late_replies<R>(
+    mut sending: Pin<&mut impl Future<Output = R>>,
+    connection: &dyn Connection,
+    patience: Duration,
+) -> R {
+    let silence = patience.max(MIN_SILENCE);
+    if patience < silence {
+        let more = tokio::time::timeout(silence - patience, &mut sending);
+        if let Ok(replies) = more.await {
+            return replies;
+        }
+    }
+    // Without an await if the patience is as long: the next renewal, which the
+    // keeper is about to send, then finds another connection.
+    connection.retire_if_silent(silence);
+    sending.await
 }
 
 fn all_failed(batch: Vec<Renewal>) -> Vec<RenewalOutcome> {

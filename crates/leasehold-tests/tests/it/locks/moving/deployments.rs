@@ -1,11 +1,23 @@
 //! Moves to a quorum and to a cluster, and what a move costs.
 
-use leasehold::{Error, Lease, MultiLock};
+use leasehold::{Error, Lease, MultiLock, Mutex};
 use testkit::{Fault, Flavor, Proxy, ServerExt, Setup};
 
 use super::{Rising, token_of};
 use crate::support::deployment::{Deployment, FiveServers, cluster};
 use crate::support::{AMPLE, LEASE, client, connect_at, name, run, server, with_least_privilege};
+
+/// Holds the lock on both servers, and then on each of them.
+async fn hold_both_then_each([old, new]: [Mutex; 2], rising: &mut Rising) {
+    let both = MultiLock::moving(old.lock(), new.lock()).await.unwrap();
+    rising.see(token_of(&both, <Lease>::token), "both");
+    both.release().await.unwrap();
+    for mutex in [old, new] {
+        let guard = mutex.lock().timeout(AMPLE).await.unwrap();
+        assert!(rising.0 < Some(guard.token()));
+        guard.release().await.unwrap();
+    }
+}
 
 #[test]
 fn quorum_as_new_server_records_tokens() {
@@ -18,15 +30,7 @@ fn quorum_as_new_server_records_tokens() {
         let (from, to) = (client(&old).await, five.client().await);
         let (name, mut rising) = (name(), Rising(None));
         for _ in 0..3 {
-            let both = MultiLock::moving(from.mutex(&name).lock(), to.mutex(&name).lock());
-            let both = both.await.unwrap();
-            rising.see(token_of(&both, <Lease>::token), "both");
-            both.release().await.unwrap();
-            for mutex in [from.mutex(&name), to.mutex(&name)] {
-                let guard = mutex.lock().timeout(AMPLE).await.unwrap();
-                assert!(rising.0 < Some(guard.token()));
-                guard.release().await.unwrap();
-            }
+            hold_both_then_each([from.mutex(&name), to.mutex(&name)], &mut rising).await;
         }
         // By more than the nodes accept.
         old.set_clock(300);
@@ -56,15 +60,7 @@ fn cluster_as_new_server_records_tokens() {
         for round in 0..8 {
             let (name, mut rising) = (format!("{round}"), Rising(None));
             for _ in 0..2 {
-                let both = MultiLock::moving(from.mutex(&name).lock(), to.mutex(&name).lock());
-                let both = both.await.unwrap();
-                rising.see(token_of(&both, <Lease>::token), "both");
-                both.release().await.unwrap();
-                for mutex in [from.mutex(&name), to.mutex(&name)] {
-                    let guard = mutex.lock().timeout(AMPLE).await.unwrap();
-                    assert!(rising.0 < Some(guard.token()));
-                    guard.release().await.unwrap();
-                }
+                hold_both_then_each([from.mutex(&name), to.mutex(&name)], &mut rising).await;
             }
         }
     });
