@@ -5,21 +5,40 @@ use std::time::{Duration, SystemTime};
 use leasehold::{Client, Once, Run, Tick};
 
 use crate::args::{OnceCommand, ServerArgs};
-use crate::output::{CliError, message, print, printable};
+use crate::output::{CliError, hint, message, print, printable};
 use crate::settings::Settings;
 use crate::{duration, exit, json};
 
 pub(crate) async fn once(server: &ServerArgs, command: &OnceCommand) -> Result<u8, CliError> {
     let client = Settings::load(server)?.connect(None).await?;
     let OnceCommand::Reset(args) = command;
-    let forgotten = job(&client, &args.name).reset().await?;
+    let job = job(&client, &args.name);
+    let forgotten = job.reset().await?;
     if args.output.json {
         print(&json::line(&forgotten))?;
     }
     let name = &args.name;
     match forgotten {
         Some(run) => {
-            message(format!("`{name}` may run again; forgot {}", describe(&run)));
+            let period = duration::exact(run.period);
+            let text = describe(&run);
+            message(format!(
+                "`{name}` may run again once per {period}; forgot {text}"
+            ));
+            // A job's record keeps the run of another period.
+            if let Some(other) = job.last().await?
+                && let Some(next) = other.next.filter(|next| *next > SystemTime::now())
+            {
+                let period = duration::exact(other.period);
+                let next = duration::date_time(next);
+                let text = describe(&other);
+                message(format!(
+                    "once per {period}, `{name}` may not run before {next}: it was run by {text}"
+                ));
+                hint(format!(
+                    "`leasehold once reset {name}` forgets that run too"
+                ));
+            }
             Ok(exit::OK)
         }
         None => {

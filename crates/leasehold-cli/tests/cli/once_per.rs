@@ -86,11 +86,32 @@ fn command_that_never_started_keeps_the_last_run() {
     let job = |period: &str| harness.leasehold(&format!("run --once-per {period} noon"));
     job("50d").script("exit 4").run().expect_code(4);
     // A shorter period has another start, unless both begin just now.
-    let failed = job("1h").configure(|cmd| cmd.args(["--", "./missing"]));
+    let failed = job("1s").configure(|cmd| cmd.args(["--", "./missing"]));
     failed.run().expect_code(127);
     let shown = harness.leasehold("show noon").run().expect_code(1);
     assert!(shown.stdout.contains(": exit status 4\n"), "{shown:?}");
     job("50d").script("true").run().expect_code(75);
+}
+
+/// It said only that the job may run again, but one period was still recorded.
+#[test]
+fn reset_names_the_period_that_is_still_recorded() {
+    let harness = Harness::new();
+    let job = |period: &str| harness.leasehold(&format!("run --once-per {period} noon"));
+    let reset = || harness.leasehold("once reset noon").run().expect_code(0);
+    job("50d").script("exit 4").run().expect_code(4);
+    // A shorter period has another start, unless both begin just now.
+    job("1s").script("exit 5").run().expect_code(5);
+    reset()
+        .expect_stderr("`noon` may run again once per 1s; forgot process ")
+        .expect_stderr("once per 50d, `noon` may not run before 20")
+        .expect_stderr(": exit status 4\n  hint: `leasehold once reset noon` forgets that");
+    job("50d").script("true").run().expect_code(75);
+    job("1s").script("exit 6").run().expect_code(6);
+    reset();
+    let last = reset().expect_stderr("`noon` may run again once per 50d; forgot process ");
+    assert!(!last.stderr.contains("hint"), "{last:?}");
+    job("50d").script("true").run().expect_code(0);
 }
 
 #[test]
@@ -219,7 +240,7 @@ fn last_run_is_shown_and_reset() {
         .expect_stderr("hint: `leasehold once reset noon` lets it run again");
     let reset = harness.leasehold("once reset noon").run().expect_code(0);
     reset
-        .expect_stderr("`noon` may run again; forgot process ")
+        .expect_stderr("`noon` may run again once per 100d; forgot process ")
         .expect_stderr(": exit status 3");
     harness
         .leasehold("show noon")
