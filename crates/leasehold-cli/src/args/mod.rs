@@ -327,6 +327,9 @@ pub(crate) enum FenceCommand {
         /// Database to print SQL for
         #[arg(value_enum)]
         database: Database,
+        /// Print the table only, as for a migration
+        #[arg(long)]
+        schema: bool,
     },
 }
 
