@@ -168,12 +168,13 @@ fn details(lock: &LockInfo, colors: bool) -> String {
         vec![
             Cell::bold(process_name(&holder.process)),
             Cell::right(age(holder.process.since)),
+            since(&holder.process),
             Cell::right(lease(holder)),
             holder_state(holder),
             note(holder.process.note.as_deref()),
         ]
     });
-    let columns = ["HOLDER", "HELD", "LEASE", "CONNECTED", "NOTE"];
+    let columns = ["HOLDER", "HELD", "SINCE", "LEASE", "CONNECTED", "NOTE"];
     text += &Table::new(&columns, colors).into_text(holders.collect());
     for holder in &lock.holders {
         if let Some(parent) = &holder.trace_parent {
@@ -202,8 +203,12 @@ pub(crate) fn unlisted_waiters(lock: &LockInfo) -> String {
 }
 
 fn waiter_table(lock: &LockInfo, colors: bool) -> String {
-    let columns = ["", "WAITER", "WAITED", "CONNECTED", "NOTE"];
-    let mut text = Table::new(&columns, colors).into_text(waiter_rows(&lock.waiters));
+    let columns = ["", "WAITER", "WAITED", "SINCE", "CONNECTED", "NOTE"];
+    let mut rows = waiter_rows(&lock.waiters);
+    for (row, waiter) in rows.iter_mut().zip(&lock.waiters) {
+        row.insert(3, since(waiter));
+    }
+    let mut text = Table::new(&columns, colors).into_text(rows);
     let listed = lock.waiters.len() as u64;
     if let Some(count) = lock.waiter_count.filter(|count| *count > listed) {
         text += &format!("and {} more\n", count - listed);
@@ -238,6 +243,11 @@ fn age(since: Option<SystemTime>) -> String {
         || "?".to_owned(),
         |since| duration::format(duration::since(since)),
     )
+}
+
+fn since(process: &Process) -> Cell {
+    let since = process.since.map(duration::date_time);
+    Cell::plain(since.unwrap_or_else(|| "?".to_owned()))
 }
 
 /// Formats the remaining lease. `none` is a lock that never expires.

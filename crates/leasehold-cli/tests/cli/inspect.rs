@@ -24,6 +24,13 @@ fn show_reports_holder_waiters_and_connection() {
     for text in ["fair, 1 holder", "import", "yes", &pid, "second"] {
         eventually(text, || show().contains(text));
     }
+    for text in [show(), queue()] {
+        let rows = text.lines().filter(|line| line.contains(" pid "));
+        for row in rows {
+            assert!(row.contains("  20") && row.contains("Z "), "{row}");
+        }
+        assert!(text.contains(" SINCE "), "{text}");
+    }
     holder.signal(Signal::SIGKILL);
     eventually("the holder is disconnected", || show().contains("NO"));
     let listed = harness.leasehold("ls j*").run().expect_code(0).stdout;
@@ -405,5 +412,45 @@ fn create_locks(harness: &Harness, count: u64) {
             .server
             .tell(&["EVAL", CREATE, "0", &from.to_string(), &to.to_string()]);
         from = to + 1;
+    }
+}
+
+#[test]
+fn fence_sql_is_printed_for_each_database() {
+    let harness = Harness::new();
+    for database in ["postgres", "mysql", "sqlite"] {
+        // It needs no server.
+        let fence = harness.leasehold_with_url("", &format!("fence sql {database}"));
+        let sql = fence.run().expect_code(0).expect_no_stderr().stdout;
+        for text in [
+            "create table",
+            "leasehold_fence",
+            "LEASEHOLD_KEY",
+            "LEASEHOLD_TOKEN",
+            "release savepoint",
+        ] {
+            let found = sql.to_lowercase().contains(&text.to_lowercase());
+            assert!(found, "no {text} in\n{sql}");
+        }
+    }
+    let unknown = harness.leasehold_with_url("", "fence sql oracle").run();
+    unknown
+        .expect_code(64)
+        .expect_stderr("postgres, mysql, sqlite");
+}
+
+#[test]
+fn fence_schema_is_the_table_alone() {
+    let harness = Harness::new();
+    for database in ["postgres", "mysql", "sqlite"] {
+        let sql = |option: &str| {
+            let args = format!("fence sql {option} {database}");
+            harness.leasehold_with_url("", &args).run().expect_code(0)
+        };
+        let schema = sql("--schema").stdout;
+        assert!(sql("").stdout.starts_with(&schema), "{schema}");
+        assert!(schema.contains("\nCREATE TABLE"), "{schema}");
+        assert!(!schema.contains("INSERT"), "{schema}");
+        assert!(schema.ends_with(";\n"), "{schema}");
     }
 }
