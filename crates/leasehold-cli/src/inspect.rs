@@ -3,7 +3,7 @@
 use std::io::{BufWriter, IsTerminal, Write, stdout};
 use std::time::SystemTime;
 
-use leasehold::{Holder, LockInfo, LockKind, Process, Run};
+use leasehold::{Client, Error, Holder, LockInfo, LockKind, Process, Run};
 use serde::Serialize;
 
 use crate::args::{LsArgs, NameArgs, ServerArgs};
@@ -56,7 +56,7 @@ pub(crate) async fn ls(server: &ServerArgs, args: &LsArgs) -> Result<u8, CliErro
 /// Shows all holders and waiters of one lock, and the last run of a job.
 pub(crate) async fn show(server: &ServerArgs, args: &NameArgs) -> Result<u8, CliError> {
     let client = Settings::load(server)?.connect(None).await?;
-    let lock = client.inspect(&args.name).await?;
+    let lock = inspect(&client, &args.name).await?;
     let last_run = jobs::last_run(&client, &args.name).await?;
     let Some(lock) = lock else {
         return match &last_run {
@@ -119,7 +119,16 @@ pub(crate) async fn queue(server: &ServerArgs, args: &NameArgs) -> Result<u8, Cl
 
 async fn find(server: &ServerArgs, args: &NameArgs) -> Result<Option<LockInfo>, CliError> {
     let client = Settings::load(server)?.connect(None).await?;
-    Ok(client.inspect(&args.name).await?)
+    inspect(&client, &args.name).await
+}
+
+async fn inspect(client: &Client, name: &str) -> Result<Option<LockInfo>, CliError> {
+    client.inspect(name).await.map_err(|error| match error {
+        Error::WrongType { .. } => CliError::from(error).with_hint(
+            "of Redisson's objects, only locks can be shown; `redis-cli type KEY` says what the key is",
+        ),
+        error => error.into(),
+    })
 }
 
 fn report_free(args: &NameArgs) -> Result<u8, CliError> {

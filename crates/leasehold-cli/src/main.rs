@@ -34,6 +34,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
 
 use args::{Cli, Command};
 use output::CliError;
@@ -93,7 +94,12 @@ fn report_usage(error: &clap::Error) -> ExitCode {
             .map_or_else(|error| error.report(), |_| exit::OK)
             .into();
     }
-    let text = error.render().to_string();
+    let mut text = error.render().to_string();
+    let unknown = error.get(ContextKind::InvalidArg);
+    if unknown == Some(&ContextValue::String("--timeout".to_owned())) {
+        // By its letters, the closest option is the one that stops the command.
+        text = text.replace("--at-most", "--wait");
+    }
     output::message_lines(text.trim_start_matches("error: ").trim_end());
     if lacks_separator(std::env::args_os().skip(1)) {
         output::hint("write `--` before the command, as in `leasehold run nightly -- ./import.sh`");

@@ -156,6 +156,12 @@ impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let cli_error = match &error {
             Error::Timeout { .. } => Self::busy(&error, true),
+            Error::Invalid { what, .. } => {
+                let text = error.to_string();
+                let option = option_for(what).map(str::to_owned);
+                let option = option.unwrap_or_else(|| format!("`{what}`"));
+                Self::usage(text.replacen(&format!("`{what}`"), &option, 1))
+            }
             _ => Self::new(exit::of(&error), &error),
         };
         match hint_for(&error) {
@@ -163,6 +169,20 @@ impl From<Error> for CliError {
             None => cli_error,
         }
     }
+}
+
+/// Returns the option that sets an argument of the library. Other arguments
+/// can also come from the configuration file, which uses the same names.
+fn option_for(what: &str) -> Option<&'static str> {
+    Some(match what {
+        "at_least" => "--at-least",
+        "life" => "--life",
+        "note" => "--note",
+        "progress_within" => "--watchdog",
+        "replicas" => "--replicas",
+        "tick" => "--once-per",
+        _ => return None,
+    })
 }
 
 fn hint_for(error: &Error) -> Option<&'static str> {

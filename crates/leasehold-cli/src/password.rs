@@ -70,7 +70,7 @@ impl Login {
         match user {
             None => Ok(None),
             Some(_) => Err(CliError::usage("`user` has no password")
-                .with_hint("set password_file or password_command, or put both into the URL")),
+                .with_hint("set password_file or password_command, or put both into the URL; for a user with `nopass`, any password")),
         }
     }
 

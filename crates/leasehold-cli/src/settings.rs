@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::{Client, Connect, Error, Quorum};
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::args::ServerArgs;
 use crate::duration;
@@ -21,16 +22,17 @@ const SLOW_LOGIN: Duration = Duration::from_secs(10);
 
 /// The contents of a configuration file.
 #[derive(Deserialize, Debug, Default)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct ConfigFile {
     url: Option<String>,
     user: Option<String>,
     password_file: Option<PathBuf>,
     password_command: Option<String>,
     prefix: Option<String>,
-    /// A duration as in `30s`, like `request_timeout`.
-    lease: Option<String>,
-    request_timeout: Option<String>,
+    #[serde(deserialize_with = "read_duration")]
+    lease: Option<Duration>,
+    #[serde(deserialize_with = "read_duration")]
+    request_timeout: Option<Duration>,
     /// The path of a PEM file, like the two below.
     root_certificate: Option<PathBuf>,
     client_certificate: Option<PathBuf>,
@@ -39,9 +41,31 @@ pub(crate) struct ConfigFile {
 }
 
 impl ConfigFile {
+    /// Parses a file. The error names the line and the key, and doesn't quote
+    /// the line: it can contain a password.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| error.message().to_owned())
+        toml::from_str(text).map_err(|error| {
+            let why = error.message();
+            let Some(span) = error.span() else {
+                return why.to_owned();
+            };
+            let before = text.get(..span.start).unwrap_or(text);
+            let number = before.matches('\n').count() + 1;
+            let line = text.lines().nth(number - 1).unwrap_or_default();
+            match line.split_once('=').map(|(key, _)| key.trim()) {
+                Some(key) if !why.contains(key) => {
+                    format!("line {number}: invalid `{key}`: {why}")
+                }
+                _ => format!("line {number}: {why}"),
+            }
+        })
     }
+}
+
+/// Reads a duration such as `30s`.
+fn read_duration<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(value)?;
+    duration::parse(&text).map(Some).map_err(D::Error::custom)
 }
 
 /// The effective settings.
@@ -59,21 +83,23 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn load(args: &ServerArgs) -> Result<Self, CliError> {
-        let file = match config_path(args) {
-            Some(path) => load_file(&path)?,
-            None => ConfigFile::default(),
-        };
+        let path = config_path(args);
+        let file = path.as_deref().map(load_file).transpose()?;
+        let file = file.unwrap_or_default();
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let timeout = variable("LEASEHOLD_REQUEST_TIMEOUT").or(file.request_timeout);
-        let timeout = parse_duration("request_timeout", timeout.as_deref())?;
-        let identity = match (&file.client_certificate, &file.client_key) {
-            (Some(certificate), Some(key)) => Some((read_pem(certificate)?, read_pem(key)?)),
-            (None, None) => None,
-            _ => {
-                let text = "`client_certificate` and `client_key` must be set together";
-                return Err(CliError::usage(text));
-            }
-        };
+        let timeout = variable("LEASEHOLD_REQUEST_TIMEOUT")
+            .map(|text| duration::parse(&text))
+            .transpose()
+            .map_err(|why| CliError::usage(format!("invalid LEASEHOLD_REQUEST_TIMEOUT: {why}")))?;
+        let certificate = read_pem("client_certificate", file.client_certificate.as_deref())?;
+        let key = read_pem("client_key", file.client_key.as_deref())?;
+        if certificate.is_some() != key.is_some() {
+            let path = path.unwrap_or_default();
+            return Err(CliError::usage(format!(
+                "{}: `client_certificate` and `client_key` must be set together",
+                path.display()
+            )));
+        }
         let passwords = [
             PasswordSettings {
                 file: args.password_file.clone(),
@@ -93,10 +119,10 @@ impl Settings {
             login: Login::new(user.or(file.user), passwords)?,
             url: args.url.clone().or(variable("LEASEHOLD_URL")).or(file.url),
             prefix: args.prefix.clone().or(file.prefix),
-            lease: parse_duration("lease", file.lease.as_deref())?,
-            request_timeout: args.request_timeout.or(timeout),
-            root_certificate: file.root_certificate.as_deref().map(read_pem).transpose()?,
-            client_certificate: identity,
+            lease: file.lease,
+            request_timeout: args.request_timeout.or(timeout).or(file.request_timeout),
+            root_certificate: read_pem("root_certificate", file.root_certificate.as_deref())?,
+            client_certificate: certificate.zip(key),
             tls_name: args.tls_name.clone().or(file.tls_name),
         })
     }
@@ -160,17 +186,19 @@ impl Settings {
 /// Converts an error of a connect. `doctor` could not connect either, so a
 /// refusal does not suggest it.
 pub(crate) fn rejected_at_login(error: Error) -> CliError {
-    match error {
-        Error::Denied(_) => CliError::from(error).with_hint(
-            "check the user and the password in the URL; required ACL rules: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions",
-        ),
-        error => error.into(),
-    }
-}
-
-fn parse_duration(name: &str, text: Option<&str>) -> Result<Option<Duration>, CliError> {
-    let parsed = text.map(duration::parse).transpose();
-    parsed.map_err(|why| CliError::usage(format!("invalid `{name}`: {why}")))
+    let hint = match &error {
+        Error::Denied(why) if why.to_string().contains("WRONGPASS") => {
+            "check the user and the password in the URL; a server without a password has the user `default` only"
+        }
+        Error::Denied(_) => {
+            "check the user and the password in the URL; required ACL rules: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions"
+        }
+        Error::Invalid { why, .. } if why.contains("has no password") => {
+            "for a user with `nopass`, write any password"
+        }
+        _ => return error.into(),
+    };
+    CliError::from(error).with_hint(hint)
 }
 
 fn config_path(args: &ServerArgs) -> Option<PathBuf> {
@@ -204,15 +232,16 @@ fn may_exist(path: &Path) -> bool {
 
 fn load_file(path: &Path) -> Result<ConfigFile, CliError> {
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(path, &error))?;
-    ConfigFile::parse(&text).map_err(|why| {
-        CliError::usage(format!("{}: {why}", path.display())).with_hint(
-            "valid keys are url, user, password_file, password_command, prefix, lease, request_timeout, root_certificate, client_certificate, client_key and tls_name",
-        )
-    })
+    ConfigFile::parse(&text).map_err(|why| CliError::usage(format!("{}, {why}", path.display())))
 }
 
-fn read_pem(path: &Path) -> Result<Vec<u8>, CliError> {
-    std::fs::read(path).map_err(|error| unreadable(path, &error))
+/// Reads the file that `key` names.
+fn read_pem(key: &str, path: Option<&Path>) -> Result<Option<Vec<u8>>, CliError> {
+    let pem = path.map(std::fs::read).transpose();
+    pem.map_err(|error| {
+        let path = path.unwrap_or(Path::new(""));
+        CliError::usage(format!("cannot read `{key}`, {}: {error}", path.display()))
+    })
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> CliError {

@@ -12,6 +12,8 @@ mod concurrency;
 mod cron;
 /// Metrics for Prometheus.
 mod export;
+/// What the CLI says about a wrong option, setting or key.
+mod hints;
 /// `ls`, `show`, `queue`, `top`, `release` and the small subcommands.
 mod inspect;
 /// Ctrl-C and other signals.

@@ -1,0 +1,104 @@
+//! What the CLI says about a wrong option, setting or key.
+
+use testkit::ServerExt;
+
+use crate::harness::{Finished, Harness};
+
+#[test]
+fn unknown_timeout_option_suggests_wait() {
+    let harness = Harness::new();
+    for command in ["run", "steal"] {
+        let args = format!("{command} --timeout 5s job");
+        let wrong = harness.leasehold(&args).script("true").run();
+        let wrong = wrong.expect_code(64).expect_stderr("'--wait'");
+        assert!(!wrong.stderr.contains("--at-most"), "{wrong:?}");
+    }
+}
+
+#[test]
+fn refused_limit_names_its_option() {
+    let harness = Harness::new();
+    for (args, message) in [
+        ("run --once-per 0s job", "invalid --once-per: a period of 0"),
+        ("run --watchdog 0s job", "invalid --watchdog: 0ns is below"),
+        ("lead --watchdog 0s job", "invalid --watchdog: 0ns is below"),
+        ("run --at-least 999d job", "invalid --at-least: "),
+        ("run --lease 0s --grace 0s job", "invalid `lease`: 0ns"),
+    ] {
+        let refused = harness.leasehold(args).script("true").run();
+        refused.expect_code(64).expect_stderr(message);
+    }
+}
+
+#[test]
+fn wrong_configuration_file_names_line_and_key() {
+    let harness = Harness::new();
+    let first = format!("url = \"{}\"\n", harness.url());
+    let ls = |second: &str| -> Finished {
+        let file = harness.path("leasehold.toml");
+        std::fs::write(file, format!("{first}{second}\n")).unwrap();
+        harness.leasehold("ls").run().expect_code(64)
+    };
+    for (second, message) in [
+        ("lease = 30", "line 2: invalid `lease`: invalid type"),
+        ("lease = \"30x\"", "line 2: invalid `lease`: unknown unit"),
+        (
+            "request_timeout = \"x\"",
+            "line 2: invalid `request_timeout`: ",
+        ),
+        ("adress = \"x\"", "line 2: unknown field `adress`, expected"),
+        ("url = \"x\"", "line 2: invalid `url`: duplicate key"),
+        ("prefix = batch", "line 2: invalid `prefix`: "),
+    ] {
+        ls(second).expect_stderr(&format!("leasehold.toml, {message}"));
+    }
+    ls("client_key = \"key.pem\"").expect_stderr("cannot read `client_key`, key.pem: ");
+    std::fs::write(harness.path("key.pem"), "").unwrap();
+    ls("client_key = \"key.pem\"").expect_stderr("leasehold.toml: `client_certificate` and ");
+    let secret = ls("password_command = echo hunter2").expect_stderr("`password_command`");
+    assert!(!secret.stderr.contains("hunter2"), "{secret:?}");
+}
+
+#[test]
+fn wrong_timeout_names_its_variable() {
+    let harness = Harness::new();
+    let ls = harness.leasehold("ls");
+    let ls = ls.configure(|command| command.env("LEASEHOLD_REQUEST_TIMEOUT", "5x"));
+    let expected = "invalid LEASEHOLD_REQUEST_TIMEOUT: unknown unit `x`";
+    ls.run().expect_code(64).expect_stderr(expected);
+}
+
+#[test]
+fn user_of_a_server_without_password_gets_a_hint() {
+    let harness = Harness::new();
+    let port = harness.server.port();
+    let ls = |user: &str| {
+        let url = format!("redis://{user}127.0.0.1:{port}");
+        harness.leasehold_with_url(&url, "ls").run()
+    };
+    ls("batch:secret@")
+        .expect_code(77)
+        .expect_stderr("a server without a password has the user `default` only");
+    let without = ls("batch@").expect_code(64);
+    without.expect_stderr("hint: for a user with `nopass`, write any password");
+    let rules = "on nopass ~* &* +@all".split(' ');
+    let user: Vec<_> = ["ACL", "SETUSER", "batch"]
+        .into_iter()
+        .chain(rules)
+        .collect();
+    assert_eq!(harness.server.ask(&user).text(), "OK");
+    ls("batch:any@").expect_code(0);
+}
+
+#[test]
+fn key_that_is_no_lock_gets_a_hint() {
+    let harness = Harness::new();
+    let hash = ["HSET", "map", "field", "value"];
+    assert_eq!(harness.server.ask(&hash).int(), 1);
+    for command in ["show", "queue"] {
+        let shown = harness.leasehold(&format!("{command} map --prefix="));
+        let shown = shown.run().expect_code(64);
+        let shown = shown.expect_stderr("hint: of Redisson's objects, only locks");
+        assert!(!shown.stderr.contains("--permits"), "{shown:?}");
+    }
+}
