@@ -158,9 +158,10 @@ impl From<Error> for CliError {
             Error::Timeout { .. } => Self::busy(&error, true),
             Error::Invalid { what, .. } => {
                 let text = error.to_string();
-                let option = option_for(what).map(str::to_owned);
-                let option = option.unwrap_or_else(|| format!("`{what}`"));
-                Self::usage(text.replacen(&format!("`{what}`"), &option, 1))
+                Self::usage(match option_for(what) {
+                    Some(option) => text.replacen(&format!("`{what}`"), option, 1),
+                    None => text,
+                })
             }
             _ => Self::new(exit::of(&error), &error),
         };

@@ -52,11 +52,11 @@ impl ConfigFile {
             let before = text.get(..span.start).unwrap_or(text);
             let number = before.matches('\n').count() + 1;
             let line = text.lines().nth(number - 1).unwrap_or_default();
-            match line.split_once('=').map(|(key, _)| key.trim()) {
-                Some(key) if !why.contains(key) => {
-                    format!("line {number}: invalid `{key}`: {why}")
-                }
-                _ => format!("line {number}: {why}"),
+            let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+            let is_key = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+            match key.chars().all(is_key) && !why.contains(key) {
+                true => format!("line {number}: invalid `{key}`: {why}"),
+                false => format!("line {number}: {why}"),
             }
         })
     }

@@ -55,8 +55,10 @@ fn wrong_configuration_file_names_line_and_key() {
     ls("client_key = \"key.pem\"").expect_stderr("cannot read `client_key`, key.pem: ");
     std::fs::write(harness.path("key.pem"), "").unwrap();
     ls("client_key = \"key.pem\"").expect_stderr("leasehold.toml: `client_certificate` and ");
-    let secret = ls("password_command = echo hunter2").expect_stderr("`password_command`");
-    assert!(!secret.stderr.contains("hunter2"), "{secret:?}");
+    for second in ["password_command = echo hunter2", "prefix hunter2 = x"] {
+        let secret = ls(second).expect_stderr("leasehold.toml, line 2: ");
+        assert!(!secret.stderr.contains("hunter2"), "{secret:?}");
+    }
 }
 
 #[test]
