@@ -171,7 +171,7 @@ fn fleet_without_middle_step_overlaps() {
 }
 
 #[test]
-#[ignore = "deep: measures how long 500 clients wait"]
+#[ignore = "deep: measures how long 500 clients wait for a dead holder"]
 fn fleet_of_500_moves_within_a_lease() {
     run(async {
         let host = Host {
@@ -187,12 +187,16 @@ fn fleet_of_500_moves_within_a_lease() {
         fleet.roll(Step::Both, 1_000);
         fleet.roll(Step::New, 1_000);
         let overlaps = fleet.number("overlaps");
-        let waited = Duration::from_millis(fleet.number("waited"));
+        let longest = ["waited", "idle"].map(|key| Duration::from_millis(fleet.number(key)));
+        let [waited, idle] = longest;
         let writes = fleet.end();
-        println!("{writes} writes, {overlaps} overlaps, longest wait {waited:?}");
+        println!("{writes} writes, {overlaps} overlaps, waited {waited:?}, idle {idle:?}");
         assert_eq!(overlaps, 0);
+        // A waiter behind others waits for their turns too, so this is the
+        // lock's time, not a client's. Some process was killed as a holder.
+        assert!(idle >= host.lease / 2, "{idle:?}");
         // A waiter notices the end of a lease at the next poll.
         let poll = Duration::from_secs(1);
-        assert!(waited <= host.lease + poll, "{waited:?}");
+        assert!(idle <= host.lease + poll, "{idle:?}");
     });
 }

@@ -13,9 +13,19 @@ use crate::support::{AMPLE, connect_at};
 
 /// Claims a resource, unless a token as large was seen before. Returns the
 /// value of the counter.
+///
+/// Keeps the longest wait, and for how long a resource was not claimed although
+/// a client waited for it.
 const CLAIM: &str = "local seen = tonumber(redis.call('HGET', KEYS[1], 'token') or 0)
-    local waited = tonumber(redis.call('GET', 'waited') or 0)
-    redis.call('SET', 'waited', math.max(waited, tonumber(ARGV[2])))
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    local claimed = tonumber(redis.call('HGET', KEYS[1], 'claimed') or 0)
+    redis.call('HSET', KEYS[1], 'claimed', now)
+    local waited = tonumber(ARGV[2])
+    for key, value in pairs({waited = waited, idle = math.min(waited, now - claimed)}) do
+        local longest = tonumber(redis.call('GET', key) or 0)
+        redis.call('SET', key, math.max(longest, value))
+    end
     if tonumber(ARGV[1]) <= seen then return -1 end
     redis.call('HSET', KEYS[1], 'token', ARGV[1])
     return tonumber(redis.call('HGET', KEYS[1], 'value') or 0)";
