@@ -401,11 +401,11 @@ impl Member {
 
     async fn try_record<M>(&self, token: Token, guard: &Guard<M>) -> Result<(), Error> {
         let call = self.recording(guard.value(), token)?;
-        let (slot, name) = (self.kind.slot(), self.kind.name());
-        self.engine.send(slot, name, call).await?;
+        // Acknowledged like the lock: a replica that is promoted before the
+        // renewal must know the token.
+        guard.send_acknowledged(call).await?;
         // A server that has lost the lock since may have granted it to another
-        // client, under a smaller token. And a promoted replica must know the
-        // token: replicas that acknowledge the renewal do.
+        // client, under a smaller token.
         guard.renew_now().await
     }
 }
