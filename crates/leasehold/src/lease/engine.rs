@@ -98,8 +98,8 @@ impl Engine {
         sending.await.map_err(|error| error_of(error, name))
     }
 
-    /// Sends the last requests of an acquire that began at `start`. It times out
-    /// after `limit`.
+    /// Sends the last requests of an acquire that began at `start`. It times
+    /// out after `limit`.
     pub(crate) async fn finish_within<T>(
         &self,
         limit: Option<Duration>,

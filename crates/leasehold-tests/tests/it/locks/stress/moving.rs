@@ -73,14 +73,10 @@ impl Fleet {
     }
 
     /// Starts processes that know the old deployment only.
-    fn between(old: Place, new: Place, workers: usize, host: Host) -> Self {
+    fn between(old: Place, new: Place, workers: usize, mut host: Host) -> Self {
         let store = with_least_privilege(Setup::default(), &Flavor::all()[0]);
-        let host = Host {
-            old: old.url(),
-            new: new.url(),
-            store: store.port(),
-            ..host
-        };
+        (host.old, host.new) = (old.url(), new.url());
+        host.store = store.port();
         let mut fleet = Self {
             old,
             new,
