@@ -4,7 +4,7 @@
 //! its content. It runs on its own thread, so a test may block its runtime.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub struct Proxy {
 }
 
 struct Shared {
-    upstream: u16,
+    upstream: AtomicU16,
     policy: Mutex<Arc<FaultPolicy>>,
     /// The latency of requests that are sent together.
     latency: Mutex<Duration>,
@@ -94,7 +94,7 @@ impl Proxy {
     #[must_use]
     pub fn start(upstream: u16) -> Self {
         let shared = Arc::new(Shared {
-            upstream,
+            upstream: AtomicU16::new(upstream),
             policy: Mutex::new(Arc::new(|_: &[Vec<u8>]| Fault::None)),
             latency: Mutex::default(),
             black_hole: watch::Sender::new(BlackHole::default()),
@@ -160,6 +160,12 @@ impl Proxy {
     /// Closes every open connection.
     pub fn sever(&self) {
         self.shared.severed.send_modify(|count| *count += 1);
+    }
+
+    /// Connects further connections to the server on port `upstream`, as an
+    /// address that moves in a failover does.
+    pub fn redirect(&self, upstream: u16) {
+        self.shared.upstream.store(upstream, Ordering::SeqCst);
     }
 
     /// Stalls all traffic without closing connections, or resumes it.
@@ -249,7 +255,8 @@ struct Pair {
 }
 
 async fn forward(client: TcpStream, shared: Arc<Shared>) {
-    let Ok(server) = TcpStream::connect(("127.0.0.1", shared.upstream)).await else {
+    let upstream = shared.upstream.load(Ordering::SeqCst);
+    let Ok(server) = TcpStream::connect(("127.0.0.1", upstream)).await else {
         return;
     };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));

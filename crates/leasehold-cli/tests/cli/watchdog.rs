@@ -220,6 +220,49 @@ fn stuck_leader_is_replaced() {
 }
 
 #[test]
+fn silent_job_uses_up_its_period() {
+    let harness = Harness::new();
+    let job = "run --once-per 100d --lease 6s --grace 1s --watchdog 100ms job";
+    let run = harness.leasehold(job).script(HANGS).run();
+    let run = run.expect_code(76).expect_stderr("stuck");
+    assert!(harness.has_file("term"));
+    run.expect_free(&harness, "job");
+    let next = harness.leasehold(job).script("true").run();
+    next.expect_code(75);
+}
+
+#[test]
+fn job_that_reports_finishes_its_period() {
+    let harness = Harness::new();
+    let script = r#"for i in $(seq 50); do echo > "$LEASEHOLD_WATCHDOG"; sleep 0.1; done; exit 3"#;
+    let job = "run --once-per 100d --lease 2s --grace 500ms --watchdog 2s job";
+    let run = harness.leasehold(job).script(script).run();
+    run.expect_code(3).expect_no_stderr();
+    let next = harness.leasehold(job).script("true").run();
+    next.expect_code(75).expect_stderr(": exit status 3");
+}
+
+/// Reports do not extend the time that a command may take.
+#[test]
+fn command_that_reports_is_stopped_at_most() {
+    let harness = Harness::new();
+    let script = r#"while :; do echo > "$LEASEHOLD_WATCHDOG"; sleep 0.1; done"#;
+    let args = "run --watchdog 1h --at-most 1s job";
+    let run = harness.leasehold(args).script(script).run();
+    run.expect_code(124).expect_free(&harness, "job");
+}
+
+#[test]
+fn silent_command_is_stopped_before_at_most() {
+    let harness = Harness::new();
+    let args = "run --lease 6s --grace 1s --watchdog 100ms --at-most 1h job";
+    let run = harness.leasehold(args).script(HANGS).run();
+    let run = run.expect_code(76).expect_stderr("stuck");
+    assert!(harness.has_file("term"));
+    run.expect_free(&harness, "job");
+}
+
+#[test]
 fn zero_watchdog_is_refused() {
     let harness = Harness::new();
     let run = harness

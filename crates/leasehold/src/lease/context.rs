@@ -68,20 +68,29 @@ impl Context {
         lease: Duration,
         replica_ack: Option<ReplicaAck>,
     ) -> Result<(BootInstant, RenewReply), RequestError> {
-        let (slot, timeout) = (kind.slot(), self.limits.request);
-        let connection = match replica_ack {
-            Some(wanted) => {
-                let replicated =
-                    self.backend
-                        .acknowledged(Purpose::Requests, slot, wanted, timeout);
-                replicated.await?
-            }
-            None => self.connection(slot).await?,
-        };
+        let connection = self.acknowledged(kind.slot(), replica_ack).await?;
         // Read once connected, or a reconnect would shorten the lease.
         let sent = BootInstant::now();
-        let reply = kind.renew(value, lease).send(&*connection, timeout);
+        let renewal = kind.renew(value, lease);
+        let reply = renewal.send(&*connection, self.limits.request);
         Ok((sent, reply.await?))
+    }
+
+    /// Returns a callers' connection on which replicas acknowledge each
+    /// request, if they must.
+    pub(super) async fn acknowledged(
+        &self,
+        slot: Slot,
+        replica_ack: Option<ReplicaAck>,
+    ) -> Result<Arc<dyn Connection>, RequestError> {
+        let Some(wanted) = replica_ack else {
+            return self.connection(slot).await;
+        };
+        let timeout = self.limits.request;
+        let acknowledged = self
+            .backend
+            .acknowledged(Purpose::Requests, slot, wanted, timeout);
+        acknowledged.await
     }
 
     /// Returns the callers' connection to the node of `slot`, without delay if

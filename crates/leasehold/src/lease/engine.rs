@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::context::{Context, Limits, error_of};
 use super::keeper::{Keeper, KeeperRuntime};
@@ -96,6 +96,29 @@ impl Engine {
             self.context.send(slot, call).await
         };
         sending.await.map_err(|error| error_of(error, name))
+    }
+
+    /// Sends the last requests of an acquire that began at `start`. It times
+    /// out after `limit`.
+    pub(crate) async fn finish_within<T>(
+        &self,
+        limit: Option<Duration>,
+        start: Instant,
+        name: &str,
+        requests: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let Some(limit) = limit else {
+            return requests.await;
+        };
+        let finished = tokio::time::timeout(limit, requests).await;
+        finished.unwrap_or_else(|_| {
+            Err(Error::Timeout {
+                name: name.to_owned(),
+                waited: start.elapsed(),
+                holder: None,
+                position: None,
+            })
+        })
     }
 
     /// Sends many calls, those to one node as one pipeline. Each call has an

@@ -343,6 +343,20 @@ impl<M> Guard<M> {
         self.request_lease(lease).await
     }
 
+    /// Sends a call, which replicas acknowledge if they must acknowledge the
+    /// lock.
+    pub(crate) async fn send_acknowledged<R>(&self, call: Call<R>) -> Result<R, Error> {
+        self.check_process()?;
+        let (state, context) = (self.lease.state(), &self.owned.context);
+        let sending = async {
+            context.check_open()?;
+            let connection = context.acknowledged(state.kind.slot(), state.replica_ack);
+            call.send(&*connection.await?, context.limits.request).await
+        };
+        let sent = sending.await;
+        sent.map_err(|error| error_of(error, state.kind.name()))
+    }
+
     /// Renews the lease as the keeper does, and fails if the server no longer
     /// holds the lock for this owner.
     pub(crate) async fn renew_now(&self) -> Result<(), Error> {

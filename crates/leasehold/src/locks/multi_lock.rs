@@ -371,26 +371,48 @@ impl Member {
     }
 
     /// Records the token of another server, while `guard` is held on this one.
-    async fn record<M>(&self, token: Token, guard: &Guard<M>) -> Result<(), Error> {
-        match self.try_record(token, guard).await {
-            // Recording is idempotent, so an unnoticed disconnect costs one
-            // more request.
-            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => {
-                self.try_record(token, guard).await
+    /// The multi-lock's `limit` counts from `start`.
+    async fn record<M>(
+        &self,
+        token: Token,
+        guard: &Guard<M>,
+        limit: Option<Duration>,
+        start: Instant,
+    ) -> Result<(), Error> {
+        let recording = async {
+            match self.try_record(token, guard).await {
+                // Recording is idempotent, so an unnoticed disconnect costs one
+                // more request.
+                Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => {
+                    self.try_record(token, guard).await
+                }
+                outcome => outcome,
             }
-            outcome => outcome,
-        }
+        };
+        // Zero tries once, and does not limit the requests.
+        let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
+        let left = remaining(set(limit), start);
+        let limit = left.into_iter().chain(set(self.options.timeout)).min();
+        let name = self.kind.name();
+        self.engine
+            .finish_within(limit, start, name, recording)
+            .await
     }
 
     async fn try_record<M>(&self, token: Token, guard: &Guard<M>) -> Result<(), Error> {
         let call = self.recording(guard.value(), token)?;
-        let (slot, name) = (self.kind.slot(), self.kind.name());
-        self.engine.send(slot, name, call).await?;
+        // Acknowledged like the lock: a replica that is promoted before the
+        // renewal must know the token.
+        guard.send_acknowledged(call).await?;
         // A server that has lost the lock since may have granted it to another
-        // client, under a smaller token. And a promoted replica must know the
-        // token: replicas that acknowledge the renewal do.
+        // client, under a smaller token.
         guard.renew_now().await
     }
+}
+
+/// Returns what is left of `limit`, which counts from `start`.
+fn remaining(limit: Option<Duration>, start: Instant) -> Option<Duration> {
+    limit.map(|limit| limit.saturating_sub(start.elapsed()))
 }
 
 /// Acquires all locks, or none.
@@ -612,8 +634,7 @@ impl<M: 'static> MultiGuard<M> {
         // before a release: the next holder by local hand-off is not exempt.
         let mut exemptions = Vec::with_capacity(parts.len());
         for part in parts {
-            let remaining = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-            let acquiring = part.request(remaining).acquire()?;
+            let acquiring = part.request(remaining(limit, start)).acquire()?;
             let guard: Guard<M> = tokio::select! {
                 biased;
                 guard = acquiring => guard?,
@@ -624,7 +645,7 @@ impl<M: 'static> MultiGuard<M> {
             self.guards.push(guard);
         }
         if is_move {
-            self.share_token(parts).await?;
+            self.share_token(parts, limit, start).await?;
         }
         // Last: the first ones may have been lost meanwhile, and a holder that
         // came before the recording has a smaller token.
@@ -635,13 +656,18 @@ impl<M: 'static> MultiGuard<M> {
     ///
     /// The next holder may know only the server of the smaller one. That server
     /// must issue larger tokens before any resource sees this one.
-    async fn share_token(&mut self, parts: &[Member]) -> Result<(), Error> {
+    async fn share_token(
+        &mut self,
+        parts: &[Member],
+        limit: Option<Duration>,
+        start: Instant,
+    ) -> Result<(), Error> {
         let Some(largest) = self.leases().map(Lease::any_token).max() else {
             return Ok(());
         };
         for (guard, part) in self.guards.iter_mut().zip(parts) {
             if guard.lease().any_token() < largest {
-                part.record(largest, guard).await?;
+                part.record(largest, guard, limit, start).await?;
             }
             guard.set_token(largest);
         }

@@ -357,6 +357,7 @@ fn losses(server: &Server, hung: &Receiver<(String, Instant, Lost)>) -> Vec<(Dur
     while !left.is_empty() {
         left.retain(|(name, reported)| {
             let is_held = exists(server, name);
+            assert!(reported.elapsed() < AMPLE, "`{name}` is never free");
             if !is_held {
                 freed.push(((*name).clone(), reported.elapsed()));
             }
@@ -463,6 +464,7 @@ fn stopped_processes_lose_their_locks_in_time() {
         while !stopped.is_empty() {
             stopped.retain(|(name, at)| {
                 let is_held = exists(&server, name);
+                assert!(at.elapsed() < AMPLE, "`{name}` is never free");
                 if !is_held {
                     kept.push(at.elapsed());
                 }

@@ -46,7 +46,7 @@ const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Acquiring) -
     }
 }
 
-pub(super) const FEATURES: [Feature; 14] = [
+pub(super) const FEATURES: [Feature; 15] = [
     Feature {
         ends_itself: true,
         ..mutex("at_most", |holder, name| Box::pin(at_most(holder, name)))
@@ -72,6 +72,12 @@ pub(super) const FEATURES: [Feature; 14] = [
     mutex("run", |holder, name| Box::pin(run(holder, name))),
     mutex("threads", |holder, name| Box::pin(threads(holder, name))),
     mutex("stuck", |holder, name| Box::pin(stuck(holder, name))),
+    Feature {
+        company: Company::Replica,
+        ..mutex("stuck_replicas", |holder, name| {
+            Box::pin(stuck_replicas(holder, name))
+        })
+    },
     Feature {
         contend: |client, name| client.rw_lock(name).write().into(),
         ..mutex("downgrade", |holder, name| {
@@ -338,9 +344,18 @@ async fn threads(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
 /// A holder that reports no progress, so the keeper does not renew its lease.
 /// It extended the lease to that of the terms.
 async fn stuck(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    hang(&holder, lock(&holder, &name)).await
+}
+
+/// Stuck, and acknowledged by a replica.
+async fn stuck_replicas(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let acks = lock(&holder, &name).replicas(1, SHORT / 2);
+    hang(&holder, acks).await
+}
+
+async fn hang(holder: &Holder, lock: Acquire) -> Result<Holding, Error> {
     let limit = Duration::from_millis(1);
-    let lock = lock(&holder, &name).lease(SHORT).progress_within(limit);
-    let guard = lock.await?;
+    let guard = lock.lease(SHORT).progress_within(limit).await?;
     holder.has_guard(true);
     let lease = guard.lease();
     let is_stuck = || lease.is_stuck() || lease.check().is_err();

@@ -101,6 +101,9 @@ pairs! {
     stuck {
         revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
     }
+    stuck_replicas {
+        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+    }
     downgrade {
         revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
     }

@@ -1,13 +1,16 @@
 //! Bugs of locks that replicas acknowledge.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::{Client, Error, Replicas};
-use testkit::Flavor;
+use leasehold::{Client, Error, Lease, MultiLock, Replicas};
+use testkit::{Connection, Fault, Flavor, Proxy, Server, ServerExt, Setup};
 use tokio::time::timeout;
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
-use crate::support::{AMPLE, LEASE, exists, name, run, with_long_timeouts};
+use crate::support::{
+    AMPLE, LEASE, client, eventually, exists, key, name, run, server, with_long_timeouts,
+};
 
 /// A waiter held the lock, gave it up in the background and found it held, by
 /// itself, without end.
@@ -35,5 +38,67 @@ fn acquire_without_replicas_fails_at_once() {
                 assert!(other.is_ok(), "{other:?}");
             }
         }
+    });
+}
+
+/// The former master recorded the token, and the new one acknowledged the
+/// renewal behind it. The next holder had a smaller token.
+#[test]
+fn recorded_token_survives_failover() {
+    run(async {
+        let setup = Setup::default().option("repl-diskless-sync-delay", "0");
+        let start = |of: &Server| {
+            let of = format!("127.0.0.1 {}", of.port());
+            setup.clone().option("replicaof", &of).start(&Flavor::one())
+        };
+        let master = setup.clone().start(&Flavor::one());
+        let promoted = start(&master);
+        // The lock at the promoted replica is acknowledged too.
+        let _last = start(&promoted);
+        eventually("both replicas are in sync", || {
+            [&master, &promoted].iter().all(|server| {
+                let role = server.ask(&["INFO", "replication"]);
+                role.text().contains("state=online")
+            })
+        })
+        .await;
+        let new = server();
+        new.tell(&["SET", "leasehold:token:{3560}", "9000000000000000"]);
+        let proxy = Proxy::start(master.port());
+        let connect = |port| {
+            let client = Client::connect(&format!("redis://127.0.0.1:{port}"));
+            with_long_timeouts(client).replicas(Replicas::All, LEASE / 4)
+        };
+        let (from, to) = (connect(proxy.port()).await.unwrap(), client(&new).await);
+        let name = name();
+        // Opens the connections to the master.
+        let first = MultiLock::new([from.mutex(&name).lock()]).await.unwrap();
+        first.release().await.unwrap();
+        proxy.redirect(promoted.port());
+        let (is_promoted, is_cut) = (AtomicBool::new(false), AtomicBool::new(false));
+        let port = promoted.port();
+        proxy.inject(move |request| {
+            let is_token = |arg: &Vec<u8>| arg.starts_with(b"9000000000000");
+            let is_recording = request[0].starts_with(b"EVAL") && request.iter().any(is_token);
+            if is_recording && !is_promoted.swap(true, Ordering::SeqCst) {
+                let mut replica = Connection::open(port).expect("the replica is up");
+                let reply = replica.ask(&["REPLICAOF", "NO", "ONE"]);
+                reply.expect("the replica is up");
+            }
+            // Only the connection on which replicas acknowledge.
+            let is_wait = request[0] == b"WAIT" && is_promoted.load(Ordering::SeqCst);
+            match is_wait && !is_cut.swap(true, Ordering::SeqCst) {
+                true => Fault::CutRequest,
+                false => Fault::None,
+            }
+        });
+        let both = MultiLock::moving(from.mutex(&name).lock(), to.mutex(&name).lock());
+        let held = both.await.unwrap();
+        let token = held.leases().next().map(<Lease>::token);
+        // The caller's own connection still leads to the former master.
+        promoted.tell(&["DEL", &key(&name)]);
+        let next = connect(promoted.port()).await.unwrap();
+        let next = next.mutex(&name).lock().timeout(AMPLE).await.unwrap();
+        assert!(token < Some(next.token()), "{token:?}, {}", next.token());
     });
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Error, MultiLock};
+use leasehold::{Client, Error, MultiLock};
 use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
-    AMPLE, LEASE, SHORT, channels, client, connect_at, eventually, is_busy, lua, name,
+    AMPLE, LEASE, SHORT, channels, client, client_at, connect_at, eventually, is_busy, lua, name,
     only_counters_left, owners, poll_at_most, run, scaled, server,
 };
 
@@ -276,5 +276,43 @@ fn acquire_polled_late_leaves_no_lease() {
         }
         drop(held);
         eventually("only counters are left", || only_counters_left(&server)).await;
+    });
+}
+
+/// An acquire with a timeout took as long as the server to record the token.
+#[test]
+fn timeout_bounds_recording_of_token() {
+    run(async {
+        let (old, new) = (server(), server());
+        let proxy = Proxy::start(old.port());
+        let (from, to) = (client_at(proxy.port()).await, client(&new).await);
+        // Longer than the timeouts, and less than a request may take.
+        proxy.inject(|request| {
+            let counter = |arg: &Vec<u8>| arg.starts_with(b"leasehold:token:");
+            match request[0].starts_with(b"EVAL") && request.iter().any(counter) {
+                true => Fault::Delay(SHORT * 4),
+                false => Fault::None,
+            }
+        });
+        let name = name();
+        let lock = |client: &Client| client.mutex(&name).lock();
+        let limited = lock(&from).timeout(SHORT);
+        for (issued, both) in [
+            (
+                9_000_000,
+                MultiLock::moving(lock(&from), lock(&to)).timeout(SHORT),
+            ),
+            (9_000_001, MultiLock::moving(limited, lock(&to))),
+        ] {
+            // The new server has issued larger tokens.
+            let issued: u64 = issued * 1_000_000_000;
+            new.tell(&["SET", "leasehold:token:{3560}", &issued.to_string()]);
+            let error = both.await.unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+            for client in [&from, &to] {
+                let free = lock(client).timeout(AMPLE).await.unwrap();
+                free.release().await.unwrap();
+            }
+        }
     });
 }

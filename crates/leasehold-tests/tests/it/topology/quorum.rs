@@ -379,3 +379,32 @@ fn contending_clients_all_acquire() {
         assert_eq!(tokens.len() as u64, 6 * turns, "a token was issued twice");
     });
 }
+
+/// A node is down, so the keeper also repairs leases.
+#[test]
+fn stuck_holder_alone_loses_its_quorum() {
+    run(async {
+        let mut five = FiveServers::start(&Flavor::one());
+        let (client, other) = (five.client().await, five.client().await);
+        five.servers[4].kill();
+        let (reporting, hung) = (name(), name());
+        let lock = client.mutex(&reporting).lock();
+        let reporting = lock.progress_within(LEASE / 2).await.unwrap();
+        let lock = client.mutex(&hung).lock().lease(LEASE / 2);
+        let stuck = lock.progress_within(SHORT / 5).await.unwrap();
+        let lost = tokio::time::timeout(AMPLE, stuck.lost());
+        let report = async {
+            loop {
+                reporting.progress();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::select! {
+            loss = lost => assert_eq!(loss.unwrap(), Some(Loss::Stuck)),
+            () = report => unreachable!("it reports without end"),
+        }
+        reporting.check().unwrap();
+        let next = other.mutex(&hung).lock().timeout(AMPLE).await.unwrap();
+        next.release().await.unwrap();
+    });
+}

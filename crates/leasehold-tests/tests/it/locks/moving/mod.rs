@@ -1,8 +1,12 @@
 //! Locks that are held on two servers, while a fleet moves.
 
 use std::future::IntoFuture;
-use std::time::Duration;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use leasehold::observe::Event;
 use leasehold::{Client, Error, Guard, Lease, Loss, MultiGuard, MultiLock, Token};
 use testkit::{Flavor, Server, ServerExt, Setup};
 
@@ -187,6 +191,58 @@ fn local_waiter_gets_larger_token() {
         held.release().await.unwrap();
     });
 }
+
+/// The tokens of local hand-offs are reserved before the other server's token
+/// is known.
+#[test]
+fn moving_lock_is_not_handed_off() {
+    run(async {
+        // The old server's tokens are the larger ones, so it records none. A
+        // recorded token alone prevents hand-offs.
+        let mut pair = Pair::with_clocks_apart(-HOUR).await;
+        let blocker = client(&pair.old).await;
+        let handoffs = Arc::<AtomicU64>::default();
+        let count = handoffs.clone();
+        let from = connect_at(pair.old.port()).observe(move |event| {
+            let is_handoff = matches!(event, Event::HandedOff { .. });
+            count.fetch_add(u64::from(is_handoff), Ordering::SeqCst);
+        });
+        pair.from = from.await.unwrap();
+        let contend = async |name: &str, lock: &dyn Fn() -> Acquiring| {
+            let held = blocker.mutex(name).lock().await.unwrap();
+            let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(lock())).collect();
+            waited_for(&pair.old, name).await;
+            held.release().await.unwrap();
+            for waiting in waiting {
+                let ended = tokio::time::timeout(AMPLE, waiting).await;
+                ended.expect("no deadlock").unwrap().unwrap();
+            }
+        };
+        for _ in 0..5 {
+            let name = name();
+            let both = || -> Acquiring {
+                let lock = pair.mutex(&name);
+                Box::pin(async { lock.await?.release().await })
+            };
+            contend(&name, &both).await;
+        }
+        assert_eq!(handoffs.load(Ordering::SeqCst), 0);
+        // The control. A stalled machine can miss the window of a hand-off.
+        let end = Instant::now() + AMPLE;
+        while handoffs.load(Ordering::SeqCst) == 0 {
+            assert!(Instant::now() < end, "no lock is handed off");
+            let name = name();
+            let alone = || -> Acquiring {
+                let lock = pair.from.mutex(&name).lock();
+                Box::pin(async { lock.await?.release().await })
+            };
+            contend(&name, &alone).await;
+        }
+    });
+}
+
+/// An acquire and the release.
+type Acquiring = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 async fn waited_for(server: &Server, name: &str) {
     eventually("a client waits", || has_subscriber(server, name)).await;

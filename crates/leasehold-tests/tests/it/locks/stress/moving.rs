@@ -3,26 +3,59 @@
 
 use std::time::{Duration, Instant};
 
+use testkit::sentinel_group::{GROUP, SentinelGroup};
 use testkit::{Flavor, Server, ServerExt, Setup, Worker};
 
+use crate::support::deployment::{group, sentinel_url};
 use crate::support::worker::moving::{Host, Step};
-use crate::support::{AMPLE, LEASE, SHORT, run, with_least_privilege, worker};
+use crate::support::{AMPLE, LEASE, SHORT, run, url_at, with_least_privilege, worker};
+
+/// A deployment on which the fleet holds locks.
+enum Place {
+    One(Server),
+    Group(SentinelGroup),
+}
+
+impl Place {
+    fn url(&self) -> String {
+        match self {
+            Self::One(server) => url_at(server.port()),
+            Self::Group(group) => sentinel_url(&group.sentinels(), GROUP),
+        }
+    }
+
+    /// Restarts the server, or kills the master, which comes back as a replica.
+    fn interrupt(&mut self) {
+        match self {
+            Self::One(server) => server.restart().unwrap(),
+            Self::Group(group) => {
+                let former = group.master();
+                group.kill(former);
+                group.wait_for_new_master(former);
+                group.wait_until_agreed();
+                group.restart(former);
+            }
+        }
+    }
+}
 
 /// The servers of a fleet, and its processes.
 struct Fleet {
-    old: Server,
-    new: Server,
+    old: Place,
+    new: Place,
     /// The resources that the locks protect.
     store: Server,
     host: Host,
     workers: Vec<Worker>,
     /// How long a process runs before the next one is replaced.
     settle: Duration,
+    /// The longest interruption of a deployment.
+    outage: Duration,
 }
 
 impl Fleet {
-    /// Starts processes that know the old server only. The new server's clock
-    /// is behind, so its own tokens are smaller.
+    /// Starts a fleet that moves from one server to another. The new server's
+    /// clock is behind, so its own tokens are smaller.
     fn start(workers: usize, host: Host) -> Self {
         let durable = || {
             let setup = Setup::default().option("appendonly", "yes").movable_clock();
@@ -30,13 +63,20 @@ impl Fleet {
         };
         let (old, new) = (durable(), durable());
         new.set_clock(-3600);
+        Self::between(Place::One(old), Place::One(new), workers, host)
+    }
+
+    /// Starts a fleet whose masters are killed and replaced.
+    fn with_failovers(workers: usize, host: Host) -> Self {
+        let place = || Place::Group(group(&Flavor::one()));
+        Self::between(place(), place(), workers, host)
+    }
+
+    /// Starts processes that know the old deployment only.
+    fn between(old: Place, new: Place, workers: usize, mut host: Host) -> Self {
         let store = with_least_privilege(Setup::default(), &Flavor::all()[0]);
-        let host = Host {
-            old: old.port(),
-            new: new.port(),
-            store: store.port(),
-            ..host
-        };
+        (host.old, host.new) = (old.url(), new.url());
+        host.store = store.port();
         let mut fleet = Self {
             old,
             new,
@@ -44,6 +84,7 @@ impl Fleet {
             host,
             workers: Vec::new(),
             settle: Duration::ZERO,
+            outage: Duration::ZERO,
         };
         for _ in 0..workers {
             let worker = fleet.worker(Step::Old);
@@ -54,7 +95,10 @@ impl Fleet {
 
     fn worker(&self, step: Step) -> Worker {
         let mut worker = worker::start(self.store.port(), LEASE);
-        let host = Host { step, ..self.host };
+        let host = Host {
+            step,
+            ..self.host.clone()
+        };
         assert_eq!(worker.ask(&host.command()), "started");
         worker
     }
@@ -87,7 +131,7 @@ impl Fleet {
         }
     }
 
-    /// Replaces all processes, one at a time, and restarts a server halfway.
+    /// Replaces all processes, one at a time, and interrupts a server halfway.
     fn roll(&mut self, step: Step, writes: u64) {
         let count = self.workers.len();
         for at in 0..count {
@@ -97,11 +141,13 @@ impl Fleet {
             std::thread::sleep(self.settle);
             self.works(writes);
             if at == count / 2 {
-                let server = match step {
+                let place = match step {
                     Step::Both => &mut self.old,
                     Step::Old | Step::New => &mut self.new,
                 };
-                server.restart().unwrap();
+                let start = Instant::now();
+                place.interrupt();
+                self.outage = self.outage.max(start.elapsed());
                 self.works(writes);
             }
         }
@@ -134,9 +180,10 @@ impl Fleet {
 
 const SMALL: Host = Host {
     step: Step::Old,
-    old: 0,
-    new: 0,
+    old: String::new(),
+    new: String::new(),
     store: 0,
+    acks: false,
     clients: 4,
     locks: 4,
     lease: SHORT.saturating_mul(4),
@@ -170,29 +217,79 @@ fn fleet_without_middle_step_overlaps() {
     });
 }
 
+const LARGE_LEASE: Duration = LEASE.checked_div(2).unwrap();
+
+/// Returns a process with a tenth of 500 clients.
+fn large() -> Host {
+    Host {
+        clients: 50,
+        locks: 200,
+        lease: LARGE_LEASE,
+        pause: Duration::from_secs(1),
+        ..SMALL
+    }
+}
+
 #[test]
-#[ignore = "deep: measures how long 500 clients wait"]
+#[ignore = "deep: measures how long 500 clients wait for a dead holder"]
 fn fleet_of_500_moves_within_a_lease() {
     run(async {
-        let host = Host {
-            clients: 50,
-            locks: 200,
-            lease: LEASE / 2,
-            pause: Duration::from_secs(1),
-            ..SMALL
-        };
-        let mut fleet = Fleet::start(10, host);
-        fleet.settle = host.lease;
+        let mut fleet = Fleet::start(10, large());
+        fleet.settle = LARGE_LEASE;
         fleet.works(2_000);
         fleet.roll(Step::Both, 1_000);
         fleet.roll(Step::New, 1_000);
         let overlaps = fleet.number("overlaps");
-        let waited = Duration::from_millis(fleet.number("waited"));
+        let longest = ["waited", "idle"].map(|key| Duration::from_millis(fleet.number(key)));
+        let [waited, idle] = longest;
         let writes = fleet.end();
-        println!("{writes} writes, {overlaps} overlaps, longest wait {waited:?}");
+        let outage = fleet.outage;
+        println!(
+            "{writes} writes, {overlaps} overlaps, waited {waited:?}, \
+             idle {idle:?}, outage {outage:?}"
+        );
         assert_eq!(overlaps, 0);
+        // A waiter behind others waits for their turns too, so this is the
+        // lock's time, not a client's. Some process was killed as a holder.
+        assert!(idle >= LARGE_LEASE / 2, "{idle:?}");
         // A waiter notices the end of a lease at the next poll.
         let poll = Duration::from_secs(1);
-        assert!(waited <= host.lease + poll, "{waited:?}");
+        let longest = LARGE_LEASE.max(outage) + poll;
+        assert!(idle <= longest, "{idle:?}");
+    });
+}
+
+/// A failover can lose a lock that no replica has, which two clients then hold
+/// at the same time. The counters are exact all the same.
+#[test]
+#[ignore = "deep: 500 clients and two failovers"]
+fn fleet_of_500_moves_through_failovers() {
+    run(async {
+        let mut fleet = Fleet::with_failovers(10, large());
+        fleet.works(2_000);
+        fleet.roll(Step::Both, 1_000);
+        fleet.roll(Step::New, 1_000);
+        let overlaps = fleet.number("overlaps");
+        let writes = fleet.end();
+        println!("{writes} writes, {overlaps} overlaps");
+    });
+}
+
+#[test]
+#[ignore = "deep: two failovers"]
+fn fleet_with_acks_moves_without_overlap() {
+    run(async {
+        let mut fleet = Fleet::with_failovers(
+            4,
+            Host {
+                acks: true,
+                ..SMALL
+            },
+        );
+        fleet.works(50);
+        fleet.roll(Step::Both, 50);
+        fleet.roll(Step::New, 50);
+        assert_eq!(fleet.number("overlaps"), 0);
+        println!("{} writes", fleet.end());
     });
 }

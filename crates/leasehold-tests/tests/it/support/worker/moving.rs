@@ -4,18 +4,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, MultiLock};
+use leasehold::{Client, Error, MultiLock, Replicas};
 use testkit::{Connection, SeededRng};
 use tokio::task::JoinSet;
 
 use crate::support::contract::{Guard, HeldGuard, any_lock};
-use crate::support::{AMPLE, connect_at};
+use crate::support::{AMPLE, with_long_timeouts};
 
 /// Claims a resource, unless a token as large was seen before. Returns the
 /// value of the counter.
+///
+/// Keeps the longest wait, and for how long a resource was not claimed although
+/// a client waited for it.
 const CLAIM: &str = "local seen = tonumber(redis.call('HGET', KEYS[1], 'token') or 0)
-    local waited = tonumber(redis.call('GET', 'waited') or 0)
-    redis.call('SET', 'waited', math.max(waited, tonumber(ARGV[2])))
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    local claimed = tonumber(redis.call('HGET', KEYS[1], 'claimed') or 0)
+    redis.call('HSET', KEYS[1], 'claimed', now)
+    local waited = tonumber(ARGV[2])
+    for key, value in pairs({waited = waited, idle = math.min(waited, now - claimed)}) do
+        local longest = tonumber(redis.call('GET', key) or 0)
+        redis.call('SET', key, math.max(longest, value))
+    end
     if tonumber(ARGV[1]) <= seen then return -1 end
     redis.call('HSET', KEYS[1], 'token', ARGV[1])
     return tonumber(redis.call('HGET', KEYS[1], 'value') or 0)";
@@ -36,12 +46,16 @@ pub(crate) enum Step {
 }
 
 /// What the clients of one process do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Host {
     pub(crate) step: Step,
-    pub(crate) old: u16,
-    pub(crate) new: u16,
+    /// The URLs of the servers.
+    pub(crate) old: String,
+    pub(crate) new: String,
+    /// The port of the store.
     pub(crate) store: u16,
+    /// Whether all replicas acknowledge each lock.
+    pub(crate) acks: bool,
     pub(crate) clients: u64,
     pub(crate) locks: u64,
     pub(crate) lease: Duration,
@@ -55,48 +69,51 @@ impl Host {
     /// Returns the command that makes a worker this host.
     pub(crate) fn command(&self) -> String {
         let step = self.step as u8;
-        let numbers = [self.old, self.new, self.store].map(u64::from);
-        let [old, new, store] = numbers;
+        let (old, new, store) = (&self.old, &self.new, self.store);
         let times = [self.lease, self.hold, self.pause];
         let [lease, hold, pause] = times.map(|time| time.as_millis());
-        let (clients, locks) = (self.clients, self.locks);
-        format!("move {step} {old} {new} {store} {clients} {locks} {lease} {hold} {pause}")
+        let (acks, clients, locks) = (u8::from(self.acks), self.clients, self.locks);
+        format!("move {step} {old} {new} {store} {acks} {clients} {locks} {lease} {hold} {pause}")
     }
 
-    pub(super) fn parse(numbers: &[&str]) -> Self {
-        let number = |at: usize| numbers[at].parse::<u64>().expect("a number");
-        let port = |at| u16::try_from(number(at)).expect("a port");
+    pub(super) fn parse(words: &[&str]) -> Self {
+        let number = |at: usize| words[at].parse::<u64>().expect("a number");
+        let time = |at| Duration::from_millis(number(at));
         Self {
             step: match number(0) {
                 0 => Step::Old,
                 1 => Step::Both,
                 _ => Step::New,
             },
-            old: port(1),
-            new: port(2),
-            store: port(3),
-            clients: number(4),
-            locks: number(5),
-            lease: Duration::from_millis(number(6)),
-            hold: Duration::from_millis(number(7)),
-            pause: Duration::from_millis(number(8)),
+            old: words[1].to_owned(),
+            new: words[2].to_owned(),
+            store: u16::try_from(number(3)).expect("a port"),
+            acks: number(4) == 1,
+            clients: number(5),
+            locks: number(6),
+            lease: time(7),
+            hold: time(8),
+            pause: time(9),
         }
     }
 
     /// Starts the clients, which run until `stop` is set.
-    pub(super) fn start(self, stop: &Arc<AtomicBool>) -> JoinSet<()> {
+    pub(super) fn start(&self, stop: &Arc<AtomicBool>) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         for number in 0..self.clients {
-            let stop = stop.clone();
+            let (host, stop) = (self.clone(), stop.clone());
             let seed = u64::from(std::process::id()) * 1000 + number;
-            clients.spawn(async move { self.serve(&stop, SeededRng::new(seed)).await });
+            clients.spawn(async move { host.serve(&stop, SeededRng::new(seed)).await });
         }
         clients
     }
 
-    async fn serve(self, stop: &AtomicBool, mut rng: SeededRng) {
-        let connect = async |port: u16| loop {
-            let connect = connect_at(port).lease(self.lease);
+    async fn serve(&self, stop: &AtomicBool, mut rng: SeededRng) {
+        let connect = async |url: &str| loop {
+            let mut connect = with_long_timeouts(Client::connect(url)).lease(self.lease);
+            if self.acks {
+                connect = connect.replicas(Replicas::All, self.lease / 4);
+            }
             // A server may be restarting.
             if let Ok(client) = connect.request_timeout(self.lease / 2).await {
                 return client;
@@ -104,10 +121,10 @@ impl Host {
         };
         let mut clients = Vec::new();
         if matches!(self.step, Step::Old | Step::Both) {
-            clients.push(connect(self.old).await);
+            clients.push(connect(&self.old).await);
         }
         if matches!(self.step, Step::Both | Step::New) {
-            clients.push(connect(self.new).await);
+            clients.push(connect(&self.new).await);
         }
         let mut store = Connection::open(self.store).expect("the store is up");
         while !stop.load(Ordering::Relaxed) {
@@ -140,7 +157,7 @@ impl Host {
 
     /// Increments the counter of a lock that was granted.
     async fn write<G: HeldGuard>(
-        self,
+        &self,
         held: Result<G, Error>,
         number: u64,
         start: Instant,
