@@ -72,6 +72,35 @@ struct Shared {
     release_held: Notify,
     requests: AtomicU64,
     to_exchange: Mutex<Option<ReplyToExchange>>,
+    /// The link to the server, and the one back. All connections share them.
+    links: [Link; 2],
+}
+
+/// One direction of a slow network.
+#[derive(Default)]
+struct Link {
+    /// Bytes per second; 0 means no limit.
+    bandwidth: AtomicU64,
+    /// When the bytes before have passed.
+    free_at: Mutex<Option<tokio::time::Instant>>,
+}
+
+impl Link {
+    /// Waits until `bytes` have passed, behind all earlier ones.
+    async fn pass(&self, bytes: &[u8]) {
+        let bandwidth = self.bandwidth.load(Ordering::SeqCst);
+        if bandwidth == 0 {
+            return;
+        }
+        let passed_at = {
+            let now = tokio::time::Instant::now();
+            let mut free_at = self.free_at.lock().expect("no panic");
+            let start = free_at.map_or(now, |free_at| free_at.max(now));
+            let nanos = 1_000_000_000 * bytes.len() as u64 / bandwidth;
+            *free_at.insert(start + Duration::from_nanos(nanos))
+        };
+        tokio::time::sleep_until(passed_at).await;
+    }
 }
 
 /// A reply of one connection, and where to send that of another.
@@ -104,6 +133,7 @@ impl Proxy {
             release_held: Notify::new(),
             requests: AtomicU64::new(0),
             to_exchange: Mutex::default(),
+            links: Default::default(),
         });
         let (stop, stopped) = oneshot::channel();
         let (port_sender, port) = std::sync::mpsc::channel();
@@ -194,6 +224,13 @@ impl Proxy {
     /// If another thread has panicked.
     pub fn latency(&self, latency: Duration) {
         *self.shared.latency.lock().expect("no panic") = latency;
+    }
+
+    /// Limits all connections together, in each direction; 0 means no limit.
+    pub fn bandwidth(&self, bytes_per_second: u64) {
+        for link in &self.shared.links {
+            link.bandwidth.store(bytes_per_second, Ordering::SeqCst);
+        }
     }
 
     /// Returns how many connections were made to the server.
@@ -296,6 +333,7 @@ async fn forward_requests(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: Owne
         let is_echo = args[0] == b"ECHO";
         let counted = u64::from(!is_echo);
         pair.shared.requests.fetch_add(counted, Ordering::SeqCst);
+        pair.shared.links[0].pass(&frame).await;
         let policy = pair.shared.policy.lock().expect("no panic").clone();
         let fault = policy(&args);
         wait_while_stalled(&pair).await;
@@ -355,6 +393,7 @@ async fn forward_replies(pair: Arc<Pair>, mut from: OwnedReadHalf, mut to: Owned
     let mut later = Vec::new();
     while let Some(frame) = next_frame(&mut from, &mut buffer).await {
         wait_while_stalled(&pair).await;
+        pair.shared.links[1].pass(&frame).await;
         let action = match frame[0] {
             b'>' => None,
             _ => pair.actions.lock().expect("no panic").pop_front(),

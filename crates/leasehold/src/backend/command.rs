@@ -174,7 +174,7 @@ impl Batch {
     }
 
     /// Returns the script at `index`, if it is one.
-    fn source(&self, index: usize) -> Option<&'static str> {
+    pub(super) fn source(&self, index: usize) -> Option<&'static str> {
         let mark = self.mark(index);
         mark.source.filter(|_| mark.index == index)
     }

@@ -20,6 +20,7 @@
 //! 4. Reconnection never stops, and always pauses between attempts. The pauses
 //!    grow and have jitter.
 
+mod admission;
 mod backoff;
 mod command;
 mod connection;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+pub(crate) use admission::{Admission, Admitted};
 pub(crate) use backoff::Backoff;
 pub(crate) use command::{Batch, Digits};
 pub(crate) use connection::ConnectOptions;
@@ -144,6 +146,15 @@ pub(crate) trait Connection: Send + Sync {
 
     /// Returns the connection's id, unique in this process.
     fn id(&self) -> u64;
+
+    /// Returns the limit of acquires in flight, if the connection has one.
+    fn admission(&self) -> Option<Arc<Admission>> {
+        None
+    }
+
+    /// Returns whether the connection is closed or retired, or the server has
+    /// owed a reply for `time` and has sent none.
+    fn is_silent_for(&self, time: Duration) -> bool;
 
     /// Ends the connection for new requests, if the server has owed a reply for
     /// `time` and has sent none. Replies to requests in flight still count.

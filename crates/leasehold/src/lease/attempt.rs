@@ -12,7 +12,7 @@ use super::context::Context;
 use super::keeper::{AcquireId, CallerRequest, Keeper, PendingAcquire};
 use super::owned::OwnedLease;
 use super::state::{Granted, LeaseState, first_lease};
-use crate::backend::{Backoff, Connection, RequestError};
+use crate::backend::{Admitted, Backoff, Connection, RequestError};
 use crate::info::Holder;
 use crate::options::{AcquireOptions, ReplicaAck};
 use crate::owner::{Owner, Token};
@@ -82,6 +82,7 @@ fn request<'a>(
     async move {
         context.check_open()?;
         let connection = context.connection(kind.slot()).await?;
+        let admitted = context.admit(&*connection).await?;
         // Before the request leaves, so the server's lease cannot begin earlier
         // (invariant 1).
         let sent = BootInstant::now();
@@ -89,7 +90,7 @@ fn request<'a>(
         let value = kind.value(&owner, description);
         // Before anything is sent, so dropping this future leaves nothing
         // behind (invariant 7).
-        let pending = CancelOnDrop::new(context, kind, value, connection, sent)?;
+        let pending = CancelOnDrop::new(context, kind, value, connection, sent, admitted)?;
         let call = kind.acquire(pending.value(), first_lease(options), poll);
         let limit = context.limits.request;
         // Each request of the call has its own time.
@@ -293,7 +294,7 @@ pub(super) struct CancelOnDrop<'a> {
 
 impl<'a> CancelOnDrop<'a> {
     /// Registers an acquire that is about to be sent, as one request. `now` was
-    /// read just before.
+    /// read just before. `admitted` ends with the first reply.
     ///
     /// # Errors
     ///
@@ -304,6 +305,7 @@ impl<'a> CancelOnDrop<'a> {
         value: LockValue,
         connection: Arc<dyn Connection>,
         now: BootInstant,
+        admitted: Option<Admitted>,
     ) -> Result<Self, RequestError> {
         let keeper = &context.keeper;
         let acquire = PendingAcquire {
@@ -314,7 +316,7 @@ impl<'a> CancelOnDrop<'a> {
         let due = now + context.limits.request + PATIENCE;
         let registered = Self {
             keeper,
-            id: Some(keeper.watch(acquire.clone(), due)),
+            id: Some(keeper.watch(acquire.clone(), due, admitted)),
             acquire,
             is_executed: false,
         };
@@ -384,7 +386,7 @@ impl<'a> CancelOnDrop<'a> {
         // Counted before the registration ends: a shutdown must find one of
         // them.
         let counted = self.keeper.begin_request();
-        match self.end() {
+        match self.id.take().is_some_and(|id| self.keeper.claim(id)) {
             true => Ok(counted),
             false => {
                 self.cancel_again();
@@ -404,12 +406,9 @@ impl<'a> CancelOnDrop<'a> {
 
     /// Ends the registration: nothing is left to cancel.
     pub(super) fn disarm(mut self) {
-        self.end();
-    }
-
-    /// Ends the registration. Returns `false` if the keeper took the acquire.
-    fn end(&mut self) -> bool {
-        self.id.take().is_some_and(|id| self.keeper.claim(id))
+        if let Some(id) = self.id.take() {
+            self.keeper.claim(id);
+        }
     }
 }
 
@@ -417,12 +416,13 @@ impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         // A forked child has no part in its parent's acquire, and a thread that
         // it lacks may have locked what the keeper's handle refers to.
-        if self.id.is_none() || !self.keeper.process().is_current() {
+        let Some(id) = self.id.take() else { return };
+        if !self.keeper.process().is_current() {
             return;
         }
         // A shutdown must not find the acquire gone before the cancel is sent.
         let _counted = self.keeper.begin_request();
-        match self.end() {
+        match self.keeper.give_up(id) {
             true => self.keeper.cancel(self.acquire.clone()),
             false => self.cancel_again(),
         }

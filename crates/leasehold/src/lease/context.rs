@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::keeper::Keeper;
-use crate::backend::{Backend, Connection, Purpose, RequestError, ServerErrorKind, Slot};
+use crate::backend::{Admitted, Backend, Connection, Purpose, RequestError, ServerErrorKind, Slot};
 use crate::error::Error;
 use crate::observe::Observers;
 use crate::options::ReplicaAck;
@@ -99,6 +99,17 @@ impl Context {
         match self.backend.open_connection(Purpose::Requests, slot) {
             Some(connection) => Ok(connection),
             None => self.backend.connection(Purpose::Requests, slot).await,
+        }
+    }
+
+    /// Waits until an acquire may be sent on `connection`.
+    pub(super) async fn admit(
+        &self,
+        connection: &dyn Connection,
+    ) -> Result<Option<Admitted>, RequestError> {
+        match connection.admission() {
+            Some(admission) => Ok(Some(admission.admit(self.limits.request).await?)),
+            None => Ok(None),
         }
     }
 

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Connect, Error, Loss};
+use redis::aio::MultiplexedConnection;
 use testkit::sentinel_group::{GROUP, SentinelGroup};
 use testkit::{Cluster, Fault, Flavor, Proxy, Reply, Server, ServerExt, Setup};
+use tokio::task::JoinSet;
 
 use crate::support::deployment::{
     Deployment, FiveServers, cluster, cluster_url, connect_to_quorum, connect_to_sentinels, group,
@@ -461,5 +463,78 @@ fn abandoned_handshake_leaves_no_connection() {
             list.text().lines().count() - 1
         };
         eventually("no connection is left", || of_clients() == 0).await;
+    });
+}
+
+/// Counts in how many rounds `pair` succeeds, on 300 tasks for 20 s.
+async fn count_pairs<F: Future<Output = bool> + Send>(
+    pair: impl Fn(usize) -> F + Clone + Send + 'static,
+) -> u64 {
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut tasks = JoinSet::new();
+    for task in 0..300 {
+        let pair = pair.clone();
+        tasks.spawn(async move {
+            let mut count = 0;
+            while Instant::now() < end {
+                count += u64::from(pair(task).await);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            count
+        });
+    }
+    tasks.join_all().await.into_iter().sum()
+}
+
+/// A pair of the bare driver.
+async fn set_and_delete(mut driver: MultiplexedConnection, key: String) -> bool {
+    let mut set = redis::cmd("SET");
+    let set = set.arg(&key).arg("0123456789abcdef").arg("NX");
+    let set = set.arg("PX").arg(30_000);
+    if set.query_async::<String>(&mut driver).await.is_err() {
+        return false;
+    }
+    let deleted = redis::cmd("DEL").arg(&key).query_async(&mut driver).await;
+    deleted == Ok(1)
+}
+
+/// No acquire succeeded on a link that was too slow for all of them: each sent
+/// its script's source, timed out, and was cancelled again and again.
+#[test]
+#[ignore = "deep: measures what passes a slow link"]
+fn slow_link_carries_locks() {
+    let url = |link: &Proxy| format!("redis://127.0.0.1:{}", link.port());
+    run(async {
+        for flavor in Flavor::all() {
+            let server = flavor.start();
+            let link = Proxy::start(server.port());
+            let driver = redis::Client::open(url(&link)).unwrap();
+            let timeout = Some(Duration::from_secs(1));
+            let config = redis::AsyncConnectionConfig::new().set_response_timeout(timeout);
+            let driver = driver.get_multiplexed_async_connection_with_config(&config);
+            let driver = driver.await.unwrap();
+            link.bandwidth(20_000);
+            let bare = count_pairs(move |task| {
+                let key = format!("driver:{task}");
+                set_and_delete(driver.clone(), key)
+            });
+            let bare = bare.await;
+            let link = Proxy::start(server.port());
+            let client = Client::connect(&url(&link)).await.unwrap();
+            link.bandwidth(20_000);
+            let ours = count_pairs(move |task| {
+                let mutex = client.mutex(&format!("job:{task}"));
+                async move {
+                    match mutex.lock().await {
+                        Ok(guard) => guard.release().await.is_ok(),
+                        Err(_) => false,
+                    }
+                }
+            });
+            let ours = ours.await;
+            let requests = link.requests();
+            println!("{flavor:?}: {ours} pairs of {requests} commands, the driver's {bare}");
+            assert!(ours >= (bare / 2).max(100), "{ours}, the driver's {bare}");
+        }
     });
 }

@@ -11,12 +11,13 @@ use testkit::resp::{arguments, frame_length};
 use testkit::{Fault, Flavor, Proxy, Reply, ServerExt, Setup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 
 use crate::support::inspection::wait_for_listeners;
 use crate::support::log::{log, log_line, start_log};
 use crate::support::{
-    AMPLE, PASSWORD, SHORT, client, client_at, connect_at, eventually, exists, has_subscriber,
-    is_busy, key, name, run, server, with_least_privilege,
+    AMPLE, LEASE, PASSWORD, SHORT, client, client_at, connect_at, eventually, exists,
+    has_subscriber, is_busy, key, name, run, server, with_least_privilege,
 };
 
 /// Replies to a request, given its words.
@@ -333,5 +334,39 @@ fn process_channel_is_subscribed_once() {
         eventually("the waiter listens", || has_subscriber(&server, &name)).await;
         assert_eq!(subscribed.load(Ordering::SeqCst), 1);
         waiting.abort();
+    });
+}
+
+/// After a restart, each request in flight sent the source of its script.
+#[test]
+fn source_of_a_script_is_sent_once() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = client_at(proxy.port()).await;
+        let mut guards = Vec::new();
+        for _ in 0..64 {
+            guards.push(client.mutex(&name()).lock().await.unwrap());
+        }
+        let sources = Arc::new(AtomicI64::new(0));
+        let count = sources.clone();
+        proxy.inject(move |words| match words[0].as_slice() {
+            b"EVAL" => {
+                count.fetch_add(1, Ordering::SeqCst);
+                // Time for the other requests to find it in flight.
+                Fault::Delay(Duration::from_millis(200))
+            }
+            _ => Fault::None,
+        });
+        server.tell(&["SCRIPT", "FLUSH"]);
+        let mut extending = JoinSet::new();
+        for guard in guards {
+            extending.spawn(async move { guard.extend(LEASE).await });
+        }
+        for extended in extending.join_all().await {
+            extended.unwrap();
+        }
+        let sources = sources.load(Ordering::SeqCst);
+        assert!((1..=8).contains(&sources), "{sources}");
     });
 }

@@ -11,11 +11,12 @@ use super::matching::PushEvent;
 use super::request::{Deadline, SubscribeOp, Unanswered};
 use super::wire::Wire;
 use crate::backend::{
-    Batch, BoxFuture, Channel, Connection, Reply, RequestError, ServerError, ServerErrorKind,
-    ServerFacts,
+    Admission, Batch, BoxFuture, Channel, Connection, Reply, RequestError, ServerError,
+    ServerErrorKind, ServerFacts,
 };
 use crate::info::Messages;
 use crate::observe::{Event, Observers};
+use crate::sync::Mutex;
 use crate::time::BootInstant;
 use tokio::runtime::Handle;
 
@@ -37,6 +38,9 @@ pub(crate) struct RedisConnection {
     observers: Observers,
     /// Whether a new connection may log in with other credentials.
     has_provider: bool,
+    admission: Arc<Admission>,
+    /// The sources of scripts that are on their way to the server.
+    loading: Mutex<Vec<&'static str>>,
 }
 
 impl RedisConnection {
@@ -71,6 +75,8 @@ impl RedisConnection {
             subscribe_timeout: endpoint.connect_timeout(),
             observers,
             has_provider: endpoint.has_provider(),
+            admission: Admission::new(),
+            loading: Mutex::default(),
         }))
     }
 
@@ -136,7 +142,7 @@ impl RedisConnection {
                 .any(|reply| reply.is_refused(ServerErrorKind::NoScript))
         {
             // Boxed because it happens once per script and server.
-            let sending = Box::pin(self.send_with_source(&batch, replies, deadline));
+            let sending = Box::pin(self.send_sources(&batch, replies, deadline));
             outcome = match sending.await {
                 Ok(()) => outcome,
                 Err(unanswered) => Err(unanswered),
@@ -183,23 +189,44 @@ impl RedisConnection {
     }
 
     /// Sends unknown scripts again, with their source.
-    async fn send_with_source(
+    ///
+    /// After a restart, the server knows none of the scripts in flight. One
+    /// request sends the source of each. The others send the digest behind it,
+    /// or a slow link would carry nothing but sources.
+    async fn send_sources(
         &self,
         batch: &Batch,
         replies: &mut [Reply],
         deadline: Deadline,
     ) -> Result<(), Unanswered> {
-        let unknown = replies.iter().enumerate();
-        let unknown = unknown.filter(|(_, reply)| reply.is_refused(ServerErrorKind::NoScript));
-        let with_source = |(index, _)| Some((index, batch.with_source(index)?));
-        let (mut indices, mut commands): (Vec<_>, Vec<_>) = unknown.filter_map(with_source).unzip();
-        // `WAIT` must follow the writes that it waits for.
-        for index in (0..batch.len()).filter(|index| batch.is_wait(*index)) {
-            indices.push(index);
-            commands.extend(batch.command(index));
+        let loading = Loading::begin(&self.loading, batch, unknown_scripts(replies));
+        self.send_again(batch, replies, deadline, |index| loading.has(index))
+            .await?;
+        // Still unknown if another request's source did not arrive first.
+        self.send_again(batch, replies, deadline, |_| true).await
+    }
+
+    /// Sends unknown scripts again, those that `has_source` chooses with their
+    /// source.
+    async fn send_again(
+        &self,
+        batch: &Batch,
+        replies: &mut [Reply],
+        deadline: Deadline,
+        has_source: impl Fn(usize) -> bool,
+    ) -> Result<(), Unanswered> {
+        let mut indices: Vec<_> = unknown_scripts(replies).collect();
+        if indices.is_empty() {
+            return Ok(());
         }
-        let batch = commands.into_iter().collect();
-        let new_replies = self.wire.request(&batch, deadline).await?;
+        // `WAIT` must follow the writes that it waits for.
+        indices.extend((0..batch.len()).filter(|index| batch.is_wait(*index)));
+        let again = indices.iter().filter_map(|index| match has_source(*index) {
+            true => batch.with_source(*index).or_else(|| batch.command(*index)),
+            false => batch.command(*index),
+        });
+        let again = again.collect();
+        let new_replies = self.wire.request(&again, deadline).await?;
         for (index, reply) in indices.into_iter().zip(new_replies) {
             replies[index] = reply;
         }
@@ -278,6 +305,51 @@ impl RedisConnection {
     }
 }
 
+/// The scripts whose source one request sends, until it has the reply.
+struct Loading<'a> {
+    all: &'a Mutex<Vec<&'static str>>,
+    /// The index of each in the batch, and the source.
+    own: Vec<(usize, &'static str)>,
+}
+
+impl<'a> Loading<'a> {
+    /// Adds those at `indices` to `all`, except the ones that are there.
+    fn begin(
+        all: &'a Mutex<Vec<&'static str>>,
+        batch: &Batch,
+        indices: impl Iterator<Item = usize>,
+    ) -> Self {
+        let mut loading = all.lock();
+        let mut own = Vec::new();
+        for (index, source) in indices.filter_map(|index| Some((index, batch.source(index)?))) {
+            if !loading.contains(&source) {
+                loading.push(source);
+                own.push((index, source));
+            }
+        }
+        drop(loading);
+        Self { all, own }
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.own.iter().any(|(own, _)| *own == index)
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let is_own = |source: &&str| self.own.iter().any(|(_, own)| own == source);
+        self.all.lock().retain(|source| !is_own(source));
+    }
+}
+
+/// Returns the indices of scripts that the server does not know.
+fn unknown_scripts(replies: &[Reply]) -> impl Iterator<Item = usize> {
+    let replies = replies.iter().enumerate();
+    let unknown = replies.filter(|(_, reply)| reply.is_refused(ServerErrorKind::NoScript));
+    unknown.map(|(index, _)| index)
+}
+
 impl Drop for RedisConnection {
     /// Stops the reading task with the last handle.
     fn drop(&mut self) {
@@ -292,6 +364,14 @@ impl Connection for RedisConnection {
 
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn admission(&self) -> Option<Arc<Admission>> {
+        Some(self.admission.clone())
+    }
+
+    fn is_silent_for(&self, time: Duration) -> bool {
+        !self.is_open() || self.wire.is_silent_for(time)
     }
 
     fn retire_if_silent(&self, time: Duration) {

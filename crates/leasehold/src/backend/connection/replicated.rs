@@ -16,7 +16,7 @@ use super::opened::OpenedConnections;
 use super::{RedisConnection, Role};
 use crate::backend::topology::{Master, run_on};
 use crate::backend::{
-    Batch, BoxFuture, Connection, Reply, RequestError, ServerErrorKind, ServerFacts,
+    Admission, Batch, BoxFuture, Connection, Reply, RequestError, ServerErrorKind, ServerFacts,
 };
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
@@ -286,6 +286,14 @@ impl Connection for ReplicatedConnection {
 
     fn id(&self) -> u64 {
         self.connection.id()
+    }
+
+    fn admission(&self) -> Option<Arc<Admission>> {
+        self.connection.admission()
+    }
+
+    fn is_silent_for(&self, time: Duration) -> bool {
+        self.connection.is_silent_for(time)
     }
 
     fn retire_if_silent(&self, time: Duration) {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::sync::Mutex;
@@ -50,6 +50,7 @@ type Handler = dyn FnMut(&Sent<'_>) -> Answer + Send;
 pub(crate) struct Scripted {
     handler: Arc<Mutex<Box<Handler>>>,
     connection: AtomicU64,
+    is_slow: Arc<AtomicBool>,
     listeners: Listeners,
 }
 
@@ -58,6 +59,7 @@ impl Scripted {
         Arc::new(Self {
             handler: Arc::new(Mutex::new(Box::new(handler))),
             connection: AtomicU64::new(1),
+            is_slow: Arc::default(),
             listeners: Arc::default(),
         })
     }
@@ -65,6 +67,11 @@ impl Scripted {
     /// Gives later requests a new connection.
     pub(crate) fn break_links(&self) {
         self.connection.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Makes a server that is late with one reply reply to others meanwhile.
+    pub(crate) fn slow_down(&self) {
+        self.is_slow.store(true, Ordering::SeqCst);
     }
 
     /// Delivers a message to every listener, on the current connection.
@@ -95,6 +102,7 @@ impl Backend for Scripted {
             purpose,
             id: self.connection.load(Ordering::SeqCst),
             handler: self.handler.clone(),
+            is_slow: self.is_slow.clone(),
             facts: Arc::new(ServerFacts {
                 server_time: 0,
                 read_at: BootInstant::now(),
@@ -156,6 +164,7 @@ struct ScriptedConnection {
     purpose: Purpose,
     id: u64,
     handler: Arc<Mutex<Box<Handler>>>,
+    is_slow: Arc<AtomicBool>,
     facts: Arc<ServerFacts>,
 }
 
@@ -166,6 +175,10 @@ impl Connection for ScriptedConnection {
 
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn is_silent_for(&self, _time: Duration) -> bool {
+        !self.is_slow.load(Ordering::SeqCst)
     }
 
     fn retire_if_silent(&self, _time: Duration) {}

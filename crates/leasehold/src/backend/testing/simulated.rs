@@ -338,6 +338,10 @@ impl Connection for SimulatedConnection {
         self.id
     }
 
+    fn is_silent_for(&self, _time: Duration) -> bool {
+        true
+    }
+
     fn retire_if_silent(&self, _time: Duration) {}
 
     fn ask(

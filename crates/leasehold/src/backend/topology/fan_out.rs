@@ -137,6 +137,11 @@ impl Connection for FanOut {
         first.map_or(0, |connection| connection.id())
     }
 
+    fn is_silent_for(&self, time: Duration) -> bool {
+        let mut open = self.connections.iter().flatten();
+        open.any(|connection| connection.is_silent_for(time))
+    }
+
     fn retire_if_silent(&self, time: Duration) {
         for connection in self.connections.iter().flatten() {
             connection.retire_if_silent(time);

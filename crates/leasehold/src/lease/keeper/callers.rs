@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::cancel::PendingAcquire;
+use crate::backend::Admitted;
 use crate::sync::Mutex;
 use crate::time::BootInstant;
 
@@ -54,6 +55,8 @@ struct Registered {
     due: BootInstant,
     /// Whether it waits in the server's queue.
     is_queued: bool,
+    /// Until the first reply. Not with the caller, who may not be polled.
+    admitted: Option<Admitted>,
 }
 
 /// The registration of one acquire.
@@ -82,7 +85,12 @@ impl Callers {
     }
 
     /// Registers an acquire, which the keeper cancels at `due`.
-    pub(super) fn register(&self, acquire: PendingAcquire, due: BootInstant) -> AcquireId {
+    pub(super) fn register(
+        &self,
+        acquire: PendingAcquire,
+        due: BootInstant,
+        admitted: Option<Admitted>,
+    ) -> AcquireId {
         let mut acquires = self.acquires.lock();
         let id = acquires.next_id;
         acquires.next_id += 1;
@@ -90,6 +98,7 @@ impl Callers {
             acquire,
             due,
             is_queued: false,
+            admitted,
         };
         acquires.by_id.insert(id, registered);
         let is_early = acquires.look_by(due);
@@ -100,8 +109,9 @@ impl Callers {
         AcquireId(id)
     }
 
-    /// Sets when the keeper cancels an acquire that is not, or no longer, in
-    /// the server's queue. Returns `false` if the keeper took it.
+    /// Sets when the keeper cancels an acquire after a reply that did not end
+    /// it, and not, or no longer, in the server's queue. Returns `false` if the
+    /// keeper took it.
     pub(super) fn set_due(&self, id: AcquireId, due: BootInstant) -> bool {
         let mut acquires = self.acquires.lock();
         let Some(registered) = acquires.by_id.get_mut(&id.0) else {
@@ -109,10 +119,13 @@ impl Callers {
         };
         registered.due = due;
         registered.is_queued = false;
-        if acquires.look_by(due) {
-            drop(acquires);
+        let admitted = registered.admitted.take();
+        let is_early = acquires.look_by(due);
+        drop(acquires);
+        if is_early {
             self.wake.notify_one();
         }
+        answered(admitted);
         true
     }
 
@@ -125,18 +138,32 @@ impl Callers {
             Some(registered) if !is_closed => {
                 registered.is_queued = true;
                 registered.due = BootInstant::NEVER;
+                let admitted = registered.admitted.take();
+                drop(acquires);
+                answered(admitted);
                 true
             }
             _ => false,
         }
     }
 
-    /// Ends a registration. Returns `false` if the keeper took the acquire.
-    pub(super) fn remove(&self, id: AcquireId) -> bool {
-        // Dropped after the mutex is unlocked.
+    /// Ends a registration with a reply. Returns `false` if the keeper took the
+    /// acquire.
+    pub(super) fn claim(&self, id: AcquireId) -> bool {
+        let removed = self.remove(id);
+        removed.map(|removed| answered(removed.admitted)).is_some()
+    }
+
+    /// Ends a registration without a reply. Returns `false` if the keeper took
+    /// the acquire.
+    pub(super) fn give_up(&self, id: AcquireId) -> bool {
+        self.remove(id).is_some()
+    }
+
+    fn remove(&self, id: AcquireId) -> Option<Registered> {
         let removed = self.acquires.lock().by_id.remove(&id.0);
         self.wake_if_awaited();
-        removed.is_some()
+        removed
     }
 
     fn wake_if_awaited(&self) {
@@ -165,7 +192,9 @@ impl Callers {
     pub(super) fn take_waiters(&self) -> Vec<PendingAcquire> {
         let mut acquires = self.acquires.lock();
         acquires.is_closed = true;
-        acquires.take(|registered| registered.is_queued)
+        let waiters = acquires.take(|registered| registered.is_queued);
+        drop(acquires);
+        to_cancel(waiters)
     }
 
     /// Takes the acquires that are overdue, to cancel them. Returns them, and
@@ -185,8 +214,10 @@ impl Callers {
         }
         let overdue = acquires.take(|registered| registered.due <= now);
         let dues = acquires.by_id.values().map(|registered| registered.due);
-        acquires.next_look = dues.min().unwrap_or(BootInstant::NEVER);
-        (overdue, acquires.next_look)
+        let next_look = dues.min().unwrap_or(BootInstant::NEVER);
+        acquires.next_look = next_look;
+        drop(acquires);
+        (to_cancel(overdue), next_look)
     }
 }
 
@@ -200,9 +231,21 @@ impl Acquires {
         is_early
     }
 
-    fn take(&mut self, test: impl Fn(&Registered) -> bool) -> Vec<PendingAcquire> {
+    fn take(&mut self, test: impl Fn(&Registered) -> bool) -> Vec<Registered> {
         let taken = self.by_id.extract_if(|_, registered| test(registered));
-        taken.map(|(_, registered)| registered.acquire).collect()
+        taken.map(|(_, registered)| registered).collect()
+    }
+}
+
+/// Ends admissions, with the mutex unlocked: each wakes an acquire that waits.
+fn to_cancel(taken: Vec<Registered>) -> Vec<PendingAcquire> {
+    let taken = taken.into_iter();
+    taken.map(|registered| registered.acquire).collect()
+}
+
+fn answered(admitted: Option<Admitted>) {
+    if let Some(admitted) = admitted {
+        admitted.answered();
     }
 }
 
@@ -222,7 +265,7 @@ impl Drop for CallerRequest {
 mod tests {
     use super::*;
     use crate::backend::scripted::Scripted;
-    use crate::backend::{Backend, Purpose};
+    use crate::backend::{Admission, Backend, Purpose};
     use crate::lease::tests::scripted::{kind, yes};
     use crate::owner::Owner;
     use crate::protocol::Description;
@@ -256,7 +299,7 @@ mod tests {
     }
 
     fn register(callers: &Callers, after: Duration) -> AcquireId {
-        callers.register(acquire(), BootInstant::now() + after)
+        callers.register(acquire(), BootInstant::now() + after, None)
     }
 
     /// Returns how many acquires the keeper takes after `pause`, and how long
@@ -280,10 +323,10 @@ mod tests {
             (1, LATER)
         );
         assert_eq!(taken_after(&callers, Duration::ZERO).await, (0, LATER));
-        assert!(!callers.remove(first), "taken, and claimed");
+        assert!(!callers.claim(first), "taken, and claimed");
         assert!(!callers.set_due(first, BootInstant::NEVER));
         assert!(!callers.enter_queue(first));
-        assert!(callers.remove(second));
+        assert!(callers.claim(second));
     }
 
     #[tokio::test(start_paused = true)]
@@ -291,10 +334,10 @@ mod tests {
         let (callers, _) = callers();
         let id = register(&callers, SOON);
         assert!(callers.is_busy());
-        assert!(callers.remove(id));
+        assert!(callers.claim(id));
         assert!(!callers.is_busy());
         assert_eq!(taken_after(&callers, SOON).await.0, 0);
-        assert!(!callers.remove(id), "claimed twice");
+        assert!(!callers.claim(id), "claimed twice");
     }
 
     #[tokio::test(start_paused = true)]
@@ -313,7 +356,7 @@ mod tests {
         let id = register(&callers, SOON);
         let slightly = taken_after(&callers, SOON + MAX_LATENESS + Duration::from_nanos(1));
         assert_eq!(slightly.await, (0, MAX_LATENESS));
-        assert!(callers.remove(id), "not claimed in its grace");
+        assert!(callers.claim(id), "not claimed in its grace");
         assert_eq!(taken_after(&callers, MAX_LATENESS).await.0, 1);
     }
 
@@ -346,10 +389,10 @@ mod tests {
         let sent = register(&callers, SOON);
         assert!(callers.enter_queue(queued));
         assert_eq!(callers.take_waiters().len(), 1);
-        assert!(!callers.remove(queued), "taken, and claimed");
+        assert!(!callers.claim(queued), "taken, and claimed");
         assert!(!callers.enter_queue(sent), "entered after the shutdown");
         assert!(callers.is_busy());
-        assert!(callers.remove(sent));
+        assert!(callers.claim(sent));
     }
 
     #[tokio::test(start_paused = true)]
@@ -365,7 +408,7 @@ mod tests {
         assert!(is_woken().await);
         callers.set_due(first, BootInstant::now() + LATER);
         assert!(!is_woken().await);
-        callers.remove(first);
+        callers.claim(first);
         assert!(!is_woken().await);
     }
 
@@ -378,11 +421,25 @@ mod tests {
         assert!(is_woken().await);
         let request = callers.begin_request();
         callers.begin_shutdown();
-        assert!(callers.remove(id));
+        assert!(callers.claim(id));
         assert!(is_woken().await);
         assert!(callers.is_busy());
         drop(request);
         assert!(is_woken().await);
         assert!(!callers.is_busy());
+    }
+
+    /// Acquires that were not polled kept others from being sent.
+    #[tokio::test(start_paused = true)]
+    async fn taken_acquire_is_no_longer_in_flight() {
+        let (callers, _) = callers();
+        let admission = Admission::new();
+        let admit = async || admission.clone().admit(LATER).await.ok();
+        while let Some(admitted) = admit().await {
+            callers.register(acquire(), BootInstant::now(), Some(admitted));
+        }
+        let (_, next_look) = callers.take_overdue(BootInstant::now());
+        callers.take_overdue(next_look);
+        assert!(admit().await.is_some());
     }
 }

@@ -4,14 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::patience::{MAX_IN_FLIGHT, MIN_SILENCE, send_patiently};
 use crate::backend::{Backend, Backoff, Connection, Purpose};
 use crate::protocol::{Kind, LockValue};
 use crate::time::BootInstant;
-
-/// How long a request in flight can still reach the server after the connection
-/// broke: it may be in a buffer of the server or of a proxy. See decision 2 in
-/// `docs/decisions/`.
-pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(15);
 
 /// An acquire that may have been executed, or may still be.
 #[derive(Clone)]
@@ -51,14 +47,19 @@ pub(super) async fn cancel(acquire: PendingAcquire, backend: Arc<dyn Backend>, t
                 Err(error) if error.proves_unexecuted() => final_from = Some(BootInstant::now()),
                 Err(_) => final_from = Some(BootInstant::now() + MAX_IN_FLIGHT),
             },
-            // Meanwhile also on other connections: if this one hangs, the lock
-            // need not stay held until it breaks.
-            () = tokio::time::sleep(backoff.pause()) => {}
+            // Meanwhile also on other connections if this one hangs: the lock
+            // need not stay held until it breaks. If it is only slow, a second
+            // cancel would make it slower.
+            () = tokio::time::sleep(backoff.pause()) => {
+                if final_from.is_none() && !acquire.connection.is_silent_for(MIN_SILENCE) {
+                    continue;
+                }
+            }
         }
         let repeated = async {
             let slot = acquire.kind.slot();
             let connection = backend.connection(Purpose::Keeper, slot).await?;
-            release(&*connection).send(&*connection, timeout).await
+            send_patiently(release(&*connection), &*connection, timeout).await
         };
         let outcome = repeated.await;
         let is_final = final_from.is_some_and(|instant| BootInstant::now() >= instant);

@@ -10,6 +10,7 @@ mod cancel;
 mod cleanup;
 mod handle;
 mod inbox;
+mod patience;
 mod release;
 mod renew;
 mod runtime;

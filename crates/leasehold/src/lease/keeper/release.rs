@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cancel::MAX_IN_FLIGHT;
+use super::patience::{MAX_IN_FLIGHT, send_patiently};
 use crate::backend::{Backend, Backoff, Connection, Purpose, RequestError, Slot};
 use crate::lease::state::LeaseState;
 use crate::protocol::ReleaseReply;
@@ -19,7 +19,7 @@ pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, t
         let sending = async {
             let connection = connection_after(&*backend, state.kind.slot(), failures).await?;
             let call = state.release_call(connection.facts().capabilities);
-            call.await_all_nodes().send(&*connection, timeout).await
+            send_patiently(call.await_all_nodes(), &*connection, timeout).await
         };
         let reply = sending.await;
         // Also after an error: local waiters must then ask the server.

@@ -11,15 +11,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::patience::MIN_SILENCE;
 use super::release::{connection_after, release};
 use crate::backend::{Backend, Connection, Purpose, RequestError};
 use crate::lease::state::{LeaseState, Validity};
 use crate::protocol::{Call, RenewReply};
 use crate::time::BootInstant;
-
-/// The shortest silence after which a renewal gives up the connection. A short
-/// lease must not make others pay for a round trip that is long.
-const MIN_SILENCE: Duration = Duration::from_millis(250);
 
 /// One lease that is due, and the lease to request.
 #[derive(Clone)]

@@ -10,6 +10,7 @@ use super::scripted::{AT_ONCE, LEASE, REQUEST, acquire, engine, granting, no_rep
 use crate::backend::scripted::Scripted;
 use crate::backend::{Purpose, RequestError, ServerError};
 use crate::error::Error;
+use crate::lease::Engine;
 use crate::lease::attempt::PATIENCE;
 use crate::options::AcquireOptions;
 use crate::sync::Mutex;
@@ -170,4 +171,42 @@ async fn unpolled_first_attempt_is_cancelled() {
     assert_eq!(cancels.load(Ordering::SeqCst), 1);
     // Polled again, it acquires the lock anew.
     acquiring.await.unwrap().check().unwrap();
+}
+
+/// Counts the `DELEX` that a server gets which answers each after five seconds,
+/// and meanwhile other requests. `work` uses the lock.
+async fn count_with_late_replies(grants: bool, work: impl AsyncFnOnce(&Arc<Engine>)) -> u32 {
+    let sent_again = Arc::new(AtomicU32::new(0));
+    let seen = sent_again.clone();
+    let backend = Scripted::new(move |sent| match sent.name().as_str() {
+        "SET" if !grants => no_reply(),
+        "DELEX" => {
+            seen.fetch_add(1, Ordering::SeqCst);
+            (REQUEST * 5, Ok(granting(sent.batch)))
+        }
+        _ => yes(sent),
+    });
+    backend.slow_down();
+    work(&engine(&backend)).await;
+    sleep(LEASE).await;
+    sent_again.load(Ordering::SeqCst)
+}
+
+/// On a slow link, each release was sent again every second, which made it
+/// slower.
+#[tokio::test(start_paused = true)]
+async fn slow_server_gets_one_release() {
+    let releases = count_with_late_replies(true, async |engine| {
+        drop(acquire(engine, &AcquireOptions::new(LEASE)).await.unwrap());
+    });
+    assert_eq!(releases.await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_server_gets_one_cancel() {
+    let cancels = count_with_late_replies(false, async |engine| {
+        let options = AcquireOptions::new(LEASE);
+        drop(tokio::time::timeout(REQUEST / 2, acquire(engine, &options)).await);
+    });
+    assert_eq!(cancels.await, 1);
 }

@@ -103,8 +103,9 @@ async fn enqueue(
         lease,
         queue_ttl: queue_ttl(lease),
     };
+    let admitted = context.admit(&*connection).await?;
     let sent = BootInstant::now();
-    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone(), sent)?;
+    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone(), sent, admitted)?;
     if let (Some(patience), Some(id)) = (patience, pending.id()) {
         events.watch(&context.keeper, id, patience);
     }

@@ -15,7 +15,7 @@ use super::nodes::{Node, Nodes};
 use super::slot_map::{NodeAddress, Redirect, is_cluster_down};
 use crate::backend::connection::RedisConnection;
 use crate::backend::{
-    Backoff, Batch, BoxFuture, Connection, Purpose, Reply, RequestError, ServerFacts,
+    Admission, Backoff, Batch, BoxFuture, Connection, Purpose, Reply, RequestError, ServerFacts,
 };
 use crate::time::BootInstant;
 
@@ -189,6 +189,14 @@ impl Connection for RedirectingConnection {
         self.current().id()
     }
 
+    fn admission(&self) -> Option<Arc<Admission>> {
+        self.current().admission()
+    }
+
+    fn is_silent_for(&self, time: Duration) -> bool {
+        self.current().is_silent_for(time)
+    }
+
     fn retire_if_silent(&self, time: Duration) {
         self.current().retire_if_silent(time);
         // The node may be down, and the slot belong to another one soon.
@@ -229,6 +237,10 @@ impl Connection for RedirectRecorder {
 
     fn id(&self) -> u64 {
         self.connection.id()
+    }
+
+    fn is_silent_for(&self, time: Duration) -> bool {
+        self.connection.is_silent_for(time)
     }
 
     fn retire_if_silent(&self, time: Duration) {

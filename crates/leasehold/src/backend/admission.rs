@@ -1,0 +1,247 @@
+//! How many acquires may be in flight on one connection.
+//!
+//! On a link that is too slow for its clients, every acquire would time out:
+//! each waits behind the others, and its cancel takes the place of an acquire
+//! that could succeed. So an acquire is not sent while too many are unanswered.
+//! The limit grows while replies come soon, and is halved when they come too
+//! late, as TCP does with its window.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::RequestError;
+use crate::sync::Mutex;
+use crate::time::BootInstant;
+
+/// The first limit. It doubles with each round trip, so a good link is soon
+/// without one.
+const INITIAL: usize = 16;
+
+/// How much later than usual a reply may be for the limit to grow.
+const QUEUEING: Duration = Duration::from_millis(10);
+
+/// See the module's documentation.
+pub(crate) struct Admission {
+    permits: Semaphore,
+    limit: Mutex<Limit>,
+}
+
+struct Limit {
+    /// How many acquires may be in flight.
+    acquires: usize,
+    /// How many acquires in flight are above the limit. Their permits are
+    /// forgotten when they come back.
+    excess: usize,
+    /// The shortest time to a reply.
+    fastest: Duration,
+    /// When the limit was last lowered.
+    lowered_at: BootInstant,
+}
+
+/// An acquire in flight. Dropping it without [`answered`](Self::answered) says
+/// that the caller has given it up.
+pub(crate) struct Admitted {
+    admission: Arc<Admission>,
+    since: BootInstant,
+    /// How long a reply may take.
+    timeout: Duration,
+    is_answered: bool,
+}
+
+impl Admission {
+    pub(crate) fn new() -> Arc<Self> {
+        let limit = Limit {
+            acquires: INITIAL,
+            excess: 0,
+            fastest: Duration::MAX,
+            lowered_at: BootInstant::now(),
+        };
+        Arc::new(Self {
+            permits: Semaphore::new(INITIAL),
+            limit: Mutex::new(limit),
+        })
+    }
+
+    /// Waits until an acquire may be sent, for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unreachable`] after `timeout`. Nothing was sent.
+    pub(crate) async fn admit(
+        self: Arc<Self>,
+        timeout: Duration,
+    ) -> Result<Admitted, RequestError> {
+        match self.permits.try_acquire() {
+            Ok(permit) => permit.forget(),
+            Err(_) => Box::pin(self.wait(timeout)).await?.forget(),
+        }
+        Ok(Admitted {
+            admission: self,
+            since: BootInstant::now(),
+            timeout,
+            is_answered: false,
+        })
+    }
+
+    async fn wait(&self, timeout: Duration) -> Result<SemaphorePermit<'_>, RequestError> {
+        match tokio::time::timeout(timeout, self.permits.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            // Never closed, so this is the timeout.
+            Ok(Err(_)) | Err(_) => {
+                let acquires = self.limit.lock().acquires;
+                let why = format!("{acquires} acquires are unanswered, more were not sent");
+                Err(RequestError::Unreachable(why.into()))
+            }
+        }
+    }
+}
+
+impl Admitted {
+    /// Records that the server has replied.
+    pub(crate) fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let (now, permits) = (BootInstant::now(), &self.admission.permits);
+        let elapsed = now.since(self.since);
+        let mut limit = self.admission.limit.lock();
+        if self.is_answered {
+            limit.fastest = limit.fastest.min(elapsed);
+            // Not if requests wait for each other already.
+            let is_soon = elapsed <= limit.fastest.saturating_mul(2) + QUEUEING;
+            if is_soon && permits.available_permits() == 0 {
+                limit.acquires += 1;
+                permits.add_permits(1);
+            }
+        }
+        // Once for all that were sent together.
+        if !self.is_answered && elapsed > self.timeout / 4 && self.since > limit.lowered_at {
+            limit.lowered_at = now;
+            // Measured again: the route may be another one.
+            limit.fastest = Duration::MAX;
+            // What is not in use was no reason for the delay.
+            let unused = permits.forget_permits(permits.available_permits());
+            let in_flight = (limit.acquires + limit.excess).saturating_sub(unused);
+            limit.acquires = in_flight.div_ceil(2).max(1);
+            limit.excess = in_flight.saturating_sub(limit.acquires);
+        }
+        if limit.excess > 0 {
+            limit.excess -= 1;
+            return;
+        }
+        // Unlocked, since it wakes an acquire that waits.
+        drop(limit);
+        permits.add_permits(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    const ROUND_TRIP: Duration = Duration::from_millis(5);
+
+    async fn admit(admission: &Arc<Admission>, count: usize) -> Vec<Admitted> {
+        let mut admitted = Vec::new();
+        for _ in 0..count {
+            let next = admission.clone().admit(TIMEOUT).await;
+            admitted.push(next.expect("admitted in time"));
+        }
+        admitted
+    }
+
+    /// Returns how many acquires may be in flight, while none is.
+    fn limit(admission: &Admission) -> usize {
+        let limit = admission.limit.lock().acquires;
+        assert_eq!(admission.permits.available_permits(), limit);
+        limit
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn acquire_above_the_limit_waits_for_a_reply() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let mut admitted = admit(&admission, INITIAL).await;
+        let refused = admission.clone().admit(TIMEOUT).await;
+        assert!(matches!(refused, Err(RequestError::Unreachable(_))));
+        let waiting = tokio::spawn(admission.clone().admit(TIMEOUT));
+        sleep(TIMEOUT / 2).await;
+        assert!(!waiting.is_finished());
+        admitted.pop().expect("the last one").answered();
+        assert!(waiting.await.unwrap().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn soon_replies_raise_the_limit() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let tasks: Vec<_> = (0..4 * INITIAL)
+            .map(|_| tokio::spawn(admission.clone().admit(TIMEOUT)))
+            .collect();
+        for task in tasks {
+            let admitted = task.await.unwrap().expect("admitted in time");
+            sleep(Duration::from_millis(1)).await;
+            admitted.answered();
+        }
+        assert!(limit(&admission) > INITIAL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn replies_that_wait_for_each_other_keep_the_limit() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let mut admitted = admit(&admission, INITIAL).await;
+        admitted.pop().expect("the last one").answered();
+        let waiting = tokio::spawn(admission.clone().admit(TIMEOUT));
+        tokio::task::yield_now().await;
+        sleep(QUEUEING * 2).await;
+        admitted.into_iter().for_each(Admitted::answered);
+        drop(waiting.await);
+        assert_eq!(limit(&admission), INITIAL + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn missing_replies_halve_the_limit_once() {
+        crate::time::begin();
+        let admission = Admission::new();
+        for expected in [8, 4, 2, 1, 1] {
+            sleep(ROUND_TRIP).await;
+            let in_flight = admission.limit.lock().acquires;
+            let admitted = admit(&admission, in_flight).await;
+            sleep(TIMEOUT).await;
+            drop(admitted);
+            assert_eq!(limit(&admission), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unused_part_of_the_limit_is_lost_first() {
+        crate::time::begin();
+        let admission = Admission::new();
+        sleep(ROUND_TRIP).await;
+        let admitted = admit(&admission, 6).await;
+        sleep(TIMEOUT).await;
+        drop(admitted);
+        assert_eq!(limit(&admission), 3);
+    }
+
+    /// A caller that gives up early says nothing about the server.
+    #[tokio::test(start_paused = true)]
+    async fn early_drop_keeps_the_limit() {
+        crate::time::begin();
+        let admission = Admission::new();
+        sleep(ROUND_TRIP).await;
+        let admitted = admit(&admission, INITIAL).await;
+        sleep(TIMEOUT / 5).await;
+        drop(admitted);
+        assert_eq!(limit(&admission), INITIAL);
+    }
+}
