@@ -24,6 +24,8 @@ pub(super) struct Outgoing {
     pub(super) is_writing: bool,
     /// The reading task is about to flush.
     pub(super) reader_will_flush: bool,
+    /// How many callers the reading task has woken since it last flushed.
+    pub(super) woken: usize,
     pub(super) is_ticking: bool,
     /// The socket buffers bytes that must be flushed, as TLS does.
     pub(super) is_unflushed: bool,
@@ -45,6 +47,7 @@ impl Outgoing {
             last_seal: rng::next_u64(),
             is_writing: false,
             reader_will_flush: false,
+            woken: 0,
             is_ticking: false,
             is_unflushed: false,
             is_sealed: false,
@@ -63,6 +66,12 @@ impl Outgoing {
         self.registered.push(Expected::Replies(expected));
         self.unwritten += 1;
         self.unanswered += 1;
+    }
+
+    /// Returns whether the caller should write at once: the server would run
+    /// out of work, and no burst of requests is to be expected.
+    pub(super) fn is_worth_a_write(&self) -> bool {
+        2 * self.unwritten >= self.unanswered.max(self.woken)
     }
 
     /// Ends a write.

@@ -4,7 +4,9 @@
 //! least half of all unanswered requests, the caller writes it from the same
 //! task: the server must not run out of work. Otherwise the reading task writes
 //! it after it let other ready tasks add theirs. Many requests then leave in
-//! one write, without a timer, while the server works on others.
+//! one write, without a timer, while the server works on others. Callers that
+//! got their replies together will probably ask again together, so the first
+//! ones leave theirs in the buffer until half of them have.
 //!
 //! One task reads, on the runtime that owns the connection, and completes
 //! requests. A second one, on the keeper's thread, counts ticks while requests
@@ -185,7 +187,7 @@ impl Wire {
         }
         // A thread that blocks may be the runtime's, and the reading task then
         // runs only after the request is complete.
-        if 2 * outgoing.unwritten >= outgoing.unanswered || is_blocking() {
+        if outgoing.is_worth_a_write() || is_blocking() {
             self.flush(outgoing);
         } else if !mem::replace(&mut outgoing.reader_will_flush, true) {
             self.ready.0.notify_one();
@@ -522,6 +524,7 @@ impl Wire {
         tokio::task::yield_now().await;
         let mut outgoing = self.outgoing.lock();
         outgoing.reader_will_flush = false;
+        outgoing.woken = 0;
         self.flush(outgoing);
     }
 
@@ -559,6 +562,7 @@ impl Wire {
         // For several callers, one flush after all of them have run saves
         // writes.
         outgoing.reader_will_flush |= wakers.len() > 1;
+        outgoing.woken = wakers.len();
         outcome
     }
 
@@ -763,6 +767,58 @@ mod tests {
         // Polled once: no other task runs meanwhile.
         let mut reading = std::pin::pin!(reading);
         assert!(reading.as_mut().poll(&mut context).is_ready());
+    }
+
+    /// Reads `pings` requests and the seals behind them. Returns the replies,
+    /// and how many writes there were.
+    async fn receive_writes(server: &mut DuplexStream, pings: usize) -> (Vec<u8>, usize) {
+        let mut received = Vec::new();
+        loop {
+            server.read_buf(&mut received).await.unwrap();
+            let sent = String::from_utf8(received.clone()).unwrap();
+            let words: Vec<_> = sent.split_terminator("\r\n").collect();
+            let names = words.iter().filter(|word| **word == "PING").count();
+            // A write ends with the number of its seal.
+            if names < pings || !words[words.len() - 1].starts_with("lh-seal-") {
+                continue;
+            }
+            let seals = words.iter().filter(|word| word.starts_with("lh-seal-"));
+            let replies = words.iter().filter_map(|word| match *word {
+                "PING" => Some("+PONG\r\n".to_owned()),
+                seal if seal.starts_with("lh-seal-") => Some(format!("+{seal}\r\n")),
+                _ => None,
+            });
+            return (replies.collect::<String>().into_bytes(), seals.count());
+        }
+    }
+
+    /// Each of the first ones left in a write of its own, although the others
+    /// were about to follow.
+    #[tokio::test]
+    async fn callers_woken_together_share_two_writes() {
+        let (wire, mut server) = start();
+        let first = ping(&wire);
+        receive_ping(&mut server).await;
+        server.write_all(b"+PONG\r\n").await.unwrap();
+        assert_eq!(outcome(first).await, Some(text("PONG")));
+        wire.establish(true);
+        let callers = (0..8).map(|_| {
+            let wire = wire.clone();
+            tokio::spawn(async move {
+                for _ in 0..2 {
+                    assert_eq!(ping(&wire).await.unwrap(), Some(text("PONG")));
+                }
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        let (replies, _) = receive_writes(&mut server, 8).await;
+        server.write_all(&replies).await.unwrap();
+        let (replies, writes) = receive_writes(&mut server, 8).await;
+        assert_eq!(writes, 2);
+        server.write_all(&replies).await.unwrap();
+        for caller in callers {
+            caller.await.unwrap();
+        }
     }
 
     /// The matcher kept it until the reply, and dropped it while it was locked.
