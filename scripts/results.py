@@ -114,7 +114,8 @@ def append(commit, run):
     is_virtual = " hypervisor " in pathlib.Path("/proc/cpuinfo").read_text()
     machine = f"{'virtual ' * is_virtual}machine, {os.cpu_count()} cores shared by server and clients"
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    record = {"commit": commit, "date": date, **digests(run), **run, "machine": machine}
+    record = {"kind": run["kind"], "name": run["name"], "commit": commit, "date": date, **digests(run)}
+    record |= {**run, "machine": machine}
     with open(DOCS / "results.jsonl", "a") as file:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
