@@ -211,7 +211,10 @@ class Results:
         """Returns the text of a page with the figures of the records."""
 
         def reference(match):
-            shown = [figure(value, int(match[3] or 0)) for value in self.values(match[2])]
+            try:
+                shown = [figure(value, int(match[3] or 0)) for value in self.values(match[2])]
+            except (KeyError, ValueError):
+                sys.exit(f"no figure {match[2]}")
             return " to ".join(shown) + match[0][len(match[1]) :]
 
         def block(match):

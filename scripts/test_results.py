@@ -39,9 +39,12 @@ class Pages(unittest.TestCase):
         self.assertIsNone(results.UNIT.search("5 tasks hold 3 locks for 30 s"))
         self.assertIsNotNone(results.UNIT.search("in 1,234 acquisitions"))
 
-    def test_unknown_record_is_refused(self):
-        with self.assertRaises(SystemExit):
-            results.Results([run(1)]).page("1<!-- = torture / none / acquisitions -->")
+    def test_unknown_figure_is_refused(self):
+        table = {"columns": ["median"], "rows": [["ours", [1]]]}
+        records = results.Results([run(1), {**run(1), "kind": "bench", "name": "pair", "table": table}])
+        for unknown in ("torture / none / faults", "torture / quorum / none", "bench / pair / none / median", "bench / pair / ours / none"):
+            with self.assertRaisesRegex(SystemExit, "^no "):
+                records.page(f"1<!-- = {unknown} -->")
 
 
 class Sums(unittest.TestCase):
