@@ -331,6 +331,8 @@ def problems():
         text = path.read_text()
         if results.page(text) != text:
             found.append(f"{path.name}: differs from docs/results.jsonl; run scripts/results.py")
+        if REFERENCE.search(text) and "<!-- code -->" not in text:
+            found.append(f"{path.name}: does not state on which code its figures were measured")
         if path.name in CHECKED:
             rest = REFERENCE.sub("", BLOCK.sub("", text))
             found += [f"{path.name}: without a reference: {match[0]}" for match in UNIT.finditer(rest)]

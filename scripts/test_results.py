@@ -35,9 +35,15 @@ class Pages(unittest.TestCase):
                     broken = text[:at] + str((int(last[0]) + 1) % 10) + text[at + 1 :]
                     self.assertEqual(stated.page(broken), text, f"{path.name}: {text[start:end]}")
 
-    def test_figure_without_a_record_is_noticed(self):
-        self.assertIsNone(results.UNIT.search("5 tasks hold 3 locks for 30 s"))
-        self.assertIsNotNone(results.UNIT.search("in 1,234 acquisitions"))
+    def test_figures_without_record_or_code_are_noticed(self):
+        place = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (place / "torture.md").write_text("5 tasks hold 3 locks in 1,234 acquisitions, 1<!-- = torture / quorum / faults -->.\n")
+        (place / "results.jsonl").write_text(json.dumps(run(1)))
+        with mock.patch.multiple(results, DOCS=place, pages=lambda: [place / "torture.md"]):
+            found = results.problems()
+        for problem in ("differs from", "does not state on which code", "without a reference: 4 acquisitions"):
+            self.assertTrue(any(problem in line for line in found), found)
+        self.assertEqual(len(found), 3)
 
     def test_unknown_figure_is_refused(self):
         table = {"columns": ["median"], "rows": [["ours", [1]]]}
