@@ -50,15 +50,21 @@ impl Column {
         }
     }
 
-    fn cell(&self, row: usize) -> String {
+    /// Returns the median, or the median, the minimum and the maximum.
+    fn values(&self, row: usize) -> Vec<f64> {
         let spread = Spread::of(&self.rows[row]);
-        let median = figure(spread.median);
+        let mut values = vec![spread.median];
         if self.has_range && self.rows[row].len() > 1 {
-            let min = figure(spread.min);
-            let max = figure(spread.max);
-            format!("**{median}** ({min} to {max})")
-        } else {
-            median
+            values.extend([spread.min, spread.max]);
+        }
+        values
+    }
+
+    fn cell(&self, row: usize) -> String {
+        let figures: Vec<_> = self.values(row).into_iter().map(figure).collect();
+        match figures.as_slice() {
+            [median, min, max] => format!("**{median}** ({min} to {max})"),
+            others => others.concat(),
         }
     }
 }
@@ -144,13 +150,21 @@ impl Table {
         lines.join("\n") + "\n"
     }
 
+    /// Writes the figures as `scripts/results.py` records them, and a plot.
     pub(crate) fn save(&self, folder: &Path) {
-        let columns = self.columns.iter();
-        let columns: Vec<_> = columns
-            .map(|column| json!({"title": column.title, "rows": column.rows}))
-            .collect();
-        let whole = json!({"title": self.title, "rows": self.rows, "columns": columns});
-        let text = serde_json::to_string_pretty(&whole).expect("JSON");
+        let columns: Vec<_> = self.columns.iter().map(|column| &column.title).collect();
+        let rows = self.rows.iter().enumerate().map(|(at, row)| {
+            let cells = self.columns.iter().map(|column| {
+                let values = column.values(at).into_iter();
+                values.map(rounded).collect::<Vec<_>>().into()
+            });
+            let row = std::iter::once(row.as_str().into());
+            row.chain(cells).collect::<Vec<serde_json::Value>>()
+        });
+        let rows: Vec<_> = rows.collect();
+        let table = json!({"title": self.title, "columns": columns, "rows": rows});
+        let run = json!({"kind": "bench", "name": self.name, "table": table});
+        let text = serde_json::to_string_pretty(&run).expect("JSON");
         std::fs::write(folder.join(format!("{}.json", self.name)), text).expect("written");
         self.plot(&folder.join(format!("{}.svg", self.name)))
             .expect("drawn");
@@ -213,6 +227,11 @@ impl Table {
         root.present()?;
         Ok(())
     }
+}
+
+/// Rounds a value to the digits that a table shows.
+fn rounded(value: f64) -> f64 {
+    figure(value).parse().expect("a number")
 }
 
 /// Formats a value with three significant digits.

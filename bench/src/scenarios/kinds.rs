@@ -1,7 +1,7 @@
 //! The server's cost of each kind of lock without contention, relative to a
 //! mutex.
 
-use testkit::Server;
+use testkit::{Server, ServerExt};
 
 use super::measure::{position, rows, spent, warm};
 use crate::peer::{KINDS, OURS};
@@ -27,15 +27,16 @@ pub(super) fn kinds(server: &Server, short: bool) -> Vec<Table> {
                 commands[at].rounds.push((after.1 - before.1 - 4.0) / pairs);
             }
         }
+        let server = server.name();
         tables.push(Table::new(
-            format!("kinds-{tasks}"),
-            format!("Every kind, {tasks} in flight: server CPU time per pair, µs"),
+            format!("kinds-{tasks}-{server}"),
+            format!("{server}, every kind, {tasks} in flight: server CPU time per pair, µs"),
             ours,
             cost,
         ));
         tables.push(Table::new(
-            format!("kinds-{tasks}-commands"),
-            format!("Every kind, {tasks} in flight: commands per pair"),
+            format!("kinds-{tasks}-{server}-commands"),
+            format!("{server}, every kind, {tasks} in flight: commands per pair"),
             ours,
             commands,
         ));

@@ -26,10 +26,10 @@ pub(crate) const ALL: [(&str, Scenario); 7] = [
     ("held", held::held),
 ];
 
-/// A scenario of ten minutes, measured only by name or for the page.
+/// A scenario of ten minutes, measured only by name or to be recorded.
 pub(crate) const LONG: (&str, Scenario) = ("kept", held::kept);
 
-/// The scenario that the page shows for other servers, too: those with a
+/// The scenarios that the page shows for other servers, too: those with a
 /// compare-and-delete command.
-pub(crate) const EVERYWHERE: &str = "many";
+pub(crate) const EVERYWHERE: [&str; 2] = ["kinds", "many"];
 pub(crate) const OTHER_SERVERS: [&str; 2] = ["redis-8.6", "valkey-9.1"];

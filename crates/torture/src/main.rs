@@ -1,9 +1,9 @@
 //! Fault-injection runs against real servers.
 //!
 //! `torture PLAN FOLDER` starts servers, a faulty network and workers, injects
-//! faults, checks the workers' histories, and writes a page to the folder. It
-//! exits with status 1 if a promise is broken. `TORTURE_SECONDS` and
-//! `TORTURE_SEED` override the plan.
+//! faults, checks the workers' histories, and writes a page and the figures to
+//! the folder. It exits with status 1 if a promise is broken. `TORTURE_SECONDS`
+//! and `TORTURE_SEED` override the plan.
 //!
 //! A plan is a file in `plans/`. A [`worker`] is a process that acquires locks,
 //! the [`nemesis`] injects faults into the [`environment`], and [`check`]
@@ -127,5 +127,6 @@ fn run(path: &Path, folder: &Path) -> Result<bool, String> {
     };
     write("faults.txt", run.fault_list())?;
     write("report.html", report::page(&run))?;
+    write("figures.json", report::figures(&run))?;
     Ok(run.passed())
 }

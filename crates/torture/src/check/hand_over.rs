@@ -6,8 +6,10 @@ use std::collections::HashSet;
 use super::verdict::Verdict;
 use crate::history::{Event, EventKind};
 
+pub(crate) const NAME: &str = "a ticket gives one holder, with a larger token";
+
 pub(crate) fn check(histories: &[Vec<Event>]) -> Verdict {
-    let mut verdict = Verdict::new("a ticket gives one holder, with a larger token");
+    let mut verdict = Verdict::new(NAME);
     let mut adopted = HashSet::new();
     for event in histories.iter().flatten() {
         let EventKind::Adopted {

@@ -7,8 +7,10 @@ use super::verdict::Verdict;
 use crate::fenced_store::{Contents, writer};
 use crate::history::{Event, EventKind};
 
+pub(crate) const NAME: &str = "the fenced store accepts no stale write and loses none";
+
 pub(crate) fn check(histories: &[Vec<Event>], store: &[Contents]) -> Verdict {
-    let mut verdict = Verdict::new("the fenced store accepts no stale write and loses none");
+    let mut verdict = Verdict::new(NAME);
     let mut stored = HashSet::new();
     for (lock, contents) in (0..).zip(store) {
         let (mut token, mut value) = (0, 0);
