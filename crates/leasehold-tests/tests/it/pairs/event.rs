@@ -34,7 +34,7 @@ pub(super) struct Event {
 
 type Playing<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-pub(super) const EVENTS: [Event; 9] = [
+pub(super) const EVENTS: [Event; 10] = [
     Event {
         name: "revoke",
         play: |pair| Box::pin(revoke(pair)),
@@ -58,6 +58,11 @@ pub(super) const EVENTS: [Event; 9] = [
     Event {
         name: "cut",
         play: |pair| Box::pin(cut(pair)),
+        needs: Needs::Nothing,
+    },
+    Event {
+        name: "silent",
+        play: |pair| Box::pin(silent(pair)),
         needs: Needs::Nothing,
     },
     Event {
@@ -278,6 +283,37 @@ async fn cut(pair: &Pair) {
     );
     holder.proxy.heal();
     pair.shut_down(&holder).await;
+}
+
+/// Every connection dies without being closed, so the client retires it when it
+/// misses a reply: to an acquire, to a release, after the guard is dropped, and
+/// during a shutdown.
+async fn silent(pair: &Pair) {
+    let holder = pair.holder(Terms::with_lease(LONG)).await;
+    let name = name();
+    holder.proxy.stall_connections();
+    finish((pair.feature.hold)(holder.clone(), name.clone())).await;
+    pair.expect_free(&name, Trace::default()).await;
+
+    // Another one: a shutdown would wait until the acquire can no longer arrive.
+    let holder = pair.holder(Terms::with_lease(LONG)).await;
+    let (name, holding) = pair.hold(&holder).await;
+    let contest = pair.contend(&name, holding.trace()).await;
+    holder.proxy.stall_connections();
+    pair.release_to(holding, contest).await;
+
+    let (name, holding) = pair.hold(&holder).await;
+    let contest = pair.contend(&name, holding.trace()).await;
+    holder.proxy.stall_connections();
+    drop(holding);
+    drop(contest.won(Exclusion::Strict).await);
+
+    let (name, holding) = pair.hold(&holder).await;
+    let contest = pair.contend(&name, holding.trace()).await;
+    holder.proxy.stall_connections();
+    pair.shut_down(&holder).await;
+    let loss = pair.expect_lost(holding, contest, Exclusion::Strict).await;
+    assert_eq!(loss, Some(Loss::ShutDown));
 }
 
 /// The server restarts with its data: while the lock is held, and while the

@@ -19,6 +19,9 @@ const AT_LEAST: Duration = Duration::from_millis(200);
 /// How long a handed-over lock waits for its adopter.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long replicas may take to acknowledge a lock.
+const REPLICAS_WITHIN: Duration = Duration::from_secs(2);
+
 /// A way to hold a lock.
 pub(super) struct Feature {
     pub(super) name: &'static str,
@@ -247,7 +250,9 @@ async fn fixed_lease(holder: Arc<Holder>, name: String) -> Result<Holding, Error
 }
 
 async fn replicas(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
-    let lock = lock(&holder, &name).replicas(1, holder.terms.lease / 2);
+    // A dead connection is noticed only when replicas may no longer answer.
+    let within = (holder.terms.lease / 2).min(REPLICAS_WITHIN);
+    let lock = lock(&holder, &name).replicas(1, within);
     Ok(Holding::of(lock.await?))
 }
 

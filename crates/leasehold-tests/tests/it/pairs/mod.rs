@@ -63,55 +63,55 @@ macro_rules! pairs {
 
 pairs! {
     at_most {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     at_least {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     extend {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     fixed_lease {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     replicas {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     // An acquire that is not polled blocks other clones of its handle until it
     // is dropped. Other clients, which these pairs check, wait for one lease.
     reentrant {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     // A task that is handed the lock and not polled keeps it for one lease.
     local_handoff {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     hand_over {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     run {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     threads {
         revoke, shutdown,
         dropped("a thread's call is no future"),
         unpolled("a thread's call is no future"),
-        cut, restart, lost_reply, clock_step, fork,
+        cut, silent, restart, lost_reply, clock_step, fork,
     }
     stuck {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     stuck_replicas {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     downgrade {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     moving_from {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
     moving_to {
-        revoke, shutdown, dropped, unpolled, cut, restart, lost_reply, clock_step, fork,
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
 }
 
