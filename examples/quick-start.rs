@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let guard = mutex.lock().timeout(Duration::from_secs(5)).await?;
     let prices = "coupon 5 EUR"; // Stands for work that takes minutes.
 
-    // The shop rejects this write if a later holder has written there.
+    // The shop rejects it if a later holder has written. Word 1 is a key.
     let fence = Fence::of(&guard);
     let write = FencedWrite::new(&fence, "fence:prices").command(["SET", "prices", prices], [1]);
     let mut script = redis::Cmd::new();
