@@ -220,7 +220,8 @@ class Results:
         def block(match):
             indent, kind, name = match.groups()
             body = self.code(text) if kind == "code" else getattr(self, kind)(*filter(None, [name]))
-            fitted = [line if "|" in line else textwrap.fill(line, 100 - len(indent)) for line in body.split("\n")]
+            whole = re.compile(r"\||!\[")
+            fitted = [l if whole.search(l) else textwrap.fill(l, 100 - len(indent)) for l in body.split("\n")]
             blank = "" if kind == "code" else "\n"
             body = textwrap.indent("\n".join(fitted), indent)
             return f"{match[0].splitlines()[0]}\n{blank}{body}\n{blank}{indent}<!-- end -->"
@@ -268,7 +269,7 @@ class Results:
     def totals(self):
         runs = [run for run in self.present(self.kinds["torture"]) if run["verdict"] != "void"]
         if not runs:
-            return "We have not yet recorded a run of this code."
+            return "Of this code, we have not yet recorded a run."
         sums, hours = sums_of(runs), sum(run["seconds"] for run in runs) / 3600
         rows = [[label, f"{sums.get(name, 0):,}"] for name, label in TOTALS.items()]
         return markdown([f"{len(runs)} run{'s' * (len(runs) > 1)} of this code", f"{hours:.1f} hours"], rows)
