@@ -196,8 +196,9 @@ fn hint_for(error: &Error) -> Option<&'static str> {
         Error::NotReplicated { .. } => "check the replicas, or require fewer with --replicas",
         Error::OutOfMemory(_) => "free memory on the server; held locks stay held",
         Error::WrongType { .. } => {
-            "use the same kind of lock for a name everywhere: -s and -x, --fair, --permits, or none of these"
+            "use the same kind of lock for a name everywhere: -s and -x, --fair, --permits, or none of these; `leasehold run` cannot acquire Redisson's locks"
         }
+        Error::Unexpected(why) => return hint_for_reply(&why.to_string()),
         _ => return None,
     })
 }
@@ -210,6 +211,16 @@ fn hint_for_outage(why: &str) -> &'static str {
         "the server hangs or is slow (--request-timeout), or only one side uses TLS (rediss://)"
     } else {
         "check the address in --url, LEASEHOLD_URL or the configuration file"
+    }
+}
+
+fn hint_for_reply(why: &str) -> Option<&'static str> {
+    if why.contains("DB index") {
+        Some("check the database at the end of the URL")
+    } else if why.contains("'SENTINEL'") {
+        Some("the server is no sentinel; use redis://HOST")
+    } else {
+        None
     }
 }
 

@@ -190,6 +190,9 @@ pub(crate) fn rejected_at_login(error: Error) -> CliError {
         Error::Denied(why) if why.to_string().contains("WRONGPASS") => {
             "check the user and the password in the URL; a server without a password has the user `default` only"
         }
+        Error::Denied(why) if why.to_string().contains("NOAUTH") => {
+            "the server requires a login: redis://USER:PASSWORD@HOST, or --password-file"
+        }
         Error::Denied(_) => {
             "check the user and the password in the URL; required ACL rules: https://github.com/leasehold/leasehold/blob/main/docs/servers.md#permissions"
         }

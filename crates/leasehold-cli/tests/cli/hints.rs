@@ -104,3 +104,47 @@ fn key_that_is_no_lock_gets_a_hint() {
         assert!(!shown.stderr.contains("--permits"), "{shown:?}");
     }
 }
+
+#[test]
+fn url_of_another_server_gets_a_hint() {
+    let harness = Harness::new();
+    let port = harness.server.port();
+    let ls = |url: &str| harness.leasehold_with_url(url, "ls").run();
+    ls(&format!("redis://127.0.0.1:{port}/99"))
+        .expect_code(69)
+        .expect_stderr("hint: check the database at the end of the URL");
+    ls(&format!("redis+sentinel://127.0.0.1:{port}/group"))
+        .expect_code(69)
+        .expect_stderr("hint: the server is no sentinel; use redis://HOST");
+    let rules = ["CONFIG", "SET", "requirepass", "secret"];
+    assert_eq!(harness.server.ask(&rules).text(), "OK");
+    ls(&format!("redis://127.0.0.1:{port}"))
+        .expect_code(77)
+        .expect_stderr("hint: the server requires a login: redis://USER:PASSWORD@HOST");
+}
+
+#[test]
+fn lock_of_redisson_gets_a_hint() {
+    let harness = Harness::new();
+    let lock = [
+        "HSET",
+        "invoice",
+        "285475da-9152-4c83-822a-67ee2f116a79:7",
+        "1",
+    ];
+    assert_eq!(harness.server.ask(&lock).int(), 1);
+    assert_eq!(
+        harness.server.ask(&["PEXPIRE", "invoice", "60000"]).int(),
+        1
+    );
+    let run = harness.leasehold("run --prefix= -n invoice");
+    run.script("true")
+        .run()
+        .expect_code(64)
+        .expect_stderr("`leasehold run` cannot acquire Redisson's locks");
+    harness
+        .leasehold("release --force --prefix= invoice")
+        .run()
+        .expect_code(0)
+        .expect_stderr("hint: the holder uses another library");
+}

@@ -248,7 +248,9 @@ impl Client {
 
     #[cfg(not(feature = "redisson"))]
     async fn force_unlock(&self, name: &str, _: LockSnapshot) -> Result<Vec<Holder>, Error> {
-        let why = format!("`{name}` is a lock of Redisson, which needs the feature `redisson`");
+        let why = format!(
+            "`{name}` is a lock of Redisson: use `forceUnlock()` in Java, or the feature `redisson`"
+        );
         Err(Error::invalid("name", why))
     }
 
