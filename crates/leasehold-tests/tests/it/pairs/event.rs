@@ -295,7 +295,8 @@ async fn silent(pair: &Pair) {
     finish((pair.feature.hold)(holder.clone(), name.clone())).await;
     pair.expect_free(&name, Trace::default()).await;
 
-    // Another one: a shutdown would wait until the acquire can no longer arrive.
+    // A shutdown of the first one would wait until the acquire can no longer
+    // arrive.
     let holder = pair.holder(Terms::with_lease(LONG)).await;
     let (name, holding) = pair.hold(&holder).await;
     let contest = pair.contend(&name, holding.trace()).await;
