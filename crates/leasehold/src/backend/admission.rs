@@ -9,7 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::JoinSet;
 
 use super::RequestError;
 use crate::sync::Mutex;
@@ -22,9 +23,13 @@ const INITIAL: usize = 16;
 /// How much later than usual a reply may be for the limit to grow.
 const QUEUEING: Duration = Duration::from_millis(10);
 
+/// How long an acquire that waited may take to be polled, before the next one
+/// is sent in its place.
+const UNPOLLED: Duration = Duration::from_millis(100);
+
 /// See the module's documentation.
 pub(crate) struct Admission {
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     limit: Mutex<Limit>,
 }
 
@@ -59,7 +64,7 @@ impl Admission {
             lowered_at: BootInstant::now(),
         };
         Arc::new(Self {
-            permits: Semaphore::new(INITIAL),
+            permits: Arc::new(Semaphore::new(INITIAL)),
             limit: Mutex::new(limit),
         })
     }
@@ -85,14 +90,34 @@ impl Admission {
         })
     }
 
-    async fn wait(&self, timeout: Duration) -> Result<SemaphorePermit<'_>, RequestError> {
-        match tokio::time::timeout(timeout, self.permits.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            // Never closed, so this is the timeout.
-            Ok(Err(_)) | Err(_) => {
+    /// Waits for a permit in a task of its own. A caller that is not polled
+    /// would keep the permit from others.
+    async fn wait(&self, timeout: Duration) -> Result<OwnedSemaphorePermit, RequestError> {
+        let end = BootInstant::now() + timeout;
+        loop {
+            let (sender, offered) = oneshot::channel();
+            let permits = self.permits.clone();
+            // Dropped with the caller.
+            let mut task = JoinSet::new();
+            task.spawn(async move {
+                let Ok(permit) = permits.acquire_owned().await else {
+                    return;
+                };
+                let offer = Arc::new(Mutex::new(Some(permit)));
+                if sender.send(offer.clone()).is_ok() {
+                    tokio::time::sleep(UNPOLLED).await;
+                    let not_taken = offer.lock().take();
+                    drop(not_taken);
+                }
+            });
+            let left = end.since(BootInstant::now());
+            let Ok(Ok(offer)) = tokio::time::timeout(left, offered).await else {
                 let acquires = self.limit.lock().acquires;
                 let why = format!("{acquires} acquires are unanswered, more were not sent");
-                Err(RequestError::Unreachable(why.into()))
+                return Err(RequestError::Unreachable(why.into()));
+            };
+            if let Some(permit) = offer.lock().take() {
+                return Ok(permit);
             }
         }
     }
@@ -142,6 +167,9 @@ impl Drop for Admitted {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
     use tokio::time::sleep;
 
     use super::*;
@@ -243,5 +271,32 @@ mod tests {
         sleep(TIMEOUT / 5).await;
         drop(admitted);
         assert_eq!(limit(&admission), INITIAL);
+    }
+
+    /// Waits for an admission, polled once.
+    fn wait_unpolled(
+        admission: &Arc<Admission>,
+    ) -> Pin<Box<impl Future<Output = Result<Admitted, RequestError>> + use<>>> {
+        let mut waiting = Box::pin(admission.clone().admit(TIMEOUT));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        waiting
+    }
+
+    /// Each kept what came back for as long as it was not polled: others never
+    /// acquired anything.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_acquires_that_are_not_polled_leave_it_to_others() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let admitted = admit(&admission, INITIAL).await;
+        let _unpolled: Vec<_> = (0..4 * INITIAL)
+            .map(|_| wait_unpolled(&admission))
+            .collect();
+        let polled = tokio::spawn(admission.clone().admit(TIMEOUT));
+        tokio::task::yield_now().await;
+        admitted.into_iter().for_each(Admitted::answered);
+        assert!(polled.await.unwrap().is_ok());
+        assert!(admission.clone().admit(TIMEOUT).await.is_ok());
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
     AMPLE, LEASE, SHORT, channels, client, client_at, connect_at, eventually, is_busy, lua, name,
-    only_counters_left, owners, poll_at_most, run, scaled, server,
+    only_counters_left, owners, poll_at_most, run, scaled, server, url_at,
 };
 
 pub(super) async fn wait_for_waiters(server: &Server) {
@@ -314,5 +314,37 @@ fn timeout_bounds_recording_of_token() {
                 free.release().await.unwrap();
             }
         }
+    });
+}
+
+/// Returns clients' acquires that were polled once and no longer.
+async fn unpolled(client: &Client, count: usize) -> Vec<impl Future<Output: Sized>> {
+    let mut acquires = Vec::new();
+    for _ in 0..count {
+        let mutex = client.mutex(&name());
+        let mut acquire = Box::pin(async move { mutex.try_lock().await });
+        let polled = poll_at_most(acquire.as_mut(), 1).await;
+        assert!(polled.is_none(), "it waits for a reply");
+        acquires.push(acquire);
+    }
+    acquires
+}
+
+/// Acquires that waited for others of their connection, and were not polled
+/// again, kept all other tasks from acquiring any lock.
+#[test]
+fn unpolled_acquires_leave_connection_to_others() {
+    run(async {
+        let server = server();
+        let client = Client::connect(&url_at(server.port())).await.unwrap();
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        guard.release().await.unwrap();
+        let unpolled = unpolled(&client, 100).await;
+        // The keeper cancels those that were sent.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        for _ in 0..20 {
+            drop(client.mutex(&name()).try_lock().await.unwrap());
+        }
+        drop(unpolled);
     });
 }
