@@ -135,13 +135,14 @@ impl Drop for Admitted {
         let (now, permits) = (BootInstant::now(), &self.admission.permits);
         let elapsed = now.since(self.since);
         let mut limit = self.admission.limit.lock();
+        let mut freed = 1;
         if self.is_answered {
             limit.fastest = limit.fastest.min(elapsed);
             // Not if requests wait for each other already.
             let is_soon = elapsed <= limit.fastest.saturating_mul(2) + QUEUEING;
             if is_soon && permits.available_permits() == 0 {
                 limit.acquires += 1;
-                permits.add_permits(1);
+                freed += 1;
             }
         }
         // Once for all that were sent together.
@@ -155,20 +156,20 @@ impl Drop for Admitted {
             limit.acquires = in_flight.div_ceil(2).max(1);
             limit.excess = in_flight.saturating_sub(limit.acquires);
         }
-        if limit.excess > 0 {
-            limit.excess -= 1;
-            return;
-        }
-        // Unlocked, since it wakes an acquire that waits.
+        let forgotten = limit.excess.min(freed);
+        limit.excess -= forgotten;
+        // Unlocked, since it wakes acquires that wait.
         drop(limit);
-        permits.add_permits(1);
+        permits.add_permits(freed - forgotten);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
-    use std::task::{Context, Waker};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::task::{Context, Wake, Waker};
 
     use tokio::time::sleep;
 
@@ -298,5 +299,35 @@ mod tests {
         admitted.into_iter().for_each(Admitted::answered);
         assert!(polled.await.unwrap().is_ok());
         assert!(admission.clone().admit(TIMEOUT).await.is_ok());
+    }
+
+    /// A task that looks at the limit while it is woken.
+    struct Looks(Arc<Admission>, AtomicBool);
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            let admission = self.0.clone();
+            let (sender, receiver) = mpsc::channel();
+            std::thread::spawn(move || {
+                drop(admission.limit.lock());
+                let _ = sender.send(());
+            });
+            let is_unlocked = receiver.recv_timeout(TIMEOUT).is_ok();
+            self.1.store(is_unlocked, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_acquire_is_woken_unlocked() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let mut admitted = admit(&admission, INITIAL).await;
+        let looks = Arc::new(Looks(admission.clone(), AtomicBool::new(false)));
+        let waker = Waker::from(looks.clone());
+        let mut waiting = Box::pin(admission.permits.acquire());
+        let polled = waiting.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        admitted.pop().expect("the last one").answered();
+        assert!(looks.1.load(Ordering::SeqCst), "woken while locked");
     }
 }
