@@ -23,6 +23,10 @@ const INITIAL: usize = 16;
 /// How much later than usual a reply may be for the limit to grow.
 const QUEUEING: Duration = Duration::from_millis(10);
 
+/// For how long a reply is the fastest. The route may become longer, without a
+/// reply that is missing.
+const REMEMBERED: Duration = Duration::from_secs(10);
+
 /// How long an acquire that waited may take to be polled, before the next one
 /// is sent in its place.
 const UNPOLLED: Duration = Duration::from_millis(100);
@@ -41,6 +45,8 @@ struct Limit {
     excess: usize,
     /// The shortest time to a reply.
     fastest: Duration,
+    /// Since when it is measured.
+    measured_since: BootInstant,
     /// When the limit was last lowered.
     lowered_at: BootInstant,
 }
@@ -61,6 +67,7 @@ impl Admission {
             acquires: INITIAL,
             excess: 0,
             fastest: Duration::MAX,
+            measured_since: BootInstant::now(),
             lowered_at: BootInstant::now(),
         };
         Arc::new(Self {
@@ -137,6 +144,10 @@ impl Drop for Admitted {
         let mut limit = self.admission.limit.lock();
         let mut freed = 1;
         if self.is_answered {
+            if now.since(limit.measured_since) > REMEMBERED {
+                limit.measured_since = now;
+                limit.fastest = Duration::MAX;
+            }
             limit.fastest = limit.fastest.min(elapsed);
             // Not if requests wait for each other already.
             let is_soon = elapsed <= limit.fastest.saturating_mul(2) + QUEUEING;
@@ -329,5 +340,30 @@ mod tests {
         assert!(polled.is_pending());
         admitted.pop().expect("the last one").answered();
         assert!(looks.1.load(Ordering::SeqCst), "woken while locked");
+    }
+
+    /// What was the usual time once limited the connection for ever.
+    #[tokio::test(start_paused = true)]
+    async fn longer_round_trip_becomes_usual() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let first = admit(&admission, 1).await;
+        sleep(Duration::from_millis(1)).await;
+        first.into_iter().for_each(Admitted::answered);
+        for _ in 0..100 {
+            let mut admitted = Vec::new();
+            while let Ok(permit) = admission.permits.try_acquire() {
+                permit.forget();
+                admitted.push(Admitted {
+                    admission: admission.clone(),
+                    since: BootInstant::now(),
+                    timeout: TIMEOUT,
+                    is_answered: false,
+                });
+            }
+            sleep(Duration::from_millis(200)).await;
+            admitted.into_iter().for_each(Admitted::answered);
+        }
+        assert!(limit(&admission) > INITIAL * 2);
     }
 }
