@@ -152,6 +152,11 @@ pub(crate) trait Connection: Send + Sync {
         None
     }
 
+    /// Returns whether the connection is closed or retired.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Returns whether the connection is closed or retired, or the server has
     /// owed a reply for `time` and has sent none.
     fn is_silent_for(&self, time: Duration) -> bool;

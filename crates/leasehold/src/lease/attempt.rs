@@ -81,8 +81,7 @@ fn request<'a>(
 ) -> impl Future<Output = Result<Requested<'a>, RequestError>> + Send {
     async move {
         context.check_open()?;
-        let connection = context.connection(kind.slot()).await?;
-        let admitted = context.admit(&*connection).await?;
+        let (connection, admitted) = context.admitted(kind.slot()).await?;
         // Before the request leaves, so the server's lease cannot begin earlier
         // (invariant 1).
         let sent = BootInstant::now();

@@ -102,14 +102,42 @@ impl Context {
         }
     }
 
+    /// Returns the callers' connection to the node of `slot` once an acquire may
+    /// be sent on it.
+    pub(super) async fn admitted(
+        &self,
+        slot: Slot,
+    ) -> Result<(Arc<dyn Connection>, Option<Admitted>), RequestError> {
+        let end = BootInstant::now() + self.limits.request;
+        loop {
+            let connection = self.connection(slot).await?;
+            match self.admit(&*connection).await {
+                // One lost connection is no reason to fail.
+                Err(_) if connection.has_ended() && BootInstant::now() < end => {}
+                admitted => return Ok((connection, admitted?)),
+            }
+        }
+    }
+
     /// Waits until an acquire may be sent on `connection`.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unreachable`] after the request timeout, and if the
+    /// connection has ended meanwhile: a request on it would be lost.
     pub(super) async fn admit(
         &self,
         connection: &dyn Connection,
     ) -> Result<Option<Admitted>, RequestError> {
-        match connection.admission() {
-            Some(admission) => Ok(Some(admission.admit(self.limits.request).await?)),
-            None => Ok(None),
+        let Some(admission) = connection.admission() else {
+            return Ok(None);
+        };
+        let admitted = admission.admit(self.limits.request).await?;
+        match connection.has_ended() {
+            true => Err(RequestError::Unreachable(
+                "the connection ended before the acquire was sent".into(),
+            )),
+            false => Ok(Some(admitted)),
         }
     }
 

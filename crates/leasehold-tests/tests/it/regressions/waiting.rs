@@ -348,3 +348,29 @@ fn unpolled_acquires_leave_connection_to_others() {
         drop(unpolled);
     });
 }
+
+/// Acquires that waited for others of their connection were sent when it was
+/// closed. Their outcome was unknown, and each was cancelled for 15 s.
+#[test]
+fn acquires_behind_a_cut_use_the_next_connection() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = client_at(proxy.port()).await;
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        guard.release().await.unwrap();
+        proxy.inject(|_| Fault::Hold);
+        let mut acquires = tokio::task::JoinSet::new();
+        for _ in 0..200 {
+            let mutex = client.mutex(&name());
+            acquires.spawn(async move { mutex.try_lock().await });
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.heal();
+        proxy.sever();
+        let outcomes = acquires.join_all().await;
+        let is_unknown = |outcome: &&_| matches!(outcome, Err(Error::OutcomeUnknown(_)));
+        let unknown = outcomes.iter().filter(is_unknown).count();
+        assert!(unknown <= 64, "{unknown} were sent");
+    });
+}

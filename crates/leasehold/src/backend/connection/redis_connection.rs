@@ -370,6 +370,10 @@ impl Connection for RedisConnection {
         Some(self.admission.clone())
     }
 
+    fn has_ended(&self) -> bool {
+        !self.is_open()
+    }
+
     fn is_silent_for(&self, time: Duration) -> bool {
         !self.is_open() || self.wire.is_silent_for(time)
     }

@@ -292,6 +292,10 @@ impl Connection for ReplicatedConnection {
         self.connection.admission()
     }
 
+    fn has_ended(&self) -> bool {
+        self.connection.has_ended()
+    }
+
     fn is_silent_for(&self, time: Duration) -> bool {
         self.connection.is_silent_for(time)
     }

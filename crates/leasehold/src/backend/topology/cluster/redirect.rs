@@ -193,6 +193,10 @@ impl Connection for RedirectingConnection {
         self.current().admission()
     }
 
+    fn has_ended(&self) -> bool {
+        self.current().has_ended()
+    }
+
     fn is_silent_for(&self, time: Duration) -> bool {
         self.current().is_silent_for(time)
     }
