@@ -157,6 +157,12 @@ pub(crate) trait Connection: Send + Sync {
         false
     }
 
+    /// Returns whether requests go to several servers, and one that is slow must
+    /// not delay the others' votes.
+    fn is_quorum(&self) -> bool {
+        false
+    }
+
     /// Returns whether the connection is closed or retired, or the server has
     /// owed a reply for `time` and has sent none.
     fn is_silent_for(&self, time: Duration) -> bool;

@@ -1,10 +1,12 @@
 //! Bugs of quorums: votes and errors.
 
-use leasehold::Error;
-use testkit::{Flavor, Server, ServerExt};
+use std::time::{Duration, Instant};
 
-use crate::support::deployment::{Deployment, FiveServers, LONGEST};
-use crate::support::{AMPLE, eventually, is_busy, key, name, run};
+use leasehold::Error;
+use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
+
+use crate::support::deployment::{Deployment, FiveServers, LONGEST, connect_to_quorum};
+use crate::support::{AMPLE, eventually, is_busy, key, name, run, url_at};
 
 /// Returns the highest token that the node has granted for the only lock.
 fn highest_vote(server: &Server) -> String {
@@ -73,5 +75,32 @@ fn error_states_replies_and_the_first_failure() {
         };
         let expected = " of 5 nodes can vote, 3 are needed; node 1: ";
         assert!(cause.to_string().contains(expected), "{cause}");
+    });
+}
+
+/// A shutdown waited for a node that was slow, although a majority had released
+/// the locks.
+#[test]
+fn slow_node_does_not_delay_shutdown() {
+    run(async {
+        let five = FiveServers::start(&Flavor::one());
+        let proxy = Proxy::start(five.servers[4].port());
+        let mut urls = five.urls();
+        urls[4] = url_at(proxy.port());
+        let builder = connect_to_quorum(urls).lease(Duration::from_secs(3));
+        let timeout = Duration::from_secs(1);
+        let quorum = builder.request_timeout(timeout).await.unwrap();
+        let mut guards = Vec::new();
+        for _ in 0..100 {
+            guards.push(quorum.mutex(&name()).lock().await.unwrap());
+        }
+        // Renewals come faster than it replies, so it is never silent.
+        proxy.inject(|_| Fault::Delay(Duration::from_millis(50)));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let start = Instant::now();
+        drop(guards);
+        quorum.shutdown(AMPLE).await.unwrap();
+        let elapsed = start.elapsed();
+        assert!(elapsed < timeout * 8, "{elapsed:?}");
     });
 }

@@ -137,6 +137,10 @@ impl Connection for FanOut {
         first.map_or(0, |connection| connection.id())
     }
 
+    fn is_quorum(&self) -> bool {
+        true
+    }
+
     fn is_silent_for(&self, time: Duration) -> bool {
         let mut open = self.connections.iter().flatten();
         open.any(|connection| connection.is_silent_for(time))

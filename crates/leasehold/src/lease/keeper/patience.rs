@@ -19,12 +19,15 @@ pub(super) const MAX_IN_FLIGHT: Duration = Duration::from_secs(15);
 pub(super) const MIN_SILENCE: Duration = Duration::from_millis(250);
 
 /// Sends `call` and waits for the reply: for `timeout`, or longer while the
-/// connection is not silent.
+/// connection is not silent. Not for the slowest node of a quorum.
 pub(super) async fn send_patiently<R>(
     call: Call<R>,
     connection: &dyn Connection,
     timeout: Duration,
 ) -> Result<R, RequestError> {
+    if connection.is_quorum() {
+        return call.send(connection, timeout).await;
+    }
     let mut sending = std::pin::pin!(call.send(connection, MAX_IN_FLIGHT));
     loop {
         match tokio::time::timeout(timeout, &mut sending).await {
