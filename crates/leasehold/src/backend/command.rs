@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use super::Admitted;
+
 /// Commands that are sent as one pipeline. Replies have the same order.
 ///
 /// All of them share one buffer, which is what is sent.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Batch {
     encoded: Vec<u8>,
     len: usize,
@@ -15,6 +17,8 @@ pub(crate) struct Batch {
     words: u32,
     /// Whether a quorum waits for every node instead of a majority.
     pub(crate) await_all_nodes: bool,
+    /// Ends when the server has replied. A copy has none.
+    pub(crate) admitted: Option<Admitted>,
     /// Known commands, in order: each script, and the first command of each
     /// batch that was appended. Most batches have none.
     marks: Vec<Mark>,
@@ -36,6 +40,17 @@ impl Mark {
         Self {
             source: Some(source),
             ..Self::default()
+        }
+    }
+}
+
+impl Clone for Batch {
+    fn clone(&self) -> Self {
+        Self {
+            encoded: self.encoded.clone(),
+            marks: self.marks.clone(),
+            admitted: None,
+            ..*self
         }
     }
 }

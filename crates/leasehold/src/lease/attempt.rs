@@ -12,7 +12,7 @@ use super::context::Context;
 use super::keeper::{AcquireId, CallerRequest, Keeper, PendingAcquire};
 use super::owned::OwnedLease;
 use super::state::{Granted, LeaseState, first_lease};
-use crate::backend::{Admitted, Backoff, Connection, RequestError};
+use crate::backend::{Backoff, Connection, RequestError};
 use crate::info::Holder;
 use crate::options::{AcquireOptions, ReplicaAck};
 use crate::owner::{Owner, Token};
@@ -89,8 +89,9 @@ fn request<'a>(
         let value = kind.value(&owner, description);
         // Before anything is sent, so dropping this future leaves nothing
         // behind (invariant 7).
-        let pending = CancelOnDrop::new(context, kind, value, connection, sent, admitted)?;
+        let pending = CancelOnDrop::new(context, kind, value, connection, sent)?;
         let call = kind.acquire(pending.value(), first_lease(options), poll);
+        let call = call.admitted(admitted);
         let limit = context.limits.request;
         // Each request of the call has its own time.
         let reply = call.send_steps(pending.connection(), limit, || pending.allow(limit));
@@ -293,7 +294,7 @@ pub(super) struct CancelOnDrop<'a> {
 
 impl<'a> CancelOnDrop<'a> {
     /// Registers an acquire that is about to be sent, as one request. `now` was
-    /// read just before. `admitted` ends with the first reply.
+    /// read just before.
     ///
     /// # Errors
     ///
@@ -304,7 +305,6 @@ impl<'a> CancelOnDrop<'a> {
         value: LockValue,
         connection: Arc<dyn Connection>,
         now: BootInstant,
-        admitted: Option<Admitted>,
     ) -> Result<Self, RequestError> {
         let keeper = &context.keeper;
         let acquire = PendingAcquire {
@@ -315,7 +315,7 @@ impl<'a> CancelOnDrop<'a> {
         let due = now + context.limits.request + PATIENCE;
         let registered = Self {
             keeper,
-            id: Some(keeper.watch(acquire.clone(), due, admitted)),
+            id: Some(keeper.watch(acquire.clone(), due)),
             acquire,
             is_executed: false,
         };
@@ -385,7 +385,7 @@ impl<'a> CancelOnDrop<'a> {
         // Counted before the registration ends: a shutdown must find one of
         // them.
         let counted = self.keeper.begin_request();
-        match self.id.take().is_some_and(|id| self.keeper.claim(id)) {
+        match self.end() {
             true => Ok(counted),
             false => {
                 self.cancel_again();
@@ -405,9 +405,12 @@ impl<'a> CancelOnDrop<'a> {
 
     /// Ends the registration: nothing is left to cancel.
     pub(super) fn disarm(mut self) {
-        if let Some(id) = self.id.take() {
-            self.keeper.claim(id);
-        }
+        self.end();
+    }
+
+    /// Ends the registration. Returns `false` if the keeper took the acquire.
+    fn end(&mut self) -> bool {
+        self.id.take().is_some_and(|id| self.keeper.claim(id))
     }
 }
 
@@ -415,13 +418,12 @@ impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         // A forked child has no part in its parent's acquire, and a thread that
         // it lacks may have locked what the keeper's handle refers to.
-        let Some(id) = self.id.take() else { return };
-        if !self.keeper.process().is_current() {
+        if self.id.is_none() || !self.keeper.process().is_current() {
             return;
         }
         // A shutdown must not find the acquire gone before the cancel is sent.
         let _counted = self.keeper.begin_request();
-        match self.keeper.give_up(id) {
+        match self.end() {
             true => self.keeper.cancel(self.acquire.clone()),
             false => self.cancel_again(),
         }

@@ -174,8 +174,7 @@ async fn send<'a>(
         Err(error) => return (None, Err(error)),
     };
     let now = BootInstant::now();
-    let kind = &state.kind;
-    let registered = CancelOnDrop::new(context, kind, pending.clone(), connection, now, None);
+    let registered = CancelOnDrop::new(context, &state.kind, pending.clone(), connection, now);
     let registered = match registered {
         Ok(registered) => registered,
         Err(error) => return (None, Err(error)),
@@ -208,7 +207,7 @@ pub(super) async fn adopt(
     let sent = BootInstant::now();
     let description = description(context, options, &*connection, sent);
     let value = kind.value(&Owner::random(), description);
-    let registered = CancelOnDrop::new(context, kind, value, connection, sent, None)?;
+    let registered = CancelOnDrop::new(context, kind, value, connection, sent)?;
     let call = lock.adopt(pending, registered.value(), first_lease(options));
     let reply = call.send(registered.connection(), context.limits.request);
     // After any error the request stays registered, and is cancelled.

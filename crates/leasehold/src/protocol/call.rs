@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::script::Script;
-use crate::backend::{Batch, Connection, Reply, RequestError};
+use crate::backend::{Admitted, Batch, Connection, Reply, RequestError};
 
 /// Turns the replies, one per command, into an outcome or a further call.
 type ReadFn<R> = Box<dyn FnOnce(Vec<Reply>) -> Result<CallStep<R>, RequestError> + Send>;
@@ -71,6 +71,12 @@ impl<R> Call<R> {
     /// Makes the call wait for every node of a quorum.
     pub(crate) fn await_all_nodes(mut self) -> Self {
         self.commands.await_all_nodes = true;
+        self
+    }
+
+    /// Lets the call's first request end `admitted` with its reply.
+    pub(crate) fn admitted(mut self, admitted: Option<Admitted>) -> Self {
+        self.commands.admitted = admitted;
         self
     }
 

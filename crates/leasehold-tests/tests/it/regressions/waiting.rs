@@ -374,3 +374,22 @@ fn acquires_behind_a_cut_use_the_next_connection() {
         assert!(unknown <= 64, "{unknown} were sent");
     });
 }
+
+/// One acquire that was given up left room for a single one. If that one was
+/// not polled either, all others failed although the server was well.
+#[test]
+fn abandoned_acquire_leaves_room_for_others() {
+    run(async {
+        let server = server();
+        let client = Client::connect(&url_at(server.port())).await.unwrap();
+        for _ in 0..3 {
+            let abandoned = unpolled(&client, 1).await;
+            for _ in 0..20 {
+                drop(client.mutex(&name()).try_lock().await.unwrap());
+            }
+            // The keeper has cancelled it.
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            drop(abandoned);
+        }
+    });
+}

@@ -26,9 +26,8 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
 
-use super::request::{Deadline, ExpectedReplies, ProtocolViolation, SubscribeOp, Unanswered};
+use super::request::{Deadline, Ended, ExpectedReplies, ProtocolViolation, SubscribeOp};
 use super::resp::Frame;
 use crate::backend::command::{Digits, write_length};
 use crate::backend::{Channel, Reply};
@@ -106,20 +105,20 @@ impl Matcher {
         self.subscribed.contains(channel)
     }
 
-    /// Handles a frame. Returns the event of a push, and adds to `wakers` the
-    /// callers whose requests completed.
+    /// Handles a frame. Returns the event of a push, and adds to `ended`
+    /// the callers whose requests completed.
     pub(super) fn handle(
         &mut self,
         frame: Frame,
-        wakers: &mut Vec<Waker>,
+        ended: &mut Ended,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
         match frame {
-            Frame::Push(items) => self.push(items, wakers),
-            Frame::Reply(reply) => self.reply(reply, wakers).map(|()| None),
+            Frame::Push(items) => self.push(items, ended),
+            Frame::Reply(reply) => self.reply(reply, ended).map(|()| None),
         }
     }
 
-    fn reply(&mut self, reply: Reply, wakers: &mut Vec<Waker>) -> Result<(), ProtocolViolation> {
+    fn reply(&mut self, reply: Reply, ended: &mut Ended) -> Result<(), ProtocolViolation> {
         match self.expected.front_mut() {
             Some(Expected::Replies(oldest)) => {
                 self.is_executed |= match &reply {
@@ -131,13 +130,13 @@ impl Matcher {
             Some(Expected::Seal(number)) => check_seal(*number, self.is_executed, &reply)?,
             None => return Err(ProtocolViolation("a reply without a request".into())),
         }
-        self.advance(wakers);
+        self.advance(ended);
         Ok(())
     }
 
     /// Counts an accepted frame. The last one of a write completes all requests
     /// in it (invariant 2).
-    fn advance(&mut self, wakers: &mut Vec<Waker>) {
+    fn advance(&mut self, ended: &mut Ended) {
         self.accepted += 1;
         if let Some(Expected::Replies(oldest)) = self.expected.front()
             && oldest.owed.len() > 0
@@ -149,13 +148,13 @@ impl Matcher {
             Some(Expected::Replies(answered)) => {
                 self.is_executed = false;
                 self.completed += 1;
-                answered.complete(wakers);
+                answered.complete(ended);
             }
             Some(Expected::Seal(_)) | None => {
                 self.is_executed = false;
                 self.completed += self.unsealed.len();
                 for answered in self.unsealed.drain(..) {
-                    answered.complete(wakers);
+                    answered.complete(ended);
                 }
             }
         }
@@ -164,7 +163,7 @@ impl Matcher {
     fn push(
         &mut self,
         items: Vec<Reply>,
-        wakers: &mut Vec<Waker>,
+        ended: &mut Ended,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
         let mut items = items.into_iter();
         let (Some(Reply::Bytes(kind)), Some(Reply::Bytes(name))) = (items.next(), items.next())
@@ -186,7 +185,7 @@ impl Matcher {
             (None, Some(Reply::Bytes(text)), None) if self.subscribed.contains(&channel) => {
                 Ok(Some(PushEvent::Message { channel, text }))
             }
-            (Some(op), Some(Reply::Int(_)), None) => self.confirm(op, channel, wakers),
+            (Some(op), Some(Reply::Int(_)), None) => self.confirm(op, channel, ended),
             _ => Err(ProtocolViolation("an unexpected push".into())),
         }
     }
@@ -195,13 +194,13 @@ impl Matcher {
         &mut self,
         op: SubscribeOp,
         channel: Channel,
-        wakers: &mut Vec<Waker>,
+        ended: &mut Ended,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
         if let Some(Expected::Replies(oldest)) = self.expected.front_mut()
             && oldest.confirm(op, &channel)
         {
             self.is_executed = true;
-            self.advance(wakers);
+            self.advance(ended);
             match op {
                 SubscribeOp::Subscribe => self.subscribed.insert(channel),
                 SubscribeOp::Unsubscribe => self.subscribed.remove(&channel),
@@ -228,19 +227,14 @@ impl Matcher {
 
     /// Fails the requests whose deadline has passed. They keep the position
     /// (invariant 3).
-    pub(super) fn expire(&mut self, now: Deadline, wakers: &mut Vec<Waker>) {
-        for late in self.pending().filter(|pending| pending.deadline <= now) {
-            late.deadline = Deadline::NEVER;
-            late.request.complete(Err(Unanswered::TimedOut), wakers);
-        }
+    pub(super) fn expire(&mut self, now: Deadline, ended: &mut Ended) {
+        let late = self.pending().filter(|pending| pending.deadline <= now);
+        late.for_each(|late| late.expire(ended));
     }
 
     /// Fails every incomplete request (invariant 4).
-    pub(super) fn close(&mut self, reason: &Arc<str>, wakers: &mut Vec<Waker>) {
-        for lost in self.pending() {
-            let outcome = Err(Unanswered::Closed(reason.clone()));
-            lost.request.complete(outcome, wakers);
-        }
+    pub(super) fn close(&mut self, reason: &Arc<str>, ended: &mut Ended) {
+        self.pending().for_each(|lost| lost.fail(reason, ended));
         self.expected.clear();
         self.unsealed.clear();
         self.subscribed.clear();
@@ -280,7 +274,7 @@ pub(super) fn write_seal(out: &mut Vec<u8>, number: u64) {
 mod tests {
     use std::mem;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::{Context, Poll, Wake};
+    use std::task::{Context, Poll, Wake, Waker};
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -288,7 +282,7 @@ mod tests {
 
     use super::*;
     use crate::backend::ServerError;
-    use crate::backend::connection::request::{Owed, PendingRequest};
+    use crate::backend::connection::request::{Owed, PendingRequest, Unanswered};
 
     #[derive(Default)]
     struct WakeCounter(AtomicUsize);
@@ -365,7 +359,7 @@ mod tests {
         }
 
         fn take(&mut self, frame: Frame) -> Result<Option<PushEvent>, ProtocolViolation> {
-            self.matcher.handle(frame, &mut Vec::new())
+            self.matcher.handle(frame, &mut Ended::default())
         }
 
         fn abandon(&mut self, caller: usize) {
@@ -381,7 +375,7 @@ mod tests {
         }
 
         fn close(&mut self) {
-            self.matcher.close(&"cut".into(), &mut Vec::new());
+            self.matcher.close(&"cut".into(), &mut Ended::default());
         }
     }
 
@@ -611,9 +605,9 @@ mod tests {
             let polled = caller.poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending());
         }
-        let mut wakers = Vec::new();
-        matcher.matcher.close(&"cut".into(), &mut wakers);
-        wakers.into_iter().for_each(Waker::wake);
+        let mut ended = Ended::default();
+        matcher.matcher.close(&"cut".into(), &mut ended);
+        ended.announce();
         assert_eq!(count.0.load(Ordering::SeqCst), 2);
         let closed = Unanswered::Closed("cut".into());
         assert_eq!(matcher.outcome(one), Some(Err(closed)));
@@ -635,9 +629,9 @@ mod tests {
         matcher.seal();
         let next = matcher.expect(Owed::Replies(1), Deadline(6));
         matcher.seal();
-        matcher.matcher.expire(Deadline(4), &mut Vec::new());
+        matcher.matcher.expire(Deadline(4), &mut Ended::default());
         assert_eq!(matcher.outcome(late), None);
-        matcher.matcher.expire(Deadline(5), &mut Vec::new());
+        matcher.matcher.expire(Deadline(5), &mut Ended::default());
         assert_eq!(matcher.outcome(late), Some(Err(Unanswered::TimedOut)));
         for frame in [reply(1), seal(1), reply(2), seal(2)] {
             matcher.take(frame).unwrap();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::matching::{Expected, write_seal};
 use super::request::{Deadline, ExpectedReplies, Message, PendingRequest};
+use crate::backend::Admitted;
 use crate::rng;
 
 /// See the module's documentation.
@@ -60,9 +61,11 @@ impl Outgoing {
         message: &Message<'_>,
         request: Arc<PendingRequest>,
         deadline: Deadline,
+        admitted: Option<Admitted>,
     ) {
         let owed = message.write_to(&mut self.bytes);
-        let expected = ExpectedReplies::new(request, owed, self.is_sealed, deadline);
+        let mut expected = ExpectedReplies::new(request, owed, self.is_sealed, deadline);
+        expected.admitted = admitted;
         self.registered.push(Expected::Replies(expected));
         self.unwritten += 1;
         self.unanswered += 1;

@@ -129,13 +129,13 @@ impl RedisConnection {
     /// nothing is sent again.
     pub(crate) async fn exchange(
         &self,
-        batch: Batch,
+        mut batch: Batch,
         timeout: Duration,
     ) -> Result<Vec<Reply>, RequestError> {
-        let commands = batch.len();
+        let (commands, admitted) = (batch.len(), batch.admitted.take());
         let start = (!self.observers.is_empty()).then(BootInstant::now);
         let deadline = self.wire.deadline(timeout);
-        let mut outcome = self.wire.request(&batch, deadline).await;
+        let mut outcome = self.wire.request(&batch, deadline).ending(admitted).await;
         if let Ok(replies) = &mut outcome
             && replies
                 .iter()

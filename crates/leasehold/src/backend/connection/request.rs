@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::backend::{Batch, Channel, Reply};
+use crate::backend::{Admitted, Batch, Channel, Reply};
 use crate::sync::Mutex;
 
 /// What a request sends.
@@ -137,7 +137,24 @@ pub(super) struct ExpectedReplies {
     pub(super) is_sealed: bool,
     /// When the caller stops waiting.
     pub(super) deadline: Deadline,
+    /// Set if the request is an acquire whose number is limited.
+    pub(super) admitted: Option<Admitted>,
     replies: Vec<Reply>,
+}
+
+/// What is left to do when a mutex is unlocked: each wakes a task, which may be
+/// dropped instead, and own the connection.
+#[derive(Default)]
+pub(super) struct Ended {
+    pub(super) wakers: Vec<Waker>,
+    pub(super) admitted: Vec<Admitted>,
+}
+
+impl Ended {
+    pub(super) fn announce(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+        self.admitted.clear();
+    }
 }
 
 /// The replies to a request.
@@ -165,6 +182,7 @@ impl ExpectedReplies {
         deadline: Deadline,
     ) -> Self {
         Self {
+            admitted: None,
             replies: Vec::with_capacity(owed.len()),
             request,
             owed,
@@ -216,8 +234,28 @@ impl ExpectedReplies {
         }
     }
 
-    pub(super) fn complete(self, wakers: &mut Vec<Waker>) {
-        self.request.complete(Ok(self.replies), wakers);
+    pub(super) fn complete(mut self, ended: &mut Ended) {
+        if let Some(admitted) = &mut self.admitted {
+            admitted.set_answered();
+        }
+        self.request.complete(Ok(self.replies), &mut ended.wakers);
+        ended.admitted.extend(self.admitted);
+    }
+
+    /// Ends the caller's wait. The position is kept.
+    pub(super) fn expire(&mut self, ended: &mut Ended) {
+        self.deadline = Deadline::NEVER;
+        if let Some(admitted) = &mut self.admitted {
+            admitted.set_late();
+        }
+        let outcome = Err(Unanswered::TimedOut);
+        self.request.complete(outcome, &mut ended.wakers);
+    }
+
+    pub(super) fn fail(&mut self, reason: &Arc<str>, ended: &mut Ended) {
+        let outcome = Err(Unanswered::Closed(reason.clone()));
+        self.request.complete(outcome, &mut ended.wakers);
+        ended.admitted.extend(self.admitted.take());
     }
 }
 

@@ -48,10 +48,10 @@ use tokio::time::Instant;
 
 use super::matching::{Matcher, PushEvent};
 use super::outgoing::Outgoing;
-use super::request::{Deadline, Message, PendingRequest, SubscribeOp, Unanswered};
+use super::request::{Deadline, Ended, Message, PendingRequest, SubscribeOp, Unanswered};
 use super::resp::{Decoder, MAX_FRAME, MAX_HELLO_FRAME};
 use super::socket::{SocketReader, SocketReady, SocketWriter};
-use crate::backend::{Batch, Channel, Reply};
+use crate::backend::{Admitted, Batch, Channel, Reply};
 
 /// How much is read at once. The buffer grows to the size of the largest frame.
 const READ_CHUNK: usize = 16 * 1024;
@@ -161,6 +161,7 @@ impl Wire {
             wire: self,
             message,
             deadline,
+            admitted: None,
             request: None,
         }
     }
@@ -171,6 +172,7 @@ impl Wire {
         &self,
         message: &Message<'_>,
         deadline: Deadline,
+        admitted: Option<Admitted>,
         waker: Waker,
     ) -> Result<Arc<PendingRequest>, Unanswered> {
         let request = PendingRequest::new(waker);
@@ -181,7 +183,7 @@ impl Wire {
         if outgoing.unanswered == 0 {
             self.silent_since.store(self.now(), Ordering::Relaxed);
         }
-        outgoing.add(message, request.clone(), deadline);
+        outgoing.add(message, request.clone(), deadline, admitted);
         if !mem::replace(&mut outgoing.is_ticking, true) {
             self.must_tick.notify_one();
         }
@@ -357,10 +359,10 @@ impl Wire {
         outgoing.bytes = Vec::new();
         matcher.expect(outgoing.registered.drain(..));
         drop(outgoing);
-        let mut wakers = Vec::new();
-        matcher.close(&reason, &mut wakers);
+        let mut ended = Ended::default();
+        matcher.close(&reason, &mut ended);
         drop(matcher);
-        wakers.into_iter().for_each(Waker::wake);
+        ended.announce();
         // The reading task drops the other half. The socket must not stay open
         // for as long as a caller keeps the closed connection.
         let writer = self.writer.lock().take();
@@ -412,8 +414,18 @@ pub(super) struct RequestFuture<'a> {
     wire: &'a Wire,
     message: Message<'a>,
     deadline: Deadline,
+    /// `None` once it is sent.
+    admitted: Option<Admitted>,
     /// `None` until it is sent.
     request: Option<Arc<PendingRequest>>,
+}
+
+impl RequestFuture<'_> {
+    /// Ends `admitted` with the reply, which the caller need not wait for.
+    pub(super) fn ending(mut self, admitted: Option<Admitted>) -> Self {
+        self.admitted = admitted;
+        self
+    }
 }
 
 impl Future for RequestFuture<'_> {
@@ -426,8 +438,9 @@ impl Future for RequestFuture<'_> {
         if self.message.is_empty() {
             return Poll::Ready(Ok(Vec::new()));
         }
-        let waker = context.waker().clone();
-        let request = self.wire.register(&self.message, self.deadline, waker)?;
+        let (waker, admitted) = (context.waker().clone(), self.admitted.take());
+        let wire = self.wire;
+        let request = wire.register(&self.message, self.deadline, admitted, waker)?;
         self.request = Some(request);
         Poll::Pending
     }
@@ -459,7 +472,7 @@ impl CloseWhenDropped {
         wire.gather().await;
         let mut decoder = Decoder::new(MAX_HELLO_FRAME);
         let (mut buffer, mut start) = (Vec::with_capacity(READ_CHUNK), 0);
-        let (mut wakers, mut events) = (Vec::new(), Vec::new());
+        let (mut ended, mut events) = (Ended::default(), Vec::new());
         while !wire.is_closed() {
             // Keeps the start of an incomplete frame only.
             buffer.drain(..mem::take(&mut start));
@@ -480,7 +493,7 @@ impl CloseWhenDropped {
             if wire.is_established() {
                 decoder.set_max_frame(MAX_FRAME);
             }
-            let handled = wire.handle(&mut decoder, &buffer, &mut start, &mut wakers, &mut events);
+            let handled = wire.handle(&mut decoder, &buffer, &mut start, &mut ended, &mut events);
             if let Err(reason) = handled {
                 tracing::warn!(reason, "protocol violation, closing the connection");
                 wire.close(&reason);
@@ -493,7 +506,7 @@ impl CloseWhenDropped {
             // Also after a violation: closing wakes only the callers whose
             // requests had not completed before.
             events.drain(..).for_each(&on_event);
-            wakers.drain(..).for_each(Waker::wake);
+            ended.announce();
             // Not only once the socket is empty, which may take long.
             if wire.outgoing.lock().reader_will_flush {
                 wire.gather().await;
@@ -534,7 +547,7 @@ impl Wire {
         decoder: &mut Decoder,
         bytes: &[u8],
         start: &mut usize,
-        wakers: &mut Vec<Waker>,
+        ended: &mut Ended,
         events: &mut Vec<PushEvent>,
     ) -> Result<(), String> {
         let mut matcher = self.matcher.lock();
@@ -547,7 +560,7 @@ impl Wire {
             };
             *start += used;
             let Some(frame) = frame else { break Ok(()) };
-            match matcher.handle(frame, wakers) {
+            match matcher.handle(frame, ended) {
                 Ok(event) => events.extend(event),
                 Err(violation) => break Err(violation.to_string()),
             }
@@ -561,28 +574,28 @@ impl Wire {
         outgoing.unanswered -= matcher.completed() - completed;
         // For several callers, one flush after all of them have run saves
         // writes.
-        outgoing.reader_will_flush |= wakers.len() > 1;
-        outgoing.woken = wakers.len();
+        outgoing.reader_will_flush |= ended.wakers.len() > 1;
+        outgoing.woken = ended.wakers.len();
         outcome
     }
 
     /// Counts a tick, and fails the requests whose deadline has passed. Returns
     /// `false` once no request is pending, or the connection is closed.
     fn expire(&self) -> bool {
-        let mut wakers = Vec::new();
+        let mut ended = Ended::default();
         let mut matcher = self.matcher.lock();
         let mut outgoing = self.outgoing.lock();
         matcher.expect(outgoing.registered.drain(..));
         outgoing.is_ticking = !matcher.is_idle();
         drop(outgoing);
         let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
-        matcher.expire(Deadline(now), &mut wakers);
+        matcher.expire(Deadline(now), &mut ended);
         let retired_at = self.retired_at.load(Ordering::Acquire);
         let is_over = retired_at.saturating_add(ticks(RETIREMENT)) <= now;
         let is_done = is_over || (self.is_retired() && !matcher.is_awaited());
         let is_idle = matcher.is_idle();
         drop(matcher);
-        wakers.into_iter().for_each(Waker::wake);
+        ended.announce();
         if is_done {
             self.close("the client replaced the connection");
         }

@@ -22,7 +22,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::cancel::PendingAcquire;
-use crate::backend::Admitted;
 use crate::sync::Mutex;
 use crate::time::BootInstant;
 
@@ -55,8 +54,6 @@ struct Registered {
     due: BootInstant,
     /// Whether it waits in the server's queue.
     is_queued: bool,
-    /// Until the first reply. Not with the caller, who may not be polled.
-    admitted: Option<Admitted>,
 }
 
 /// The registration of one acquire.
@@ -85,12 +82,7 @@ impl Callers {
     }
 
     /// Registers an acquire, which the keeper cancels at `due`.
-    pub(super) fn register(
-        &self,
-        acquire: PendingAcquire,
-        due: BootInstant,
-        admitted: Option<Admitted>,
-    ) -> AcquireId {
+    pub(super) fn register(&self, acquire: PendingAcquire, due: BootInstant) -> AcquireId {
         let mut acquires = self.acquires.lock();
         let id = acquires.next_id;
         acquires.next_id += 1;
@@ -98,7 +90,6 @@ impl Callers {
             acquire,
             due,
             is_queued: false,
-            admitted,
         };
         acquires.by_id.insert(id, registered);
         let is_early = acquires.look_by(due);
@@ -109,9 +100,8 @@ impl Callers {
         AcquireId(id)
     }
 
-    /// Sets when the keeper cancels an acquire after a reply that did not end
-    /// it, and not, or no longer, in the server's queue. Returns `false` if the
-    /// keeper took it.
+    /// Sets when the keeper cancels an acquire that is not, or no longer, in
+    /// the server's queue. Returns `false` if the keeper took it.
     pub(super) fn set_due(&self, id: AcquireId, due: BootInstant) -> bool {
         let mut acquires = self.acquires.lock();
         let Some(registered) = acquires.by_id.get_mut(&id.0) else {
@@ -119,13 +109,10 @@ impl Callers {
         };
         registered.due = due;
         registered.is_queued = false;
-        let admitted = registered.admitted.take();
-        let is_early = acquires.look_by(due);
-        drop(acquires);
-        if is_early {
+        if acquires.look_by(due) {
+            drop(acquires);
             self.wake.notify_one();
         }
-        answered(admitted);
         true
     }
 
@@ -138,32 +125,18 @@ impl Callers {
             Some(registered) if !is_closed => {
                 registered.is_queued = true;
                 registered.due = BootInstant::NEVER;
-                let admitted = registered.admitted.take();
-                drop(acquires);
-                answered(admitted);
                 true
             }
             _ => false,
         }
     }
 
-    /// Ends a registration with a reply. Returns `false` if the keeper took the
-    /// acquire.
-    pub(super) fn claim(&self, id: AcquireId) -> bool {
-        let removed = self.remove(id);
-        removed.map(|removed| answered(removed.admitted)).is_some()
-    }
-
-    /// Ends a registration without a reply. Returns `false` if the keeper took
-    /// the acquire.
-    pub(super) fn give_up(&self, id: AcquireId) -> bool {
-        self.remove(id).is_some()
-    }
-
-    fn remove(&self, id: AcquireId) -> Option<Registered> {
+    /// Ends a registration. Returns `false` if the keeper took the acquire.
+    pub(super) fn remove(&self, id: AcquireId) -> bool {
+        // Dropped after the mutex is unlocked.
         let removed = self.acquires.lock().by_id.remove(&id.0);
         self.wake_if_awaited();
-        removed
+        removed.is_some()
     }
 
     fn wake_if_awaited(&self) {
@@ -192,9 +165,7 @@ impl Callers {
     pub(super) fn take_waiters(&self) -> Vec<PendingAcquire> {
         let mut acquires = self.acquires.lock();
         acquires.is_closed = true;
-        let waiters = acquires.take(|registered| registered.is_queued);
-        drop(acquires);
-        to_cancel(waiters)
+        acquires.take(|registered| registered.is_queued)
     }
 
     /// Takes the acquires that are overdue, to cancel them. Returns them, and
@@ -214,10 +185,8 @@ impl Callers {
         }
         let overdue = acquires.take(|registered| registered.due <= now);
         let dues = acquires.by_id.values().map(|registered| registered.due);
-        let next_look = dues.min().unwrap_or(BootInstant::NEVER);
-        acquires.next_look = next_look;
-        drop(acquires);
-        (to_cancel(overdue), next_look)
+        acquires.next_look = dues.min().unwrap_or(BootInstant::NEVER);
+        (overdue, acquires.next_look)
     }
 }
 
@@ -231,21 +200,9 @@ impl Acquires {
         is_early
     }
 
-    fn take(&mut self, test: impl Fn(&Registered) -> bool) -> Vec<Registered> {
+    fn take(&mut self, test: impl Fn(&Registered) -> bool) -> Vec<PendingAcquire> {
         let taken = self.by_id.extract_if(|_, registered| test(registered));
-        taken.map(|(_, registered)| registered).collect()
-    }
-}
-
-/// Ends admissions, with the mutex unlocked: each wakes an acquire that waits.
-fn to_cancel(taken: Vec<Registered>) -> Vec<PendingAcquire> {
-    let taken = taken.into_iter();
-    taken.map(|registered| registered.acquire).collect()
-}
-
-fn answered(admitted: Option<Admitted>) {
-    if let Some(admitted) = admitted {
-        admitted.answered();
+        taken.map(|(_, registered)| registered.acquire).collect()
     }
 }
 
@@ -265,7 +222,7 @@ impl Drop for CallerRequest {
 mod tests {
     use super::*;
     use crate::backend::scripted::Scripted;
-    use crate::backend::{Admission, Backend, Purpose};
+    use crate::backend::{Backend, Purpose};
     use crate::lease::tests::scripted::{kind, yes};
     use crate::owner::Owner;
     use crate::protocol::Description;
@@ -299,7 +256,7 @@ mod tests {
     }
 
     fn register(callers: &Callers, after: Duration) -> AcquireId {
-        callers.register(acquire(), BootInstant::now() + after, None)
+        callers.register(acquire(), BootInstant::now() + after)
     }
 
     /// Returns how many acquires the keeper takes after `pause`, and how long
@@ -323,10 +280,10 @@ mod tests {
             (1, LATER)
         );
         assert_eq!(taken_after(&callers, Duration::ZERO).await, (0, LATER));
-        assert!(!callers.claim(first), "taken, and claimed");
+        assert!(!callers.remove(first), "taken, and claimed");
         assert!(!callers.set_due(first, BootInstant::NEVER));
         assert!(!callers.enter_queue(first));
-        assert!(callers.claim(second));
+        assert!(callers.remove(second));
     }
 
     #[tokio::test(start_paused = true)]
@@ -334,10 +291,10 @@ mod tests {
         let (callers, _) = callers();
         let id = register(&callers, SOON);
         assert!(callers.is_busy());
-        assert!(callers.claim(id));
+        assert!(callers.remove(id));
         assert!(!callers.is_busy());
         assert_eq!(taken_after(&callers, SOON).await.0, 0);
-        assert!(!callers.claim(id), "claimed twice");
+        assert!(!callers.remove(id), "claimed twice");
     }
 
     #[tokio::test(start_paused = true)]
@@ -356,7 +313,7 @@ mod tests {
         let id = register(&callers, SOON);
         let slightly = taken_after(&callers, SOON + MAX_LATENESS + Duration::from_nanos(1));
         assert_eq!(slightly.await, (0, MAX_LATENESS));
-        assert!(callers.claim(id), "not claimed in its grace");
+        assert!(callers.remove(id), "not claimed in its grace");
         assert_eq!(taken_after(&callers, MAX_LATENESS).await.0, 1);
     }
 
@@ -389,10 +346,10 @@ mod tests {
         let sent = register(&callers, SOON);
         assert!(callers.enter_queue(queued));
         assert_eq!(callers.take_waiters().len(), 1);
-        assert!(!callers.claim(queued), "taken, and claimed");
+        assert!(!callers.remove(queued), "taken, and claimed");
         assert!(!callers.enter_queue(sent), "entered after the shutdown");
         assert!(callers.is_busy());
-        assert!(callers.claim(sent));
+        assert!(callers.remove(sent));
     }
 
     #[tokio::test(start_paused = true)]
@@ -408,7 +365,7 @@ mod tests {
         assert!(is_woken().await);
         callers.set_due(first, BootInstant::now() + LATER);
         assert!(!is_woken().await);
-        callers.claim(first);
+        callers.remove(first);
         assert!(!is_woken().await);
     }
 
@@ -421,25 +378,11 @@ mod tests {
         assert!(is_woken().await);
         let request = callers.begin_request();
         callers.begin_shutdown();
-        assert!(callers.claim(id));
+        assert!(callers.remove(id));
         assert!(is_woken().await);
         assert!(callers.is_busy());
         drop(request);
         assert!(is_woken().await);
         assert!(!callers.is_busy());
-    }
-
-    /// Acquires that were not polled kept others from being sent.
-    #[tokio::test(start_paused = true)]
-    async fn taken_acquire_is_no_longer_in_flight() {
-        let (callers, _) = callers();
-        let admission = Admission::new();
-        let admit = async || admission.clone().admit(LATER).await.ok();
-        while let Some(admitted) = admit().await {
-            callers.register(acquire(), BootInstant::now(), Some(admitted));
-        }
-        let (_, next_look) = callers.take_overdue(BootInstant::now());
-        callers.take_overdue(next_look);
-        assert!(admit().await.is_some());
     }
 }

@@ -10,7 +10,6 @@ use super::inbox::{Inbox, InboxSlot};
 use super::renew::Renewal;
 use super::runtime::{KeeperRuntime, KeeperThread};
 use super::timers::EXPIRY_SLACK;
-use crate::backend::Admitted;
 use crate::lease::state::LeaseState;
 use crate::process::HomeProcess;
 use crate::time::BootInstant;
@@ -103,13 +102,8 @@ impl Keeper {
 
     /// Registers an acquire that is about to be sent. The keeper cancels it at
     /// `due`, unless the caller has claimed the lock by then.
-    pub(crate) fn watch(
-        &self,
-        acquire: PendingAcquire,
-        due: BootInstant,
-        admitted: Option<Admitted>,
-    ) -> AcquireId {
-        self.callers.register(acquire, due, admitted)
+    pub(crate) fn watch(&self, acquire: PendingAcquire, due: BootInstant) -> AcquireId {
+        self.callers.register(acquire, due)
     }
 
     /// Sets when the keeper cancels an acquire. Returns `false` if the keeper
@@ -125,16 +119,10 @@ impl Keeper {
         self.callers.enter_queue(id)
     }
 
-    /// Ends the registration of an acquire with a reply. Returns `false` if the
-    /// keeper took it.
+    /// Ends the registration of an acquire. Returns `false` if the keeper took
+    /// it.
     pub(crate) fn claim(&self, id: AcquireId) -> bool {
-        self.callers.claim(id)
-    }
-
-    /// Ends the registration of an acquire without a reply. Returns `false` if
-    /// the keeper took it.
-    pub(crate) fn give_up(&self, id: AcquireId) -> bool {
-        self.callers.give_up(id)
+        self.callers.remove(id)
     }
 
     /// Writes the number of reentrant guards to the server, if the kind stores

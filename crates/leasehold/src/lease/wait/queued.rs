@@ -105,11 +105,12 @@ async fn enqueue(
     };
     let admitted = context.admit(&*connection).await?;
     let sent = BootInstant::now();
-    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone(), sent, admitted)?;
+    let mut pending = CancelOnDrop::new(context, kind, value, connection.clone(), sent)?;
     if let (Some(patience), Some(id)) = (patience, pending.id()) {
         events.watch(&context.keeper, id, patience);
     }
     let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *ticket);
+    let call = call.admitted(admitted);
     let status = match call.send(&*connection, context.limits.request).await {
         Err(error) if error.proves_unexecuted() => {
             pending.disarm();

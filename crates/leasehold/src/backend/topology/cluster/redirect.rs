@@ -54,11 +54,12 @@ impl RedirectingConnection {
         self.current.lock().clone()
     }
 
-    async fn send(&self, batch: &Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
+    async fn send(&self, batch: Batch, timeout: Duration) -> Result<Vec<Reply>, RequestError> {
         let end = BootInstant::now() + timeout;
         let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(50));
         let first = self.current();
-        let mut replies = self.exchange(&first, batch.clone(), timeout).await?;
+        let again = &batch.clone();
+        let mut replies = self.exchange(&first, batch, timeout).await?;
         // The connection that refused a command, if not the first one.
         let mut refused_by: HashMap<usize, Arc<RedisConnection>> = HashMap::new();
         for hop in 0.. {
@@ -80,13 +81,13 @@ impl RedirectingConnection {
                 let remaining = end.since(BootInstant::now());
                 let new_replies = match retry {
                     Retry::Ask(_) => {
-                        let batch = with_asking(batch, &indices);
+                        let batch = with_asking(again, &indices);
                         let replies = self.exchange(&connection, batch, remaining).await?;
                         // Every other reply is that of an `ASKING`.
                         replies.into_iter().skip(1).step_by(2).collect()
                     }
                     Retry::Moved(_) | Retry::SameNode => {
-                        let batch = batch.select(&indices);
+                        let batch = again.select(&indices);
                         self.exchange(&connection, batch, remaining).await?
                     }
                 };
@@ -212,7 +213,7 @@ impl Connection for RedirectingConnection {
         batch: Batch,
         timeout: Duration,
     ) -> BoxFuture<'_, Result<Vec<Reply>, RequestError>> {
-        Box::pin(async move { self.send(&batch, timeout).await })
+        Box::pin(self.send(batch, timeout))
     }
 }
 
