@@ -397,7 +397,7 @@ mod tests {
         assert!(looks.1.load(Ordering::SeqCst), "woken while locked");
     }
 
-    /// What was the usual time once limited the connection for ever.
+    /// What was the usual time once limited the connection without end.
     #[tokio::test(start_paused = true)]
     async fn longer_round_trip_becomes_usual() {
         crate::time::begin();

@@ -102,8 +102,8 @@ impl Context {
         }
     }
 
-    /// Returns the callers' connection to the node of `slot` once an acquire may
-    /// be sent on it.
+    /// Returns the callers' connection to the node of `slot` once an acquire
+    /// may be sent on it.
     pub(super) async fn admitted(
         &self,
         slot: Slot,

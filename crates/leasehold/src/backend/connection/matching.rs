@@ -27,7 +27,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::request::{Deadline, Ended, ExpectedReplies, ProtocolViolation, SubscribeOp};
+use super::request::{Completions, Deadline, ExpectedReplies, ProtocolViolation, SubscribeOp};
 use super::resp::Frame;
 use crate::backend::command::{Digits, write_length};
 use crate::backend::{Channel, Reply};
@@ -110,7 +110,7 @@ impl Matcher {
     pub(super) fn handle(
         &mut self,
         frame: Frame,
-        ended: &mut Ended,
+        ended: &mut Completions,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
         match frame {
             Frame::Push(items) => self.push(items, ended),
@@ -118,7 +118,7 @@ impl Matcher {
         }
     }
 
-    fn reply(&mut self, reply: Reply, ended: &mut Ended) -> Result<(), ProtocolViolation> {
+    fn reply(&mut self, reply: Reply, ended: &mut Completions) -> Result<(), ProtocolViolation> {
         match self.expected.front_mut() {
             Some(Expected::Replies(oldest)) => {
                 self.is_executed |= match &reply {
@@ -136,7 +136,7 @@ impl Matcher {
 
     /// Counts an accepted frame. The last one of a write completes all requests
     /// in it (invariant 2).
-    fn advance(&mut self, ended: &mut Ended) {
+    fn advance(&mut self, ended: &mut Completions) {
         self.accepted += 1;
         if let Some(Expected::Replies(oldest)) = self.expected.front()
             && oldest.owed.len() > 0
@@ -163,7 +163,7 @@ impl Matcher {
     fn push(
         &mut self,
         items: Vec<Reply>,
-        ended: &mut Ended,
+        ended: &mut Completions,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
         let mut items = items.into_iter();
         let (Some(Reply::Bytes(kind)), Some(Reply::Bytes(name))) = (items.next(), items.next())
@@ -194,7 +194,7 @@ impl Matcher {
         &mut self,
         op: SubscribeOp,
         channel: Channel,
-        ended: &mut Ended,
+        ended: &mut Completions,
     ) -> Result<Option<PushEvent>, ProtocolViolation> {
         if let Some(Expected::Replies(oldest)) = self.expected.front_mut()
             && oldest.confirm(op, &channel)
@@ -227,13 +227,13 @@ impl Matcher {
 
     /// Fails the requests whose deadline has passed. They keep the position
     /// (invariant 3).
-    pub(super) fn expire(&mut self, now: Deadline, ended: &mut Ended) {
+    pub(super) fn expire(&mut self, now: Deadline, ended: &mut Completions) {
         let late = self.pending().filter(|pending| pending.deadline <= now);
         late.for_each(|late| late.expire(ended));
     }
 
     /// Fails every incomplete request (invariant 4).
-    pub(super) fn close(&mut self, reason: &Arc<str>, ended: &mut Ended) {
+    pub(super) fn close(&mut self, reason: &Arc<str>, ended: &mut Completions) {
         self.pending().for_each(|lost| lost.fail(reason, ended));
         self.expected.clear();
         self.unsealed.clear();
@@ -359,7 +359,7 @@ mod tests {
         }
 
         fn take(&mut self, frame: Frame) -> Result<Option<PushEvent>, ProtocolViolation> {
-            self.matcher.handle(frame, &mut Ended::default())
+            self.matcher.handle(frame, &mut Completions::default())
         }
 
         fn abandon(&mut self, caller: usize) {
@@ -375,7 +375,8 @@ mod tests {
         }
 
         fn close(&mut self) {
-            self.matcher.close(&"cut".into(), &mut Ended::default());
+            self.matcher
+                .close(&"cut".into(), &mut Completions::default());
         }
     }
 
@@ -605,7 +606,7 @@ mod tests {
             let polled = caller.poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending());
         }
-        let mut ended = Ended::default();
+        let mut ended = Completions::default();
         matcher.matcher.close(&"cut".into(), &mut ended);
         ended.announce();
         assert_eq!(count.0.load(Ordering::SeqCst), 2);
@@ -629,9 +630,13 @@ mod tests {
         matcher.seal();
         let next = matcher.expect(Owed::Replies(1), Deadline(6));
         matcher.seal();
-        matcher.matcher.expire(Deadline(4), &mut Ended::default());
+        matcher
+            .matcher
+            .expire(Deadline(4), &mut Completions::default());
         assert_eq!(matcher.outcome(late), None);
-        matcher.matcher.expire(Deadline(5), &mut Ended::default());
+        matcher
+            .matcher
+            .expire(Deadline(5), &mut Completions::default());
         assert_eq!(matcher.outcome(late), Some(Err(Unanswered::TimedOut)));
         for frame in [reply(1), seal(1), reply(2), seal(2)] {
             matcher.take(frame).unwrap();

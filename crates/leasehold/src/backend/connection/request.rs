@@ -142,15 +142,15 @@ pub(super) struct ExpectedReplies {
     replies: Vec<Reply>,
 }
 
-/// What is left to do when a mutex is unlocked: each wakes a task, which may be
-/// dropped instead, and own the connection.
+/// What completed requests leave to do, with the mutexes unlocked. Each wakes a
+/// task, whose runtime may drop it instead, and it may own the connection.
 #[derive(Default)]
-pub(super) struct Ended {
+pub(super) struct Completions {
     pub(super) wakers: Vec<Waker>,
     pub(super) admitted: Vec<Admitted>,
 }
 
-impl Ended {
+impl Completions {
     pub(super) fn announce(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
         self.admitted.clear();
@@ -234,7 +234,7 @@ impl ExpectedReplies {
         }
     }
 
-    pub(super) fn complete(mut self, ended: &mut Ended) {
+    pub(super) fn complete(mut self, ended: &mut Completions) {
         if let Some(admitted) = &mut self.admitted {
             admitted.set_answered();
         }
@@ -243,7 +243,7 @@ impl ExpectedReplies {
     }
 
     /// Ends the caller's wait. The position is kept.
-    pub(super) fn expire(&mut self, ended: &mut Ended) {
+    pub(super) fn expire(&mut self, ended: &mut Completions) {
         self.deadline = Deadline::NEVER;
         if let Some(admitted) = &mut self.admitted {
             admitted.set_late();
@@ -252,7 +252,7 @@ impl ExpectedReplies {
         self.request.complete(outcome, &mut ended.wakers);
     }
 
-    pub(super) fn fail(&mut self, reason: &Arc<str>, ended: &mut Ended) {
+    pub(super) fn fail(&mut self, reason: &Arc<str>, ended: &mut Completions) {
         let outcome = Err(Unanswered::Closed(reason.clone()));
         self.request.complete(outcome, &mut ended.wakers);
         ended.admitted.extend(self.admitted.take());

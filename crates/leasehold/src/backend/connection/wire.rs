@@ -48,7 +48,7 @@ use tokio::time::Instant;
 
 use super::matching::{Matcher, PushEvent};
 use super::outgoing::Outgoing;
-use super::request::{Deadline, Ended, Message, PendingRequest, SubscribeOp, Unanswered};
+use super::request::{Completions, Deadline, Message, PendingRequest, SubscribeOp, Unanswered};
 use super::resp::{Decoder, MAX_FRAME, MAX_HELLO_FRAME};
 use super::socket::{SocketReader, SocketReady, SocketWriter};
 use crate::backend::{Admitted, Batch, Channel, Reply};
@@ -359,7 +359,7 @@ impl Wire {
         outgoing.bytes = Vec::new();
         matcher.expect(outgoing.registered.drain(..));
         drop(outgoing);
-        let mut ended = Ended::default();
+        let mut ended = Completions::default();
         matcher.close(&reason, &mut ended);
         drop(matcher);
         ended.announce();
@@ -472,7 +472,7 @@ impl CloseWhenDropped {
         wire.gather().await;
         let mut decoder = Decoder::new(MAX_HELLO_FRAME);
         let (mut buffer, mut start) = (Vec::with_capacity(READ_CHUNK), 0);
-        let (mut ended, mut events) = (Ended::default(), Vec::new());
+        let (mut ended, mut events) = (Completions::default(), Vec::new());
         while !wire.is_closed() {
             // Keeps the start of an incomplete frame only.
             buffer.drain(..mem::take(&mut start));
@@ -547,7 +547,7 @@ impl Wire {
         decoder: &mut Decoder,
         bytes: &[u8],
         start: &mut usize,
-        ended: &mut Ended,
+        ended: &mut Completions,
         events: &mut Vec<PushEvent>,
     ) -> Result<(), String> {
         let mut matcher = self.matcher.lock();
@@ -582,7 +582,7 @@ impl Wire {
     /// Counts a tick, and fails the requests whose deadline has passed. Returns
     /// `false` once no request is pending, or the connection is closed.
     fn expire(&self) -> bool {
-        let mut ended = Ended::default();
+        let mut ended = Completions::default();
         let mut matcher = self.matcher.lock();
         let mut outgoing = self.outgoing.lock();
         matcher.expect(outgoing.registered.drain(..));
