@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::RequestError;
+use crate::process::HomeProcess;
 use crate::sync::Mutex;
 use crate::time::BootInstant;
 
@@ -33,12 +34,13 @@ const QUEUEING: Duration = Duration::from_millis(10);
 /// reply that is missing.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// How often an acquire looks at the limit while it waits: another one that was
-/// woken for it may not be polled.
-const LOOKS: u32 = 8;
+/// After what time an acquire that waits looks at the limit: another one that
+/// was woken for it may not be polled.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
 pub(crate) struct Admission {
+    process: HomeProcess,
     limit: Mutex<Limit>,
     /// Wakes an acquire that waits.
     freed: Notify,
@@ -57,6 +59,9 @@ struct Limit {
     measured_since: BootInstant,
     /// When the limit was last lowered.
     lowered_at: BootInstant,
+    /// Whether the connection accepts no new requests, so that waiting for it
+    /// is in vain.
+    has_ended: bool,
 }
 
 /// An acquire in flight, until this is dropped.
@@ -76,8 +81,10 @@ impl Admission {
             fastest: Duration::MAX,
             measured_since: BootInstant::now(),
             lowered_at: BootInstant::now(),
+            has_ended: false,
         };
         Arc::new(Self {
+            process: HomeProcess::current(),
             limit: Mutex::new(limit),
             freed: Notify::new(),
         })
@@ -92,15 +99,23 @@ impl Admission {
         self: &Arc<Self>,
         timeout: Duration,
     ) -> Result<Admitted, RequestError> {
-        match self.try_admit() {
+        // A caller that has just got a reply would overtake those that wait.
+        match self.try_admit(|limit| limit.waiting == 0) {
             Some(admitted) => Ok(admitted),
             None => Box::pin(self.wait(timeout)).await,
         }
     }
 
-    fn try_admit(self: &Arc<Self>) -> Option<Admitted> {
+    /// Lets those that wait go to another connection.
+    pub(crate) fn end(&self) {
+        self.limit.lock().has_ended = true;
+        self.freed.notify_waiters();
+    }
+
+    fn try_admit(self: &Arc<Self>, test: impl Fn(&Limit) -> bool) -> Option<Admitted> {
         let mut limit = self.limit.lock();
-        if limit.in_flight >= limit.acquires {
+        let has_room = limit.in_flight < limit.acquires && test(&limit);
+        if !has_room && !limit.has_ended {
             return None;
         }
         limit.in_flight += 1;
@@ -116,11 +131,13 @@ impl Admission {
     async fn wait(self: &Arc<Self>, timeout: Duration) -> Result<Admitted, RequestError> {
         let end = BootInstant::now() + timeout;
         let _waiting = Waiting::begin(self);
+        // Those that were woken run first.
+        tokio::task::yield_now().await;
         let mut freed = std::pin::pin!(self.freed.notified());
         loop {
             // Before the look, or what is freed in between would be missed.
             freed.as_mut().enable();
-            if let Some(admitted) = self.try_admit() {
+            if let Some(admitted) = self.try_admit(|_| true) {
                 return Ok(admitted);
             }
             let left = end.since(BootInstant::now());
@@ -129,9 +146,11 @@ impl Admission {
                 let why = format!("{unanswered} acquires are unanswered, more were not sent");
                 return Err(RequestError::Unreachable(why.into()));
             }
-            let look = left.min(timeout / LOOKS);
             // Keeps its place if it was not woken.
-            if tokio::time::timeout(look, freed.as_mut()).await.is_ok() {
+            if tokio::time::timeout(left.min(LOOK), freed.as_mut())
+                .await
+                .is_ok()
+            {
                 freed.set(self.freed.notified());
             }
         }
@@ -150,7 +169,10 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.limit.lock().waiting -= 1;
+        // A thread that a forked child lacks may have locked it.
+        if self.0.process.is_current() {
+            self.0.limit.lock().waiting -= 1;
+        }
     }
 }
 
@@ -160,17 +182,17 @@ impl Admitted {
         self.is_answered = true;
     }
 
-    /// Records that the reply is late. Halves the limit, once for all acquires
-    /// that were sent together.
+    /// Records that the reply is late. Leaves half of what is in flight, once
+    /// for all acquires that were sent together.
     pub(crate) fn set_late(&mut self) {
         self.is_late = true;
         let mut limit = self.admission.limit.lock();
-        if self.since > limit.lowered_at {
+        // What is not in use was no reason for the delay.
+        let used = limit.acquires.min(limit.in_flight);
+        if self.since > limit.lowered_at && used > LOWEST {
             limit.lowered_at = BootInstant::now();
             // Measured again: the route may be another one.
             limit.fastest = Duration::MAX;
-            // What is not in use was no reason for the delay.
-            let used = limit.acquires.min(limit.in_flight);
             limit.acquires = (used / 2).max(LOWEST);
         }
     }
@@ -179,12 +201,10 @@ impl Admitted {
 impl Drop for Admitted {
     fn drop(&mut self) {
         let mut limit = self.admission.limit.lock();
-        if self.is_answered && !self.is_late {
-            limit.measure(self.since);
-        }
+        let has_grown = self.is_answered && !self.is_late && limit.measure(self.since);
         limit.in_flight -= 1;
-        // Two if the limit has grown.
-        let freed = limit.acquires.saturating_sub(limit.in_flight).min(2);
+        let room = limit.acquires.saturating_sub(limit.in_flight);
+        let freed = room.min(1 + usize::from(has_grown));
         // Unlocked, since it wakes acquires that wait.
         drop(limit);
         for _ in 0..freed {
@@ -194,8 +214,9 @@ impl Drop for Admitted {
 }
 
 impl Limit {
-    /// Takes account of a reply to an acquire that was sent at `since`.
-    fn measure(&mut self, since: BootInstant) {
+    /// Takes account of a reply to an acquire that was sent at `since`. Returns
+    /// whether the limit has grown.
+    fn measure(&mut self, since: BootInstant) -> bool {
         let now = BootInstant::now();
         if now.since(self.measured_since) > REMEMBERED {
             self.measured_since = now;
@@ -205,9 +226,9 @@ impl Limit {
         self.fastest = self.fastest.min(elapsed);
         // Not if requests wait for each other already.
         let is_soon = elapsed <= self.fastest.saturating_mul(2) + QUEUEING;
-        if is_soon && self.waiting > 0 {
-            self.acquires += 1;
-        }
+        let grows = is_soon && self.waiting > 0;
+        self.acquires += usize::from(grows);
+        grows
     }
 }
 
@@ -320,7 +341,7 @@ mod tests {
     async fn unused_part_of_the_limit_is_lost_first() {
         crate::time::begin();
         let admission = Admission::new();
-        for (count, expected) in [(20, 10), (1, LOWEST), (1, LOWEST)] {
+        for (count, expected) in [(20, 10), (1, 10), (6, LOWEST), (LOWEST, LOWEST)] {
             sleep(ROUND_TRIP).await;
             let mut admitted = admit(&admission, count).await;
             sleep(TIMEOUT).await;
@@ -338,6 +359,38 @@ mod tests {
         sleep(ROUND_TRIP).await;
         drop(admit(&admission, INITIAL).await);
         assert_eq!(limit(&admission), INITIAL);
+    }
+
+    /// A task that asked again at once overtook all those that waited.
+    #[tokio::test(start_paused = true)]
+    async fn acquire_that_follows_another_waits_behind_others() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let mut admitted = admit(&admission, INITIAL).await;
+        let waiting = spawn(&admission);
+        tokio::task::yield_now().await;
+        // Too late for the limit to grow.
+        sleep(QUEUEING * 2).await;
+        drop(admitted.pop());
+        let again = admission.admit(TIMEOUT).await;
+        assert!(again.is_err(), "overtook the one that waited");
+        assert!(waiting.await.unwrap().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn end_lets_those_go_that_wait() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let _admitted = admit(&admission, INITIAL).await;
+        let waiting = [(); 9].map(|()| spawn(&admission));
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let start = BootInstant::now();
+        admission.end();
+        for waiting in waiting {
+            assert!(waiting.await.unwrap().is_ok());
+        }
+        assert_eq!(BootInstant::now().since(start), Duration::ZERO);
     }
 
     /// Waits for an admission, polled once.
@@ -391,8 +444,11 @@ mod tests {
         let looks = Arc::new(Looks(admission.clone(), AtomicBool::new(false)));
         let waker = Waker::from(looks.clone());
         let mut waiting = Box::pin(admission.admit(TIMEOUT));
-        let polled = waiting.as_mut().poll(&mut Context::from_waker(&waker));
-        assert!(polled.is_pending());
+        // The first poll only yields.
+        for _ in 0..2 {
+            let polled = waiting.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+        }
         answer(admitted.pop().expect("the last one"));
         assert!(looks.1.load(Ordering::SeqCst), "woken while locked");
     }
@@ -408,7 +464,7 @@ mod tests {
         let start = BootInstant::now();
         while limit(&admission) < INITIAL * 4 {
             assert!(BootInstant::now().since(start) < 2 * REMEMBERED);
-            let admitted: Vec<_> = std::iter::from_fn(|| admission.try_admit()).collect();
+            let admitted: Vec<_> = std::iter::from_fn(|| admission.try_admit(|_| true)).collect();
             let _waiting = wait_unpolled(&admission);
             sleep(Duration::from_millis(200)).await;
             admitted.into_iter().for_each(answer);

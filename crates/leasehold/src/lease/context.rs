@@ -111,7 +111,8 @@ impl Context {
         let end = BootInstant::now() + self.limits.request;
         loop {
             let connection = self.connection(slot).await?;
-            match self.admit(&*connection).await {
+            let left = end.since(BootInstant::now());
+            match self.admit(&*connection, left).await {
                 // One lost connection is no reason to fail.
                 Err(_) if connection.has_ended() && BootInstant::now() < end => {}
                 admitted => return Ok((connection, admitted?)),
@@ -119,20 +120,25 @@ impl Context {
         }
     }
 
-    /// Waits until an acquire may be sent on `connection`.
+    /// Waits until an acquire may be sent on `connection`, for up to `timeout`.
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unreachable`] after the request timeout, and if the
-    /// connection has ended meanwhile: a request on it would be lost.
+    /// [`RequestError::Unreachable`] after `timeout`, and if the connection has
+    /// ended meanwhile: a request on it would be lost.
     pub(super) async fn admit(
         &self,
         connection: &dyn Connection,
+        timeout: Duration,
     ) -> Result<Option<Admitted>, RequestError> {
         let Some(admission) = connection.admission() else {
             return Ok(None);
         };
-        let admitted = admission.admit(self.limits.request).await?;
+        let admitted = admission.admit(timeout).await;
+        // The callers of those in flight may be gone, and then no other request
+        // finds that the connection is silent.
+        let admitted =
+            admitted.inspect_err(|_| connection.retire_if_silent(self.limits.request))?;
         match connection.has_ended() {
             true => Err(RequestError::Unreachable(
                 "the connection ended before the acquire was sent".into(),

@@ -393,3 +393,24 @@ fn abandoned_acquire_leaves_room_for_others() {
         }
     });
 }
+
+/// When the callers of all acquires in flight were gone, no request found for
+/// 15 s that the connection was silent, and all others were refused.
+#[test]
+fn silent_connection_of_abandoned_acquires_is_replaced() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let url = url_at(proxy.port());
+        let client = Client::connect(&url).await.unwrap();
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        guard.release().await.unwrap();
+        proxy.stall_connections();
+        drop(unpolled(&client, 100).await);
+        let mut attempts = 1;
+        while let Err(error) = client.mutex(&name()).try_lock().await {
+            assert!(attempts < 8, "{error}");
+            attempts += 1;
+        }
+    });
+}

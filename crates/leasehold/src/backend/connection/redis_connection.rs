@@ -97,6 +97,7 @@ impl RedisConnection {
     /// flight may be answered, but not for long.
     pub(crate) fn retire(&self) {
         self.wire.retire();
+        self.admission.end();
     }
 
     /// Returns whether the server has replied to a request since the handshake.

@@ -103,7 +103,8 @@ async fn enqueue(
         lease,
         queue_ttl: queue_ttl(lease),
     };
-    let admitted = context.admit(&*connection).await?;
+    let limit = context.limits.request;
+    let admitted = context.admit(&*connection, limit).await?;
     let sent = BootInstant::now();
     let mut pending = CancelOnDrop::new(context, kind, value, connection.clone(), sent)?;
     if let (Some(patience), Some(id)) = (patience, pending.id()) {
