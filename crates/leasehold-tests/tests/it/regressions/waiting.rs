@@ -317,6 +317,12 @@ fn timeout_bounds_recording_of_token() {
     });
 }
 
+/// Acquires and releases a lock, so that the callers' connection is open.
+async fn connect_callers(client: &Client) {
+    let guard = client.mutex(&name()).lock().await.unwrap();
+    guard.release().await.unwrap();
+}
+
 /// Returns clients' acquires that were polled once and no longer.
 async fn unpolled(client: &Client, count: usize) -> Vec<impl Future<Output: Sized>> {
     let mut acquires = Vec::new();
@@ -337,10 +343,9 @@ fn unpolled_acquires_leave_connection_to_others() {
     run(async {
         let server = server();
         let client = Client::connect(&url_at(server.port())).await.unwrap();
-        let guard = client.mutex(&name()).lock().await.unwrap();
-        guard.release().await.unwrap();
+        connect_callers(&client).await;
         let unpolled = unpolled(&client, 100).await;
-        // The keeper cancels those that were sent.
+        // Meanwhile the keeper cancels the acquires that were sent.
         tokio::time::sleep(Duration::from_secs(2)).await;
         for _ in 0..20 {
             drop(client.mutex(&name()).try_lock().await.unwrap());
@@ -357,8 +362,7 @@ fn acquires_behind_a_cut_use_the_next_connection() {
         let server = server();
         let proxy = Proxy::start(server.port());
         let client = client_at(proxy.port()).await;
-        let guard = client.mutex(&name()).lock().await.unwrap();
-        guard.release().await.unwrap();
+        connect_callers(&client).await;
         proxy.inject(|_| Fault::Hold);
         let mut acquires = tokio::task::JoinSet::new();
         for _ in 0..200 {
@@ -403,8 +407,7 @@ fn silent_connection_of_abandoned_acquires_is_replaced() {
         let proxy = Proxy::start(server.port());
         let url = url_at(proxy.port());
         let client = Client::connect(&url).await.unwrap();
-        let guard = client.mutex(&name()).lock().await.unwrap();
-        guard.release().await.unwrap();
+        connect_callers(&client).await;
         proxy.stall_connections();
         drop(unpolled(&client, 100).await);
         let mut attempts = 1;
