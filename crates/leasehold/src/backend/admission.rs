@@ -30,12 +30,12 @@ const LOWEST: usize = 4;
 /// How much later than usual a reply may be for the limit to grow.
 const QUEUEING: Duration = Duration::from_millis(10);
 
-/// For how long a reply is the fastest. The route may become longer, without a
-/// reply that is missing.
+/// How long the fastest reply counts. The route may become longer without
+/// losing a reply.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// After what time an acquire that waits looks at the limit: another one that
-/// was woken for it may not be polled.
+/// How often a waiting acquire checks the limit itself. The caller that was
+/// woken for a free place may not be polled.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
@@ -99,14 +99,15 @@ impl Admission {
         self: &Arc<Self>,
         timeout: Duration,
     ) -> Result<Admitted, RequestError> {
-        // A caller that has just got a reply would overtake those that wait.
+        // A caller whose acquire has just completed would overtake the waiting
+        // ones.
         match self.try_admit(|limit| limit.waiting == 0) {
             Some(admitted) => Ok(admitted),
             None => Box::pin(self.wait(timeout)).await,
         }
     }
 
-    /// Lets those that wait go to another connection.
+    /// Sends the waiting acquires to another connection.
     pub(crate) fn end(&self) {
         self.limit.lock().has_ended = true;
         self.freed.notify_waiters();
@@ -131,7 +132,7 @@ impl Admission {
     async fn wait(self: &Arc<Self>, timeout: Duration) -> Result<Admitted, RequestError> {
         let end = BootInstant::now() + timeout;
         let _waiting = Waiting::begin(self);
-        // Those that were woken run first.
+        // Acquires that are already woken take their places first.
         tokio::task::yield_now().await;
         let mut freed = std::pin::pin!(self.freed.notified());
         loop {
@@ -361,7 +362,7 @@ mod tests {
         assert_eq!(limit(&admission), INITIAL);
     }
 
-    /// A task that asked again at once overtook all those that waited.
+    /// A task that asked again at once overtook every waiting acquire.
     #[tokio::test(start_paused = true)]
     async fn acquire_that_follows_another_waits_behind_others() {
         crate::time::begin();
@@ -403,7 +404,7 @@ mod tests {
         waiting
     }
 
-    /// Each kept what came back for as long as it was not polled: others never
+    /// Each kept a free place for as long as it was not polled: others never
     /// acquired anything.
     #[tokio::test(start_paused = true)]
     async fn waiting_acquires_that_are_not_polled_leave_it_to_others() {

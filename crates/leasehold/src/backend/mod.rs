@@ -157,8 +157,8 @@ pub(crate) trait Connection: Send + Sync {
         false
     }
 
-    /// Returns whether requests go to several servers, and one that is slow
-    /// must not delay the others' votes.
+    /// Returns whether requests go to the nodes of a quorum. A slow node must
+    /// not delay the votes of the others.
     fn is_quorum(&self) -> bool {
         false
     }

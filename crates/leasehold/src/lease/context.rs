@@ -135,8 +135,8 @@ impl Context {
             return Ok(None);
         };
         let admitted = admission.admit(timeout).await;
-        // The callers of those in flight may be gone, and then no other request
-        // finds that the connection is silent.
+        // If the callers of all acquires in flight are gone, no other request
+        // times out and finds the connection silent.
         let admitted =
             admitted.inspect_err(|_| connection.retire_if_silent(self.limits.request))?;
         match connection.has_ended() {

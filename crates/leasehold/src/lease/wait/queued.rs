@@ -112,7 +112,7 @@ async fn enqueue(
     }
     let call = queue.enqueue(&entry.value, lease, entry.queue_ttl, *ticket);
     let call = call.admitted(admitted);
-    let status = match call.send(&*connection, context.limits.request).await {
+    let status = match call.send(&*connection, limit).await {
         Err(error) if error.proves_unexecuted() => {
             pending.disarm();
             return Err(error);
