@@ -21,7 +21,6 @@ local lock, holders, queue = KEYS[1], KEYS[2], KEYS[3]
 local heartbeats, entries, counter = KEYS[4], KEYS[5], KEYS[6]
 local call, match, format = redis.call, string.match, string.format
 local max, min, NEVER = math.max, math.min, 2 ^ 53
-
 local stored, time = call('GET', lock), call('TIME')
 local now = time[1] * 1000000 + time[2]
 -- Every call defines all functions below. They take the state as an argument
@@ -111,14 +110,16 @@ end
 -- who deletes the lock's key leaves the keys of its queue behind.
 local function open_queue(state)
   local alone = state.alone
-  if state.kind and not alone then
-    return
-  end
   local holders, queue, heartbeats, entries = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-  redis.call('DEL', holders, queue, heartbeats, entries)
+  if alone or not state.kind then
+    redis.call('DEL', holders, queue, heartbeats, entries)
+  end
   if alone then
+    -- Not only in `store`: the server may deny the user a command before.
     redis.call('ZADD', holders, string.format('%d', alone.ends), alone.owner)
+    redis.call('PEXPIREAT', holders, math.ceil(alone.ends / 1000) + 1000)
     redis.call('HSET', entries, alone.owner, alone.entry)
+    redis.call('PEXPIREAT', entries, math.ceil(alone.ends / 1000) + 1000)
     state.last_expiry, state.alone = alone.ends, nil
   end
 end
@@ -241,11 +242,10 @@ local function status(state, owner)
   end
   local weight, first_lease, token, since, channel, value = entry(owner)
   local ticket = since == '0' and call('ZSCORE', queue, owner)
+  local ends = weight and not ticket and call('ZSCORE', holders, owner)
   if ticket then
     return {2, call('ZRANK', queue, owner), now, tonumber(ticket), any_holder()}
-  end
-  local ends = weight and call('ZSCORE', holders, owner)
-  if not ends then
+  elseif not ends then
     return {0, 0, now, 0, any_holder()}
   end
   -- An owner that was alone took its token from the counter.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{Client, Connect, Error, Messages, Replicas};
-use testkit::{Fault, Flavor, Proxy, Server, ServerExt, Setup};
+use testkit::{Fault, Flavor, Proxy, Reply, Server, ServerExt, Setup};
 
 use crate::support::contract::{KINDS, any_lock, release_to_next};
 use crate::support::deployment::{FiveServers, connect_to_quorum};
@@ -231,5 +231,32 @@ fn proxy_that_refuses_commands_is_named() {
         };
         assert_eq!(*what, "server");
         assert!(why.contains("refused `HELLO 3`"), "{why}");
+    });
+}
+
+/// A script that turned a lock into a queue, and was then denied a command,
+/// left the holder's set and entry without an expiry.
+#[test]
+fn denied_waiter_leaves_no_key_without_an_expiry() {
+    run(async {
+        let server = server();
+        let one = client(&server).await;
+        let other = client(&server).await;
+        for command in ["hset", "zrange", "hget", "zadd"] {
+            for kind in 1..KINDS {
+                let name = name();
+                let held = any_lock(&one, &name, kind).await.unwrap();
+                server.tell(&["ACL", "SETUSER", "leasehold", &format!("-{command}")]);
+                let waited = any_lock(&other, &name, kind).timeout(LEASE).await;
+                assert!(matches!(waited, Err(Error::Denied(_))), "{waited:?}");
+                let keys = server.ask(&["KEYS", &format!("*{name}*")]);
+                for key in keys.list().iter().map(Reply::text) {
+                    let remaining = server.ask(&["PTTL", key]).int();
+                    assert_ne!(remaining, -1, "`{key}`, denied {command}");
+                }
+                server.tell(&["ACL", "SETUSER", "leasehold", &format!("+{command}")]);
+                held.release().await.unwrap();
+            }
+        }
     });
 }
