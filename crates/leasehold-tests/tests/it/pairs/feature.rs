@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::scene::{Company, Holder, is_waited_for, owner};
+use crate::support;
 use crate::support::callers::on_thread;
 use crate::support::contract::{self, Guard, Lease};
 use crate::support::{AMPLE, SHORT, eventually, poll_at_most};
@@ -21,6 +22,9 @@ const HAND_OVER_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long replicas may take to acknowledge a lock.
 const REPLICAS_WITHIN: Duration = Duration::from_secs(2);
+
+/// More acquires than a new connection sends at once.
+const CROWD: usize = 100;
 
 /// A way to hold a lock.
 pub(super) struct Feature {
@@ -49,7 +53,7 @@ const fn mutex(name: &'static str, hold: fn(Arc<Holder>, String) -> Acquiring) -
     }
 }
 
-pub(super) const FEATURES: [Feature; 15] = [
+pub(super) const FEATURES: [Feature; 16] = [
     Feature {
         ends_itself: true,
         ..mutex("at_most", |holder, name| Box::pin(at_most(holder, name)))
@@ -66,6 +70,7 @@ pub(super) const FEATURES: [Feature; 15] = [
     mutex("reentrant", |holder, name| {
         Box::pin(reentrant(holder, name))
     }),
+    mutex("crowded", |holder, name| Box::pin(crowded(holder, name))),
     mutex("local_handoff", |holder, name| {
         Box::pin(local_handoff(holder, name))
     }),
@@ -264,6 +269,20 @@ async fn reentrant(holder: Arc<Holder>, name: String) -> Result<Holding, Error> 
     let inner: Guard = handle.lock().await?.into();
     let views = vec![outer.lease(), inner.lease()];
     Ok(Holding::new(views, Grip::Nested { outer, inner }))
+}
+
+/// Acquired behind many other acquires of the connection, some of which wait to
+/// be sent. None of them is polled again.
+async fn crowded(holder: Arc<Holder>, name: String) -> Result<Holding, Error> {
+    let mut crowd = Vec::new();
+    for _ in 0..CROWD {
+        let mut acquire = lock(&holder, &support::name()).into_future();
+        let polled = poll_at_most(&mut acquire, 1).await;
+        crowd.push((acquire, polled));
+    }
+    let guard = lock(&holder, &name).await;
+    drop(crowd);
+    Ok(Holding::of(guard?))
 }
 
 /// Handed off by another waiter of the client. One future polls all of them,

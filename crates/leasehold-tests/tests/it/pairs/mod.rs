@@ -82,6 +82,9 @@ pairs! {
     reentrant {
         revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
     }
+    crowded {
+        revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
+    }
     // A task that is handed the lock and not polled keeps it for one lease.
     local_handoff {
         revoke, shutdown, dropped, unpolled, cut, silent, restart, lost_reply, clock_step, fork,
