@@ -21,10 +21,11 @@ pub(crate) fn write_man_pages(folder: &Path) -> Result<u8, CliError> {
     };
     std::fs::create_dir_all(folder).map_err(failed)?;
     clap_mangen::generate_to(Cli::command(), folder).map_err(failed)?;
-    for command in ["run", "steal", "lead"] {
-        let page = folder.join(format!("leasehold-{command}.1"));
+    for command in ["", "-run", "-steal", "-lead", "-export"] {
+        let page = folder.join(format!("leasehold{command}.1"));
         let text = std::fs::read_to_string(&page).map_err(failed)?;
-        std::fs::write(&page, with_separator(&text)).map_err(failed)?;
+        let text = with_sections(&with_separator(&text));
+        std::fs::write(&page, text).map_err(failed)?;
     }
     Ok(exit::OK)
 }
@@ -33,4 +34,21 @@ pub(crate) fn write_man_pages(folder: &Path) -> Result<u8, CliError> {
 fn with_separator(page: &str) -> String {
     let command = r"<\fICMD\fR>";
     page.replacen(command, &format!(r"\-\- {command}"), 1)
+}
+
+/// Lays out the text below the options as `--help` does, under the headings
+/// that man pages use. `clap_mangen` fills its lines, and puts all of it under
+/// `EXTRA`.
+fn with_sections(page: &str) -> String {
+    let mut page = page.replacen(".SH EXTRA\n", ".SH NOTES\n.nf\n", 1);
+    for (line, heading) in [
+        ("Configuration:", "CONFIGURATION"),
+        ("Environment of the command:", "ENVIRONMENT"),
+        ("Examples:", "EXAMPLES"),
+        ("Exit status:", "EXIT STATUS"),
+    ] {
+        let section = format!("\n.SH {heading}\n.nf\n");
+        page = page.replacen(&format!("\n{line}\n"), &section, 1);
+    }
+    page.replacen(".SH NOTES\n.nf\n.SH ", ".SH ", 1)
 }

@@ -337,6 +337,7 @@ pub(crate) enum FenceCommand {
 pub(crate) enum Database {
     Postgres,
     /// MySQL or MariaDB
+    #[value(alias = "mariadb")]
     Mysql,
     Sqlite,
 }

@@ -418,7 +418,7 @@ fn create_locks(harness: &Harness, count: u64) {
 #[test]
 fn fence_sql_is_printed_for_each_database() {
     let harness = Harness::new();
-    for database in ["postgres", "mysql", "sqlite"] {
+    for database in ["postgres", "mysql", "mariadb", "sqlite"] {
         // It needs no server.
         let fence = harness.leasehold_with_url("", &format!("fence sql {database}"));
         let sql = fence.run().expect_code(0).expect_no_stderr().stdout;

@@ -244,6 +244,7 @@ fn help_completions_and_man_pages_are_complete() {
         let page = harness.path(&format!("pages/leasehold-{page}.1"));
         let page = std::fs::read_to_string(page).unwrap();
         assert!(page.contains(r"\-\- <\fICMD\fR>"), "{page}");
+        assert!(page.contains("\n.SH EXIT STATUS\n.nf\n"), "{page}");
     }
 }
 
