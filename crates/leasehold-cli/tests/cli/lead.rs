@@ -41,7 +41,7 @@ fn leader(harness: &Harness) -> String {
 #[test]
 fn killed_leader_is_replaced() {
     let harness = Harness::new();
-    let args = "lead --lease 3s --note";
+    let args = "lead --lease 10s --note";
     let (one, command, epoch) = {
         let one = harness.leasehold(&format!("{args} one job"));
         start_leader(&harness, one, "one")

@@ -33,26 +33,31 @@ fn silent_command_is_stopped_as_stuck() {
     run.expect_free(&harness, "job");
 }
 
-/// Longer than the limit and the lease together.
+/// A lease that survives a stall of the machine, and a limit. Together they are
+/// shorter than [`WHILE_REPORTING`].
+const BRIEF: &str = "--lease 10s --grace 500ms --watchdog 3s";
+
+/// A script that reports for 14 seconds or a little more.
+const WHILE_REPORTING: &str =
+    r#"for i in $(seq 140); do echo > "$LEASEHOLD_WATCHDOG"; sleep 0.1; done"#;
+
 #[test]
 fn script_that_reports_keeps_the_lock() {
     let harness = Harness::new();
-    let script = r#"for i in $(seq 80); do echo > "$LEASEHOLD_WATCHDOG"; sleep 0.1; done"#;
-    let args = "run --lease 3s --grace 500ms --watchdog 3s job";
-    let run = harness.leasehold(args).script(script).run();
+    let args = format!("run {BRIEF} job");
+    let run = harness.leasehold(&args).script(WHILE_REPORTING).run();
     run.expect_code(0).expect_no_stderr();
 }
 
 #[test]
 fn daemon_that_reports_keeps_the_lock() {
     let harness = Harness::new();
-    let args = "run --lease 3s --grace 500ms --watchdog 3s job";
     let mut run = harness
-        .leasehold(args)
+        .leasehold(&format!("run {BRIEF} job"))
         .script(&with_socket(UNTIL_STOPPED))
         .start();
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(8) {
+    while start.elapsed() < Duration::from_secs(14) {
         assert!(!run.has_exited(), "it was stopped");
         notify(&harness, "STATUS=working\nWATCHDOG=1");
         std::thread::sleep(Duration::from_millis(100));
@@ -234,11 +239,11 @@ fn silent_job_uses_up_its_period() {
 #[test]
 fn job_that_reports_finishes_its_period() {
     let harness = Harness::new();
-    let script = r#"for i in $(seq 50); do echo > "$LEASEHOLD_WATCHDOG"; sleep 0.1; done; exit 3"#;
-    let job = "run --once-per 100d --lease 2s --grace 500ms --watchdog 2s job";
-    let run = harness.leasehold(job).script(script).run();
+    let script = format!("{WHILE_REPORTING}; exit 3");
+    let job = format!("run --once-per 100d {BRIEF} job");
+    let run = harness.leasehold(&job).script(&script).run();
     run.expect_code(3).expect_no_stderr();
-    let next = harness.leasehold(job).script("true").run();
+    let next = harness.leasehold(&job).script("true").run();
     next.expect_code(75).expect_stderr(": exit status 3");
 }
 
