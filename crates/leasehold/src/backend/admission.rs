@@ -9,7 +9,10 @@
 //! An acquire is in flight until the server has replied, even if its caller has
 //! given up: it takes its place on the link for as long.
 
+use std::future::poll_fn;
+use std::mem;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -30,8 +33,8 @@ const LOWEST: usize = 4;
 /// How much later than usual a reply may be for the limit to grow.
 const QUEUEING: Duration = Duration::from_millis(10);
 
-/// How long the fastest reply counts. The route may become longer without
-/// losing a reply.
+/// How long the fastest reply counts, and a lowered limit without acquires. The
+/// route may become longer without losing a reply.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// How often a waiting acquire checks the limit itself. The caller that was
@@ -100,8 +103,9 @@ impl Admission {
         timeout: Duration,
     ) -> Result<Admitted, RequestError> {
         // A caller whose acquire has just completed would overtake the waiting
-        // ones.
-        match self.try_admit(|limit| limit.waiting == 0) {
+        // ones, unless there is room for them too: some may not be polled.
+        let has_room_for_all = |limit: &Limit| limit.in_flight + limit.waiting < limit.acquires;
+        match self.try_admit(has_room_for_all) {
             Some(admitted) => Ok(admitted),
             None => Box::pin(self.wait(timeout)).await,
         }
@@ -109,12 +113,17 @@ impl Admission {
 
     /// Sends the waiting acquires to another connection.
     pub(crate) fn end(&self) {
+        // A thread that a forked child lacks may have locked it.
+        if !self.process.is_current() {
+            return;
+        }
         self.limit.lock().has_ended = true;
         self.freed.notify_waiters();
     }
 
     fn try_admit(self: &Arc<Self>, test: impl Fn(&Limit) -> bool) -> Option<Admitted> {
         let mut limit = self.limit.lock();
+        limit.recover();
         let has_room = limit.in_flight < limit.acquires && test(&limit);
         if !has_room && !limit.has_ended {
             return None;
@@ -133,7 +142,7 @@ impl Admission {
         let end = BootInstant::now() + timeout;
         let _waiting = Waiting::begin(self);
         // Acquires that are already woken take their places first.
-        tokio::task::yield_now().await;
+        yield_once().await;
         let mut freed = std::pin::pin!(self.freed.notified());
         loop {
             // Before the look, or what is freed in between would be missed.
@@ -156,6 +165,20 @@ impl Admission {
             }
         }
     }
+}
+
+/// Lets other tasks run. Not tokio's function: on a worker thread that blocks in
+/// `wait`, it wakes the caller only when the worker is free again.
+async fn yield_once() {
+    let mut has_yielded = false;
+    poll_fn(|context| match mem::replace(&mut has_yielded, true) {
+        true => Poll::Ready(()),
+        false => {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 /// Counts an acquire that waits.
@@ -215,6 +238,15 @@ impl Drop for Admitted {
 }
 
 impl Limit {
+    /// Forgets that replies were late long ago. Only acquires that wait raise a
+    /// low limit, and many that then begin at once would not all leave in time.
+    fn recover(&mut self) {
+        let is_low = self.in_flight == 0 && self.acquires < INITIAL;
+        if is_low && BootInstant::now().since(self.lowered_at) >= REMEMBERED {
+            self.acquires = INITIAL;
+        }
+    }
+
     /// Takes account of a reply to an acquire that was sent at `since`. Returns
     /// whether the limit has grown.
     fn measure(&mut self, since: BootInstant) -> bool {
@@ -244,6 +276,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::park::Parker;
 
     const TIMEOUT: Duration = Duration::from_secs(1);
     const ROUND_TRIP: Duration = Duration::from_millis(5);
@@ -419,6 +452,59 @@ mod tests {
         admitted.into_iter().for_each(answer);
         assert!(polled.await.unwrap().is_ok());
         assert!(admission.admit(TIMEOUT).await.is_ok());
+    }
+
+    /// Every acquire waited behind one that was not polled, although the
+    /// connection was idle.
+    #[tokio::test(start_paused = true)]
+    async fn unpolled_acquire_delays_no_other_with_room() {
+        crate::time::begin();
+        let admission = Admission::new();
+        let admitted = admit(&admission, INITIAL).await;
+        let _unpolled = wait_unpolled(&admission);
+        admitted.into_iter().for_each(answer);
+        let mut next = Box::pin(admission.admit(TIMEOUT));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(next.as_mut().poll(&mut context).is_ready());
+    }
+
+    /// A thread of a runtime that waited was woken only after a second, too
+    /// late to be admitted.
+    #[tokio::test]
+    async fn blocked_worker_is_admitted_when_there_is_room() {
+        let admission = Admission::new();
+        let admitted = admit(&admission, INITIAL).await;
+        let answers = std::thread::spawn(move || {
+            std::thread::sleep(TIMEOUT / 10);
+            admitted.into_iter().for_each(answer);
+        });
+        let mut waiting = Box::pin(admission.admit(TIMEOUT * 60));
+        let (parker, waker) = Parker::current();
+        let end = BootInstant::now() + TIMEOUT * 20;
+        let mut context = Context::from_waker(&waker);
+        while waiting.as_mut().poll(&mut context).is_pending() {
+            assert!(BootInstant::now() < end, "it was not woken");
+            parker.park(Duration::ZERO, TIMEOUT * 30);
+        }
+        answers.join().expect("no panic");
+    }
+
+    /// A connection that was slow once, with few acquires, sent few at once
+    /// ever after.
+    #[tokio::test(start_paused = true)]
+    async fn low_limit_is_forgotten_while_nothing_is_in_flight() {
+        crate::time::begin();
+        let admission = Admission::new();
+        sleep(ROUND_TRIP).await;
+        let mut admitted = admit(&admission, LOWEST * 2).await;
+        sleep(TIMEOUT).await;
+        admitted.iter_mut().for_each(Admitted::set_late);
+        drop(admitted);
+        assert_eq!(limit(&admission), LOWEST);
+        sleep(REMEMBERED).await;
+        let start = BootInstant::now();
+        admit(&admission, INITIAL).await;
+        assert_eq!(BootInstant::now().since(start), Duration::ZERO);
     }
 
     /// A task that looks at the limit while it is woken.
