@@ -108,11 +108,13 @@ impl Context {
         &self,
         slot: Slot,
     ) -> Result<(Arc<dyn Connection>, Option<Admitted>), RequestError> {
-        let end = BootInstant::now() + self.limits.request;
+        let mut end = None;
         loop {
             let connection = self.connection(slot).await?;
-            let left = end.since(BootInstant::now());
-            match self.admit(&*connection, left).await {
+            let now = BootInstant::now();
+            // From here on: connecting has a limit of its own.
+            let end = *end.get_or_insert(now + self.limits.request);
+            match self.admit(&*connection, end.since(now)).await {
                 // One lost connection is no reason to fail.
                 Err(_) if connection.has_ended() && BootInstant::now() < end => {}
                 admitted => return Ok((connection, admitted?)),
@@ -137,8 +139,10 @@ impl Context {
         let admitted = admission.admit(timeout).await;
         // If the callers of all acquires in flight are gone, no other request
         // times out and finds the connection silent.
-        let admitted =
-            admitted.inspect_err(|_| connection.retire_if_silent(self.limits.request))?;
+        let admitted = admitted.inspect_err(|_| connection.retire_if_silent(self.limits.request));
+        // Says more than what a shutdown did to the connection.
+        self.check_open()?;
+        let admitted = admitted?;
         match connection.has_ended() {
             true => Err(RequestError::Unreachable(
                 "the connection ended before the acquire was sent".into(),

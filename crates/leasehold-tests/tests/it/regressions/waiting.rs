@@ -1,17 +1,19 @@
 //! Bugs of waiters, and of dropped acquires.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, MultiLock};
+use leasehold::{Client, Credentials, Error, Guard, MultiLock};
 use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, FiveServers};
 use crate::support::{
-    AMPLE, LEASE, SHORT, channels, client, client_at, connect_at, eventually, is_busy, lua, name,
-    only_counters_left, owners, poll_at_most, run, scaled, server, url_at,
+    AMPLE, LEASE, PASSWORD, SHORT, channels, client, client_at, connect_at, eventually, is_busy,
+    lua, name, only_counters_left, owners, poll_at_most, run, scaled, server, url_at,
+    with_long_timeouts,
 };
 
 pub(super) async fn wait_for_waiters(server: &Server) {
@@ -336,6 +338,16 @@ async fn unpolled(client: &Client, count: usize) -> Vec<impl Future<Output: Size
     acquires
 }
 
+/// Starts more acquires than a connection sends at once.
+fn crowd(client: &Client) -> JoinSet<Result<Guard, Error>> {
+    let mut acquires = JoinSet::new();
+    for _ in 0..200 {
+        let mutex = client.mutex(&name());
+        acquires.spawn(async move { mutex.try_lock().await });
+    }
+    acquires
+}
+
 /// Acquires that waited for others of their connection, and were not polled
 /// again, kept all other tasks from acquiring any lock.
 #[test]
@@ -364,11 +376,7 @@ fn acquires_behind_a_cut_use_the_next_connection() {
         let client = client_at(proxy.port()).await;
         connect_callers(&client).await;
         proxy.inject(|_| Fault::Hold);
-        let mut acquires = tokio::task::JoinSet::new();
-        for _ in 0..200 {
-            let mutex = client.mutex(&name());
-            acquires.spawn(async move { mutex.try_lock().await });
-        }
+        let acquires = crowd(&client);
         tokio::time::sleep(Duration::from_millis(300)).await;
         proxy.heal();
         proxy.sever();
@@ -415,5 +423,54 @@ fn silent_connection_of_abandoned_acquires_is_replaced() {
             assert!(attempts < 8, "{error}");
             attempts += 1;
         }
+    });
+}
+
+/// The time to connect counted, so all that could not be sent at once were
+/// refused when the connection was open.
+#[test]
+fn acquires_behind_a_slow_connect_are_sent() {
+    run(async {
+        let server = server();
+        let is_slow = Arc::<AtomicBool>::default();
+        let asked = is_slow.clone();
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let connect = with_long_timeouts(Client::connect(&url)).connect_timeout(AMPLE);
+        let connect = connect.credentials(move |_| {
+            let is_slow = asked.load(Ordering::Relaxed);
+            async move {
+                if is_slow {
+                    // Longer than the request timeout.
+                    tokio::time::sleep(LEASE * 6 / 10).await;
+                }
+                Ok::<_, String>(Credentials::new("leasehold", PASSWORD))
+            }
+        });
+        let client = connect.await.unwrap();
+        is_slow.store(true, Ordering::Relaxed);
+        let outcomes = crowd(&client).join_all().await;
+        let mut refused = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+        assert!(refused.next().is_none(), "{outcomes:?}");
+    });
+}
+
+/// Acquires that were still to be sent at a shutdown blamed the connection.
+#[test]
+fn acquires_behind_others_report_a_shutdown() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = client_at(proxy.port()).await;
+        connect_callers(&client).await;
+        proxy.inject(|_| Fault::Hold);
+        let acquires = crowd(&client);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let _ = client.shutdown(SHORT).await;
+        let outcomes = acquires.join_all().await;
+        let is_told = |outcome: &&_| matches!(outcome, Err(Error::ShutDown));
+        let told = outcomes.iter().filter(is_told).count();
+        let unavailable = |outcome: &&_| matches!(outcome, Err(Error::Unavailable(_)));
+        let blamed = outcomes.iter().filter(unavailable).count();
+        assert!(told >= 100 && blamed == 0, "{told}, {blamed}: {outcomes:?}");
     });
 }

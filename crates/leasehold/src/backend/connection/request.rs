@@ -235,7 +235,11 @@ impl ExpectedReplies {
     }
 
     pub(super) fn complete(mut self, ended: &mut Completions) {
-        if let Some(admitted) = &mut self.admitted {
+        // A refused script is sent again, and not limited then.
+        let is_refused = |reply: &Reply| matches!(reply, Reply::Refused(_));
+        if let Some(admitted) = &mut self.admitted
+            && !self.replies.iter().any(is_refused)
+        {
             admitted.set_answered();
         }
         self.request.complete(Ok(self.replies), &mut ended.wakers);
