@@ -34,9 +34,9 @@ use crate::protocol::Keyspace;
 /// operation on the lock.
 ///
 /// Dropping the last clone and the last guard stops the keeper, once it has
-/// released the locks that were dropped. Call [`shutdown`](Self::shutdown)
-/// before the program exits, or recently dropped locks can stay held until
-/// their leases expire.
+/// released the locks that were dropped, or after 40 s. Call
+/// [`shutdown`](Self::shutdown) before the program exits, or recently dropped
+/// locks can stay held until their leases expire.
 ///
 /// # Examples
 ///

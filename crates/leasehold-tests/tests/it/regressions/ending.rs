@@ -5,7 +5,7 @@ use std::future::{IntoFuture, Ready};
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use leasehold::observe::Event;
 use leasehold::{Acquire, Client, Error, Loss, MultiLock};
@@ -15,7 +15,7 @@ use crate::support::callers::on_thread;
 use crate::support::inspection::allow_inspection;
 use crate::support::{
     AMPLE, LEASE, SHORT, client, command_calls, connect_at, eventually, exists, heartbeat, key,
-    name, owners, poll_at_most, run, server, url_at,
+    name, only_counters_left, owners, poll_at_most, run, server, url_at,
 };
 
 /// A lease that `at_most` limits was not renewed, and so its holder never
@@ -305,5 +305,24 @@ fn panic_of_a_closure_resumes_after_release() {
             assert!(all.await.unwrap_err().is_panic());
             assert!(!exists(&server, &name));
         }
+    });
+}
+
+/// The keeper gave up five seconds after the last handle was dropped, and the
+/// locks that it could not release by then stayed until their leases ended.
+#[test]
+fn lock_dropped_with_client_in_an_outage_is_released() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let client = connect_at(proxy.port()).lease(AMPLE * 10).await.unwrap();
+        let guard = client.mutex(&name()).lock().await.unwrap();
+        proxy.refuse(true);
+        proxy.sever();
+        drop((guard, client));
+        tokio::time::sleep(Duration::from_secs(8)).await;
+        proxy.heal();
+        let released = || only_counters_left(&server);
+        eventually("only counters are left", released).await;
     });
 }

@@ -35,8 +35,10 @@ const BATCH: usize = 500;
 /// How many revocations of leases that are not registered are remembered.
 const MAX_UNKNOWN_SUSPECTS: usize = 64;
 
-/// How long requests in flight may take once the last handle was dropped.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long releases and cancels may take once the last handle was dropped. A
+/// cancel waits for up to 15 s until it gives a connection up, and for another
+/// 15 s until the acquire can no longer arrive (invariant 6).
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 
 impl Keeper {
     /// Runs the keeper. Completes some time after the inbox is closed.
