@@ -49,15 +49,18 @@ async fn hold_despite_faults(total: u64) -> Duration {
     let ended = AtomicBool::new(false);
     let oldest = std::thread::scope(|scope| {
         let observer = scope.spawn(|| oldest_orphan(&server, &record, &ended));
+        let ending = SetOnDrop(&ended);
         tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current().block_on(async {
-                cycle(proxy.port(), &record, total).await;
+                let clients = cycle(proxy.port(), &record, total).await;
                 // Include requests that reach the server late.
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 eventually("only counters are left", || only_counters_left(&server)).await;
+                // Until now: a client that is dropped gives up after a while.
+                drop(clients);
             });
         });
-        ended.store(true, Ordering::SeqCst);
+        drop(ending);
         observer.join().unwrap()
     });
     assert!(faults.load(Ordering::SeqCst) > total / 10, "too few faults");
@@ -68,6 +71,15 @@ async fn hold_despite_faults(total: u64) -> Duration {
         }
     }
     oldest
+}
+
+/// Ends the observer, also after a panic: the scope would wait for it.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 #[test]
@@ -113,12 +125,13 @@ pub(crate) fn inject_faults(proxy: &Proxy, faults: &Arc<AtomicU64>) {
 }
 
 /// Acquires and releases a dozen locks from several clients, `total` times in
-/// all.
-async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
+/// all. Returns the clients.
+async fn cycle(port: u16, record: &Arc<Record>, total: u64) -> Vec<Client> {
     const TASKS: u64 = 24;
     let names: Vec<_> = (0..12).map(|_| name()).collect();
     let remaining = Arc::new(AtomicU64::new(total));
     let mut tasks = Vec::new();
+    let mut clients = Vec::new();
     for task in 0..TASKS {
         let client = loop {
             let lease = if task % 2 == 0 {
@@ -131,6 +144,7 @@ async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         };
+        clients.push(client.clone());
         let record = record.clone();
         let remaining = remaining.clone();
         let kind = task % u64::try_from(names.len()).unwrap();
@@ -152,6 +166,7 @@ async fn cycle(port: u16, record: &Arc<Record>, total: u64) {
     for task in tasks {
         task.await.unwrap();
     }
+    clients
 }
 
 async fn hold_once(client: &Client, kind: u64, name: &str, note: &str, record: &Record) {
