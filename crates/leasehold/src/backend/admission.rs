@@ -167,8 +167,8 @@ impl Admission {
     }
 }
 
-/// Lets other tasks run. Not tokio's function: on a worker thread that blocks in
-/// `wait`, it wakes the caller only when the worker is free again.
+/// Lets other tasks run. Not tokio's function: on a worker thread that blocks
+/// in `wait`, it wakes the caller only when the worker is free again.
 async fn yield_once() {
     let mut has_yielded = false;
     poll_fn(|context| match mem::replace(&mut has_yielded, true) {
