@@ -108,45 +108,45 @@ impl Context {
         &self,
         slot: Slot,
     ) -> Result<(Arc<dyn Connection>, Option<Admitted>), RequestError> {
-        let mut end = None;
-        loop {
-            let connection = self.connection(slot).await?;
-            let now = BootInstant::now();
-            // From here on: connecting has a limit of its own.
-            let end = *end.get_or_insert(now + self.limits.request);
-            match self.admit(&*connection, end.since(now)).await {
-                // One lost connection is no reason to fail.
-                Err(_) if connection.has_ended() && BootInstant::now() < end => {}
-                admitted => return Ok((connection, admitted?)),
-            }
+        let connection = self.connection(slot).await?;
+        match self.admit(&*connection).await {
+            // One lost connection is no reason to fail.
+            Err(RequestError::Unreachable(_)) if connection.has_ended() => {}
+            admitted => return Ok((connection, admitted?)),
         }
+        let connection = self.connection(slot).await?;
+        let admitted = self.admit(&*connection).await?;
+        Ok((connection, admitted))
     }
 
-    /// Waits until an acquire may be sent on `connection`, for up to `timeout`.
+    /// Waits until an acquire may be sent on `connection`, for up to the
+    /// request timeout: connecting has a limit of its own.
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unreachable`] after `timeout`, and if the connection has
-    /// ended meanwhile: a request on it would be lost.
+    /// [`RequestError::Unreachable`] after the timeout, and if the connection
+    /// has ended meanwhile: a request on it would be lost.
     pub(super) async fn admit(
         &self,
         connection: &dyn Connection,
-        timeout: Duration,
     ) -> Result<Option<Admitted>, RequestError> {
         let Some(admission) = connection.admission() else {
             return Ok(None);
         };
-        let admitted = admission.admit(timeout).await;
+        let admitted = tokio::select! {
+            biased;
+            admitted = admission.admit(self.limits.request) => admitted,
+            () = self.closed() => return Err(RequestError::ShutDown),
+        };
         // If the callers of all acquires in flight are gone, no other request
         // times out and finds the connection silent.
-        let admitted = admitted.inspect_err(|_| connection.retire_if_silent(self.limits.request));
-        // Says more than what a shutdown did to the connection.
-        self.check_open()?;
-        let admitted = admitted?;
+        let admitted =
+            admitted.inspect_err(|_| connection.retire_if_silent(self.limits.request))?;
         match connection.has_ended() {
-            true => Err(RequestError::Unreachable(
+            // A shutdown closes connections too.
+            true => self.check_open().and(Err(RequestError::Unreachable(
                 "the connection ended before the acquire was sent".into(),
-            )),
+            ))),
             false => Ok(Some(admitted)),
         }
     }

@@ -104,7 +104,7 @@ async fn enqueue(
         queue_ttl: queue_ttl(lease),
     };
     let limit = context.limits.request;
-    let admitted = context.admit(&*connection, limit).await?;
+    let admitted = context.admit(&*connection).await?;
     let sent = BootInstant::now();
     let mut pending = CancelOnDrop::new(context, kind, value, connection.clone(), sent)?;
     if let (Some(patience), Some(id)) = (patience, pending.id()) {
