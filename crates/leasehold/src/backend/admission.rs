@@ -238,11 +238,15 @@ impl Drop for Admitted {
 }
 
 impl Limit {
-    /// Forgets that replies were late long ago. Only acquires that wait raise a
-    /// low limit, and many that then begin at once would not all leave in time.
+    /// Forgets, while there are no acquires, that replies were late long ago.
+    /// Only acquires that wait raise a low limit, and many that then begin at
+    /// once would not all leave in time.
     fn recover(&mut self) {
-        let is_low = self.in_flight == 0 && self.acquires < INITIAL;
-        if is_low && BootInstant::now().since(self.lowered_at) >= REMEMBERED {
+        let is_idle = self.in_flight + self.waiting == 0;
+        if is_idle
+            && self.acquires < INITIAL
+            && BootInstant::now().since(self.lowered_at) >= REMEMBERED
+        {
             self.acquires = INITIAL;
         }
     }
@@ -483,8 +487,8 @@ mod tests {
         let end = BootInstant::now() + TIMEOUT * 20;
         let mut context = Context::from_waker(&waker);
         while waiting.as_mut().poll(&mut context).is_pending() {
-            assert!(BootInstant::now() < end, "it was not woken");
             parker.park(Duration::ZERO, TIMEOUT * 30);
+            assert!(BootInstant::now() < end, "it was not woken");
         }
         answers.join().expect("no panic");
     }
@@ -505,6 +509,27 @@ mod tests {
         let start = BootInstant::now();
         admit(&admission, INITIAL).await;
         assert_eq!(BootInstant::now().since(start), Duration::ZERO);
+    }
+
+    /// When all replies came at once, a slow link was taken for one without
+    /// acquires, and all that waited left together.
+    #[tokio::test(start_paused = true)]
+    async fn low_limit_is_kept_while_acquires_wait() {
+        crate::time::begin();
+        let admission = Admission::new();
+        sleep(ROUND_TRIP).await;
+        let mut admitted = admit(&admission, LOWEST * 2).await;
+        sleep(TIMEOUT).await;
+        admitted.iter_mut().for_each(Admitted::set_late);
+        drop(admitted);
+        sleep(REMEMBERED - TIMEOUT / 2).await;
+        let admitted = admit(&admission, LOWEST).await;
+        let waiting = [(); INITIAL].map(|()| spawn(&admission));
+        sleep(TIMEOUT / 2).await;
+        drop(admitted);
+        sleep(LOOK * 2).await;
+        let left = waiting.iter().filter(|acquire| acquire.is_finished());
+        assert_eq!(left.count(), LOWEST);
     }
 
     /// A task that looks at the limit while it is woken.
