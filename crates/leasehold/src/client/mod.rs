@@ -34,7 +34,8 @@ use crate::protocol::Keyspace;
 /// operation on the lock.
 ///
 /// Dropping the last clone and the last guard stops the keeper, once it has
-/// released the locks that were dropped, or after 40 s. Call
+/// released the locks that were dropped, or after 40 s. Until then it may call
+/// observers and the provider of credentials. Call
 /// [`shutdown`](Self::shutdown) before the program exits, or recently dropped
 /// locks can stay held until their leases expire.
 ///

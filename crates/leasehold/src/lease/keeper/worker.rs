@@ -149,6 +149,12 @@ impl Worker {
                 self.release_at_once.send_replace(true);
             }
             if is_last && (self.jobs.is_empty() || BootInstant::now() >= give_up) {
+                if !self.jobs.is_empty() {
+                    tracing::warn!(
+                        unanswered = self.jobs.len(),
+                        "dropped locks may stay held until their leases end"
+                    );
+                }
                 for state in self.timers.clear() {
                     report_if_lost(&state, &self.observers);
                 }
