@@ -36,11 +36,11 @@ fn with_separator(page: &str) -> String {
     page.replacen(command, &format!(r"\-\- {command}"), 1)
 }
 
-/// Lays out the text below the options as `--help` does, under the headings
-/// that man pages use. `clap_mangen` fills its lines, and puts all of it under
-/// `EXTRA`.
+/// Lays out the lists below the options as `--help` does, under the headings
+/// that man pages use. `clap_mangen` fills their lines, and puts all of them
+/// under `EXTRA`.
 fn with_sections(page: &str) -> String {
-    let mut page = page.replacen(".SH EXTRA\n", ".SH NOTES\n.nf\n", 1);
+    let mut page = page.replacen(".SH EXTRA\n", ".SH NOTES\n", 1);
     for (line, heading) in [
         ("Configuration:", "CONFIGURATION"),
         ("Environment of the command:", "ENVIRONMENT"),
@@ -50,5 +50,5 @@ fn with_sections(page: &str) -> String {
         let section = format!("\n.SH {heading}\n.nf\n");
         page = page.replacen(&format!("\n{line}\n"), &section, 1);
     }
-    page.replacen(".SH NOTES\n.nf\n.SH ", ".SH ", 1)
+    page.replacen(".SH NOTES\n.SH ", ".SH ", 1)
 }
