@@ -338,6 +338,9 @@ async fn unpolled(client: &Client, count: usize) -> Vec<impl Future<Output: Size
     acquires
 }
 
+/// A request timeout that survives a stall of the server.
+const PATIENT: Duration = Duration::from_secs(3);
+
 /// Starts more acquires than a connection sends at once.
 fn crowd(client: &Client) -> JoinSet<Result<Guard, Error>> {
     let mut acquires = JoinSet::new();
@@ -354,11 +357,12 @@ fn crowd(client: &Client) -> JoinSet<Result<Guard, Error>> {
 fn unpolled_acquires_leave_connection_to_others() {
     run(async {
         let server = server();
-        let client = Client::connect(&url_at(server.port())).await.unwrap();
+        let connect = Client::connect(&url_at(server.port())).request_timeout(PATIENT);
+        let client = connect.await.unwrap();
         connect_callers(&client).await;
         let unpolled = unpolled(&client, 100).await;
         // Meanwhile the keeper cancels the acquires that were sent.
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(PATIENT * 4 / 3).await;
         for _ in 0..20 {
             drop(client.mutex(&name()).try_lock().await.unwrap());
         }
@@ -393,14 +397,15 @@ fn acquires_behind_a_cut_use_the_next_connection() {
 fn abandoned_acquire_leaves_room_for_others() {
     run(async {
         let server = server();
-        let client = Client::connect(&url_at(server.port())).await.unwrap();
+        let connect = Client::connect(&url_at(server.port())).request_timeout(PATIENT);
+        let client = connect.await.unwrap();
         for _ in 0..3 {
             let abandoned = unpolled(&client, 1).await;
             for _ in 0..20 {
                 drop(client.mutex(&name()).try_lock().await.unwrap());
             }
             // The keeper has cancelled it.
-            tokio::time::sleep(Duration::from_millis(1500)).await;
+            tokio::time::sleep(PATIENT * 4 / 3).await;
             drop(abandoned);
         }
     });
@@ -448,7 +453,13 @@ fn acquires_behind_a_slow_connect_are_sent() {
         });
         let client = connect.await.unwrap();
         is_slow.store(true, Ordering::Relaxed);
-        let outcomes = crowd(&client).join_all().await;
+        // Another runtime, which has no connection yet.
+        let acquires = std::thread::spawn(move || {
+            let mut outcomes = Vec::new();
+            run(async { outcomes = crowd(&client).join_all().await });
+            outcomes
+        });
+        let outcomes = acquires.join().expect("no panic");
         let mut refused = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
         assert!(refused.next().is_none(), "{outcomes:?}");
     });
