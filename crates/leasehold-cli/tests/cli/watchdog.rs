@@ -11,6 +11,10 @@ use crate::harness::{EVENT_TIMEOUT, Harness, Running, UNTIL_STOPPED, eventually,
 const HANGS: &str =
     "trap 'echo term > term; exit 0' TERM; echo up > up; while :; do sleep 0.1; done";
 
+/// Stops [`HANGS`]. It has set its trap before, and can record the signal, also
+/// if the machine stalls.
+const STUCK: &str = "--lease 20s --grace 5s --watchdog 3s";
+
 /// Writes the socket to a file, and runs until the test ends it.
 fn with_socket(script: &str) -> String {
     format!("echo $NOTIFY_SOCKET > socket; {script}")
@@ -26,8 +30,8 @@ fn notify(harness: &Harness, text: &str) {
 #[test]
 fn silent_command_is_stopped_as_stuck() {
     let harness = Harness::new();
-    let args = "run --lease 6s --grace 1s --watchdog 100ms job";
-    let run = harness.leasehold(args).script(HANGS).run();
+    let args = format!("run {STUCK} job");
+    let run = harness.leasehold(&args).script(HANGS).run();
     let run = run.expect_code(76).expect_stderr("stuck");
     assert!(harness.has_file("term"));
     run.expect_free(&harness, "job");
@@ -211,8 +215,8 @@ fn command_elsewhere_finds_the_pipe_of_a_relative_tmpdir() {
 #[test]
 fn stuck_leader_is_replaced() {
     let harness = Harness::new();
-    let args = "lead --lease 6s --grace 1s --watchdog 100ms job";
-    let stuck = harness.leasehold(args).script(HANGS);
+    let args = format!("lead {STUCK} job");
+    let stuck = harness.leasehold(&args).script(HANGS);
     let stuck = stuck.start_until_file(&harness, "up");
     let next = format!("echo > next; {UNTIL_STOPPED}");
     let next = harness.leasehold("lead job").script(&next).start();
@@ -227,12 +231,12 @@ fn stuck_leader_is_replaced() {
 #[test]
 fn silent_job_uses_up_its_period() {
     let harness = Harness::new();
-    let job = "run --once-per 100d --lease 6s --grace 1s --watchdog 100ms job";
-    let run = harness.leasehold(job).script(HANGS).run();
+    let job = format!("run --once-per 100d {STUCK} job");
+    let run = harness.leasehold(&job).script(HANGS).run();
     let run = run.expect_code(76).expect_stderr("stuck");
     assert!(harness.has_file("term"));
     run.expect_free(&harness, "job");
-    let next = harness.leasehold(job).script("true").run();
+    let next = harness.leasehold(&job).script("true").run();
     next.expect_code(75);
 }
 
@@ -260,8 +264,8 @@ fn command_that_reports_is_stopped_at_most() {
 #[test]
 fn silent_command_is_stopped_before_at_most() {
     let harness = Harness::new();
-    let args = "run --lease 6s --grace 1s --watchdog 100ms --at-most 1h job";
-    let run = harness.leasehold(args).script(HANGS).run();
+    let args = format!("run {STUCK} --at-most 1h job");
+    let run = harness.leasehold(&args).script(HANGS).run();
     let run = run.expect_code(76).expect_stderr("stuck");
     assert!(harness.has_file("term"));
     run.expect_free(&harness, "job");

@@ -19,7 +19,8 @@ fn adopter_holds_after_giver_is_killed() {
     for kind in HAND_OVER_KINDS {
         let name = name();
         let mut giver = worker::start(server.port(), LEASE);
-        let mut adopter = worker::start(server.port(), SHORT);
+        // Longer than a stall of the machine.
+        let mut adopter = worker::start(server.port(), LEASE * 3 / 10);
         let held = giver.ask(&kind.command(&name));
         let ticket = giver.ask(&format!("hand-over {}", LONG.as_millis()));
         giver.kill();

@@ -319,7 +319,7 @@ fn panic_of_an_observer_is_contained() {
         let connect = connect_at(server.port()).observe(panic_on_purpose);
         let connect = connect.observe(recorder.observer());
         let client = connect.await.unwrap();
-        let lock = client.mutex(&name()).lock().lease(LEASE / 5);
+        let lock = client.mutex(&name()).lock().lease(LEASE);
         let guard = lock.await.unwrap();
         assert_eq!(recorder.count("acquired"), 1, "the next observer is called");
         let renewed = || recorder.0.lock().unwrap().margins.len();
