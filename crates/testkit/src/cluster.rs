@@ -252,15 +252,13 @@ impl Cluster {
     ///
     /// If a node returns an error.
     pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
-        self.wait_until("the masters agree", || self.masters_agree());
+        self.begin_move(slot, from, to);
         let (source, target) = (&self.servers[from], &self.servers[to]);
-        let (source_id, target_id) = (self.id(from), self.id(to));
+        let target_id = self.id(to);
         let number = slot.to_string();
         let set_slot = |server: &Server, args: &[&str]| {
             server.tell(&[&["CLUSTER", "SETSLOT", number.as_str()], args].concat());
         };
-        set_slot(target, &["IMPORTING", &source_id]);
-        set_slot(source, &["MIGRATING", &target_id]);
         loop {
             let keys = source.ask(&["CLUSTER", "GETKEYSINSLOT", &number, "10"]);
             if keys.list().is_empty() {
@@ -275,6 +273,28 @@ impl Cluster {
         set_slot(source, &["NODE", &target_id]);
         let masters = self.servers.iter().filter(|server| server.is_master());
         masters.for_each(|server| set_slot(server, &["NODE", &target_id]));
+    }
+
+    /// Begins to move `slot` from one master to another. Its keys stay where
+    /// they are, and new ones are created at the target.
+    ///
+    /// # Panics
+    ///
+    /// If a node returns an error.
+    pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        self.wait_until("the masters agree", || self.masters_agree());
+        let set_slot = |at: usize, state: &str, other: usize| {
+            let server = &self.servers[at];
+            server.tell(&[
+                "CLUSTER",
+                "SETSLOT",
+                &slot.to_string(),
+                state,
+                &self.id(other),
+            ]);
+        };
+        set_slot(to, "IMPORTING", from);
+        set_slot(from, "MIGRATING", to);
     }
 
     /// Moves `slot`, which has no keys, from one master to another while the

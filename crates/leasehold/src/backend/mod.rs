@@ -157,6 +157,12 @@ pub(crate) trait Connection: Send + Sync {
         false
     }
 
+    /// Returns whether a request was redirected. Its commands were then
+    /// executed at different times.
+    fn has_redirected(&self) -> bool {
+        false
+    }
+
     /// Returns whether requests go to the nodes of a quorum. A slow node must
     /// not delay the votes of the others.
     fn is_quorum(&self) -> bool {

@@ -181,7 +181,11 @@ pub(super) fn establish(
 ) -> impl Future<Output = Result<OwnedLease, RequestError>> + Send {
     async move {
         // Boxed, since most acquires need neither.
-        let token = match token.as_u64() < pending.connection().facts().server_time {
+        let connection = pending.connection();
+        let is_old = token.as_u64() < connection.facts().server_time;
+        // A redirected acquire drew its token before it had the lock. Others
+        // may have held the lock in between, with larger tokens.
+        let token = match is_old || connection.has_redirected() {
             true => {
                 pending.allow(context.limits.request)?;
                 Box::pin(token_above_floor(context, &pending, token)).await?
@@ -263,8 +267,9 @@ async fn replicate(
     }
 }
 
-/// Raises the counter if it is below the server's clock (invariant 8). After a
-/// loss of data, the first client that notices raises it for all.
+/// Draws a new token, and raises the counter if it is below the server's clock
+/// (invariant 8). After a loss of data, the first client that notices raises it
+/// for all.
 async fn token_above_floor(
     context: &Context,
     pending: &CancelOnDrop<'_>,

@@ -1,13 +1,14 @@
-//! Tokens of local hand-off increase, also when the server loses its data
-//! meanwhile.
+//! Tokens increase, also when the server loses its data, and while a slot of a
+//! cluster moves.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, Guard};
-use testkit::{Server, ServerExt};
+use testkit::{Flavor, Server, ServerExt};
 
-use crate::support::{AMPLE, LEASE, client, eventually, name, run, server};
+use crate::support::deployment::{Deployment, cluster};
+use crate::support::{AMPLE, LEASE, client, eventually, key, name, run, server};
 
 const LOCKS: usize = 30;
 const TASKS: usize = 300;
@@ -120,4 +121,44 @@ async fn hold(client: Client, number: usize, (name, seen): Lock) {
         tokio::time::sleep(Duration::from_millis(1)).await;
         drop(guard);
     }
+}
+
+/// While a slot moved, the old node incremented the counter before the new one
+/// granted the lock. A holder in between had a larger token.
+#[test]
+fn redirected_acquire_draws_its_token_last() {
+    run(async {
+        let cluster = cluster(&Flavor::one());
+        let client = cluster.client().await;
+        let name = name();
+        let slot = cluster.slot(&key(&name));
+        let from = cluster.owner(slot, 0);
+        let to = (from + 1) % 3;
+        let first = client.mutex(&name).lock().await.unwrap();
+        first.release().await.unwrap();
+        let keys = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), "10"];
+        let keys = cluster.server(from).ask(&keys);
+        let counter = keys.list()[0].text();
+        // Above the clock at any connection, so that it is not raised for that.
+        let ahead = cluster.server(from).ask(&["INCRBY", counter, "1000000000"]);
+        cluster.begin_move(slot, from, to);
+        let target = cluster.server(to);
+        target.tell(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+        let mutex = client.mutex(&name);
+        let acquire = tokio::spawn(async move { mutex.lock().timeout(AMPLE).await });
+        let drawn = || {
+            cluster
+                .server(from)
+                .ask(&["GET", counter])
+                .text()
+                .parse::<i64>()
+        };
+        eventually("a token is drawn", || drawn().unwrap() > ahead.int()).await;
+        // By a client that acquires the lock first, and releases it.
+        let between = cluster.server(from).ask(&["INCR", counter]).int();
+        target.tell(&["CLIENT", "UNPAUSE"]);
+        let guard = acquire.await.unwrap().unwrap();
+        assert!(guard.token().as_u64() > between.cast_unsigned());
+        guard.release().await.unwrap();
+    });
 }

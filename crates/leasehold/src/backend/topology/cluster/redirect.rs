@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::sync::Mutex;
@@ -24,6 +25,7 @@ pub(super) struct RedirectingConnection {
     nodes: Arc<Nodes>,
     purpose: Purpose,
     current: Mutex<Arc<RedisConnection>>,
+    has_redirected: AtomicBool,
 }
 
 /// How a refused command is sent again.
@@ -47,6 +49,7 @@ impl RedirectingConnection {
             nodes,
             purpose,
             current: Mutex::new(connection),
+            has_redirected: AtomicBool::new(false),
         }
     }
 
@@ -69,6 +72,7 @@ impl RedirectingConnection {
             if retries.is_empty() || remaining.is_zero() {
                 break;
             }
+            self.has_redirected.store(true, Ordering::Relaxed);
             // A first redirection is followed immediately. Further ones mean
             // that the nodes do not agree yet.
             if hop > 0 || retries.contains_key(&Retry::SameNode) {
@@ -196,6 +200,10 @@ impl Connection for RedirectingConnection {
 
     fn has_ended(&self) -> bool {
         self.current().has_ended()
+    }
+
+    fn has_redirected(&self) -> bool {
+        self.has_redirected.load(Ordering::Relaxed)
     }
 
     fn is_silent_for(&self, time: Duration) -> bool {
