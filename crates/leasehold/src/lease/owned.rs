@@ -289,11 +289,13 @@ impl OwnedLease {
         if self.state.largest_token(self.tokens.own) > self.tokens.own {
             return None;
         }
-        let Validity::Valid { deadline } = self.state.validity() else {
+        if !self.is_valid() {
             return None;
-        };
-        // A holder that extended the lease did so for itself only.
-        let extended = deadline.since(BootInstant::now()) > self.state.lease;
+        }
+        // A holder that extended the lease did so for itself only. The server
+        // may extend it later, if the holder no longer waits for that.
+        let until = self.state.requested_until();
+        let extended = until.since(BootInstant::now()) > self.state.lease;
         (!extended).then(|| successor.clone())
     }
 

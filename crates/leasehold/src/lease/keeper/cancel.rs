@@ -61,8 +61,10 @@ pub(super) async fn cancel(acquire: PendingAcquire, backend: Arc<dyn Backend>, t
             let connection = backend.connection(Purpose::Keeper, slot).await?;
             send_patiently(release(&*connection), &*connection, timeout).await
         };
-        let outcome = repeated.await;
+        // Before it is sent: the acquire could arrive between the execution of
+        // this cancel and its reply.
         let is_final = final_from.is_some_and(|instant| BootInstant::now() >= instant);
+        let outcome = repeated.await;
         match outcome {
             Ok(_) if is_final => return,
             // A proxy's error may pass, so we retry while the acquire can still

@@ -210,3 +210,26 @@ async fn slow_server_gets_one_cancel() {
     });
     assert_eq!(cancels.await, 1);
 }
+
+/// The acquire could arrive after the cancel was executed, and before its
+/// reply.
+#[tokio::test(start_paused = true)]
+async fn late_reply_to_an_early_cancel_is_not_final() {
+    let cancels = Arc::new(AtomicU32::new(0));
+    let seen = cancels.clone();
+    let backend = Scripted::new(move |sent| match sent.name().as_str() {
+        "SET" => no_reply(),
+        "DELEX" => match seen.fetch_add(1, Ordering::SeqCst) {
+            0..6 => (AT_ONCE, Err(RequestError::Unknown("broken".into()))),
+            // Sent early, but the acquire can no longer arrive at the reply.
+            6 => (Duration::from_millis(14_990), Ok(granting(sent.batch))),
+            _ => yes(sent),
+        },
+        _ => yes(sent),
+    });
+    backend.slow_down();
+    let engine = engine(&backend);
+    drop(tokio::time::timeout(REQUEST / 2, acquire(&engine, &AcquireOptions::new(LEASE))).await);
+    sleep(LEASE + Duration::from_secs(60)).await;
+    assert_eq!(cancels.load(Ordering::SeqCst), 8);
+}

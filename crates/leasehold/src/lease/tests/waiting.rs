@@ -88,6 +88,42 @@ async fn unpolled_release_blocks_no_local_waiter() {
     assert!(engine.waits.is_empty(), "a waiting task is left");
 }
 
+/// The next caller got the long lease that the holder had asked for and not
+/// waited for. It would have outlived a crash.
+#[tokio::test(start_paused = true)]
+async fn unfinished_extension_is_not_handed_off() {
+    for extends in [false, true] {
+        let (server, releases) = (OneLock::default(), Arc::new(AtomicU32::new(0)));
+        server.is_held.store(true, Ordering::SeqCst);
+        let (server, seen) = (Arc::new(server), releases.clone());
+        let shared = server.clone();
+        let backend = Scripted::new(move |sent| {
+            seen.fetch_add(u32::from(sent.name() == "DELEX"), Ordering::SeqCst);
+            // Two keys, count and token: it reserves tokens for local hand-off.
+            let reserves = sent.name() == "EVALSHA" && sent.batch.args(0).count() == 8;
+            let block = || Reply::List(vec![Reply::Int(2), Reply::Int(10)]);
+            match reserves {
+                true => (AT_ONCE, Ok(vec![block()])),
+                false => shared.reply(sent),
+            }
+        });
+        let engine = engine(&backend);
+        let first = spawn_acquire(&engine);
+        sleep(AT_ONCE * 10).await;
+        let second = spawn_acquire(&engine);
+        sleep(AT_ONCE * 10).await;
+        server.is_held.store(false, Ordering::SeqCst);
+        backend.publish(b"");
+        let guard = first.await.unwrap().unwrap();
+        if extends {
+            poll_once(&mut Box::pin(guard.extend(LEASE * 8)));
+        }
+        guard.release().await.unwrap();
+        let _second = second.await.unwrap().unwrap();
+        assert_eq!(releases.load(Ordering::SeqCst), u32::from(extends));
+    }
+}
+
 /// A reply that was sent before the caller began to wait ended the wait.
 #[tokio::test(start_paused = true)]
 async fn late_follower_does_not_rely_on_older_reply() {
