@@ -120,8 +120,9 @@ pub(super) fn count_renewals(replies: &[Option<i64>]) -> RenewalTally {
 pub(super) fn count_releases(replies: &[Option<i64>]) -> Option<bool> {
     let majority = majority(replies.len());
     let count = |wanted: i64| replies.iter().filter(|one| **one == Some(wanted)).count();
-    let (released, not_owner) = (count(1), count(0));
-    (released + not_owner >= majority).then_some(released >= majority)
+    // A node that did not reply may still have the lock.
+    let is_lost = count(0) > replies.len() - majority;
+    (count(1) >= majority || is_lost).then_some(!is_lost)
 }
 
 #[cfg(test)]
@@ -199,8 +200,10 @@ mod tests {
     fn release_counts_once_a_majority_replied() {
         for (replies, expected) in [
             (vec![Some(1), Some(1), None], Some(true)),
-            (vec![Some(1), Some(0), None], Some(false)),
-            (vec![Some(0), Some(0), Some(0)], Some(false)),
+            (vec![Some(1), Some(0), None], None),
+            (vec![Some(1), Some(0), Some(1)], Some(true)),
+            (vec![Some(1), Some(0), Some(0)], Some(false)),
+            (vec![Some(0), Some(0), None], Some(false)),
             (vec![Some(1), None, None], None),
         ] {
             assert_eq!(count_releases(&replies), expected, "{replies:?}");
