@@ -52,6 +52,7 @@ const MAX_START_MILLIS: u128 = 1 << 53;
 ///   further behind asks for a tick that is over, and does not run it. A tick
 ///   that is more than one period ahead of the server's clock is refused.
 /// - The next tick does not start while a run is longer than the period.
+/// - A period has 100 ms to 100 days.
 ///
 /// # Examples
 ///
@@ -466,8 +467,13 @@ impl Once {
     /// Records how a run ended. A report that does not arrive is missing.
     async fn report(&self, token: Token, report: &str) -> Result<(), Error> {
         let calls = self.calls()?;
-        let finish = calls.finish(token, report, self.life());
-        match self.handle.send(|_| finish).await {
+        let finish = || calls.finish(token, report, self.life());
+        let reply = match self.handle.send(|_| finish()).await {
+            // A missing report invites an operator to repeat the run.
+            Err(error) if error.is_transient() => self.handle.send(|_| finish()).await,
+            reply => reply,
+        };
+        match reply {
             Ok(true) => {}
             Ok(false) => {
                 tracing::warn!(job = self.name(), "the record of the run is gone");

@@ -32,6 +32,7 @@ fn claim_out_of_range_changes_nothing() {
         ["1", "", "7", "1 host ", DAY],
         ["9007199254740992", "2", "7", "1 host ", DAY],
         ["1", DAY, "", "1 host ", DAY],
+        ["1", DAY, "x", "1 host ", DAY],
         ["1", DAY, "7", "1 host ", "0"],
         ["1", DAY, "7", "1 host ", "inf"],
     ] {
@@ -74,7 +75,7 @@ fn forgotten_run_restores_the_one_before() {
         call(&server, lua!("once/claim"), &args).int()
     };
     let forget = |token: &str| call(&server, lua!("once/forget"), &[token, DAY]).int();
-    assert_eq!(forget("7"), 0);
+    assert_eq!(forget("6"), 0);
     assert_eq!(claim("1", "7"), 1);
     let finished = call(&server, lua!("once/finish"), &["7", "done", DAY]);
     assert_eq!(finished, Reply::Int(1));
@@ -89,5 +90,32 @@ fn forgotten_run_restores_the_one_before() {
     assert_eq!(claim("2", "9"), 1);
     assert_eq!(forget("9"), 1);
     assert_eq!(forget("7"), 1);
-    assert_eq!(server.ask(&["EXISTS", "job"]), Reply::Int(0));
+    assert_eq!(field(&server, "token"), None);
+    assert_eq!(claim("1", "9"), 0, "it was cancelled");
+    assert_eq!(claim("1", "10"), 1);
+}
+
+/// A claim that arrived after the run was cancelled used up the tick, and no
+/// host ran it.
+#[test]
+fn late_claim_of_a_cancelled_run_is_refused() {
+    let server = Flavor::one().start();
+    let claim = |tick: &str, token: &str| {
+        let args = [tick, DAY, token, "1 host ", DAY];
+        call(&server, lua!("once/claim"), &args).int()
+    };
+    let forget = |token: &str| call(&server, lua!("once/forget"), &[token, DAY]).int();
+    assert_eq!(forget("7"), 0, "before the claim arrives");
+    assert_eq!(claim("1", "7"), 0);
+    assert_eq!(claim("1", "6"), 0, "of an earlier holder");
+    assert_eq!(claim("1", "8"), 1);
+    assert_eq!(forget("8"), 1);
+    assert_eq!(claim("1", "8"), 0);
+    // A host whose clock is behind claims the tick before.
+    assert_eq!(claim("0", "9"), 1);
+    assert_eq!(claim("1", "8"), 0);
+    assert_eq!(claim("1", "10"), 1);
+    // Another run's record is kept for as long as before.
+    assert_eq!(call(&server, lua!("once/forget"), &["9", "1000"]).int(), 0);
+    assert!(server.ask(&["PTTL", "job"]).int() > 1000);
 }
