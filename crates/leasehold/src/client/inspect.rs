@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Client;
 use crate::backend::Slot;
 use crate::error::Error;
 use crate::info::{Holder, LockInfo, LockKind, Messages};
-use crate::lease::Pending;
+use crate::lease::{Pending, RetryDelay};
 use crate::protocol::{
     Call, Kind, LockSnapshot, Notified, Participant, Probe, QueueKeys, QueueParams, Queued,
     SingleKey, is_connected, page, process_channel,
@@ -116,7 +116,8 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Timeout`] if `limit` elapses, and any error of
-    /// [`inspect`](Self::inspect).
+    /// [`inspect`](Self::inspect); after an outage that is longer than
+    /// [`max_outage`](crate::Connect::max_outage), or than `limit`.
     ///
     /// # Examples
     ///
@@ -137,12 +138,23 @@ impl Client {
         let mutex = self.single_key(name)?;
         let slot = mutex.slot();
         let mutex: Arc<dyn Notified> = Arc::new(mutex);
-        let start = std::time::Instant::now();
+        let start = Instant::now();
+        let (mut delay, mut replied) = (RetryDelay::new(), start);
         loop {
-            let holder = match self.inspect(name).await? {
-                Some(lock) if lock.holder_count > 0 => lock.holders.into_iter().next(),
-                _ => return Ok(()),
+            let holder = match self.inspect(name).await {
+                Ok(Some(lock)) if lock.holder_count > 0 => lock.holders.into_iter().next(),
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    let is_over = limit.is_some_and(|limit| start.elapsed() >= limit)
+                        || replied.elapsed() >= self.engine.max_outage();
+                    if is_over || !error.is_transient() {
+                        return Err(error);
+                    }
+                    delay.wait().await;
+                    continue;
+                }
             };
+            replied = Instant::now();
             let waited = start.elapsed();
             let remaining = limit.map_or(POLL_INTERVAL, |limit| limit.saturating_sub(waited));
             if remaining.is_zero() {
@@ -157,7 +169,9 @@ impl Client {
             let timeout = Some(remaining.min(POLL_INTERVAL));
             let watch = self.engine.wait_until_free(&mutex, slot, name, timeout);
             match watch.await {
-                Ok(()) | Err(Error::Timeout { .. }) => {}
+                Ok(()) | Err(Error::Timeout { .. }) => delay.reset(),
+                // The next inspection tells whether the outage lasts.
+                Err(error) if error.is_transient() => delay.wait().await,
                 Err(error) => return Err(error),
             }
         }

@@ -215,6 +215,11 @@ impl Engine {
         Box::pin(waiting).instrument(span.clone()).await
     }
 
+    /// Returns for how long a waiter retries through an outage.
+    pub(crate) fn max_outage(&self) -> Duration {
+        self.context.limits.outage
+    }
+
     /// Waits until a poll finds `lock` free, without acquiring it.
     pub(crate) async fn wait_until_free(
         &self,
