@@ -54,7 +54,8 @@ Exit status:
    69  the server is unreachable
    75  busy: another client holds the lock, or has run the period of --once-per
        (-E sets another status)
-   76  the lock was lost while the command ran, and the command was stopped
+   76  the lock was lost while the command ran; it was stopped, unless
+       --on-lost is ignore
    77  the server denied permission
   124  the command ran longer than --at-most and was stopped
   126  the command cannot be executed

@@ -1,12 +1,17 @@
 //! `leasehold leader`: an election's leader, and its changes.
 
+use std::time::Duration;
+
 use leasehold::{Election, Term};
 
 use crate::args::{LeaderArgs, ServerArgs};
 use crate::inspect::process_name;
-use crate::output::{CliError, print, printable, reader_closed};
+use crate::output::{CliError, message, print, printable, reader_closed};
 use crate::settings::Settings;
 use crate::{duration, exit, json};
+
+/// The pause after a request that failed.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Prints the leader, or every change of it with `--follow`.
 pub(crate) async fn leader(server: &ServerArgs, args: &LeaderArgs) -> Result<u8, CliError> {
@@ -27,8 +32,19 @@ pub(crate) async fn leader(server: &ServerArgs, args: &LeaderArgs) -> Result<u8,
 /// Prints every change of the leader while the output has a reader.
 async fn follow(election: &Election, as_json: bool) -> Result<u8, CliError> {
     let mut changes = election.changes();
+    let mut is_failing = false;
     loop {
-        let term = changes.next().await?;
+        let term = match changes.next().await {
+            Err(error) if error.is_transient() => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    message(error);
+                }
+                tokio::time::sleep(RETRY_DELAY).await;
+                continue;
+            }
+            term => term?,
+        };
+        is_failing = false;
         if !print(&line(term.as_ref(), as_json))? {
             return Ok(exit::OK);
         }

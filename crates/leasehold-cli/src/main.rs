@@ -4,7 +4,7 @@
 //! It uses only the public API of the library. [`args`] defines the command
 //! line and [`exit`] the exit codes. Standard output belongs to the command
 //! that `run` starts, or to the requested data; [`output`] writes messages to
-//! standard error.
+//! standard error, and [`messages`] does so without waiting for it.
 
 mod args;
 mod commands;
@@ -21,6 +21,7 @@ mod jobs;
 mod json;
 mod leader;
 mod manual;
+mod messages;
 mod output;
 mod password;
 mod release;
@@ -40,13 +41,18 @@ use args::{Cli, Command};
 use output::CliError;
 
 fn main() -> ExitCode {
-    if let Some(code) = run::exec_command() {
-        return code.into();
-    }
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return report_usage(&error),
+    let code = match run::exec_command() {
+        Some(code) => code,
+        None => match Cli::try_parse() {
+            Ok(cli) => run_cli(cli),
+            Err(error) => report_usage(&error),
+        },
     };
+    messages::finish();
+    code.into()
+}
+
+fn run_cli(cli: Cli) -> u8 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -58,7 +64,7 @@ fn main() -> ExitCode {
         )),
     };
     password::kill_commands();
-    code.unwrap_or_else(|error| error.report()).into()
+    code.unwrap_or_else(|error| error.report())
 }
 
 async fn execute(cli: Cli) -> Result<u8, CliError> {
@@ -87,12 +93,10 @@ async fn execute(cli: Cli) -> Result<u8, CliError> {
 }
 
 /// Prints help or the version if requested, otherwise the usage error.
-fn report_usage(error: &clap::Error) -> ExitCode {
+fn report_usage(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
         let printed = output::reader_remains(error.print());
-        return printed
-            .map_or_else(|error| error.report(), |_| exit::OK)
-            .into();
+        return printed.map_or_else(|error| error.report(), |_| exit::OK);
     }
     let mut text = error.render().to_string();
     let unknown = error.get(ContextKind::InvalidArg);
@@ -104,7 +108,7 @@ fn report_usage(error: &clap::Error) -> ExitCode {
     if lacks_separator(std::env::args_os().skip(1)) {
         output::hint("write `--` before the command, as in `leasehold run nightly -- ./import.sh`");
     }
-    exit::USAGE.into()
+    exit::USAGE
 }
 
 /// Returns whether a command line should run a command, but does not say where

@@ -14,26 +14,23 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::oneshot;
 
-use crate::{duration, exit};
+use crate::{duration, exit, messages};
 
 /// Writes a message of one line.
 pub(crate) fn message(text: impl Display) {
-    let text = printable(&text.to_string());
-    // A closed standard error leaves no place to report the failure.
-    let _ = writeln!(io::stderr(), "leasehold: {text}");
+    messages::write(format!("leasehold: {}\n", printable(&text.to_string())));
 }
 
 /// Writes a message of several lines. The line breaks must not come from
 /// others.
 pub(crate) fn message_lines(text: &str) {
     let lines: Vec<_> = text.lines().map(printable).collect();
-    let _ = writeln!(io::stderr(), "leasehold: {}", lines.join("\n"));
+    messages::write(format!("leasehold: {}\n", lines.join("\n")));
 }
 
 /// Writes advice on the previous message.
 pub(crate) fn hint(text: impl Display) {
-    let text = printable(&text.to_string());
-    let _ = writeln!(io::stderr(), "  hint: {text}");
+    messages::write(format!("  hint: {}\n", printable(&text.to_string())));
 }
 
 /// Describes the effect of a forced release of `name` on `holder`.

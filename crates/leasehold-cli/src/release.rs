@@ -3,7 +3,7 @@
 
 use std::io::{IsTerminal, Write, stderr, stdin};
 
-use leasehold::{Client, Holder, LockInfo, LockKind};
+use leasehold::{Client, Error, Holder, LockInfo, LockKind};
 use serde::Serialize;
 
 use crate::args::{ReleaseArgs, ServerArgs};
@@ -66,6 +66,23 @@ async fn matching(
     Ok(locks)
 }
 
+/// Adds the holders that a scan omits, which lists one of each lock.
+async fn with_all_holders(client: &Client, scanned: Vec<LockInfo>) -> Vec<LockInfo> {
+    let mut locks = Vec::new();
+    for lock in scanned {
+        if lock.holder_count == lock.holders.len() as u64 {
+            locks.push(lock);
+            continue;
+        }
+        match client.inspect(&lock.name).await {
+            Ok(now) => locks.extend(now.filter(|now| now.holder_count > 0)),
+            // One lock must not keep the others from being released.
+            Err(_) => locks.push(lock),
+        }
+    }
+    locks
+}
+
 /// A lock that was released, as JSON.
 #[derive(Serialize)]
 struct Released<'a> {
@@ -76,8 +93,11 @@ struct Released<'a> {
 async fn release_all(
     client: &Client,
     args: &ReleaseArgs,
-    locks: Vec<LockInfo>,
+    mut locks: Vec<LockInfo>,
 ) -> Result<u8, CliError> {
+    if !args.yes {
+        locks = with_all_holders(client, locks).await;
+    }
     if locks.is_empty() {
         message(format!("no lock that matches `{}` is held", args.name));
         return Ok(exit::NO);
@@ -88,14 +108,12 @@ async fn release_all(
     }
     let mut code = exit::OK;
     for lock in locks {
-        // The question was not about a process that acquired the lock since.
-        if !args.yes && has_changed_hands(client, &lock).await? {
-            message(format!("`{}` has changed hands and stays held", lock.name));
-            code = exit::NO;
-            continue;
-        }
-        match client.force_release(&lock.name).await {
-            Ok(holders) => {
+        match revoke(client, &lock, args.yes).await {
+            Ok(None) => {
+                message(format!("`{}` has changed hands and stays held", lock.name));
+                code = exit::NO;
+            }
+            Ok(Some(holders)) => {
                 if args.output.json {
                     let name = &lock.name;
                     let holders = &holders;
@@ -108,6 +126,19 @@ async fn release_all(
         }
     }
     Ok(code)
+}
+
+/// Revokes a lock. Returns `None` if other processes hold it than those that
+/// the question was about.
+async fn revoke(
+    client: &Client,
+    lock: &LockInfo,
+    unasked: bool,
+) -> Result<Option<Vec<Holder>>, Error> {
+    match unasked || !has_changed_hands(client, lock).await? {
+        true => client.force_release(&lock.name).await.map(Some),
+        false => Ok(None),
+    }
 }
 
 /// Returns whether a question would reach a person.
@@ -134,7 +165,7 @@ fn is_confirmed(locks: &[LockInfo]) -> bool {
 }
 
 /// Returns whether other processes hold the lock than were shown.
-async fn has_changed_hands(client: &Client, shown: &LockInfo) -> Result<bool, CliError> {
+async fn has_changed_hands(client: &Client, shown: &LockInfo) -> Result<bool, Error> {
     let Some(now) = client.inspect(&shown.name).await? else {
         return Ok(false);
     };
@@ -143,7 +174,8 @@ async fn has_changed_hands(client: &Client, shown: &LockInfo) -> Result<bool, Cl
         let mut holders: Vec<_> = holders
             .map(|holder| {
                 let process = &holder.process;
-                (process.host.clone(), process.pid, process.since)
+                let redisson = process.redisson.clone();
+                (process.host.clone(), process.pid, process.since, redisson)
             })
             .collect();
         holders.sort();

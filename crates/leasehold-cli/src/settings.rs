@@ -1,6 +1,7 @@
 //! Settings from the command line, the environment and a file, in this order of
 //! precedence; and connections with these settings.
 
+use std::env::VarError;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,8 +87,7 @@ impl Settings {
         let path = config_path(args);
         let file = path.as_deref().map(load_file).transpose()?;
         let file = file.unwrap_or_default();
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let timeout = variable("LEASEHOLD_REQUEST_TIMEOUT")
+        let timeout = variable("LEASEHOLD_REQUEST_TIMEOUT")?
             .map(|text| duration::parse(&text))
             .transpose()
             .map_err(|why| CliError::usage(format!("invalid LEASEHOLD_REQUEST_TIMEOUT: {why}")))?;
@@ -106,18 +106,18 @@ impl Settings {
                 command: args.password_command.clone(),
             },
             PasswordSettings {
-                file: variable("LEASEHOLD_PASSWORD_FILE").map(PathBuf::from),
-                command: variable("LEASEHOLD_PASSWORD_COMMAND"),
+                file: path_variable("LEASEHOLD_PASSWORD_FILE"),
+                command: variable("LEASEHOLD_PASSWORD_COMMAND")?,
             },
             PasswordSettings {
                 file: file.password_file,
                 command: file.password_command,
             },
         ];
-        let user = args.user.clone().or(variable("LEASEHOLD_USER"));
+        let user = option_or("LEASEHOLD_USER", args.user.as_ref())?;
         Ok(Self {
             login: Login::new(user.or(file.user), passwords)?,
-            url: args.url.clone().or(variable("LEASEHOLD_URL")).or(file.url),
+            url: option_or("LEASEHOLD_URL", args.url.as_ref())?.or(file.url),
             prefix: args.prefix.clone().or(file.prefix),
             lease: file.lease,
             request_timeout: args.request_timeout.or(timeout).or(file.request_timeout),
@@ -204,18 +204,39 @@ pub(crate) fn rejected_at_login(error: Error) -> CliError {
     CliError::from(error).with_hint(hint)
 }
 
+/// Returns the value of an environment variable, unless it is empty. One that
+/// cannot be read is an error: the file may name another server.
+fn variable(name: &str) -> Result<Option<String>, CliError> {
+    match std::env::var(name) {
+        Err(VarError::NotUnicode(_)) => {
+            Err(CliError::usage(format!("invalid {name}: it is not UTF-8")))
+        }
+        value => Ok(value.ok().filter(|value| !value.is_empty())),
+    }
+}
+
+/// Returns the value of an option, or else of a variable.
+fn option_or(name: &str, option: Option<&String>) -> Result<Option<String>, CliError> {
+    match option {
+        Some(option) => Ok(Some(option.clone())),
+        None => variable(name),
+    }
+}
+
+fn path_variable(name: &str) -> Option<PathBuf> {
+    let value = std::env::var_os(name)?;
+    (!value.is_empty()).then(|| value.into())
+}
+
 fn config_path(args: &ServerArgs) -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(path) = &args.config {
         return Some(path.clone());
     }
-    if let Some(path) = variable("LEASEHOLD_CONFIG") {
-        return Some(path.into());
+    if let Some(path) = path_variable("LEASEHOLD_CONFIG") {
+        return Some(path);
     }
-    let user_folder = match variable("XDG_CONFIG_HOME") {
-        Some(folder) => Some(PathBuf::from(folder)),
-        None => variable("HOME").map(|home| Path::new(&home).join(".config")),
-    };
+    let home_folder = || path_variable("HOME").map(|home| home.join(".config"));
+    let user_folder = path_variable("XDG_CONFIG_HOME").or_else(home_folder);
     let user_file = user_folder.map(|folder| folder.join("leasehold.toml"));
     let mut candidates = user_file
         .into_iter()

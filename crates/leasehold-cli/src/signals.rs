@@ -9,8 +9,8 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::exit;
 use crate::output::CliError;
+use crate::{exit, messages, password};
 
 /// The signals that end a wait.
 pub(crate) const TERMINATION: [Signal; 4] = [
@@ -96,6 +96,8 @@ pub(crate) enum Interruption {
 /// A shell continues its script after any exit status. It stops if it
 /// received SIGINT itself and its command died of it.
 pub(crate) fn die_of_sigint(interruption: Interruption) {
+    password::kill_commands();
+    messages::finish();
     if interruption == Interruption::CommandOnly {
         // What the terminal would have done without us.
         let _ = kill(Pid::from_raw(0), Signal::SIGINT);

@@ -90,7 +90,7 @@ pub(crate) struct ServerArgs {
     pub(crate) prefix: Option<String>,
 
     /// Wait at most DUR for a reply, and twice as long for a connection
-    /// [default: 1s]
+    /// [default: 1s; 200ms for each server of a quorum]
     #[arg(long, global = true, value_name = "DUR", value_parser = duration::parse, help_heading = "Server")]
     pub(crate) request_timeout: Option<Duration>,
 

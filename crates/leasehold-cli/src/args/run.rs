@@ -59,8 +59,8 @@ pub(crate) struct RunArgs {
     /// Name of the lock
     pub(crate) name: String,
 
-    /// Run once per period of DUR since 1970, as in 1h or 1d, on one of many
-    /// hosts; a period that another host runs, or has run, counts as held.
+    /// Run once per period of DUR since 1970, from 100ms to 100d, on one of
+    /// many hosts; a period that another host runs, or has run, counts as held.
     /// Days begin at midnight UTC
     #[arg(long, value_name = "DUR", value_parser = duration::parse, conflicts_with_all = [
         "nonblock", "wait", "shared", "exclusive", "fair", "permits", "at_least", "replicas", "quorum",
@@ -141,8 +141,9 @@ pub(crate) struct WorkArgs {
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) lease: Option<Duration>,
 
-    /// Wait DUR between SIGTERM and SIGKILL, also if the SIGTERM is forwarded
-    /// [default: 5s, at most a third of the lease; no limit if forwarded]
+    /// Wait DUR between SIGTERM and SIGKILL, also if the SIGTERM is forwarded;
+    /// at most half of the lease [default: 5s, at most a third of the lease; no
+    /// limit if forwarded]
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     pub(crate) grace: Option<Duration>,
 

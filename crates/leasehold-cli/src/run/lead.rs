@@ -84,8 +84,7 @@ async fn serve(
             Ok(Ended::before_start())
         }
     };
-    session.release(name, guard.release()).await;
-    match ended? {
+    match session.release(name, guard.release(), ended).await? {
         ended if ended.lost && !ended.terminated => {
             message(format!("campaigning for `{name}` again"));
             Ok(None)

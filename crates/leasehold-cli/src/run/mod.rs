@@ -58,12 +58,24 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     };
     if let Some(period) = args.once_per {
         session.signals.catch(&[Signal::SIGTSTP])?;
-        let outcome = once::run_once(&mut session, &args, period, &plan).await;
-        session.close().await;
-        return Ok(match outcome? {
-            Period::Exit(code) => code,
-            Period::Skip(why) => skip(&why, &args),
-        });
+        return match once::run_once(&mut session, &args, period, &plan).await {
+            Ok(Period::Ended(code)) => {
+                session.close().await;
+                Ok(code)
+            }
+            Ok(Period::Interrupted(code)) => {
+                session.abandon().await;
+                Ok(code)
+            }
+            Ok(Period::Skip(why)) => {
+                session.close().await;
+                Ok(skip(&why, &args))
+            }
+            Err(error) => {
+                session.abandon().await;
+                Err(error)
+            }
+        };
     }
     let guard = match acquire(&mut session, &args, steal).await {
         Ok(ControlFlow::Continue(guard)) => guard,
@@ -97,7 +109,7 @@ async fn hold(
         Err(error) => Err(error),
     };
     let name = guard.name().to_owned();
-    session.release(&name, guard.release()).await;
+    let ended = session.release(&name, guard.release(), ended).await;
     ended.map(|ended| ended.code)
 }
 

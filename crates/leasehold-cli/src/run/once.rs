@@ -4,6 +4,7 @@
 //! A command that was executed has used up its period, however it ended. One
 //! that was never executed has not, so the next start runs the period.
 
+use std::fmt::Display;
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::time::Duration;
@@ -18,8 +19,10 @@ use crate::{duration, exit, jobs};
 
 /// What became of the current period.
 pub(super) enum Period {
-    /// A signal ended the start, or the command has ended.
-    Exit(u8),
+    /// The command has ended.
+    Ended(u8),
+    /// A signal ended the start.
+    Interrupted(u8),
     /// Another process runs this period, or has run it.
     Skip(CliError),
 }
@@ -40,14 +43,20 @@ pub(super) async fn run_once(
             // The claim may be on its way. Dropping it here could use up the
             // period although nothing runs.
             let limit = session.servers.release_timeout();
-            if let Ok(Ok(OnceOutcome::Ran(guard))) = timeout(limit, started).await {
-                give_back(session, guard).await;
+            match timeout(limit, started).await {
+                Ok(Ok(OnceOutcome::Ran(guard))) => give_back(session, guard).await,
+                Ok(Ok(_)) => {}
+                Ok(Err(error @ (Error::OutcomeUnknown(_) | Error::Unavailable(_)))) => {
+                    may_count(&args.name, error);
+                }
+                Ok(Err(error)) => message(error),
+                Err(_) => may_count(&args.name, no_reply_within(limit)),
             }
-            return Ok(Period::Exit(code));
+            return Ok(Period::Interrupted(code));
         }
     };
     match outcome {
-        OnceOutcome::Ran(guard) => execute(session, guard, plan).await.map(Period::Exit),
+        OnceOutcome::Ran(guard) => execute(session, guard, plan).await.map(Period::Ended),
         OnceOutcome::AlreadyRan(run) => {
             let own_end = jobs::end(tick, period);
             Ok(Period::Skip(jobs::already_ran(&args.name, &run, own_end)))
@@ -64,8 +73,9 @@ async fn execute(session: &mut Session, guard: OnceGuard, plan: &Plan<'_>) -> Re
     match session.execute(lease.clone().into(), plan).await {
         Ok(ended) if ended.started => {
             let report = format!("exit status {}", ended.code);
-            session.release(lease.name(), guard.finish(&report)).await;
-            Ok(ended.code)
+            let finish = guard.finish(&report);
+            let ended = session.release(lease.name(), finish, Ok(ended)).await;
+            ended.map(|ended| ended.code)
         }
         not_started => {
             give_back(session, guard).await;
@@ -82,10 +92,17 @@ async fn give_back(session: &Session, guard: OnceGuard) {
     let failure = match timeout(limit, guard.cancel()).await {
         Ok(Ok(()) | Err(Error::Lost { .. })) => return,
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no reply within {}", duration::format(limit)),
+        Err(_) => no_reply_within(limit),
     };
-    message(format!(
-        "this period of `{name}` may count as run: {failure}"
-    ));
+    may_count(name, failure);
+}
+
+fn no_reply_within(limit: Duration) -> String {
+    format!("no reply within {}", duration::format(limit))
+}
+
+/// Reports that a period may be used up although nothing ran.
+fn may_count(name: &str, why: impl Display) {
+    message(format!("this period of `{name}` may count as run: {why}"));
     hint(jobs::reset_hint(name));
 }

@@ -1,7 +1,7 @@
 //! The status line of a wait: the holder, how long it holds the lock, and the
 //! queue position.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
 use leasehold::{Holder, LockInfo, Process};
@@ -10,6 +10,7 @@ use super::servers::Servers;
 use crate::duration;
 use crate::identity::host_and_pid;
 use crate::inspect::{held_until, process_name};
+use crate::messages;
 use crate::output::{message, printable};
 
 /// A shorter wait shows no status.
@@ -30,20 +31,22 @@ pub(super) async fn show(servers: &Servers, name: &str, verbose: bool) {
         }
         return std::future::pending().await;
     }
+    let _line = StatusLine;
     loop {
         let lock = servers.inspect(name).await;
         let text = printable(&status(name, start.elapsed(), lock.as_ref()));
         // Disables wrapping: a line that wraps cannot be redrawn.
-        let _ = write!(stderr(), "\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h");
-        let _ = stderr().flush();
+        messages::write_if_idle(format!("\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h"));
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
-/// Erases the status line.
-pub(super) fn clear() {
-    if stderr().is_terminal() {
-        let _ = write!(stderr(), "\r\x1b[K");
+/// The line that shows the status. It is erased when this is dropped.
+struct StatusLine;
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        messages::write_if_idle("\r\x1b[K".to_owned());
     }
 }
 

@@ -59,7 +59,7 @@ pub(super) struct Ended {
     pub(super) code: u8,
     /// Whether it was executed.
     pub(super) started: bool,
-    /// Whether its lease was lost.
+    /// Whether its lease was lost while it ran.
     pub(super) lost: bool,
     /// Whether a signal that ends this process was forwarded to it.
     pub(super) terminated: bool,
@@ -120,7 +120,7 @@ impl Session {
         verbose: bool,
         acquired: impl Future<Output = T>,
     ) -> ControlFlow<u8, T> {
-        let outcome = tokio::select! {
+        tokio::select! {
             biased;
             signal = self.signals.termination() => {
                 self.interruption = (signal == Signal::SIGINT).then_some(Interruption::Received);
@@ -130,9 +130,7 @@ impl Session {
             () = progress::show(&self.servers, name, verbose) => {
                 unreachable!("BUG: the status ended")
             }
-        };
-        progress::clear();
-        outcome
+        }
     }
 
     /// Extends the short lease with which a granted queue entry starts. It
@@ -181,22 +179,36 @@ impl Session {
         })
     }
 
-    /// Awaits the release of a lock, and reports a failure.
+    /// Awaits the release of a lock, and reports a failure. Returns how the
+    /// command ended: a loss that only the release finds is one too.
     pub(super) async fn release<T>(
-        &self,
+        &mut self,
         name: &str,
         release: impl Future<Output = Result<T, Error>>,
-    ) {
+        ended: Result<Ended, CliError>,
+    ) -> Result<Ended, CliError> {
         let timeout = self.servers.release_timeout();
         let failure = match tokio::time::timeout(timeout, release).await {
-            // The loss was reported when the command was stopped.
-            Ok(Ok(_) | Err(Error::Lost { .. })) => return,
+            Ok(Ok(_)) => return ended,
+            Ok(Err(Error::Lost { loss, .. })) => {
+                let mut ended = ended?;
+                // Otherwise it was reported when the command was stopped.
+                if ended.started && !ended.lost {
+                    message(format!("lost `{name}`: {loss}; the command has exited"));
+                }
+                if ended.started && !ended.lost && !ended.terminated {
+                    ended.code = exit::LOST;
+                    self.interruption = None;
+                }
+                return Ok(ended);
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no reply within {}", duration::format(timeout)),
         };
         message(format!(
             "cannot release `{name}`: {failure}; it is free when its lease ends"
         ));
+        ended
     }
 
     /// Ends the client after a release.

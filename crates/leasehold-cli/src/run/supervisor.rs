@@ -110,7 +110,7 @@ impl Supervisor {
                 _ => {}
             }
             if !self.lost {
-                self.deadline = self.deadline.max(lease.deadline().into());
+                self.read_deadline();
             }
             tokio::select! {
                 () = group.changed() => {}
@@ -161,16 +161,27 @@ impl Supervisor {
 
     fn kill_at(&self) -> Option<Instant> {
         let stopping = self.stopping.as_ref()?;
+        // A loss that is ignored leaves no deadline.
+        let is_ignored = self.lost && self.on_lost == OnLost::Ignore;
         let latest = self.deadline.checked_sub(self.kill_margin());
-        match stopping.killed {
+        match stopping.killed || is_ignored {
             true => Some(stopping.kill_at),
             false => Some(latest?.min(stopping.kill_at)),
         }
     }
 
+    /// Reads the deadline, unless it is over. After a suspend of the machine it
+    /// is earlier than before, by this process's clock.
+    fn read_deadline(&mut self) {
+        let deadline = self.lease.deadline().into();
+        if self.lease.check().is_ok() {
+            self.deadline = deadline;
+        }
+    }
+
     /// Stops the command unless the lease was renewed since the last check.
     fn check_renewal(&mut self, group: &mut ProcessGroup) {
-        self.deadline = self.deadline.max(self.lease.deadline().into());
+        self.read_deadline();
         if self.stop_at().is_some_and(|at| at <= Instant::now()) {
             let loss = match self.lease.is_stuck() {
                 true => Loss::Stuck,
@@ -196,7 +207,7 @@ impl Supervisor {
     fn on_loss(&mut self, group: &mut ProcessGroup, loss: Loss) {
         self.lost = true;
         group.on_loss();
-        let name = self.lease.name();
+        let name = self.lease.name().to_owned();
         if matches!(loss, Loss::Expired | Loss::Stuck) && self.lease.check().is_err() {
             // The lease is already over, as after a suspend of the machine:
             // SIGKILL follows without grace.
@@ -206,18 +217,18 @@ impl Supervisor {
             OnLost::Ignore => message(format!("lost `{name}`: {loss}; the command continues")),
             OnLost::Stop(signal) => {
                 let signal_name = signal.as_str();
+                self.stop(group, signal);
                 message(format!(
                     "lost `{name}`: {loss}; stopping the command with {signal_name}"
                 ));
-                self.stop(group, signal);
             }
         }
     }
 
     fn on_limit(&mut self, group: &ProcessGroup) {
         self.limit_reached = true;
-        message("the command reached --at-most; stopping it with SIGTERM");
         self.stop(group, Signal::SIGTERM);
+        message("the command reached --at-most; stopping it with SIGTERM");
     }
 
     fn stop(&mut self, group: &ProcessGroup, signal: Signal) {

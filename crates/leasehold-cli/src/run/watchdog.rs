@@ -100,7 +100,10 @@ impl Watchdog {
                     }
                 }
                 read = self.pipe.read(&mut line) => match read {
-                    Ok(_) => return Sign::Progress,
+                    Ok(_) => {
+                        pass_on(b"WATCHDOG=1", self.outer.as_ref());
+                        return Sign::Progress;
+                    }
                     Err(_) => return std::future::pending().await,
                 },
             }

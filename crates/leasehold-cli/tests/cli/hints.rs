@@ -1,5 +1,8 @@
 //! What the CLI says about a wrong option, setting or key.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
 use testkit::ServerExt;
 
 use crate::harness::{Finished, Harness};
@@ -147,4 +150,14 @@ fn lock_of_redisson_gets_a_hint() {
         .run()
         .expect_code(0)
         .expect_stderr("hint: the holder uses another library");
+}
+
+/// The server of the configuration file was used.
+#[test]
+fn variable_that_is_not_utf8_is_refused() {
+    let harness = Harness::new();
+    let url = OsStr::from_bytes(b"redis://h\xff");
+    let ls = harness.leasehold("ls");
+    let ls = ls.configure(|command| command.env("LEASEHOLD_URL", url));
+    ls.run().expect_code(64).expect_stderr("LEASEHOLD_URL");
 }

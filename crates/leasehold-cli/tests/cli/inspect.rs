@@ -267,6 +267,43 @@ fn wait_ends_when_the_lock_is_free() {
     holder.wait().expect_code(0);
 }
 
+/// Revokes a lock with two holders, after one of them has released it.
+#[test]
+fn pattern_releases_a_lock_of_several_holders() {
+    let harness = Harness::new();
+    let hold = |number: u32| {
+        let script =
+            format!("echo up > up-{number}; until [ -e stop-{number} ]; do sleep 0.05; done");
+        let holder = harness
+            .leasehold("run --permits 3 import:s")
+            .script(&script);
+        holder.start_until_file(&harness, &format!("up-{number}"))
+    };
+    let (first, second) = (hold(1), hold(2));
+    let mut first = Some(first);
+    let shown = answer(&harness, "y\n", || {
+        std::fs::write(harness.path("stop-1"), "").unwrap();
+        first.take().unwrap().wait().expect_code(0);
+    });
+    assert!(shown.contains("revoked `import:s`"), "{shown}");
+    second.wait().expect_code(76);
+}
+
+#[test]
+fn wait_outlasts_a_restart_of_the_server() {
+    let mut harness = Harness::new();
+    let holder = harness.leasehold("run job").start_holding(&harness);
+    let before = harness.waiter_count("job");
+    let waiter = harness.leasehold("wait job");
+    let waiter = waiter.start_until("it is queued", || harness.waiter_count("job") == before + 1);
+    harness.server.kill();
+    std::thread::sleep(Duration::from_secs(2));
+    harness.server.restart().unwrap();
+    // The server has lost the lock.
+    waiter.wait().expect_code(0);
+    drop(holder);
+}
+
 #[test]
 fn steal_revokes_and_acquires() {
     let harness = Harness::new();

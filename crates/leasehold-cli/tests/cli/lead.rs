@@ -214,3 +214,26 @@ fn follower_prints_every_change() {
     eventually("the end is printed", || changes().ends_with("}\nnull\n"));
     follower.signal(Signal::SIGKILL);
 }
+
+#[test]
+fn follower_outlasts_a_restart_of_the_server() {
+    let mut harness = Harness::new();
+    let out = std::fs::File::create(harness.path("changes")).unwrap();
+    let follower = harness.leasehold("leader --follow --json --request-timeout 200ms job");
+    let follower = follower.configure(|cli| cli.stdout(out)).start();
+    let changes = || std::fs::read_to_string(harness.path("changes")).unwrap();
+    eventually("the vacancy is printed", || changes() == "null\n");
+    harness.server.kill();
+    follower.wait_for_stderr("unavailable");
+    harness.server.restart().unwrap();
+    let leader = harness.leasehold("lead --note me job");
+    let leader = leader.start_holding(&harness);
+    eventually("the term is printed", || {
+        let path = harness.path("changes");
+        let changes = std::fs::read_to_string(path).unwrap();
+        changes.contains(r#""note":"me"}"#)
+    });
+    harness.stop_scripts();
+    leader.wait().expect_code(0);
+    follower.signal(Signal::SIGKILL);
+}

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::Proxy;
+use testkit::{Proxy, ServerExt};
 
-use crate::harness::{Harness, UNTIL_STOPPED, eventually, is_running};
+use crate::harness::{Harness, LEASEHOLD, UNTIL_STOPPED, eventually, is_running};
 
 /// Ignores SIGTERM, and starts a child that ignores it too.
 const STUBBORN: &str = "trap '' TERM; (trap '' TERM; echo $$ > parent; sh -c 'echo $$ > child; while :; do sleep 1; done') & \
@@ -127,6 +127,49 @@ fn command_continues_with_on_lost_ignore() {
     run.wait_for_stderr("the command continues");
     harness.stop_scripts();
     run.wait().expect_code(76);
+    assert!(harness.has_file("end"));
+}
+
+/// A command that exited before the next renewal seemed to have held the lock.
+#[test]
+fn loss_found_at_the_release_is_reported() {
+    for args in ["run job", "lead job", "run --once-per 100d job"] {
+        let harness = Harness::new();
+        let run = harness.leasehold(args).start_holding(&harness);
+        let locks = harness.server.ask(&["KEYS", "lock:*job"]);
+        harness.server.tell(&["DEL", locks.list()[0].text()]);
+        harness.stop_scripts();
+        run.wait().expect_code(76).expect_stderr("lost `job`");
+    }
+}
+
+/// A terminal or pipe that took no more text kept the CLI from stopping its
+/// command.
+#[test]
+fn full_stderr_does_not_delay_the_stop() {
+    let mut harness = Harness::new();
+    let script = format!(
+        "mkfifo full; exec 3<> full; timeout 1 cat /dev/zero >&3; \
+         exec {LEASEHOLD} run --lease 8s --grace 2s job -- sh -c \"$0\" 2>&3"
+    );
+    let run = harness.shell(&script);
+    let run = run.configure(|command| command.arg(STUBBORN));
+    let _run = run.start_until_file(&harness, "child");
+    let child = harness.wait_for_pid("child");
+    harness.server.kill();
+    eventually("all processes have exited", || !is_running(child));
+}
+
+#[test]
+fn ignored_loss_leaves_the_grace() {
+    let harness = Harness::new();
+    let args = "run --lease 6s --grace 3s --on-lost ignore --at-most 10s job";
+    let script =
+        "trap 'sleep 0.3; echo end > end; exit 0' TERM; echo up > up; while :; do sleep 0.1; done";
+    let run = harness.leasehold(args).script(script);
+    let run = run.start_until_file(&harness, "up");
+    harness.revoke("job");
+    run.wait().expect_code(76).expect_stderr("--at-most");
     assert!(harness.has_file("end"));
 }
 

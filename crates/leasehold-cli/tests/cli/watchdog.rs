@@ -103,6 +103,24 @@ fn notifications_reach_the_outer_socket() {
     run.wait().expect_code(0);
 }
 
+/// A service that reported through the pipe was killed by systemd.
+#[test]
+fn lines_on_the_pipe_reach_the_outer_socket() {
+    let harness = Harness::new();
+    let outer = UnixDatagram::bind(harness.path("outer")).unwrap();
+    outer.set_read_timeout(Some(EVENT_TIMEOUT)).unwrap();
+    let run = harness
+        .leasehold("run --watchdog 1h job")
+        .configure(|command| command.env("NOTIFY_SOCKET", harness.path("outer")))
+        .script(&format!("echo > $LEASEHOLD_WATCHDOG; {UNTIL_STOPPED}"))
+        .start();
+    let mut text = [0; 100];
+    let length = outer.recv(&mut text).unwrap();
+    assert_eq!(&text[..length], b"WATCHDOG=1");
+    harness.stop_scripts();
+    run.wait().expect_code(0);
+}
+
 /// The command had exited before the CLI read them.
 #[test]
 fn last_notifications_reach_the_outer_socket() {
