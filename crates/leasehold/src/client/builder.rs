@@ -397,7 +397,7 @@ impl<C> Connect<C> {
     /// for each acquire, and must not block. The value is public to all clients
     /// of the server, as [`Holder::trace_parent`](crate::Holder::trace_parent).
     ///
-    /// It takes 68 bytes in each lock, which every renewal sends. Tasks of
+    /// It takes 54 bytes in each lock, which every renewal sends. Tasks of
     /// different traces do not hand a lock off to each other, because the
     /// server would show the wrong holder.
     ///

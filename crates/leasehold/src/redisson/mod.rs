@@ -18,9 +18,9 @@
 //! - A crashed waiter blocks a [fair lock](Redisson::fair_lock) until the wait
 //!   timeout has passed.
 //!
-//! `docs/interop.md` in the repository lists the settings that both sides must
-//! share, the differences from Redisson, and the steps of a migration to the
-//! other locks of this crate.
+//! In the repository, `docs/interop.md` lists the settings that both sides must
+//! share and the differences from Redisson, and `docs/migrate-redisson.md` the
+//! steps of a migration to the other locks of this crate.
 //!
 //! # Examples
 //!
