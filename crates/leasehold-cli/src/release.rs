@@ -128,8 +128,8 @@ async fn release_all(
     Ok(code)
 }
 
-/// Revokes a lock. Returns `None` if other processes hold it than those that
-/// the question was about.
+/// Revokes a lock. Returns `None` if a process has acquired it since the
+/// question.
 async fn revoke(
     client: &Client,
     lock: &LockInfo,

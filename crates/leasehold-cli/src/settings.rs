@@ -204,8 +204,8 @@ pub(crate) fn rejected_at_login(error: Error) -> CliError {
     CliError::from(error).with_hint(hint)
 }
 
-/// Returns the value of an environment variable, unless it is empty. One that
-/// cannot be read is an error: the file may name another server.
+/// Returns the value of an environment variable, unless it is empty. A value
+/// that is not UTF-8 is an error: the file may name another server.
 fn variable(name: &str) -> Result<Option<String>, CliError> {
     match std::env::var(name) {
         Err(VarError::NotUnicode(_)) => {

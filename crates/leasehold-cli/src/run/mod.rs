@@ -58,24 +58,15 @@ pub(crate) async fn run(server: &ServerArgs, args: RunArgs, steal: bool) -> Resu
     };
     if let Some(period) = args.once_per {
         session.signals.catch(&[Signal::SIGTSTP])?;
-        return match once::run_once(&mut session, &args, period, &plan).await {
-            Ok(Period::Ended(code)) => {
-                session.close().await;
-                Ok(code)
-            }
-            Ok(Period::Interrupted(code)) => {
-                session.abandon().await;
-                Ok(code)
-            }
-            Ok(Period::Skip(why)) => {
-                session.close().await;
-                Ok(skip(&why, &args))
-            }
-            Err(error) => {
-                session.abandon().await;
-                Err(error)
-            }
-        };
+        let outcome = once::run_once(&mut session, &args, period, &plan).await;
+        match outcome {
+            Ok(Period::Ended(_) | Period::Skip(_)) => session.close().await,
+            Ok(Period::Interrupted(_)) | Err(_) => session.abandon().await,
+        }
+        return Ok(match outcome? {
+            Period::Ended(code) | Period::Interrupted(code) => code,
+            Period::Skip(why) => skip(&why, &args),
+        });
     }
     let guard = match acquire(&mut session, &args, steal).await {
         Ok(ControlFlow::Continue(guard)) => guard,

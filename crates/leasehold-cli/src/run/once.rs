@@ -12,10 +12,10 @@ use std::time::Duration;
 use leasehold::{Error, OnceGuard, OnceOutcome, Tick};
 use tokio::time::timeout;
 
-use super::session::{Plan, Session};
+use super::session::{Plan, Session, no_reply_within};
 use crate::args::RunArgs;
 use crate::output::{CliError, hint, message};
-use crate::{duration, exit, jobs};
+use crate::{exit, jobs};
 
 /// What became of the current period.
 pub(super) enum Period {
@@ -95,10 +95,6 @@ async fn give_back(session: &Session, guard: OnceGuard) {
         Err(_) => no_reply_within(limit),
     };
     may_count(name, failure);
-}
-
-fn no_reply_within(limit: Duration) -> String {
-    format!("no reply within {}", duration::format(limit))
 }
 
 /// Reports that a period may be used up although nothing ran.

@@ -195,15 +195,15 @@ impl Session {
                 // Otherwise it was reported when the command was stopped.
                 if ended.started && !ended.lost {
                     message(format!("lost `{name}`: {loss}; the command has exited"));
-                }
-                if ended.started && !ended.lost && !ended.terminated {
-                    ended.code = exit::LOST;
-                    self.interruption = None;
+                    if !ended.terminated {
+                        ended.code = exit::LOST;
+                        self.interruption = None;
+                    }
                 }
                 return Ok(ended);
             }
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no reply within {}", duration::format(timeout)),
+            Err(_) => no_reply_within(timeout),
         };
         message(format!(
             "cannot release `{name}`: {failure}; it is free when its lease ends"
@@ -232,6 +232,11 @@ impl Session {
             die_of_sigint(interruption);
         }
     }
+}
+
+/// Describes a request that took longer than `limit`.
+pub(super) fn no_reply_within(limit: Duration) -> String {
+    format!("no reply within {}", duration::format(limit))
 }
 
 fn grace(chosen: Option<Duration>, lease: Duration) -> Result<Duration, CliError> {
