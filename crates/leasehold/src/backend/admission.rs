@@ -303,6 +303,16 @@ mod tests {
         admitted.set_answered();
     }
 
+    /// Returns the admission of a connection whose replies were late.
+    async fn with_lowest_limit() -> Arc<Admission> {
+        let admission = Admission::new();
+        sleep(ROUND_TRIP).await;
+        let mut admitted = admit(&admission, LOWEST * 2).await;
+        sleep(TIMEOUT).await;
+        admitted.iter_mut().for_each(Admitted::set_late);
+        admission
+    }
+
     /// Returns how many acquires may be in flight, while none is.
     fn limit(admission: &Admission) -> usize {
         let limit = admission.limit.lock();
@@ -458,8 +468,8 @@ mod tests {
         assert!(admission.admit(TIMEOUT).await.is_ok());
     }
 
-    /// Every acquire waited behind one that was not polled, although the
-    /// connection was idle.
+    /// An unpolled acquire blocked all later ones, although the connection was
+    /// idle.
     #[tokio::test(start_paused = true)]
     async fn unpolled_acquire_delays_no_other_with_room() {
         crate::time::begin();
@@ -498,12 +508,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn low_limit_is_forgotten_while_nothing_is_in_flight() {
         crate::time::begin();
-        let admission = Admission::new();
-        sleep(ROUND_TRIP).await;
-        let mut admitted = admit(&admission, LOWEST * 2).await;
-        sleep(TIMEOUT).await;
-        admitted.iter_mut().for_each(Admitted::set_late);
-        drop(admitted);
+        let admission = with_lowest_limit().await;
         assert_eq!(limit(&admission), LOWEST);
         sleep(REMEMBERED).await;
         let start = BootInstant::now();
@@ -516,12 +521,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn low_limit_is_kept_while_acquires_wait() {
         crate::time::begin();
-        let admission = Admission::new();
-        sleep(ROUND_TRIP).await;
-        let mut admitted = admit(&admission, LOWEST * 2).await;
-        sleep(TIMEOUT).await;
-        admitted.iter_mut().for_each(Admitted::set_late);
-        drop(admitted);
+        let admission = with_lowest_limit().await;
         sleep(REMEMBERED - TIMEOUT / 2).await;
         let admitted = admit(&admission, LOWEST).await;
         let waiting = [(); INITIAL].map(|()| spawn(&admission));

@@ -58,19 +58,28 @@ fn spawn_acquire(engine: &Arc<Engine>) -> tokio::task::JoinHandle<Result<Guard, 
     tokio::spawn(async move { acquire(&engine, &AcquireOptions::new(LEASE)).await })
 }
 
+/// Returns a guard that was waited for, and an acquire that waits behind it.
+async fn hold_before_another(
+    server: &OneLock,
+    backend: &Scripted,
+    engine: &Arc<Engine>,
+) -> (Guard, tokio::task::JoinHandle<Result<Guard, Error>>) {
+    let first = spawn_acquire(engine);
+    sleep(AT_ONCE * 10).await;
+    let second = spawn_acquire(engine);
+    sleep(AT_ONCE * 10).await;
+    server.is_held.store(false, Ordering::SeqCst);
+    backend.publish(b"");
+    (first.await.unwrap().unwrap(), second)
+}
+
 /// The waiting task did not ask for a lock that was here, until the release had
 /// returned to a caller that was not polled.
 #[tokio::test(start_paused = true)]
 async fn unpolled_release_blocks_no_local_waiter() {
     let (server, backend) = OneLock::start();
     let engine = engine(&backend);
-    let first = spawn_acquire(&engine);
-    sleep(AT_ONCE * 10).await;
-    let second = spawn_acquire(&engine);
-    sleep(AT_ONCE * 10).await;
-    server.is_held.store(false, Ordering::SeqCst);
-    backend.publish(b"");
-    let guard = first.await.unwrap().unwrap();
+    let (guard, second) = hold_before_another(&server, &backend, &engine).await;
     // Beyond the hand-off window.
     sleep(AT_ONCE * 20).await;
     let mut releasing = Box::pin(guard.release());
@@ -108,13 +117,7 @@ async fn unfinished_extension_is_not_handed_off() {
             }
         });
         let engine = engine(&backend);
-        let first = spawn_acquire(&engine);
-        sleep(AT_ONCE * 10).await;
-        let second = spawn_acquire(&engine);
-        sleep(AT_ONCE * 10).await;
-        server.is_held.store(false, Ordering::SeqCst);
-        backend.publish(b"");
-        let guard = first.await.unwrap().unwrap();
+        let (guard, second) = hold_before_another(&server, &backend, &engine).await;
         if extends {
             poll_once(&mut Box::pin(guard.extend(LEASE * 8)));
         }
