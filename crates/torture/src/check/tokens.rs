@@ -12,9 +12,9 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
             continue;
         }
         holds.sort_by_key(|(_, hold)| hold.token);
-        // The first acquisition with a higher token. Every lower token must
-        // have been requested before it.
-        let mut earliest = u64::MAX;
+        // The first acquisition with a higher token, and when that was. Every
+        // lower token must have been requested before it.
+        let mut earliest = (u64::MAX, 0);
         for same in holds
             .chunk_by(|one, next| one.1.token == next.1.token)
             .rev()
@@ -24,13 +24,19 @@ pub(crate) fn check(plan: &Plan, attempts: &[Attempt]) -> Verdict {
             if same.len() > 1 {
                 verdict.violation(|| format!("lock {lock}: duplicate token {token}"));
             }
-            if same.iter().any(|(attempt, _)| attempt.requested > earliest) {
+            let (used, higher) = earliest;
+            let late = same.iter().find(|(attempt, _)| attempt.requested > used);
+            if let Some((attempt, hold)) = late {
                 verdict.violation(|| {
-                    format!("lock {lock}: token {token} was requested after a higher one was used")
+                    format!(
+                        "lock {lock}: token {token} was requested at {} ns by process {}, \
+                         and acquired at {}, after {higher} was used at {used}",
+                        attempt.requested, attempt.process, hold.acquired
+                    )
                 });
             }
-            let acquired = same.iter().map(|(_, hold)| hold.acquired);
-            earliest = acquired.fold(earliest, u64::min);
+            let acquired = same.iter().map(|(_, hold)| (hold.acquired, token));
+            earliest = acquired.fold(earliest, Ord::min);
         }
     }
     verdict
