@@ -1,8 +1,9 @@
 -- token/raise
 --
 -- Raises the counter to the server's clock and takes the next token. Tokens
--- therefore keep rising after the counter was lost. Needed only when a token
--- is below the clock that the client read at connect; otherwise INCR suffices.
+-- therefore keep rising after the counter was lost. Needed when a token is
+-- below the clock that the client read at connect, and for a token that
+-- replicas acknowledge; otherwise INCR suffices.
 --
 -- KEYS[1]  counter  string; the largest token issued so far
 -- ARGV[1]  floor    integer; microseconds; a lower bound, even above the clock

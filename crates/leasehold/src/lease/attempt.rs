@@ -55,6 +55,12 @@ pub(super) fn attempt(
             Requested::Held(pending, token, granted) => (pending, token, granted),
             Requested::Other(attempt) => return Ok(attempt),
         };
+        // A redirected acquire drew its token before it had the lock. Others
+        // may have held the lock in between, with larger tokens.
+        let token = match pending.connection().has_redirected() {
+            true => Box::pin(draw_again(context, &pending, token)).await?,
+            false => token,
+        };
         let owned = establish(context, pending, token, options, granted).await?;
         Ok(Attempt::Acquired(owned))
     }
@@ -181,25 +187,18 @@ pub(super) fn establish(
 ) -> impl Future<Output = Result<OwnedLease, RequestError>> + Send {
     async move {
         // Boxed, since most acquires need neither.
-        let connection = pending.connection();
-        let is_old = token.as_u64() < connection.facts().server_time;
-        // A redirected acquire drew its token before it had the lock. Others
-        // may have held the lock in between, with larger tokens.
-        let token = match is_old || connection.has_redirected() {
-            true => {
-                pending.allow(context.limits.request)?;
-                Box::pin(token_above_floor(context, &pending, token)).await?
+        let (token, granted) = match options.replica_ack {
+            None if token.as_u64() < pending.connection().facts().server_time => {
+                let token = Box::pin(draw_again(context, &pending, token)).await?;
+                (token, granted)
             }
-            false => token,
-        };
-        let granted = match options.replica_ack {
-            None => granted,
+            None => (token, granted),
             Some(wanted) => {
                 let lease = first_lease(options);
                 // A connection, the renewal, and the replicas.
                 pending.allow(2 * context.limits.request + wanted.timeout)?;
-                match Box::pin(replicate(context, &pending, lease, wanted)).await {
-                    Ok(granted) => granted,
+                match Box::pin(replicate(context, &pending, token, lease, wanted)).await {
+                    Ok(replicated) => replicated,
                     // The outcome is known, so the lock is released before the
                     // caller hears of it. Otherwise the next attempt would find
                     // the lock held, by ourselves.
@@ -250,17 +249,31 @@ async fn withdraw(context: &Context, pending: CancelOnDrop<'_>) {
     }
 }
 
-/// Starts the lease with an acknowledged renewal (invariant 10). The renewal
-/// follows the grant, so a replica that has it has the grant too.
+/// Starts the lease with an acknowledged renewal (invariant 10), which also
+/// draws the token. The renewal follows the grant, so a replica that has it has
+/// the grant too.
 async fn replicate(
     context: &Context,
     pending: &CancelOnDrop<'_>,
+    token: Token,
     lease: Duration,
     wanted: ReplicaAck,
-) -> Result<Granted, RequestError> {
-    let renewal = context.renew(&**pending.kind(), pending.value(), lease, Some(wanted));
-    match renewal.await? {
-        (sent, RenewReply::Renewed | RenewReply::OnMajority) => Ok(Granted::new(sent, lease)),
+) -> Result<(Token, Granted), RequestError> {
+    let kind = pending.kind();
+    let connection = context.acknowledged(kind.slot(), Some(wanted)).await?;
+    let renewal = kind.renew(pending.value(), lease);
+    // The token drawn with the grant may be known only to a former master,
+    // which answered after its replica was promoted with the grant.
+    let renewal = match kind.raise_token(connection.facts().server_time) {
+        Some(raise) => renewal.after(raise),
+        None => renewal.map(move |reply| (token, reply)),
+    };
+    // Read once connected, or a reconnect would shorten the lease.
+    let sent = BootInstant::now();
+    match renewal.send(&*connection, context.limits.request).await? {
+        (token, RenewReply::Renewed | RenewReply::OnMajority) => {
+            Ok((token, Granted::new(sent, lease)))
+        }
         (_, RenewReply::NotOwner) => Err(RequestError::Unknown(
             "the lock was lost before it was replicated".into(),
         )),
@@ -270,14 +283,17 @@ async fn replicate(
 /// Draws a new token, and raises the counter if it is below the server's clock
 /// (invariant 8). After a loss of data, the first client that notices raises it
 /// for all.
-async fn token_above_floor(
+async fn draw_again(
     context: &Context,
     pending: &CancelOnDrop<'_>,
     token: Token,
 ) -> Result<Token, RequestError> {
     let connection = pending.connection();
     match pending.kind().raise_token(connection.facts().server_time) {
-        Some(call) => call.send(connection, context.limits.request).await,
+        Some(call) => {
+            pending.allow(context.limits.request)?;
+            call.send(connection, context.limits.request).await
+        }
         None => Ok(token),
     }
 }

@@ -66,7 +66,8 @@
 //! 9. A pushed grant is timed from the waiter's last heartbeat, using the
 //!    server's clock. After a reconnect it is confirmed by a heartbeat first.
 //! 10. With replica acknowledgement, a lease starts with an acknowledged
-//!     renewal, and only acknowledged renewals extend it.
+//!     renewal, and only acknowledged renewals extend it. The same request
+//!     draws the token, and tokens for local hand-offs are acknowledged too.
 //! 11. A local hand-off keeps the owner and the lease. One guard is valid at a
 //!     time, each with a larger token than the one before.
 //! 12. A hand-over ends the holder's lease before the request is sent. Both

@@ -19,7 +19,7 @@ use crate::error::{Error, Loss};
 use crate::info::Holder;
 use crate::options::AcquireOptions;
 use crate::owner::Token;
-use crate::protocol::{ReleaseReply, TokenBlock};
+use crate::protocol::{Call, ReleaseReply, TokenBlock};
 use crate::time::BootInstant;
 
 /// The smallest block of tokens that a client reserves.
@@ -233,11 +233,19 @@ impl OwnedLease {
     /// Reserves tokens. While this owner holds the lock, no other client draws
     /// from the counter, so these are larger than all before.
     async fn reserve_tokens(&self, count: u64) -> Option<TokenBlock> {
-        let kind = &self.state.kind;
-        let call = kind.reserve_tokens(&self.state.value, count, self.tokens.own)?;
+        let LeaseState { kind, value, .. } = &*self.state;
+        let call = kind.reserve_tokens(value, count, self.tokens.own)?;
         // After a lost reply the tokens are skipped, which is harmless: they
         // only have to rise. The lock then returns to the server.
-        self.context.send(kind.slot(), call).await.ok()?
+        self.send_acknowledged(call).await.ok()?
+    }
+
+    /// Sends a call that draws tokens. A former master would draw tokens that
+    /// the new one issues again (invariant 10).
+    async fn send_acknowledged<R>(&self, call: Call<R>) -> Result<R, RequestError> {
+        let (context, slot) = (&self.context, self.state.kind.slot());
+        let connection = context.acknowledged(slot, self.state.replica_ack).await?;
+        call.send(&*connection, context.limits.request).await
     }
 
     /// Hands the lease off to the next local waiter. Returns `false` if it

@@ -68,6 +68,25 @@ impl<R> Call<R> {
         }
     }
 
+    /// Sends `first` in the same request, before this call.
+    pub(crate) fn after<S>(self, first: Call<S>) -> Call<(S, R)>
+    where
+        R: Send + 'static,
+        S: Send + 'static,
+    {
+        let (count, read_first, read) = (first.commands.len(), first.read, self.read);
+        Call::stepwise(first.commands.and(self.commands), move |mut replies| {
+            let rest = replies.split_off(count);
+            let CallStep::Done(outcome) = read_first(replies)? else {
+                return Err(RequestError::malformed("a call that needs another", &[]));
+            };
+            Ok(match read(rest)? {
+                CallStep::Done(other) => CallStep::Done((outcome, other)),
+                CallStep::Next(call) => CallStep::Next(call.map(|other| (outcome, other))),
+            })
+        })
+    }
+
     /// Makes the call wait for every node of a quorum.
     pub(crate) fn await_all_nodes(mut self) -> Self {
         self.commands.await_all_nodes = true;

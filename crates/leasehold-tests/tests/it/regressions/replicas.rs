@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::{Client, Error, Lease, MultiLock, Replicas};
+use leasehold::{Client, Connect, Error, Lease, MultiLock, Replicas};
 use testkit::{Connection, Fault, Flavor, Proxy, Server, ServerExt, Setup};
 use tokio::time::timeout;
 
@@ -41,35 +41,113 @@ fn acquire_without_replicas_fails_at_once() {
     });
 }
 
+/// Starts a master, its replica, and a replica of that one: locks at the first
+/// replica are acknowledged too, also once it is promoted.
+async fn chain() -> [Server; 3] {
+    let setup = Setup::default().option("repl-diskless-sync-delay", "0");
+    let start = |of: &Server| {
+        let of = format!("127.0.0.1 {}", of.port());
+        setup.clone().option("replicaof", &of).start(&Flavor::one())
+    };
+    let master = setup.clone().start(&Flavor::one());
+    let first = start(&master);
+    let last = start(&first);
+    eventually("both replicas are in sync", || {
+        [&master, &first].iter().all(|server| {
+            let role = server.ask(&["INFO", "replication"]);
+            role.text().contains("state=online")
+        })
+    })
+    .await;
+    [master, first, last]
+}
+
+/// Connects a client whose locks all replicas must acknowledge.
+fn acknowledging(port: u16) -> Connect {
+    let client = Client::connect(&format!("redis://127.0.0.1:{port}"));
+    with_long_timeouts(client).replicas(Replicas::All, LEASE / 4)
+}
+
+/// The former master drew the token, and the new one acknowledged the renewal.
+/// The next holder had a smaller token.
+#[test]
+fn drawn_token_survives_failover() {
+    run(async {
+        let [master, promoted, _last] = chain().await;
+        let proxy = Proxy::start(master.port());
+        let client = acknowledging(proxy.port()).await.unwrap();
+        let name = name();
+        // Opens the caller's connection. Where it connects from now on:
+        client.inspect(&name).await.unwrap();
+        proxy.redirect(promoted.port());
+        // The lock is set and replicated, and its token is not drawn yet.
+        proxy.inject(|request| match request[0].as_slice() {
+            b"INCR" => Fault::Hold,
+            _ => Fault::None,
+        });
+        let mutex = client.mutex(&name);
+        let acquire = tokio::spawn(async move { mutex.lock().timeout(AMPLE).await });
+        eventually("the lock is replicated", || exists(&promoted, &name)).await;
+        promoted.tell(&["REPLICAOF", "NO", "ONE"]);
+        let other = acknowledging(promoted.port()).await.unwrap();
+        // Raises the counter above the clock at the other client's connection.
+        let between = other.mutex(&key(&name)).lock().await.unwrap();
+        between.release().await.unwrap();
+        proxy.heal();
+        proxy.release_held();
+        let held = acquire.await.unwrap().unwrap();
+        promoted.tell(&["DEL", &key(&name)]);
+        let next = other.mutex(&name).lock().timeout(AMPLE).await.unwrap();
+        let (token, next) = (held.token(), next.token());
+        assert!(token < next, "{token}, then {next}");
+    });
+}
+
+/// The tokens of local hand-offs were reserved without an acknowledgement.
+/// After a failover, the new master issued them again.
+#[test]
+fn handoff_without_acknowledgement_fails() {
+    run(async {
+        let [master, replica, _last] = chain().await;
+        let local = acknowledging(master.port()).await.unwrap();
+        let url = format!("redis://127.0.0.1:{}", master.port());
+        let other = with_long_timeouts(Client::connect(&url)).await.unwrap();
+        let name = name();
+        let blocker = other.mutex(&name).lock().await.unwrap();
+        let waiter = || {
+            let mutex = local.mutex(&name);
+            tokio::spawn(async move { mutex.lock().timeout(AMPLE).await })
+        };
+        let first = waiter();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let mut second = waiter();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        blocker.release().await.unwrap();
+        let first = first.await.unwrap().unwrap();
+        replica.pause();
+        first.release().await.unwrap();
+        let early = timeout(LEASE / 8, &mut second).await;
+        replica.resume();
+        assert!(!matches!(early, Ok(Ok(Ok(_)))), "{early:?}");
+        if early.is_err() {
+            drop(second.await.unwrap().unwrap());
+        }
+    });
+}
+
 /// The former master recorded the token, and the new one acknowledged the
 /// renewal behind it. The next holder had a smaller token.
 #[test]
 fn recorded_token_survives_failover() {
     run(async {
-        let setup = Setup::default().option("repl-diskless-sync-delay", "0");
-        let start = |of: &Server| {
-            let of = format!("127.0.0.1 {}", of.port());
-            setup.clone().option("replicaof", &of).start(&Flavor::one())
-        };
-        let master = setup.clone().start(&Flavor::one());
-        let promoted = start(&master);
-        // The lock at the promoted replica is acknowledged too.
-        let _last = start(&promoted);
-        eventually("both replicas are in sync", || {
-            [&master, &promoted].iter().all(|server| {
-                let role = server.ask(&["INFO", "replication"]);
-                role.text().contains("state=online")
-            })
-        })
-        .await;
+        let [master, promoted, _last] = chain().await;
         let new = server();
         new.tell(&["SET", "leasehold:token:{3560}", "9000000000000000"]);
         let proxy = Proxy::start(master.port());
-        let connect = |port| {
-            let client = Client::connect(&format!("redis://127.0.0.1:{port}"));
-            with_long_timeouts(client).replicas(Replicas::All, LEASE / 4)
-        };
-        let (from, to) = (connect(proxy.port()).await.unwrap(), client(&new).await);
+        let (from, to) = (
+            acknowledging(proxy.port()).await.unwrap(),
+            client(&new).await,
+        );
         let name = name();
         // Opens the connections to the master.
         let first = MultiLock::new([from.mutex(&name).lock()]).await.unwrap();
@@ -97,7 +175,7 @@ fn recorded_token_survives_failover() {
         let token = held.leases().next().map(<Lease>::token);
         // The caller's own connection still leads to the former master.
         promoted.tell(&["DEL", &key(&name)]);
-        let next = connect(promoted.port()).await.unwrap();
+        let next = acknowledging(promoted.port()).await.unwrap();
         let next = next.mutex(&name).lock().timeout(AMPLE).await.unwrap();
         assert!(token < Some(next.token()), "{token:?}, {}", next.token());
     });
