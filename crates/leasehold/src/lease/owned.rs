@@ -240,6 +240,19 @@ impl OwnedLease {
         self.send_acknowledged(call).await.ok()?
     }
 
+    /// Draws another token. Returns `false` if that failed.
+    pub(super) async fn draw_token(&mut self) -> bool {
+        let above = self.tokens.own.as_u64() + 1;
+        let Some(call) = self.state.kind.raise_token(above) else {
+            return true;
+        };
+        let drawn = self.send_acknowledged(call).await;
+        drawn.is_ok_and(|token| {
+            self.tokens.own = token;
+            true
+        })
+    }
+
     /// Sends a call that draws tokens. A former master would draw tokens that
     /// the new one issues again (invariant 10).
     async fn send_acknowledged<R>(&self, call: Call<R>) -> Result<R, RequestError> {

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, Guard};
-use testkit::{Flavor, Server, ServerExt};
+use testkit::{Flavor, Proxy, Server, ServerExt};
 
 use crate::support::deployment::{Deployment, cluster};
-use crate::support::{AMPLE, LEASE, client, eventually, key, name, run, server};
+use crate::support::{
+    AMPLE, LEASE, client, eventually, key, name, owners, run, server, with_long_timeouts,
+};
 
 const LOCKS: usize = 30;
 const TASKS: usize = 300;
@@ -160,5 +162,45 @@ fn redirected_acquire_draws_its_token_last() {
         let guard = acquire.await.unwrap().unwrap();
         assert!(guard.token().as_u64() > between.cast_unsigned());
         guard.release().await.unwrap();
+    });
+}
+
+/// A permit that was granted to a caller that left went to a later caller, with
+/// its token. Another client had a larger one before that caller began.
+#[test]
+fn later_caller_has_a_larger_token() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let slow = with_long_timeouts(Client::connect(&url)).await.unwrap();
+        let other = client(&server).await;
+        let name = name();
+        let permits = other.semaphore(&name, 2);
+        let (first, second) = (
+            permits.acquire().await.unwrap(),
+            permits.acquire().await.unwrap(),
+        );
+        let caller = || {
+            let semaphore = slow.semaphore(&name, 2);
+            tokio::spawn(async move { semaphore.acquire().timeout(AMPLE).await })
+        };
+        let left = caller();
+        let waits = || !owners(&server, "queue", &name).is_empty();
+        eventually("the caller waits", waits).await;
+        proxy.black_hole(true);
+        // Grants the permit to the caller that waits.
+        first.release().await.unwrap();
+        second.release().await.unwrap();
+        let between = permits.acquire().await.unwrap();
+        let late = caller();
+        // It has a place behind the caller that leaves.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left.abort();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        proxy.black_hole(false);
+        let late = late.await.unwrap().unwrap();
+        let (token, before) = (late.token(), between.token());
+        assert!(token > before, "{token} after {before}");
     });
 }

@@ -107,14 +107,25 @@ impl<T, L> SlotQueue<T, L> {
 
     /// Grants the lock to the first waiting slot, or returns the lock if there
     /// is none or the lock does not fit.
-    pub(crate) fn grant(&self, mut lock: L, fits: impl Fn(&T) -> bool) -> Result<(), L> {
+    pub(crate) fn grant(&self, lock: L, fits: impl Fn(&T) -> bool) -> Result<(), L> {
+        self.grant_to_earlier(lock, BootInstant::NEVER, fits)
+    }
+
+    /// Grants the lock like [`grant`](Self::grant), but not to a caller that
+    /// began to wait after `by`.
+    pub(crate) fn grant_to_earlier(
+        &self,
+        mut lock: L,
+        by: BootInstant,
+        fits: impl Fn(&T) -> bool,
+    ) -> Result<(), L> {
         let mut inner = self.inner.lock();
         let (slot, waker) = loop {
             let Some(at) = inner.first_waiting() else {
                 return Err(lock);
             };
             let slot = inner.slots[at].clone();
-            if !fits(&slot.terms) {
+            if slot.start > by || !fits(&slot.terms) {
                 return Err(lock);
             }
             inner.slots.remove(at);

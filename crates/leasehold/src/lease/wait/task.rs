@@ -15,11 +15,12 @@ use super::progress::Wait;
 use super::queued;
 use super::registry::{LockEntry, WaitRegistry};
 use super::slots::Step;
-use super::terms::LeaseSlot;
+use super::terms::{LeaseSlot, Terms};
 use crate::backend::RequestError;
 use crate::lease::context::Context;
 use crate::lease::owned::{OwnedLease, Successor};
 use crate::protocol::WaitStrategy;
+use crate::time::BootInstant;
 
 /// The waiting task of one lock.
 pub(super) struct WaitingTask {
@@ -92,7 +93,7 @@ impl WaitingTask {
         };
         self.entry.progress.on_reply();
         match acquired {
-            Ok(lease) => self.deliver(lease, slot),
+            Ok(lease) => self.deliver(lease, slot).await,
             Err(error) => slot.fail(error),
         }
     }
@@ -119,22 +120,37 @@ impl WaitingTask {
     }
 
     /// Grants a lock that was acquired for `origin`.
-    fn deliver(&self, mut lease: OwnedLease, origin: &Arc<LeaseSlot>) {
-        let queue = &self.entry.queue;
+    async fn deliver(&self, mut lease: OwnedLease, origin: &Arc<LeaseSlot>) {
         let granted = match lease.handoff_holder(&origin.terms.options) {
             Some(holder) => {
                 self.entry.progress.on_busy(holder, None);
                 let handoff = Handoff::new(&self.entry, origin);
                 // Before `attach`: the end of the lease sets it to false, and
                 // may already have come.
-                queue.set_here(true);
+                self.entry.queue.set_here(true);
                 lease.attach(handoff.clone());
                 handoff.grant(lease)
             }
-            None => queue.grant(lease, |terms| terms.equal(&origin.terms)),
+            None => self.grant(lease, origin).await,
         };
         if let Err(unwanted) = granted {
             unwanted.discard();
+        }
+    }
+
+    /// Grants a lock that is not handed off. A caller that began to wait after
+    /// `origin` gets another token: where several clients hold the lock, others
+    /// may have got larger ones before it began.
+    async fn grant(&self, lease: OwnedLease, origin: &Arc<LeaseSlot>) -> Result<(), OwnedLease> {
+        let queue = &self.entry.queue;
+        let fits = |terms: &Terms| terms.equal(&origin.terms);
+        let Err(mut lease) = queue.grant_to_earlier(lease, origin.start, fits) else {
+            return Ok(());
+        };
+        let now = BootInstant::now();
+        match queue.test_first(fits) == Some(true) && lease.draw_token().await {
+            true => queue.grant_to_earlier(lease, now, fits),
+            false => Err(lease),
         }
     }
 }
