@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use leasehold::Error;
 use leasehold::redisson::Redisson;
@@ -279,4 +280,50 @@ fn options_of_a_lease_are_refused_without_one() {
         acquire().await.unwrap().release().await.unwrap();
         assert_eq!(permits.available_permits().await.unwrap(), 2);
     });
+}
+
+/// A lock that was acquired for a caller that left went to one that needs a
+/// token. The token was zero.
+#[test]
+fn caller_behind_an_unfenced_one_gets_a_token() {
+    run(async {
+        let server = server(&Flavor::one());
+        let proxy = Proxy::start(server.port());
+        let (slow, other) = (
+            client(&url_at(proxy.port())).await,
+            client(&url_at(server.port())).await,
+        );
+        let held = other.redisson().lock("job").lock().await.unwrap();
+        let left = slow.redisson().lock("job");
+        let left = tokio::spawn(async move { left.lock().timeout(AMPLE).await.map(drop) });
+        eventually("a caller waits", || waiting_clients(&server) == 1).await;
+        let late = slow.redisson().fenced_lock("job");
+        let late = tokio::spawn(async move { late.lock().timeout(AMPLE).await });
+        // It has a place behind the first caller.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let is_held = Arc::new(AtomicBool::new(false));
+        let seen = is_held.clone();
+        proxy.inject(move |request| match request[0].starts_with(b"EVAL") {
+            true => {
+                seen.store(true, Ordering::SeqCst);
+                Fault::Hold
+            }
+            false => Fault::None,
+        });
+        held.release().await.unwrap();
+        eventually("the lock is requested", || is_held.load(Ordering::SeqCst)).await;
+        left.abort();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        proxy.heal();
+        proxy.release_held();
+        let late = late.await.unwrap().unwrap();
+        assert!(late.token().as_u64() > 0);
+    });
+}
+
+/// Returns how many connections listen for releases.
+fn waiting_clients(server: &Server) -> i64 {
+    let channel = "redisson_lock__channel:{job}";
+    let reply = server.ask(&["PUBSUB", "NUMSUB", channel]);
+    reply.list()[1].int()
 }

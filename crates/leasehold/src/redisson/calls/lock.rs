@@ -149,11 +149,17 @@ impl Kind for LockCalls {
     }
 
     fn variant(&self) -> [u64; 2] {
-        // Readers and writers share a channel, hence a local queue. A lock that
-        // was acquired for a reader must not be granted to a writer.
-        let is_writer =
-            matches!(&self.form, HashForm::ReadWrite { mode, .. } if *mode == Mode::Write);
-        [u64::from(is_writer), 0]
+        // Readers and writers share a channel, hence a local queue, and so do
+        // locks with and without tokens. A lock that was acquired for a reader
+        // must not be granted to a writer, or one without a token to a caller
+        // that needs it.
+        match &self.form {
+            HashForm::ReadWrite {
+                mode: Mode::Write, ..
+            } => [1, 0],
+            HashForm::Fenced { .. } => [2, 0],
+            _ => [0, 0],
+        }
     }
 
     fn lock(&self) -> &LockName {
