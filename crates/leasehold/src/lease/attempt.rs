@@ -57,7 +57,7 @@ pub(super) fn attempt(
         };
         // A redirected acquire drew its token before it had the lock. Others
         // may have held the lock in between, with larger tokens.
-        let token = match pending.connection().has_redirected() {
+        let token = match pending.connection().has_redirected() && options.replica_ack.is_none() {
             true => Box::pin(draw_again(context, &pending, token)).await?,
             false => token,
         };
@@ -195,8 +195,9 @@ pub(super) fn establish(
             None => (token, granted),
             Some(wanted) => {
                 let lease = first_lease(options);
-                // A connection, the renewal, and the replicas.
-                pending.allow(2 * context.limits.request + wanted.timeout)?;
+                // A connection and a request, which waits for the replicas once
+                // more after an unknown script.
+                pending.allow(2 * (context.limits.request + wanted.timeout))?;
                 match Box::pin(replicate(context, &pending, token, lease, wanted)).await {
                     Ok(replicated) => replicated,
                     // The outcome is known, so the lock is released before the
@@ -262,9 +263,9 @@ async fn replicate(
     let kind = pending.kind();
     let connection = context.acknowledged(kind.slot(), Some(wanted)).await?;
     let renewal = kind.renew(pending.value(), lease);
-    // The token drawn with the grant may be known only to a former master,
-    // which answered after its replica was promoted with the grant.
-    let renewal = match kind.raise_token(connection.facts().server_time) {
+    // The token drawn with the grant may be known only to a former master: it
+    // issued the token after its replica was promoted with the grant.
+    let renewal = match kind.raise_token(above(token, &*connection)) {
         Some(raise) => renewal.after(raise),
         None => renewal.map(move |reply| (token, reply)),
     };
@@ -289,13 +290,18 @@ async fn draw_again(
     token: Token,
 ) -> Result<Token, RequestError> {
     let connection = pending.connection();
-    match pending.kind().raise_token(connection.facts().server_time) {
+    match pending.kind().raise_token(above(token, connection)) {
         Some(call) => {
             pending.allow(context.limits.request)?;
             call.send(connection, context.limits.request).await
         }
         None => Ok(token),
     }
+}
+
+/// Returns the least token that may replace `token` (invariant 8).
+fn above(token: Token, connection: &dyn Connection) -> u64 {
+    connection.facts().server_time.max(token.as_u64() + 1)
 }
 
 /// An acquire that may have been executed. Dropping it without

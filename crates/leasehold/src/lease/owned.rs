@@ -230,14 +230,14 @@ impl OwnedLease {
         self.stage = ReleaseStage::Unwanted;
     }
 
-    /// Reserves tokens. While this owner holds the lock, no other client draws
-    /// from the counter, so these are larger than all before.
+    /// Reserves tokens. While this owner holds the lock, no other client gets a
+    /// token of it, so these are larger than all before.
     async fn reserve_tokens(&self, count: u64) -> Option<TokenBlock> {
         let LeaseState { kind, value, .. } = &*self.state;
         let call = kind.reserve_tokens(value, count, self.tokens.own)?;
         // After a lost reply the tokens are skipped, which is harmless: they
         // only have to rise. The lock then returns to the server.
-        self.send_acknowledged(call).await.ok()?
+        self.send_acknowledged(call).await?
     }
 
     /// Draws another token. Returns `false` if that failed.
@@ -246,19 +246,26 @@ impl OwnedLease {
         let Some(call) = self.state.kind.raise_token(above) else {
             return true;
         };
-        let drawn = self.send_acknowledged(call).await;
-        drawn.is_ok_and(|token| {
-            self.tokens.own = token;
-            true
-        })
+        match self.send_acknowledged(call).await {
+            Some(token) => {
+                self.tokens.own = token;
+                true
+            }
+            None => false,
+        }
     }
 
     /// Sends a call that draws tokens. A former master would draw tokens that
-    /// the new one issues again (invariant 10).
-    async fn send_acknowledged<R>(&self, call: Call<R>) -> Result<R, RequestError> {
+    /// the new one issues again (invariant 10). Meanwhile no caller has the
+    /// lock, so connecting and the replicas count too.
+    async fn send_acknowledged<R>(&self, call: Call<R>) -> Option<R> {
         let (context, slot) = (&self.context, self.state.kind.slot());
-        let connection = context.acknowledged(slot, self.state.replica_ack).await?;
-        call.send(&*connection, context.limits.request).await
+        let limit = context.limits.request;
+        let sending = async {
+            let connection = context.acknowledged(slot, self.state.replica_ack).await?;
+            call.send(&*connection, limit).await
+        };
+        tokio::time::timeout(limit, sending).await.ok()?.ok()
     }
 
     /// Hands the lease off to the next local waiter. Returns `false` if it

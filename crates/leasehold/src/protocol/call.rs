@@ -228,3 +228,57 @@ fn one_each(expected: usize, replies: Vec<Reply>) -> Result<Vec<Reply>, RequestE
         false => Err(RequestError::malformed("a pipeline", &replies)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one() -> Call<i64> {
+        let read = read("a number", |reply: &Reply| reply.int());
+        Call::new(Batch::new("INCR"), read)
+    }
+
+    fn two() -> Call<i64> {
+        let commands = Batch::new("GET").then("PTTL");
+        Call::new(commands, |replies| match replies.as_slice() {
+            [Reply::Int(one), Reply::Int(two)] => Ok(one * two),
+            _ => Err(RequestError::malformed("a test", &replies)),
+        })
+    }
+
+    #[test]
+    fn joined_calls_read_their_own_replies() {
+        let replies = |numbers: &[i64]| numbers.iter().copied().map(Reply::Int).collect();
+        assert_eq!(
+            two().after(one()).read(replies(&[1, 2, 3])).unwrap(),
+            (1, 6)
+        );
+        assert_eq!(
+            one().after(two()).read(replies(&[1, 2, 3])).unwrap(),
+            (2, 3)
+        );
+        assert!(
+            one()
+                .after(one())
+                .read(vec![Reply::Nil, Reply::Int(1)])
+                .is_err()
+        );
+        assert!(
+            one()
+                .after(one())
+                .read(vec![Reply::Int(1), Reply::Nil])
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn joined_call_that_needs_another_is_continued() {
+        let stepwise = Call::stepwise(Batch::new("GET"), |_| Ok(CallStep::Next(one())));
+        let joined = stepwise.after(one());
+        let next = (joined.read)(vec![Reply::Int(7), Reply::Nil]).unwrap();
+        let CallStep::Next(next) = next else {
+            panic!("it is done");
+        };
+        assert_eq!(next.read(vec![Reply::Int(8)]).unwrap(), (7, 8));
+    }
+}

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use leasehold::{Client, Connect, Error, Lease, MultiLock, Replicas};
 use testkit::{Connection, Fault, Flavor, Proxy, Server, ServerExt, Setup};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::{
-    AMPLE, LEASE, client, eventually, exists, key, name, run, server, with_long_timeouts,
+    AMPLE, LEASE, client, eventually, exists, key, name, owners, run, server, with_long_timeouts,
 };
 
 /// A waiter held the lock, gave it up in the background and found it held, by
@@ -52,14 +53,17 @@ async fn chain() -> [Server; 3] {
     let master = setup.clone().start(&Flavor::one());
     let first = start(&master);
     let last = start(&first);
-    eventually("both replicas are in sync", || {
-        [&master, &first].iter().all(|server| {
-            let role = server.ask(&["INFO", "replication"]);
-            role.text().contains("state=online")
-        })
+    has_replica(&master).await;
+    has_replica(&first).await;
+    [master, first, last]
+}
+
+async fn has_replica(server: &Server) {
+    eventually("a replica is in sync", || {
+        let role = server.ask(&["INFO", "replication"]);
+        role.text().contains("state=online")
     })
     .await;
-    [master, first, last]
 }
 
 /// Connects a client whose locks all replicas must acknowledge.
@@ -89,6 +93,8 @@ fn drawn_token_survives_failover() {
         let acquire = tokio::spawn(async move { mutex.lock().timeout(AMPLE).await });
         eventually("the lock is replicated", || exists(&promoted, &name)).await;
         promoted.tell(&["REPLICAOF", "NO", "ONE"]);
+        // A promoted server disconnects its replicas.
+        has_replica(&promoted).await;
         let other = acknowledging(promoted.port()).await.unwrap();
         // Raises the counter above the clock at the other client's connection.
         let between = other.mutex(&key(&name)).lock().await.unwrap();
@@ -114,24 +120,41 @@ fn handoff_without_acknowledgement_fails() {
         let other = with_long_timeouts(Client::connect(&url)).await.unwrap();
         let name = name();
         let blocker = other.mutex(&name).lock().await.unwrap();
-        let waiter = || {
+        let mut waiters = JoinSet::new();
+        for _ in 0..2 {
             let mutex = local.mutex(&name);
-            tokio::spawn(async move { mutex.lock().timeout(AMPLE).await })
-        };
-        let first = waiter();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let mut second = waiter();
-        tokio::time::sleep(Duration::from_millis(50)).await;
+            waiters.spawn(async move { mutex.lock().timeout(AMPLE).await });
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
         blocker.release().await.unwrap();
-        let first = first.await.unwrap().unwrap();
+        let first = waiters.join_next().await.unwrap().unwrap().unwrap();
         replica.pause();
         first.release().await.unwrap();
-        let early = timeout(LEASE / 8, &mut second).await;
+        let early = timeout(LEASE / 8, waiters.join_next()).await;
         replica.resume();
-        assert!(!matches!(early, Ok(Ok(Ok(_)))), "{early:?}");
-        if early.is_err() {
-            drop(second.await.unwrap().unwrap());
-        }
+        assert!(!matches!(early, Ok(Some(Ok(Ok(_))))), "{early:?}");
+    });
+}
+
+/// The token that replicas acknowledge needed memory. A waiter that a full
+/// server had granted the lock gave it up.
+#[test]
+fn full_server_serves_waiters_that_need_replicas() {
+    run(async {
+        let [master, _replica, _last] = chain().await;
+        let (holder, waiter) = (
+            acknowledging(master.port()).await.unwrap(),
+            acknowledging(master.port()).await.unwrap(),
+        );
+        let name = name();
+        let held = holder.fair_mutex(&name).lock().await.unwrap();
+        let mutex = waiter.fair_mutex(&name);
+        let waiting = tokio::spawn(async move { mutex.lock().timeout(AMPLE).await });
+        eventually("it waits", || !owners(&master, "queue", &name).is_empty()).await;
+        master.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+        held.release().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        guard.release().await.unwrap();
     });
 }
 

@@ -139,8 +139,9 @@ impl WaitingTask {
     }
 
     /// Grants a lock that is not handed off. A caller that began to wait after
-    /// `origin` gets another token: where several clients hold the lock, others
-    /// may have got larger ones before it began.
+    /// `origin` gets another token: other holders of a semaphore may have got
+    /// larger ones before it began. Other kinds don't need it, but rarely get
+    /// here.
     async fn grant(&self, lease: OwnedLease, origin: &Arc<LeaseSlot>) -> Result<(), OwnedLease> {
         let queue = &self.entry.queue;
         let fits = |terms: &Terms| terms.equal(&origin.terms);
