@@ -207,6 +207,7 @@ pub(super) fn establish(
                         error @ (RequestError::Unreachable(_)
                         | RequestError::NoReplicas(_)
                         | RequestError::CannotAcknowledge { .. }
+                        | RequestError::Refused(_)
                         | RequestError::NotReplicated { .. }),
                     ) => {
                         Box::pin(withdraw(context, pending)).await;

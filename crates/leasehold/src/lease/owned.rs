@@ -17,9 +17,9 @@ use super::state::{EndHook, EndReason, Hold, LeaseState, Validity};
 use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::info::Holder;
-use crate::options::AcquireOptions;
+use crate::options::{AcquireOptions, ReplicaAck};
 use crate::owner::Token;
-use crate::protocol::{Call, ReleaseReply, TokenBlock};
+use crate::protocol::{Call, ReleaseReply, RenewReply, TokenBlock};
 use crate::time::BootInstant;
 
 /// The smallest block of tokens that a client reserves.
@@ -237,35 +237,42 @@ impl OwnedLease {
         let call = kind.reserve_tokens(value, count, self.tokens.own)?;
         // After a lost reply the tokens are skipped, which is harmless: they
         // only have to rise. The lock then returns to the server.
-        self.send_acknowledged(call).await?
+        self.send_acknowledged(call).await.ok()?
     }
 
-    /// Draws another token. Returns `false` if that failed.
+    /// Draws another token. Returns `false` if that failed, or the lock was
+    /// lost.
     pub(super) async fn draw_token(&mut self) -> bool {
-        let above = self.tokens.own.as_u64() + 1;
-        let Some(call) = self.state.kind.raise_token(above) else {
+        let LeaseState {
+            kind, value, lease, ..
+        } = &*self.state;
+        let Some(raise) = kind.raise_token(self.tokens.own.as_u64() + 1) else {
             return true;
         };
-        match self.send_acknowledged(call).await {
-            Some(token) => {
+        // In this order: if the lock is renewed, it was held when the token was
+        // drawn. A successor may have a smaller token otherwise.
+        let renewal = kind.renew(value, *lease).after(raise);
+        match self.send_acknowledged(renewal).await {
+            Ok((token, RenewReply::Renewed | RenewReply::OnMajority)) => {
                 self.tokens.own = token;
-                true
+                self.is_valid()
             }
-            None => false,
+            _ => false,
         }
     }
 
     /// Sends a call that draws tokens. A former master would draw tokens that
-    /// the new one issues again (invariant 10). Meanwhile no caller has the
-    /// lock, so connecting and the replicas count too.
-    async fn send_acknowledged<R>(&self, call: Call<R>) -> Option<R> {
+    /// the new one issues again (invariant 10).
+    async fn send_acknowledged<R>(&self, call: Call<R>) -> Result<R, RequestError> {
         let (context, slot) = (&self.context, self.state.kind.slot());
         let limit = context.limits.request;
-        let sending = async {
-            let connection = context.acknowledged(slot, self.state.replica_ack).await?;
-            call.send(&*connection, limit).await
-        };
-        tokio::time::timeout(limit, sending).await.ok()?.ok()
+        // No caller has the lock meanwhile, so slow replicas get less time.
+        let replica_ack = self.state.replica_ack.map(|ack| ReplicaAck {
+            timeout: ack.timeout.min(limit / 2),
+            ..ack
+        });
+        let connection = context.acknowledged(slot, replica_ack).await?;
+        call.send(&*connection, limit).await
     }
 
     /// Hands the lease off to the next local waiter. Returns `false` if it

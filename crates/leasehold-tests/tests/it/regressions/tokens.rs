@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Guard};
 use testkit::{Flavor, Proxy, Server, ServerExt};
+use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, cluster};
 use crate::support::{
@@ -201,6 +202,48 @@ fn later_caller_has_a_larger_token() {
         proxy.black_hole(false);
         let late = late.await.unwrap().unwrap();
         let (token, before) = (late.token(), between.token());
+        assert!(token > before, "{token} after {before}");
+    });
+}
+
+/// The lock that was granted to a caller that left was lost, and its next
+/// caller drew a larger token than the new holder's.
+#[test]
+fn later_caller_does_not_get_a_lost_lock() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let slow = with_long_timeouts(Client::connect(&url)).await.unwrap();
+        let other = client(&server).await;
+        let name = name();
+        let lock = other.rw_lock(&name);
+        let held = lock.write().await.unwrap();
+        let caller = || {
+            let lock = slow.rw_lock(&name);
+            tokio::spawn(async move { lock.write().timeout(AMPLE).await })
+        };
+        let left = caller();
+        let waits = || !owners(&server, "queue", &name).is_empty();
+        eventually("the caller waits", waits).await;
+        proxy.black_hole(true);
+        // Grants the lock to the caller that waits.
+        held.release().await.unwrap();
+        // As a failover to a replica that does not know the grant.
+        server.tell(&["DEL", &key(&name)]);
+        let successor = lock.write().await.unwrap();
+        let mut late = caller();
+        // It has a place behind the caller that leaves.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        left.abort();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        proxy.black_hole(false);
+        let early = timeout(LEASE / 8, &mut late).await;
+        assert!(early.is_err(), "{early:?}");
+        let before = successor.token();
+        successor.release().await.unwrap();
+        let late = late.await.unwrap().unwrap();
+        let token = late.token();
         assert!(token > before, "{token} after {before}");
     });
 }

@@ -217,11 +217,13 @@ impl RedisConnection {
         has_source: impl Fn(usize) -> bool,
     ) -> Result<(), Unanswered> {
         let mut indices: Vec<_> = unknown_scripts(replies).collect();
-        if indices.is_empty() {
+        let Some(first) = indices.first().copied() else {
             return Ok(());
+        };
+        // `WAIT` must follow the writes that it waits for, in their order.
+        if (0..batch.len()).any(|index| batch.is_wait(index)) {
+            indices = (first..batch.len()).collect();
         }
-        // `WAIT` must follow the writes that it waits for.
-        indices.extend((0..batch.len()).filter(|index| batch.is_wait(*index)));
         let again = indices.iter().filter_map(|index| match has_source(*index) {
             true => batch.with_source(*index).or_else(|| batch.command(*index)),
             false => batch.command(*index),

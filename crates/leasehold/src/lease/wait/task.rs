@@ -140,16 +140,28 @@ impl WaitingTask {
 
     /// Grants a lock that is not handed off. A caller that began to wait after
     /// `origin` gets another token: other holders of a semaphore may have got
-    /// larger ones before it began. Other kinds don't need it, but rarely get
-    /// here.
+    /// larger ones before it began.
     async fn grant(&self, lease: OwnedLease, origin: &Arc<LeaseSlot>) -> Result<(), OwnedLease> {
         let queue = &self.entry.queue;
         let fits = |terms: &Terms| terms.equal(&origin.terms);
         let Err(mut lease) = queue.grant_to_earlier(lease, origin.start, fits) else {
             return Ok(());
         };
+        if queue.test_first(fits) != Some(true) {
+            return Err(lease);
+        }
         let now = BootInstant::now();
-        match queue.test_first(fits) == Some(true) && lease.draw_token().await {
+        let is_drawn = {
+            let mut drawing = pin!(lease.draw_token());
+            loop {
+                tokio::select! {
+                    biased;
+                    is_drawn = &mut drawing => break is_drawn,
+                    () = queue.stand_by() => {}
+                }
+            }
+        };
+        match is_drawn {
             true => queue.grant_to_earlier(lease, now, fits),
             false => Err(lease),
         }
