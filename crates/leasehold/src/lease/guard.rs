@@ -23,7 +23,6 @@ use crate::error::{Error, Loss};
 use crate::options::validate_lease;
 use crate::owner::Token;
 use crate::protocol::{Call, RenewReply};
-use crate::time::BootInstant;
 
 /// A held lock. Dropping it releases the lock in the background.
 ///
@@ -369,20 +368,10 @@ impl<M> Guard<M> {
     }
 
     async fn request_lease(&self, lease: Duration) -> Result<(), Error> {
-        let state = self.lease.state();
-        state.request(BootInstant::now(), lease);
-        let context = &self.owned.context;
-        let renewal = context.renew(&*state.kind, &state.value, lease, state.replica_ack);
-        match renewal.await {
-            Ok((sent, RenewReply::Renewed | RenewReply::OnMajority)) => {
-                state.confirm(sent, lease);
-            }
-            Ok((_, RenewReply::NotOwner)) => self.revoked(),
-            Err(error) => {
-                // Connecting took a while, and the request may be executed.
-                state.request(BootInstant::now(), lease);
-                return Err(error_of(error, state.kind.name()));
-            }
+        match self.owned.request_lease(lease).await {
+            Ok(true) => {}
+            Ok(false) => self.revoked(),
+            Err(error) => return Err(error_of(error, self.name())),
         }
         self.check()
     }

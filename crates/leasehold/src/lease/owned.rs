@@ -243,21 +243,40 @@ impl OwnedLease {
     /// Draws another token. Returns `false` if that failed, or the lock was
     /// lost.
     pub(super) async fn draw_token(&mut self) -> bool {
-        let LeaseState {
-            kind, value, lease, ..
-        } = &*self.state;
-        let Some(raise) = kind.raise_token(self.tokens.own.as_u64() + 1) else {
+        let Some(raise) = self.state.kind.raise_token(self.tokens.own.as_u64() + 1) else {
             return true;
         };
-        // In this order: if the lock is renewed, it was held when the token was
-        // drawn. A successor may have a smaller token otherwise.
-        let renewal = kind.renew(value, *lease).after(raise);
-        match self.send_acknowledged(renewal).await {
-            Ok((token, RenewReply::Renewed | RenewReply::OnMajority)) => {
-                self.tokens.own = token;
-                self.is_valid()
+        let Ok(token) = self.send_acknowledged(raise).await else {
+            return false;
+        };
+        self.tokens.own = token;
+        // Renewed afterwards: a caller that has lost the lock must not get a
+        // larger token than its successor's.
+        let Some(lease) = self.state.renewal_length() else {
+            return false;
+        };
+        matches!(self.request_lease(lease).await, Ok(true)) && self.is_valid()
+    }
+
+    /// Renews the lease for `lease`. Returns whether the server still holds the
+    /// lock for this owner.
+    pub(super) async fn request_lease(&self, lease: Duration) -> Result<bool, RequestError> {
+        let state = &self.state;
+        state.request(BootInstant::now(), lease);
+        let renewal = self
+            .context
+            .renew(&*state.kind, &state.value, lease, state.replica_ack);
+        match renewal.await {
+            Ok((sent, RenewReply::Renewed | RenewReply::OnMajority)) => {
+                state.confirm(sent, lease);
+                Ok(true)
             }
-            _ => false,
+            Ok((_, RenewReply::NotOwner)) => Ok(false),
+            Err(error) => {
+                // Connecting took a while, and the request may be executed.
+                state.request(BootInstant::now(), lease);
+                Err(error)
+            }
         }
     }
 
