@@ -91,7 +91,8 @@ fn nanos() -> u64 {
     let start = TEST_START.get().unwrap_or(*START);
     #[cfg(not(test))]
     let start = *START;
-    let now = tokio::time::Instant::now().into_std();
-    // Starts at one hour, so that earlier points in time can be represented.
-    whole_nanos(now.saturating_duration_since(start) + Duration::from_secs(3600))
+    // Starts at one hour, so that earlier points in time can be represented. A
+    // paused clock can begin before `start`.
+    let now = tokio::time::Instant::now().into_std() + Duration::from_secs(3600);
+    whole_nanos(now.saturating_duration_since(start))
 }

@@ -288,14 +288,13 @@ fn timeout_bounds_recording_of_token() {
         let (old, new) = (server(), server());
         let proxy = Proxy::start(old.port());
         let (from, to) = (client_at(proxy.port()).await, client(&new).await);
-        // Longer than the timeouts, and less than a request may take.
-        proxy.inject(|request| {
+        let hold_recording = |request: &[Vec<u8>]| {
             let counter = |arg: &Vec<u8>| arg.starts_with(b"leasehold:token:");
             match request[0].starts_with(b"EVAL") && request.iter().any(counter) {
-                true => Fault::Delay(SHORT * 4),
+                true => Fault::Hold,
                 false => Fault::None,
             }
-        });
+        };
         let name = name();
         let lock = |client: &Client| client.mutex(&name).lock();
         let limited = lock(&from).timeout(SHORT);
@@ -309,7 +308,10 @@ fn timeout_bounds_recording_of_token() {
             // The new server has issued larger tokens.
             let issued: u64 = issued * 1_000_000_000;
             new.tell(&["SET", "leasehold:token:{3560}", &issued.to_string()]);
+            proxy.inject(hold_recording);
             let error = both.await.unwrap_err();
+            proxy.heal();
+            proxy.release_held();
             assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
             for client in [&from, &to] {
                 let free = lock(client).timeout(AMPLE).await.unwrap();

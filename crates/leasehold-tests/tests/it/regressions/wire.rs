@@ -240,7 +240,11 @@ fn busy_server_refuses_without_disconnects() {
         let setup = Setup::default().option("busy-reply-threshold", "10");
         let server = with_least_privilege(setup, &Flavor::one());
         let proxy = Proxy::start(server.port());
-        let client = client_at(proxy.port()).await;
+        // A stall must not count as silence.
+        let client = connect_at(proxy.port())
+            .lease(AMPLE)
+            .request_timeout(AMPLE / 2);
+        let client = client.await.unwrap();
         let guard = client.mutex(&name()).lock().await.unwrap();
         wait_for_listeners(std::slice::from_ref(&server), 1).await;
         let mut script = server.connect();
