@@ -56,7 +56,8 @@ pub(super) fn attempt(
             Requested::Other(attempt) => return Ok(attempt),
         };
         // A redirected acquire drew its token before it had the lock. Others
-        // may have held the lock in between, with larger tokens.
+        // may have held the lock in between, with larger tokens. With replicas,
+        // the first renewal draws another token anyway.
         let token = match pending.connection().has_redirected() && options.replica_ack.is_none() {
             true => Box::pin(draw_again(context, &pending, token)).await?,
             false => token,

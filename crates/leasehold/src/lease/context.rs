@@ -55,7 +55,18 @@ impl Context {
 
     /// Sends one call from the caller's own task.
     pub(super) async fn send<R>(&self, slot: Slot, call: Call<R>) -> Result<R, RequestError> {
-        let connection = self.connection(slot).await?;
+        self.send_acknowledged(slot, call, None).await
+    }
+
+    /// Sends one call from the caller's own task. Replicas acknowledge it, if
+    /// they must.
+    pub(super) async fn send_acknowledged<R>(
+        &self,
+        slot: Slot,
+        call: Call<R>,
+        replica_ack: Option<ReplicaAck>,
+    ) -> Result<R, RequestError> {
+        let connection = self.acknowledged(slot, replica_ack).await?;
         call.send(&*connection, self.limits.request).await
     }
 

@@ -349,8 +349,8 @@ impl<M> Guard<M> {
         let (state, context) = (self.lease.state(), &self.owned.context);
         let sending = async {
             context.check_open()?;
-            let connection = context.acknowledged(state.kind.slot(), state.replica_ack);
-            call.send(&*connection.await?, context.limits.request).await
+            let sent = context.send_acknowledged(state.kind.slot(), call, state.replica_ack);
+            sent.await
         };
         let sent = sending.await;
         sent.map_err(|error| error_of(error, state.kind.name()))
@@ -369,8 +369,8 @@ impl<M> Guard<M> {
 
     async fn request_lease(&self, lease: Duration) -> Result<(), Error> {
         match self.owned.request_lease(lease).await {
-            Ok(true) => {}
-            Ok(false) => self.revoked(),
+            Ok(RenewReply::Renewed | RenewReply::OnMajority) => {}
+            Ok(RenewReply::NotOwner) => self.revoked(),
             Err(error) => return Err(error_of(error, self.name())),
         }
         self.check()

@@ -255,23 +255,24 @@ impl OwnedLease {
         let Some(lease) = self.state.renewal_length() else {
             return false;
         };
-        matches!(self.request_lease(lease).await, Ok(true)) && self.is_valid()
+        let renewed = self.request_lease(lease).await;
+        renewed.is_ok_and(|reply| reply != RenewReply::NotOwner) && self.is_valid()
     }
 
-    /// Renews the lease for `lease`. Returns whether the server still holds the
-    /// lock for this owner.
-    pub(super) async fn request_lease(&self, lease: Duration) -> Result<bool, RequestError> {
+    /// Renews the lease for `lease`, and counts it if the server does.
+    pub(super) async fn request_lease(&self, lease: Duration) -> Result<RenewReply, RequestError> {
         let state = &self.state;
         state.request(BootInstant::now(), lease);
         let renewal = self
             .context
             .renew(&*state.kind, &state.value, lease, state.replica_ack);
         match renewal.await {
-            Ok((sent, RenewReply::Renewed | RenewReply::OnMajority)) => {
-                state.confirm(sent, lease);
-                Ok(true)
+            Ok((sent, reply)) => {
+                if reply != RenewReply::NotOwner {
+                    state.confirm(sent, lease);
+                }
+                Ok(reply)
             }
-            Ok((_, RenewReply::NotOwner)) => Ok(false),
             Err(error) => {
                 // Connecting took a while, and the request may be executed.
                 state.request(BootInstant::now(), lease);
@@ -283,15 +284,14 @@ impl OwnedLease {
     /// Sends a call that draws tokens. A former master would draw tokens that
     /// the new one issues again (invariant 10).
     async fn send_acknowledged<R>(&self, call: Call<R>) -> Result<R, RequestError> {
-        let (context, slot) = (&self.context, self.state.kind.slot());
-        let limit = context.limits.request;
+        let (context, state) = (&self.context, &self.state);
         // No caller has the lock meanwhile, so slow replicas get less time.
-        let replica_ack = self.state.replica_ack.map(|ack| ReplicaAck {
-            timeout: ack.timeout.min(limit / 2),
+        let replica_ack = state.replica_ack.map(|ack| ReplicaAck {
+            timeout: ack.timeout.min(context.limits.request / 2),
             ..ack
         });
-        let connection = context.acknowledged(slot, replica_ack).await?;
-        call.send(&*connection, limit).await
+        let sent = context.send_acknowledged(state.kind.slot(), call, replica_ack);
+        sent.await
     }
 
     /// Hands the lease off to the next local waiter. Returns `false` if it
