@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Connect, Error};
 use testkit::{Connection, Flavor, Proxy, Reply, Server, ServerExt, Setup};
 
-use crate::support::{AMPLE, SHORT, eventually, key, only_holder, with_long_timeouts};
+use crate::support::{
+    AMPLE, SHORT, eventually, key, only_holder, wait_for_replica, with_long_timeouts,
+};
 
 /// Far longer than any test: a lock that becomes free was released, and did not
 /// expire.
@@ -86,14 +88,6 @@ impl Scene {
         meanwhile.await;
         tokio::task::block_in_place(|| self.server.lock().unwrap().restart().unwrap());
     }
-}
-
-async fn wait_for_replica(master: &Server) {
-    eventually("the replica is in sync", || {
-        let role = master.ask(&["INFO", "replication"]);
-        role.text().contains("state=online")
-    })
-    .await;
 }
 
 /// The terms on which a holder acquires its locks.

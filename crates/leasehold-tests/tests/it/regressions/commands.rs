@@ -10,7 +10,7 @@ use crate::support::deployment::{FiveServers, connect_to_quorum};
 use crate::support::log::{log_line, start_log};
 use crate::support::{
     LEASE, PASSWORD, SHORT, client, connect_at, eventually, exists, least_privilege_rule, name,
-    run, server, url_at, with_least_privilege, with_long_timeouts,
+    run, server, url_at, wait_for_replica, with_least_privilege, with_long_timeouts,
 };
 
 const SHARDED: [&str; 3] = ["SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE"];
@@ -155,13 +155,7 @@ async fn assert_named(missing: &[&str], count: Replicas, command: &str) {
     let server = Setup::default().without(missing).start(&flavor);
     let of = format!("127.0.0.1 {}", server.port());
     let _replica = Setup::default().option("replicaof", &of).start(&flavor);
-    eventually("the replica is connected", || {
-        server
-            .ask(&["INFO", "replication"])
-            .text()
-            .contains("state=online")
-    })
-    .await;
+    wait_for_replica(&server).await;
     let url = format!("redis://127.0.0.1:{}", server.port());
     let client = with_long_timeouts(Client::connect(&url)).await.unwrap();
     for kind in 0..KINDS {

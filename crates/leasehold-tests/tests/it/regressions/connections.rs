@@ -9,7 +9,7 @@ use testkit::{Fault, Flavor, Proxy, Server, ServerExt, Setup};
 use crate::support::deployment::{Deployment, cluster, connect_to_group, group};
 use crate::support::{
     AMPLE, LEASE, client, connect_at, eventually, exists, name, run, scaled, server,
-    wait_for_renewal, with_long_timeouts,
+    wait_for_renewal, wait_for_replica, with_long_timeouts,
 };
 
 /// A connection that broke while idle made the next release fail.
@@ -126,11 +126,7 @@ fn slow_replica_count_is_awaited() {
         let master = at_once.start(&Flavor::one());
         let replica = Flavor::one().start();
         replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-        let role = || master.ask(&["INFO", "replication"]);
-        eventually("the replica is in sync", || {
-            role().text().contains("state=online")
-        })
-        .await;
+        wait_for_replica(&master).await;
         let proxy = Proxy::start(master.port());
         proxy.inject(|request| match request[0].as_slice() {
             b"ROLE" => Fault::Delay(Duration::from_millis(1500)),

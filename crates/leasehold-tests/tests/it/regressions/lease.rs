@@ -9,7 +9,7 @@ use testkit::{Flavor, SeededRng, Server, ServerExt, Setup};
 use super::waiting::wait_for_waiters;
 use crate::support::{
     AMPLE, LEASE, SHORT, client, connect_at, eventually, name, run, scaled, server, url_at,
-    with_long_timeouts,
+    wait_for_replica, with_long_timeouts,
 };
 
 /// Forked processes drew the same owners from random bytes that their parent
@@ -231,11 +231,7 @@ async fn pair() -> (Server, Server) {
     let master = at_once.start(&Flavor::one());
     let replica = Flavor::one().start();
     replica.tell(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
-    let role = || master.ask(&["INFO", "replication"]);
-    eventually("the replica is in sync", || {
-        role().text().contains("state=online")
-    })
-    .await;
+    wait_for_replica(&master).await;
     (master, replica)
 }
 

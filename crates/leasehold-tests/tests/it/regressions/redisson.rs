@@ -282,8 +282,8 @@ fn options_of_a_lease_are_refused_without_one() {
     });
 }
 
-/// A lock that was acquired for a caller that left went to one that needs a
-/// token. The token was zero.
+/// The client acquired a plain lock for a caller that left, and gave it to the
+/// next caller, which wanted a fenced one. Its token was zero.
 #[test]
 fn caller_behind_an_unfenced_one_gets_a_token() {
     run(async {

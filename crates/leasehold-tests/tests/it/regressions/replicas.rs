@@ -10,7 +10,8 @@ use tokio::time::timeout;
 
 use crate::support::contract::{KINDS, any_lock, any_try_lock};
 use crate::support::{
-    AMPLE, LEASE, client, eventually, exists, key, name, owners, run, server, with_long_timeouts,
+    AMPLE, LEASE, client, eventually, exists, key, name, owners, run, server, wait_for_replica,
+    with_long_timeouts,
 };
 
 /// A waiter held the lock, gave it up in the background and found it held, by
@@ -19,9 +20,7 @@ use crate::support::{
 fn acquire_without_replicas_fails_at_once() {
     run(async {
         let server = Flavor::one().start();
-        let url = format!("redis://127.0.0.1:{}", server.port());
-        let builder = with_long_timeouts(Client::connect(&url));
-        let client = builder.await.unwrap();
+        let client = connect(server.port()).await.unwrap();
         let enough = LEASE - Duration::from_secs(1);
         for kind in 0..KINDS {
             for count in [Replicas::All, Replicas::AtLeast(1)] {
@@ -53,23 +52,19 @@ async fn chain() -> [Server; 3] {
     let master = setup.clone().start(&Flavor::one());
     let first = start(&master);
     let last = start(&first);
-    has_replica(&master).await;
-    has_replica(&first).await;
+    wait_for_replica(&master).await;
+    wait_for_replica(&first).await;
     [master, first, last]
 }
 
-async fn has_replica(server: &Server) {
-    eventually("a replica is in sync", || {
-        let role = server.ask(&["INFO", "replication"]);
-        role.text().contains("state=online")
-    })
-    .await;
+/// Returns the settings of a client of a server without users.
+fn connect(port: u16) -> Connect {
+    with_long_timeouts(Client::connect(&format!("redis://127.0.0.1:{port}")))
 }
 
-/// Connects a client whose locks all replicas must acknowledge.
+/// Returns the same for a client whose locks all replicas must acknowledge.
 fn acknowledging(port: u16) -> Connect {
-    let client = Client::connect(&format!("redis://127.0.0.1:{port}"));
-    with_long_timeouts(client).replicas(Replicas::All, LEASE / 4)
+    connect(port).replicas(Replicas::All, LEASE / 4)
 }
 
 /// The former master drew the token, and the new one acknowledged the renewal.
@@ -94,10 +89,9 @@ fn drawn_token_survives_failover() {
         eventually("the lock is replicated", || exists(&promoted, &name)).await;
         promoted.tell(&["REPLICAOF", "NO", "ONE"]);
         // A promoted server disconnects its replicas.
-        has_replica(&promoted).await;
+        wait_for_replica(&promoted).await;
         // Without replicas, which would draw its tokens from the clock.
-        let url = format!("redis://127.0.0.1:{}", promoted.port());
-        let other = with_long_timeouts(Client::connect(&url)).await.unwrap();
+        let other = connect(promoted.port()).await.unwrap();
         // Raises the counter above the clock at the other client's connection.
         let between = other.mutex(&key(&name)).lock().await.unwrap();
         between.release().await.unwrap();
@@ -118,8 +112,7 @@ fn handoff_without_acknowledgement_fails() {
     run(async {
         let [master, replica, _last] = chain().await;
         let local = acknowledging(master.port()).await.unwrap();
-        let url = format!("redis://127.0.0.1:{}", master.port());
-        let other = with_long_timeouts(Client::connect(&url)).await.unwrap();
+        let other = connect(master.port()).await.unwrap();
         let name = name();
         let blocker = other.mutex(&name).lock().await.unwrap();
         let mut waiters = JoinSet::new();

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use leasehold::{Client, Guard};
 use testkit::{Flavor, Proxy, Server, ServerExt};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, cluster};
-use crate::support::{
-    AMPLE, LEASE, client, eventually, key, name, owners, run, server, with_long_timeouts,
-};
+use crate::support::{AMPLE, LEASE, client, client_at, eventually, key, name, owners, run, server};
 
 const LOCKS: usize = 30;
 const TASKS: usize = 300;
@@ -166,16 +165,15 @@ fn redirected_acquire_draws_its_token_last() {
     });
 }
 
-/// A permit that was granted to a caller that left went to a later caller, with
-/// its token. Another client had a larger one before that caller began.
+/// The client gave a permit that the server had granted for a caller that left
+/// to a later caller, with its token. Another client had a larger token before
+/// the later caller began.
 #[test]
 fn later_caller_has_a_larger_token() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let slow = with_long_timeouts(Client::connect(&url)).await.unwrap();
-        let other = client(&server).await;
+        let (slow, other) = (client_at(proxy.port()).await, client(&server).await);
         let name = name();
         let permits = other.semaphore(&name, 2);
         let (first, second) = (
@@ -186,36 +184,27 @@ fn later_caller_has_a_larger_token() {
             let semaphore = slow.semaphore(&name, 2);
             tokio::spawn(async move { semaphore.acquire().timeout(AMPLE).await })
         };
-        let left = caller();
-        let waits = || !owners(&server, "queue", &name).is_empty();
-        eventually("the caller waits", waits).await;
-        proxy.black_hole(true);
-        // Grants the permit to the caller that waits.
-        first.release().await.unwrap();
-        second.release().await.unwrap();
-        let between = permits.acquire().await.unwrap();
-        let late = caller();
-        // It has a place behind the caller that leaves.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        left.abort();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        proxy.black_hole(false);
+        let meanwhile = async {
+            // Grants the permit for the caller that waits.
+            first.release().await.unwrap();
+            second.release().await.unwrap();
+            permits.acquire().await.unwrap()
+        };
+        let (between, late) = replace_waiter(&server, &proxy, &name, caller, meanwhile).await;
         let late = late.await.unwrap().unwrap();
         let (token, before) = (late.token(), between.token());
         assert!(token > before, "{token} after {before}");
     });
 }
 
-/// The lock that was granted to a caller that left was lost, and its next
-/// caller drew a larger token than the new holder's.
+/// A lock was lost that the server had granted for a caller that left. The next
+/// caller of that client drew a larger token than the new holder's.
 #[test]
 fn later_caller_does_not_get_a_lost_lock() {
     run(async {
         let server = server();
         let proxy = Proxy::start(server.port());
-        let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let slow = with_long_timeouts(Client::connect(&url)).await.unwrap();
-        let other = client(&server).await;
+        let (slow, other) = (client_at(proxy.port()).await, client(&server).await);
         let name = name();
         let lock = other.rw_lock(&name);
         let held = lock.write().await.unwrap();
@@ -223,21 +212,14 @@ fn later_caller_does_not_get_a_lost_lock() {
             let lock = slow.rw_lock(&name);
             tokio::spawn(async move { lock.write().timeout(AMPLE).await })
         };
-        let left = caller();
-        let waits = || !owners(&server, "queue", &name).is_empty();
-        eventually("the caller waits", waits).await;
-        proxy.black_hole(true);
-        // Grants the lock to the caller that waits.
-        held.release().await.unwrap();
-        // As a failover to a replica that does not know the grant.
-        server.tell(&["DEL", &key(&name)]);
-        let successor = lock.write().await.unwrap();
-        let mut late = caller();
-        // It has a place behind the caller that leaves.
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        left.abort();
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        proxy.black_hole(false);
+        let meanwhile = async {
+            // Grants the lock for the caller that waits.
+            held.release().await.unwrap();
+            // As a failover to a replica that does not know the grant.
+            server.tell(&["DEL", &key(&name)]);
+            lock.write().await.unwrap()
+        };
+        let (successor, mut late) = replace_waiter(&server, &proxy, &name, caller, meanwhile).await;
         let early = timeout(LEASE / 8, &mut late).await;
         assert!(early.is_err(), "{early:?}");
         let before = successor.token();
@@ -246,4 +228,28 @@ fn later_caller_does_not_get_a_lost_lock() {
         let token = late.token();
         assert!(token > before, "{token} after {before}");
     });
+}
+
+/// Lets a caller wait, cuts its client off, and runs `meanwhile`. Then a later
+/// caller takes its place, and the client's connections work again. Returns the
+/// output of `meanwhile`, and the later caller.
+async fn replace_waiter<T, R>(
+    server: &Server,
+    proxy: &Proxy,
+    name: &str,
+    caller: impl Fn() -> JoinHandle<T>,
+    meanwhile: impl Future<Output = R>,
+) -> (R, JoinHandle<T>) {
+    let left = caller();
+    let waits = || !owners(server, "queue", name).is_empty();
+    eventually("the caller waits", waits).await;
+    proxy.black_hole(true);
+    let output = meanwhile.await;
+    let late = caller();
+    // It has a place behind the caller that leaves.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    left.abort();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    proxy.black_hole(false);
+    (output, late)
 }

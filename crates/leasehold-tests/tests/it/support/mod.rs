@@ -103,6 +103,15 @@ pub(crate) async fn client_at(port: u16) -> Client {
     connect_at(port).await.expect("the server is up")
 }
 
+/// Waits until a replica of `master` has all its data.
+pub(crate) async fn wait_for_replica(master: &Server) {
+    eventually("a replica is in sync", || {
+        let role = master.ask(&["INFO", "replication"]);
+        role.text().contains("state=online")
+    })
+    .await;
+}
+
 /// Returns a lock name that no other test uses.
 pub(crate) fn name() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
