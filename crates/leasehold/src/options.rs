@@ -72,6 +72,8 @@ pub(crate) struct AcquireOptions {
     /// How long the acquire can take; without a limit when `None`.
     pub(crate) timeout: Option<Duration>,
     pub(crate) at_least: Duration,
+    /// Whether the caller gets the lock only together with others.
+    pub(crate) is_part: bool,
     pub(crate) at_most: Option<Duration>,
     /// After how long without progress the keeper stops renewing.
     pub(crate) progress_within: Option<Duration>,
@@ -102,6 +104,7 @@ impl AcquireOptions {
             waits: true,
             timeout: None,
             at_least: Duration::ZERO,
+            is_part: false,
             at_most: None,
             progress_within: None,
             replica_ack: None,

@@ -368,12 +368,18 @@ impl<M> Guard<M> {
     }
 
     async fn request_lease(&self, lease: Duration) -> Result<(), Error> {
-        match self.owned.request_lease(lease).await {
+        let replica_ack = self.lease.state().replica_ack;
+        match self.owned.request_lease(lease, replica_ack).await {
             Ok(RenewReply::Renewed | RenewReply::OnMajority) => {}
             Ok(RenewReply::NotOwner) => self.revoked(),
             Err(error) => return Err(error_of(error, self.name())),
         }
         self.check()
+    }
+
+    /// Lets `at_least` begin, for a lock that was acquired as a part.
+    pub(crate) fn begin_at_least(&self) {
+        self.owned.state.begin_at_least();
     }
 
     /// Returns the runtime for the requests of blocking callers.

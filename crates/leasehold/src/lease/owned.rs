@@ -128,6 +128,7 @@ impl OwnedLease {
     /// that is already lost is reported as such.
     pub(super) fn begin_hold(&self, options: &AcquireOptions) {
         self.state.progress.set_limit(options.progress_within);
+        self.begin_at_least(options);
         let observers = &self.context.observers;
         // Without observers, the first holder costs no reading of the clock.
         let since = match self.generation == 0 && observers.is_empty() {
@@ -142,6 +143,13 @@ impl OwnedLease {
         }));
         if !observers.is_empty() {
             report_if_lost(&self.state, observers);
+        }
+    }
+
+    /// Lets `at_least` begin, unless the caller still waits for other locks.
+    pub(super) fn begin_at_least(&self, options: &AcquireOptions) {
+        if !options.is_part {
+            self.state.begin_at_least();
         }
     }
 
@@ -255,17 +263,21 @@ impl OwnedLease {
         let Some(lease) = self.state.renewal_length() else {
             return false;
         };
-        let renewed = self.request_lease(lease).await;
+        let renewed = self.request_lease(lease, self.brief_ack()).await;
         renewed.is_ok_and(|reply| reply != RenewReply::NotOwner) && self.is_valid()
     }
 
     /// Renews the lease for `lease`, and counts it if the server does.
-    pub(super) async fn request_lease(&self, lease: Duration) -> Result<RenewReply, RequestError> {
+    pub(super) async fn request_lease(
+        &self,
+        lease: Duration,
+        replica_ack: Option<ReplicaAck>,
+    ) -> Result<RenewReply, RequestError> {
         let state = &self.state;
         state.request(BootInstant::now(), lease);
         let renewal = self
             .context
-            .renew(&*state.kind, &state.value, lease, state.replica_ack);
+            .renew(&*state.kind, &state.value, lease, replica_ack);
         match renewal.await {
             Ok((sent, reply)) => {
                 if reply != RenewReply::NotOwner {
@@ -284,14 +296,19 @@ impl OwnedLease {
     /// Sends a call that draws tokens. A former master would draw tokens that
     /// the new one issues again (invariant 10).
     async fn send_acknowledged<R>(&self, call: Call<R>) -> Result<R, RequestError> {
-        let (context, state) = (&self.context, &self.state);
-        // No caller has the lock meanwhile, so slow replicas get less time.
-        let replica_ack = state.replica_ack.map(|ack| ReplicaAck {
-            timeout: ack.timeout.min(context.limits.request / 2),
-            ..ack
-        });
-        let sent = context.send_acknowledged(state.kind.slot(), call, replica_ack);
+        let (context, slot) = (&self.context, self.state.kind.slot());
+        let sent = context.send_acknowledged(slot, call, self.brief_ack());
         sent.await
+    }
+
+    /// Returns the acknowledgement to ask for while no caller has the lock:
+    /// slow replicas get less time.
+    fn brief_ack(&self) -> Option<ReplicaAck> {
+        let limit = self.context.limits.request / 2;
+        self.state.replica_ack.map(|ack| ReplicaAck {
+            timeout: ack.timeout.min(limit),
+            ..ack
+        })
     }
 
     /// Hands the lease off to the next local waiter. Returns `false` if it

@@ -42,7 +42,7 @@ impl Reentry {
             // be missed.
             let mut entered = pin!(self.acquired.notified());
             entered.as_mut().enable();
-            if let Some(lease) = self.current() {
+            if let Some(lease) = self.enter_current(options) {
                 return Ok(lease);
             }
             tokio::select! {
@@ -50,7 +50,7 @@ impl Reentry {
                 lease = &mut acquiring => return match lease {
                     Ok(lease) => Ok(self.share(lease)),
                     // Another task of the handle may have been faster.
-                    Err(error) => self.current().ok_or(error),
+                    Err(error) => self.enter_current(options).ok_or(error),
                 },
                 () = entered => {}
             }
@@ -61,6 +61,14 @@ impl Reentry {
     pub(crate) fn guards(&self) -> usize {
         self.current()
             .map_or(0, |lease| lease.state.entries() as usize)
+    }
+
+    /// Returns the current acquisition for one more caller.
+    fn enter_current(&self, options: &AcquireOptions) -> Option<Arc<OwnedLease>> {
+        let lease = self.current()?;
+        // Acquired for a caller that may still wait for other locks.
+        lease.begin_at_least(options);
+        Some(lease)
     }
 
     /// Returns the current acquisition, unless it is lost.

@@ -5,8 +5,8 @@
 //! compare-and-swap, and a check needs no lock and no task.
 
 use std::panic::Location;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -36,15 +36,16 @@ pub(crate) struct LeaseState {
     /// When the lease is first renewed. A fixed lease is renewed once if the
     /// server granted only a part of it.
     pub(super) first_renewal: BootInstant,
-    /// No later than the grant.
+    /// No later than the grant, or than the renewal that begins the lease.
     pub(super) start: BootInstant,
     /// After which time a hold is reported as slow.
     pub(super) slow_hold: Option<Duration>,
     /// When the lease must end, by `at_most`.
     max_hold_until: Option<BootInstant>,
-    /// Until when other clients are kept out even after a release, by
-    /// `at_least`.
-    keep_until: Option<BootInstant>,
+    /// How long other clients are kept out, even after a release.
+    at_least: Duration,
+    /// Until when that is, once a caller has the lock.
+    keep_until: OnceLock<BootInstant>,
     /// Whether the holder reports progress, by `progress_within`.
     pub(super) progress: ProgressWatch,
     /// Called once the lock has left this process.
@@ -167,11 +168,10 @@ impl LeaseState {
             first_renewal,
             start,
             slow_hold: options.slow_hold,
-            // Each limit counts from the safe side: `at_most` from before the
-            // grant, `at_least` from after it.
+            // From before the lease begins, which is the safe side.
             max_hold_until: options.at_most.map(|at_most| start + at_most),
-            keep_until: (!options.at_least.is_zero())
-                .then(|| BootInstant::now() + options.at_least),
+            at_least: options.at_least,
+            keep_until: OnceLock::new(),
             progress: ProgressWatch::new(options.progress_within),
             end_hook: Mutex::default(),
             recorded_token: AtomicU64::new(0),
@@ -392,9 +392,19 @@ impl LeaseState {
         BootInstant::from_nanos(self.requested_until.load(Ordering::Acquire))
     }
 
+    /// Lets `at_least` begin: a caller has the lock. A lock that no caller got
+    /// is free for others at once.
+    pub(super) fn begin_at_least(&self) {
+        if !self.at_least.is_zero() {
+            self.keep_until
+                .get_or_init(|| BootInstant::now() + self.at_least);
+        }
+    }
+
     /// Returns the call that releases the lock and honours `at_least`.
     pub(super) fn release_call(&self, server: Capabilities) -> Call<ReleaseReply> {
-        let hold_for = self.keep_until.map(|until| until.since(BootInstant::now()));
+        let keep_until = self.keep_until.get();
+        let hold_for = keep_until.map(|until| until.since(BootInstant::now()));
         let hold_for = hold_for.filter(|hold_for| !hold_for.is_zero());
         self.kind.release(&self.value, hold_for, server)
     }
@@ -402,7 +412,7 @@ impl LeaseState {
     /// Returns whether `at_least` or `at_most` applies. Both belong to one
     /// holder.
     pub(super) fn has_hold_limits(&self) -> bool {
-        self.keep_until.is_some() || self.max_hold_until.is_some()
+        !self.at_least.is_zero() || self.max_hold_until.is_some()
     }
 
     /// Sets the hook. It fires at once if the lease is already lost.

@@ -228,6 +228,8 @@ impl<M> Acquire<M> {
     /// Keeps other clients out until `length` after the acquire, even if the
     /// lock is released earlier.
     ///
+    /// A [`MultiLock`](crate::MultiLock) counts from when it has all locks.
+    ///
     /// Use it for a job that must run once although the hosts' clocks differ.
     /// It does not cover a holder that crashes: the lock is then free when the
     /// lease expires. A [`fixed_lease`](Self::fixed_lease) must be at least as

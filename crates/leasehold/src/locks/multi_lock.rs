@@ -351,6 +351,7 @@ impl Member {
     /// Returns the acquire, which waits at most `limit`.
     fn request(&self, limit: Option<Duration>) -> AcquireRequest {
         let mut options = self.options.clone();
+        options.is_part = true;
         options.timeout = limit.into_iter().chain(options.timeout).min();
         AcquireRequest {
             engine: self.engine.clone(),
@@ -451,7 +452,9 @@ impl<M: 'static> IntoFuture for MultiLock<M> {
             let engine = engine.clone();
             async move {
                 let acquire = move || acquire_all(parts.clone(), is_move, limit, start);
-                engine.deliver(acquire).await
+                let acquired: MultiGuard<M> = engine.deliver(acquire).await?;
+                acquired.guards.iter().for_each(Guard::begin_at_least);
+                Ok(acquired)
             }
         };
         Pending::new(engine.runtime(), acquiring)

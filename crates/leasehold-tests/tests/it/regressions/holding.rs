@@ -2,16 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use leasehold::{Acquire, Client, Error};
+use leasehold::{Acquire, Client, Error, MultiLock};
 use testkit::{Fault, Proxy, Server, ServerExt};
+use tokio::time::timeout;
 
+use crate::support::contract::{self, any_lock, any_try_lock};
 use crate::support::inspection::allow_inspection;
 use crate::support::{
-    AMPLE, LEASE, client, command_calls, connect_at, eventually, has_subscriber, key, lua, name,
-    owners, run, server,
+    AMPLE, LEASE, client, command_calls, connect_at, eventually, exists, has_subscriber, is_busy,
+    key, lua, name, owners, run, server,
 };
 use crate::waiting::local_handoff::{KINDS, hand_off_to};
+
+/// Longer than a test.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A task was handed a fair mutex as the writer of a read-write lock of that
 /// name. It must ask the server.
@@ -96,6 +102,85 @@ fn at_least_above_fixed_lease_is_rejected() {
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("20s") && text.contains("10s"), "{text}");
+    });
+}
+
+/// A future that was not polled was granted the lock. Although its caller never
+/// had the lock, others were kept out for `at_least`.
+#[test]
+fn unclaimed_lock_with_at_least_is_free_at_once() {
+    run(async {
+        let server = server();
+        let (ours, theirs) = (client(&server).await, client(&server).await);
+        for kind in 0..contract::KINDS {
+            let name = name();
+            let held = any_lock(&theirs, &name, kind).await.unwrap();
+            let mut unpolled = any_lock(&ours, &name, kind).at_least(HOUR).into_future();
+            let waits =
+                || has_subscriber(&server, &name) || !owners(&server, "queue", &name).is_empty();
+            while !waits() {
+                let polled = timeout(LEASE / 1000, &mut unpolled).await;
+                assert!(polled.is_err(), "kind {kind}: the lock is held");
+            }
+            held.release().await.unwrap();
+            let granted = || !owners(&server, "holders", &name).is_empty();
+            eventually("the lock is granted", granted).await;
+            let next = any_lock(&theirs, &name, kind).timeout(AMPLE).await;
+            let next = next.unwrap_or_else(|error| panic!("kind {kind}: {error}"));
+            next.release().await.unwrap();
+            // The caller still gets it, and from then on others are kept out.
+            unpolled.await.unwrap().release().await.unwrap();
+            assert!(is_busy(any_try_lock(&theirs, &name, kind)).await);
+        }
+    });
+}
+
+/// Several locks could not be acquired together. Those that were free before
+/// stayed locked for `at_least`.
+#[test]
+fn failed_multi_lock_with_at_least_keeps_nobody_out() {
+    run(async {
+        let server = server();
+        let (ours, theirs) = (client(&server).await, client(&server).await);
+        let (one, two) = (name() + "-1", name() + "-2");
+        let both =
+            || MultiLock::new([&one, &two].map(|name| ours.mutex(name).lock().at_least(HOUR)));
+        let held = theirs.mutex(&two).lock().await.unwrap();
+        let failed = both().timeout(LEASE / 50).await.unwrap_err();
+        assert!(matches!(failed, Error::Timeout { .. }), "{failed:?}");
+        let free = theirs.mutex(&one).lock().timeout(AMPLE).await.unwrap();
+        free.release().await.unwrap();
+        held.release().await.unwrap();
+        both().await.unwrap().release().await.unwrap();
+        for name in [&one, &two] {
+            assert!(
+                is_busy(theirs.mutex(name).try_lock()).await,
+                "{name} is free"
+            );
+        }
+    });
+}
+
+/// A lock was acquired as a part of several, and the acquire was cancelled.
+/// Another task had entered the lock meanwhile.
+#[test]
+fn at_least_counts_for_a_task_that_enters_a_part() {
+    run(async {
+        let server = server();
+        let (ours, theirs) = (client(&server).await, client(&server).await);
+        let (one, two) = (name() + "-1", name() + "-2");
+        let handle = ours.mutex(&one).reentrant();
+        let held = theirs.mutex(&two).lock().await.unwrap();
+        let parts = [handle.lock().at_least(HOUR), ours.mutex(&two).lock()];
+        let both = tokio::spawn(MultiLock::new(parts).into_future());
+        eventually("a part is acquired", || exists(&server, &one)).await;
+        let entered = handle.lock().at_least(HOUR).await.unwrap();
+        both.abort();
+        assert!(both.await.unwrap_err().is_cancelled());
+        eventually("the part is dropped", || handle.guards() == 1).await;
+        entered.release().await.unwrap();
+        assert!(is_busy(theirs.mutex(&one).try_lock()).await);
+        held.release().await.unwrap();
     });
 }
 
