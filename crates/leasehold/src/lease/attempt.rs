@@ -58,9 +58,10 @@ pub(super) fn attempt(
         // A redirected acquire drew its token before it had the lock. Others
         // may have held the lock in between, with larger tokens. With replicas,
         // the first renewal draws another token anyway.
-        let token = match pending.connection().has_redirected() && options.replica_ack.is_none() {
-            true => Box::pin(draw_again(context, &pending, token)).await?,
-            false => token,
+        let is_late = pending.connection().has_redirected() && options.replica_ack.is_none();
+        let (token, granted) = match is_late {
+            true => Box::pin(draw_again(context, &pending, token, options, granted)).await?,
+            false => (token, granted),
         };
         let owned = establish(context, pending, token, options, granted).await?;
         Ok(Attempt::Acquired(owned))
@@ -190,8 +191,7 @@ pub(super) fn establish(
         // Boxed, since most acquires need neither.
         let (token, granted) = match options.replica_ack {
             None if token.as_u64() < pending.connection().facts().server_time => {
-                let token = Box::pin(draw_again(context, &pending, token)).await?;
-                (token, granted)
+                Box::pin(draw_again(context, &pending, token, options, granted)).await?
             }
             None => (token, granted),
             Some(wanted) => {
@@ -273,14 +273,8 @@ async fn replicate(
     };
     // Read once connected, or a reconnect would shorten the lease.
     let sent = BootInstant::now();
-    match renewal.send(&*connection, context.limits.request).await? {
-        (token, RenewReply::Renewed | RenewReply::OnMajority) => {
-            Ok((token, Granted::new(sent, lease)))
-        }
-        (_, RenewReply::NotOwner) => Err(RequestError::Unknown(
-            "the lock was lost before it was replicated".into(),
-        )),
-    }
+    let (token, reply) = renewal.send(&*connection, context.limits.request).await?;
+    Ok((token, renewed(reply, sent, lease)?))
 }
 
 /// Draws a new token, and raises the counter if it is below the server's clock
@@ -290,14 +284,31 @@ async fn draw_again(
     context: &Context,
     pending: &CancelOnDrop<'_>,
     token: Token,
-) -> Result<Token, RequestError> {
-    let connection = pending.connection();
-    match pending.kind().raise_token(above(token, connection)) {
-        Some(call) => {
-            pending.allow(context.limits.request)?;
-            call.send(connection, context.limits.request).await
-        }
-        None => Ok(token),
+    options: &AcquireOptions,
+    granted: Granted,
+) -> Result<(Token, Granted), RequestError> {
+    let (connection, limit) = (pending.connection(), context.limits.request);
+    let Some(raise) = pending.kind().raise_token(above(token, connection)) else {
+        return Ok((token, granted));
+    };
+    pending.allow(limit)?;
+    let token = raise.send(connection, limit).await?;
+    // Renewed afterwards: a caller that has lost the lock must not get a larger
+    // token than its successor's.
+    pending.allow(limit)?;
+    let (sent, lease) = (BootInstant::now(), first_lease(options));
+    let renewal = pending.kind().renew(pending.value(), lease);
+    let reply = renewal.send_steps(connection, limit, || pending.allow(limit));
+    Ok((token, renewed(reply.await?, sent, lease)?))
+}
+
+/// Returns the lease of a renewal that was sent at `sent`.
+fn renewed(reply: RenewReply, sent: BootInstant, lease: Duration) -> Result<Granted, RequestError> {
+    match reply {
+        RenewReply::Renewed | RenewReply::OnMajority => Ok(Granted::new(sent, lease)),
+        RenewReply::NotOwner => Err(RequestError::Unknown(
+            "the lock was lost before its lease began".into(),
+        )),
     }
 }
 

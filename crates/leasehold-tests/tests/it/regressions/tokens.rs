@@ -1,19 +1,25 @@
 //! Tokens increase, also when the server loses its data, and while a slot of a
 //! cluster moves.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::{Client, Guard};
-use testkit::{Flavor, Proxy, Server, ServerExt};
+use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, cluster};
-use crate::support::{AMPLE, LEASE, client, client_at, eventually, key, name, owners, run, server};
+use crate::support::{
+    AMPLE, LEASE, client, client_at, eventually, key, lua, name, owners, run, server,
+};
 
 const LOCKS: usize = 30;
 const TASKS: usize = 300;
+
+/// Longer than a test.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// Each hand-off window reserved many more tokens than it used. The counter ran
 /// ahead of the server's clock. After a loss of data it restarted at the clock,
@@ -228,6 +234,75 @@ fn later_caller_does_not_get_a_lost_lock() {
         let token = late.token();
         assert!(token > before, "{token} after {before}");
     });
+}
+
+/// A lock was lost while its token was drawn again, because the counter was
+/// below the clock. Its caller got the lock, with a larger token than the new
+/// holder's.
+#[test]
+fn token_drawn_again_for_a_lost_lock_is_not_used() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let (slow, other) = (client_at(proxy.port()).await, client(&server).await);
+        let name = name();
+        server.tell(&["FLUSHALL"]);
+        let held = on_raise(&server, &proxy, Fault::Hold);
+        let mutex = slow.mutex(&name);
+        let mut late = tokio::spawn(async move { mutex.lock().timeout(AMPLE).await });
+        eventually("a token is drawn again", || held.load(Ordering::SeqCst)).await;
+        server.tell(&["DEL", &key(&name)]);
+        let successor = other.mutex(&name).lock().await.unwrap();
+        proxy.release_held();
+        let early = timeout(LEASE / 8, &mut late).await;
+        assert!(early.is_err(), "{early:?}");
+        let before = successor.token();
+        successor.release().await.unwrap();
+        let token = late.await.unwrap().unwrap().token();
+        assert!(token > before, "{token} after {before}");
+    });
+}
+
+/// While the client drew a token for a later caller, its connection was cut.
+/// It released the lock, and kept all others out for `at_least`.
+#[test]
+fn later_caller_gets_the_lock_after_a_failed_draw() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let (slow, other) = (client_at(proxy.port()).await, client(&server).await);
+        let name = name();
+        let held = other.fair_mutex(&name).lock().await.unwrap();
+        let caller = || {
+            let lock = slow.fair_mutex(&name).lock().at_least(HOUR);
+            tokio::spawn(lock.timeout(AMPLE).into_future())
+        };
+        let cut = on_raise(&server, &proxy, Fault::CutRequest);
+        // Grants the lock for the caller that waits.
+        let meanwhile = held.release();
+        let (released, late) = replace_waiter(&server, &proxy, &name, caller, meanwhile).await;
+        released.unwrap();
+        let guard = late.await.unwrap().unwrap();
+        guard.release().await.unwrap();
+        assert!(cut.load(Ordering::SeqCst), "no token was drawn");
+    });
+}
+
+/// Applies `fault` to the first request that draws a token again. Returns
+/// whether it has.
+fn on_raise(server: &Server, proxy: &Proxy, fault: Fault) -> Arc<AtomicBool> {
+    let sha = server.ask(&["SCRIPT", "LOAD", lua!("token/raise")]);
+    let sha = sha.text().as_bytes().to_vec();
+    let reached = Arc::new(AtomicBool::new(false));
+    let seen = reached.clone();
+    proxy.inject(move |request| {
+        let is_raise = request.get(1) == Some(&sha);
+        match is_raise && !seen.swap(true, Ordering::SeqCst) {
+            true => fault,
+            false => Fault::None,
+        }
+    });
+    reached
 }
 
 /// Lets a caller wait, cuts its client off, and runs `meanwhile`. Then a later
