@@ -50,7 +50,7 @@ class Program:
 
     def __init__(self, name, command, folder):
         self.name, self.command, self.folder = name, command, folder
-        self.passed, self.failed, self.slow, self.output = 0, [], [], ""
+        self.passed, self.failed, self.slow, self.output = 0, ["did not run"], [], ""
 
     def run(self):
         start = time.monotonic()
@@ -69,6 +69,7 @@ class Program:
         print(f"{self.name}: {self.passed} passed, {len(self.failed)} failed ({took:.0f} s)", flush=True)
 
     def read(self, status):
+        self.failed = []
         for name, outcome, seconds in TEST.findall(self.output):
             self.passed += outcome == "ok"
             if outcome == "FAILED":
@@ -103,6 +104,18 @@ def panics(text):
     return "\n".join(text[at.start() :][:EXCERPT] for at in re.finditer(r"^thread .* panicked at ", text, re.M))
 
 
+class Schedules(Program):
+    """The library's tests on the shuttle scheduler, built while other programs run."""
+
+    def __init__(self):
+        super().__init__("schedules", None, None)
+
+    def run(self):
+        _, path, self.folder = next(scheduled())
+        self.command = [path, "schedules::", "-Zunstable-options", "--report-time"]
+        super().run()
+
+
 class FaultInjection(Program):
     """A minute of fault injection. Fails if a promise is broken or the run is void."""
 
@@ -117,7 +130,7 @@ class FaultInjection(Program):
 
 def built(*words):
     """Builds the workspace, and yields its test programs: name, path, folder."""
-    yield from artifacts(["build", "--all-targets", *(words or ["--workspace", "--features", FEATURES])])
+    yield from artifacts(["build", "--bins", "--tests", *(words or ["--workspace", "--features", FEATURES])])
 
 
 def scheduled():
@@ -143,8 +156,7 @@ def gate_programs():
     for name, path, folder in built():
         words = [path, f"--test-threads={PARALLEL.get(name, 2)}", "-Zunstable-options", "--report-time"]
         yield Program(name, words, folder)
-    for _, path, folder in scheduled():
-        yield Program("schedules", [path, "schedules::", "-Zunstable-options", "--report-time"], folder)
+    yield Schedules()
     yield FaultInjection()
 
 
@@ -152,7 +164,7 @@ def run_all(programs):
     """Runs parallel programs concurrently, and the rest one after the other."""
     lanes = {}
     for program in programs:
-        is_parallel = program.name in PARALLEL or isinstance(program, FaultInjection)
+        is_parallel = program.name in PARALLEL or isinstance(program, (FaultInjection, Schedules))
         lanes.setdefault(program.name if is_parallel else "rest", []).append(program)
     threads = [threading.Thread(target=lambda lane=lane: [one.run() for one in lane]) for lane in lanes.values()]
     for thread in threads:
