@@ -59,8 +59,7 @@ impl Engine {
         W: Future<Output = Result<T, Error>> + Send + 'static,
     {
         self.context.check_process()?;
-        let delivered = deliver(self.runtime(), work).await;
-        delivered.map_err(|error| error_of(error, ""))?
+        deliver(self.runtime(), work).await
     }
 
     /// Returns a watcher for the messages of `channel`.

@@ -1,6 +1,6 @@
 //! Callers that are polled late, or not at all, against a scripted server.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Waker};
@@ -182,6 +182,23 @@ async fn reentrant_handle_that_holds_is_not_busy() {
     let (first, second) = tokio::join!(biased; enter(), enter());
     let (first, second) = (first.unwrap(), second.unwrap());
     assert!(Arc::ptr_eq(&first, &second));
+}
+
+/// An error that was not claimed in time was dropped, and the work began again.
+#[tokio::test(start_paused = true)]
+async fn undelivered_error_is_kept() {
+    let engine = engine(&Scripted::new(yes));
+    let attempts = Arc::new(AtomicU32::new(0));
+    let begun = attempts.clone();
+    let mut delivered = pin!(engine.deliver(move || {
+        begun.fetch_add(1, Ordering::SeqCst);
+        async { Err::<(), _>(Error::ShutDown) }
+    }));
+    assert!(timeout(Duration::ZERO, &mut delivered).await.is_err());
+    sleep(LEASE).await;
+    let error = delivered.await.unwrap_err();
+    assert!(matches!(error, Error::ShutDown), "{error:?}");
+    assert_eq!(attempts.load(Ordering::SeqCst), 1);
 }
 
 /// A task that had delivered the output lived on, and with it the caller's span
