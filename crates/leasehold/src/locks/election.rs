@@ -5,7 +5,6 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::AcquireRequest;
 use super::handle::Handle;
 use crate::error::Error;
 use crate::info::Term;
@@ -206,16 +205,15 @@ impl Election {
     {
         let (election, caller) = (self.clone(), Location::caller());
         async move {
-            let mut delay = RetryDelay::new();
             let mut is_deposed = false;
             loop {
-                let announcing = async {
+                let campaign = async {
                     if is_deposed {
-                        delay.wait().await;
+                        RetryDelay::new().wait().await;
                     }
-                    election.announced(caller, &mut delay).await
+                    election.elected(caller).await
                 };
-                let guard = election.handle.engine.pending(announcing).await?;
+                let guard = election.handle.engine.pending(campaign).await?;
                 match guard.run(&mut work).await {
                     Err(error @ Error::Lost { .. }) => {
                         tracing::info!(%error, "no longer the leader, campaigning again");
@@ -241,6 +239,10 @@ impl Election {
     /// then calls this method again. [`Guard::release`] resigns: the next
     /// candidate leads at once, and followers find a vacancy by a poll.
     /// [`lead`](Self::lead) does all of this for futures.
+    ///
+    /// A future that is not polled campaigns all the same. If it is not polled
+    /// within 50 ms after the election, this process resigns, and campaigns
+    /// again when the future is polled.
     ///
     /// # Cancel safety
     ///
@@ -289,10 +291,8 @@ impl Election {
     #[track_caller]
     pub fn campaign(&self) -> Pending<'static, Guard> {
         let (election, caller) = (self.clone(), Location::caller());
-        self.handle.engine.pending(async move {
-            let mut delay = RetryDelay::new();
-            election.announced(caller, &mut delay).await
-        })
+        let engine = self.handle.engine.clone();
+        engine.pending(async move { election.elected(caller).await })
     }
 
     /// Returns the current leader, or `None` if there is none.
@@ -350,21 +350,29 @@ impl Election {
         }
     }
 
+    /// Waits until this process is elected and the term is announced. Not on
+    /// the caller's task: while that is not polled, no process would lead.
+    async fn elected(&self, caller: &'static Location<'static>) -> Result<Guard, Error> {
+        let (election, options) = (self.clone(), self.options(caller));
+        let campaign = move || {
+            let (election, options) = (election.clone(), options.clone());
+            async move { election.announced(&options).await }
+        };
+        self.handle.engine.deliver(campaign).await
+    }
+
     /// Waits to be elected, and announces the term. Resigns if the server does
     /// not record it: followers must see every term, in the order of epochs.
-    async fn announced(
-        &self,
-        caller: &'static Location<'static>,
-        delay: &mut RetryDelay,
-    ) -> Result<Guard, Error> {
+    async fn announced(&self, options: &AcquireOptions) -> Result<Guard, Error> {
+        let mut delay = RetryDelay::new();
         loop {
-            let guard = self.win(caller, delay).await?;
-            match self.announce(&guard).await {
-                Ok(true) => {
-                    // The work starts now, not when the election was won.
-                    guard.progress();
-                    return Ok(guard);
-                }
+            let guard = self.win(options, &mut delay).await?;
+            // The work starts once the term is announced.
+            let exemption = guard.lease().exempt_from_progress();
+            let announced = self.announce(&guard).await;
+            drop(exemption);
+            match announced {
+                Ok(true) => return Ok(guard),
                 Ok(false) => {
                     let epoch = guard.token().as_u64();
                     let election = self.name();
@@ -382,13 +390,11 @@ impl Election {
     }
 
     /// Waits to be elected, through outages of the server.
-    async fn win(
-        &self,
-        caller: &'static Location<'static>,
-        delay: &mut RetryDelay,
-    ) -> Result<Guard, Error> {
+    async fn win(&self, options: &AcquireOptions, delay: &mut RetryDelay) -> Result<Guard, Error> {
         loop {
-            match self.request(caller).acquire()?.await {
+            let mut request = self.handle.request();
+            request.options = options.clone();
+            match request.acquire()?.await {
                 Ok(guard) => {
                     delay.reset();
                     return Ok(guard);
@@ -402,9 +408,8 @@ impl Election {
         }
     }
 
-    fn request(&self, caller: &'static Location<'static>) -> AcquireRequest {
-        let mut request = self.handle.request();
-        let options = &mut request.options;
+    fn options(&self, caller: &'static Location<'static>) -> AcquireOptions {
+        let mut options = self.handle.request().options;
         options.caller = caller;
         // A candidate waits as long as it takes.
         options.timeout = None;
@@ -412,7 +417,10 @@ impl Election {
         options.lease = self.lease.unwrap_or(options.lease);
         options.progress_within = self.progress_within;
         options.note.clone_from(&self.note);
-        request
+        // The trace is the caller's.
+        options.add_trace_parent();
+        options.trace_parent = None;
+        options
     }
 
     /// Notifies followers of a resignation. A follower that misses it finds the
