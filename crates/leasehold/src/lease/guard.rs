@@ -484,6 +484,22 @@ impl<M> Guard<M> {
         R: FnOnce(Lease<M>) -> W,
         W: Future,
     {
+        let (output, in_time) = self.hold_for(work).await;
+        let runtime = self.runtime().clone();
+        let released = Pending::new(&runtime, self.release_now()).await;
+        conclude(output, in_time, released)
+    }
+
+    /// Runs `work` while the lease is valid. Returns its output, or the panic,
+    /// unless the lease ended first, and whether the lease is still valid.
+    pub(crate) async fn hold_for<R, W>(
+        &self,
+        work: R,
+    ) -> (Option<std::thread::Result<W::Output>>, Result<(), Error>)
+    where
+        R: FnOnce(Lease<M>) -> W,
+        W: Future,
+    {
         let lease = self.lease.clone();
         let span = tracing::debug_span!(
             target: "leasehold",
@@ -503,10 +519,7 @@ impl<M> Guard<M> {
             "lock.outcome",
             if in_time.is_ok() { "released" } else { "lost" },
         );
-        drop(span);
-        let runtime = self.runtime().clone();
-        let released = Pending::new(&runtime, self.release_now()).await;
-        conclude(output, in_time, released)
+        (output, in_time)
     }
 
     /// Returns the lock's name.

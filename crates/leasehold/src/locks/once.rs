@@ -8,8 +8,7 @@ use super::handle::Handle;
 use super::tick::Tick;
 use crate::error::Error;
 use crate::info::Run;
-use crate::lease::Pending;
-use crate::lease::{Engine, Guard, Lease, RetryDelay};
+use crate::lease::{Engine, Guard, Lease, Pending, RetryDelay, conclude};
 use crate::options::{AcquireOptions, MAX_NOTE_LEN, check_len};
 use crate::owner::Token;
 use crate::protocol::{Call, Claim, Keyspace, OnceCalls, SingleKey};
@@ -214,29 +213,38 @@ impl Once {
     {
         let (once, request) = (self.clone(), self.request());
         async move {
-            let OnceGuard { guard, once } =
-                match once.handle.engine.pending(once.start_with(request)).await? {
-                    OnceOutcome::Ran(started) => started,
-                    OnceOutcome::AlreadyRan(run) => return Ok(OnceOutcome::AlreadyRan(run)),
-                    OnceOutcome::Busy => return Ok(OnceOutcome::Busy),
-                };
-            let token = guard.token();
-            let outcome = guard.run(work).await;
-            let report = match &outcome {
-                Ok(_) => "completed".to_owned(),
+            let engine = once.handle.engine.clone();
+            let OnceGuard { guard, once } = match engine.pending(once.start_with(request)).await? {
+                OnceOutcome::Ran(started) => started,
+                OnceOutcome::AlreadyRan(run) => return Ok(OnceOutcome::AlreadyRan(run)),
+                OnceOutcome::Busy => return Ok(OnceOutcome::Busy),
+            };
+            let (output, in_time) = guard.hold_for(work).await;
+            let has_panicked = matches!(output, Some(Err(_)));
+            let report = match &in_time {
+                Ok(()) => "completed".to_owned(),
                 Err(error) => error.to_string(),
             };
-            // The token identifies the run, so this needs no lock.
-            once.handle
-                .engine
-                .pending(once.report(token, &report))
-                .await?;
-            outcome.map(OnceOutcome::Ran)
+            let ending = async {
+                // Before the release: the next host that finds the lock free
+                // must see how the run ended.
+                if !has_panicked {
+                    // The work is not stuck: it has ended.
+                    guard.progress();
+                    once.report(guard.token(), &report).await?;
+                }
+                Ok(guard.release_now().await)
+            };
+            let released = engine.pending(ending).await?;
+            conclude(output, in_time, released).map(OnceOutcome::Ran)
         }
     }
 
     /// Claims the tick without running anything, for threads and for work that
     /// reports its own end with [`OnceGuard::finish`].
+    ///
+    /// Poll the future until it completes: one that has acquired the lock and
+    /// is not polled keeps the lock until it is polled or dropped.
     ///
     /// # Cancel safety
     ///
@@ -294,6 +302,7 @@ impl Once {
         match claim {
             Claim::Claimed => {
                 let once = self.clone();
+                // The work starts now, not when the lock was acquired.
                 guard.progress();
                 let started = OnceGuard { guard, once };
                 let Err(lost) = started.guard.check() else {
