@@ -23,7 +23,7 @@ pub(crate) const MAX_LEASE: Duration = Duration::from_secs(366 * 86_400);
 
 /// The shortest timeout, and the shortest lifetime that the server can
 /// represent.
-const ONE_MILLISECOND: Duration = Duration::from_millis(1);
+pub(crate) const ONE_MILLISECOND: Duration = Duration::from_millis(1);
 
 /// How many replicas must acknowledge a lock; see
 /// [`Acquire::replicas`](crate::Acquire::replicas).
@@ -145,6 +145,12 @@ impl AcquireOptions {
         self.local_handoff && self.renewed && self.at_most.is_none() && self.at_least.is_zero()
     }
 
+    /// Returns the lease to acquire with: `at_most` limits the first one too.
+    pub(crate) fn first_lease(&self) -> Duration {
+        let longest = self.at_most.unwrap_or(Duration::MAX);
+        self.lease.min(longest)
+    }
+
     /// Rejects invalid options before a request is sent.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         check_range("max_lease", self.max_lease, MIN_LEASE, MAX_LEASE)?;
@@ -182,7 +188,7 @@ impl AcquireOptions {
     }
 
     fn validate_replica_ack(&self, replica_ack: ReplicaAck) -> Result<(), Error> {
-        let (timeout, lease) = (replica_ack.timeout, self.lease);
+        let (timeout, lease) = (replica_ack.timeout, self.first_lease());
         check_range("replicas", timeout, ONE_MILLISECOND, MAX_LEASE)?;
         if self.quorum {
             let why = "a quorum does not wait for replicas";
@@ -305,6 +311,19 @@ mod tests {
         assert!(error.contains("5s") && error.contains("2s"), "{error}");
         options.at_least = options.lease;
         assert!(options.validate().is_ok());
+    }
+
+    #[test]
+    fn replicas_slower_than_the_first_lease_are_rejected() {
+        let mut options = AcquireOptions::new(Duration::from_secs(30));
+        options.replica_ack = Some(ReplicaAck {
+            replicas: Replicas::All,
+            timeout: Duration::from_secs(2),
+        });
+        assert!(options.validate().is_ok());
+        options.at_most = Some(Duration::from_secs(1));
+        let error = options.validate().unwrap_err().to_string();
+        assert!(error.contains("2s") && error.contains("1s"), "{error}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::context::Context;
 use super::keeper::{AcquireId, CallerRequest, Keeper, PendingAcquire};
 use super::owned::OwnedLease;
-use super::state::{Granted, LeaseState, first_lease};
+use super::state::{Granted, LeaseState};
 use crate::backend::{Backoff, Connection, RequestError};
 use crate::info::Holder;
 use crate::options::{AcquireOptions, ReplicaAck};
@@ -98,14 +98,14 @@ fn request<'a>(
         // Before anything is sent, so dropping this future leaves nothing
         // behind (invariant 7).
         let pending = CancelOnDrop::new(context, kind, value, connection, sent)?;
-        let call = kind.acquire(pending.value(), first_lease(options), poll);
+        let call = kind.acquire(pending.value(), options.first_lease(), poll);
         let call = call.admitted(admitted);
         let limit = context.limits.request;
         // Each request of the call has its own time.
         let reply = call.send_steps(pending.connection(), limit, || pending.allow(limit));
         match reply.await {
             Ok(AcquireReply::Held { token }) => {
-                let granted = Granted::new(sent, first_lease(options));
+                let granted = Granted::new(sent, options.first_lease());
                 Ok(Requested::Held(pending, token, granted))
             }
             Ok(AcquireReply::Busy { holder }) => {
@@ -195,7 +195,7 @@ pub(super) fn establish(
             }
             None => (token, granted),
             Some(wanted) => {
-                let lease = first_lease(options);
+                let lease = options.first_lease();
                 // A connection and a request, which waits for the replicas once
                 // more after an unknown script.
                 pending.allow(2 * (context.limits.request + wanted.timeout))?;
@@ -296,7 +296,7 @@ async fn draw_again(
     // Renewed afterwards: a caller that has lost the lock must not get a larger
     // token than its successor's.
     pending.allow(limit)?;
-    let (sent, lease) = (BootInstant::now(), first_lease(options));
+    let (sent, lease) = (BootInstant::now(), options.first_lease());
     let renewal = pending.kind().renew(pending.value(), lease);
     let reply = renewal.send_steps(connection, limit, || pending.allow(limit));
     Ok((token, renewed(reply.await?, sent, lease)?))

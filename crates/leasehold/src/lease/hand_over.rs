@@ -13,7 +13,7 @@ use super::context::{Context, error_of};
 use super::guard::Guard;
 use super::owned::OwnedLease;
 use super::pending::Pending;
-use super::state::{Granted, first_lease};
+use super::state::Granted;
 use crate::backend::RequestError;
 use crate::error::{Error, Loss};
 use crate::options::{AcquireOptions, validate_within};
@@ -208,12 +208,12 @@ pub(super) async fn adopt(
     let description = description(context, options, &*connection, sent);
     let value = kind.value(&Owner::random(), description);
     let registered = CancelOnDrop::new(context, kind, value, connection, sent)?;
-    let call = lock.adopt(pending, registered.value(), first_lease(options));
+    let call = lock.adopt(pending, registered.value(), options.first_lease());
     let reply = call.send(registered.connection(), context.limits.request);
     // After any error the request stays registered, and is cancelled.
     match reply.await? {
         AdoptReply::Adopted { token } => {
-            let granted = Granted::new(sent, first_lease(options));
+            let granted = Granted::new(sent, options.first_lease());
             let owned = establish(context, registered, token, options, granted).await?;
             Ok(Adoption::Adopted(owned))
         }

@@ -147,7 +147,7 @@ impl LeaseState {
     ) -> Self {
         let Granted { start, lease } = granted;
         // A server that does not know `at_most` can grant a longer lease.
-        let longest = first_lease(options);
+        let longest = options.first_lease();
         let lease = lease.min(longest);
         let granted_until = (start + lease).as_nanos();
         let first_renewal = if options.renewed {
@@ -464,13 +464,6 @@ impl LeaseState {
         }
         swapped
     }
-}
-
-/// Returns the lease to acquire with: `at_most` limits the first one too.
-pub(super) fn first_lease(options: &AcquireOptions) -> Duration {
-    options
-        .at_most
-        .map_or(options.lease, |at_most| at_most.min(options.lease))
 }
 
 fn encode(reason: EndReason) -> u64 {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::acquire::{Acquire, AcquireRequest};
 use crate::error::Error;
 use crate::lease::{Engine, Exclusive, Guard, Lease, Lost, Pending, Reentry, conclude, until_lost};
-use crate::options::AcquireOptions;
+use crate::options::{AcquireOptions, ONE_MILLISECOND};
 use crate::owner::Token;
 use crate::protocol::{Call, Kind};
 
@@ -273,44 +273,44 @@ impl<M: 'static> MultiLock<M> {
         let in_time = guard.check();
         conclude(Some(output), in_time, guard.release().wait())
     }
+}
 
-    /// Returns the acquires in the order in which all clients make them.
-    fn ordered_parts(self) -> Result<Vec<Member>, Error> {
-        // All are started, so none logs that it was forgotten.
-        let requests: Vec<_> = self.parts.into_iter().map(Acquire::into_request).collect();
-        let mut parts = Vec::with_capacity(requests.len());
-        for request in requests {
-            let mut options = request.options;
-            // The trace is the caller's.
-            options.add_trace_parent();
-            options.trace_parent = None;
-            parts.push(Member {
-                engine: request.engine,
-                kind: request.kind?,
-                options,
-                reentry: request.reentry,
-            });
-        }
-        if self.is_move {
-            check_move(&mut parts)?;
-            return Ok(parts);
-        }
-        // One order for all clients, so that waiters cannot form a cycle.
-        parts.sort_by(|one, other| one.kind.key().cmp(other.kind.key()));
-        for pair in parts.windows(2) {
-            if !Arc::ptr_eq(&pair[0].engine, &pair[1].engine) {
-                return Err(Error::invalid(
-                    "locks",
-                    "two of them belong to different clients",
-                ));
-            }
-            if pair[0].kind.key() == pair[1].kind.key() {
-                let why = format!("`{}` is listed twice", pair[0].kind.name());
-                return Err(Error::invalid("locks", why));
-            }
-        }
-        Ok(parts)
+/// Checks the acquires, and returns them in the order in which all clients make
+/// them.
+fn members(requests: Vec<AcquireRequest>, is_move: bool) -> Result<Vec<Member>, Error> {
+    let mut parts = Vec::with_capacity(requests.len());
+    for request in requests {
+        let (kind, mut options) = (request.kind?, request.options);
+        options.validate()?;
+        // The trace is the caller's.
+        options.add_trace_parent();
+        options.trace_parent = None;
+        parts.push(Member {
+            engine: request.engine,
+            kind,
+            options,
+            reentry: request.reentry,
+        });
     }
+    if is_move {
+        check_move(&mut parts)?;
+        return Ok(parts);
+    }
+    // One order for all clients, so that waiters cannot form a cycle.
+    parts.sort_by(|one, other| one.kind.key().cmp(other.kind.key()));
+    for pair in parts.windows(2) {
+        if !Arc::ptr_eq(&pair[0].engine, &pair[1].engine) {
+            return Err(Error::invalid(
+                "locks",
+                "two of them belong to different clients",
+            ));
+        }
+        if pair[0].kind.key() == pair[1].kind.key() {
+            let why = format!("`{}` is listed twice", pair[0].kind.name());
+            return Err(Error::invalid("locks", why));
+        }
+    }
+    Ok(parts)
 }
 
 /// Checks that the parts are one lock on two servers.
@@ -413,7 +413,11 @@ impl Member {
 
 /// Returns what is left of `limit`, which counts from `start`.
 fn remaining(limit: Option<Duration>, start: Instant) -> Option<Duration> {
-    limit.map(|limit| limit.saturating_sub(start.elapsed()))
+    limit.map(|limit| match limit.is_zero() {
+        // It tries once, and does not limit the requests.
+        true => limit,
+        false => limit.saturating_sub(start.elapsed()).max(ONE_MILLISECOND),
+    })
 }
 
 /// Acquires all locks, or none.
@@ -437,12 +441,10 @@ impl<M: 'static> IntoFuture for MultiLock<M> {
     type IntoFuture = Pending<'static, MultiGuard<M>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let (is_move, limit, start) = (self.is_move, self.timeout, Instant::now());
-        let parts: Arc<[Member]> = match self.ordered_parts() {
-            Ok(parts) => parts.into(),
-            Err(error) => return Pending::failed(error),
-        };
-        let Some(first) = parts.first() else {
+        let (is_move, limit) = (self.is_move, self.timeout);
+        // All are started, so none logs that it was forgotten.
+        let requests: Vec<_> = self.parts.into_iter().map(Acquire::into_request).collect();
+        let Some(first) = requests.first() else {
             return Pending::failed(Error::invalid("locks", "0 is below the minimum of 1"));
         };
         let engine = first.engine.clone();
@@ -451,6 +453,8 @@ impl<M: 'static> IntoFuture for MultiLock<M> {
         let acquiring = {
             let engine = engine.clone();
             async move {
+                let start = Instant::now();
+                let parts: Arc<[Member]> = members(requests, is_move)?.into();
                 let acquire = move || acquire_all(parts.clone(), is_move, limit, start);
                 let acquired: MultiGuard<M> = engine.deliver(acquire).await?;
                 acquired.guards.iter().for_each(Guard::begin_at_least);

@@ -15,7 +15,7 @@ use crate::backend::{Purpose, RequestError};
 use crate::lease::attempt::{CancelOnDrop, description, establish};
 use crate::lease::owned::OwnedLease;
 use crate::lease::schedule::floor;
-use crate::lease::state::{Granted, first_lease};
+use crate::lease::state::Granted;
 use crate::options::margin;
 use crate::owner::{Owner, Token};
 use crate::protocol::{Grant, LockValue, QueueStatus, ServerQueue};
@@ -95,7 +95,7 @@ async fn enqueue(
     grants
         .subscribe(context, queue.delivery(&value), kind.slot(), &mut events)
         .await?;
-    let lease = first_lease(options);
+    let lease = options.first_lease();
     let entry = QueueEntry {
         wait,
         queue,
