@@ -18,7 +18,8 @@
 //!    guard is leaked.
 //! 2. Every [`Event::WaitStarted`] is followed by exactly one
 //!    [`Event::WaitEnded`], and then by an [`Event::Acquired`] or an
-//!    [`Event::Refused`].
+//!    [`Event::Refused`]. A caller that enters a reentrant handle's lock, which
+//!    another task acquired, gets neither.
 //! 3. Observers are called while no thread can block on an internal mutex. A
 //!    panic in an observer is caught and logged.
 //! 4. A client without observers allocates nothing for events. Acquiring a free

@@ -67,7 +67,7 @@ impl Engine {
     ) -> Result<OwnedLease, Error> {
         options.validate()?;
         self.context.check_process()?;
-        let report = AcquireReport::new(&self.context.observers, &**kind);
+        let report = AcquireReport::new(&self.context.observers, &**kind, &|| false);
         let name = kind.name();
         let outcome = match adopt(&self.context, kind, pending, options).await {
             Ok(Adoption::Adopted(lease)) => Ok(lease),
@@ -85,16 +85,27 @@ impl Engine {
 
     /// Acquires the lock, or fails when the timeout of `options` elapses. Fails
     /// with [`Error::Busy`] if they forbid to wait.
-    pub(crate) async fn acquire(
+    pub(crate) fn acquire(
         &self,
         kind: &Arc<dyn Kind>,
         options: &AcquireOptions,
+    ) -> impl Future<Output = Result<OwnedLease, Error>> + Send {
+        self.acquire_unless(kind, options, &|| false)
+    }
+
+    /// Acquires the lock for a caller that may get the lock of another acquire
+    /// meanwhile. Once `is_entered` says so, no refusal is reported.
+    pub(super) async fn acquire_unless(
+        &self,
+        kind: &Arc<dyn Kind>,
+        options: &AcquireOptions,
+        is_entered: &(dyn Fn() -> bool + Sync),
     ) -> Result<OwnedLease, Error> {
         options.validate()?;
         // Before anything else: it fails in a forked child.
         let owner = self.context.new_owner()?;
         let start = BootInstant::now();
-        let mut report = AcquireReport::new(&self.context.observers, &**kind);
+        let mut report = AcquireReport::new(&self.context.observers, &**kind, is_entered);
         let mut waited = Waited {
             max_outage: self.context.limits.outage,
             own: None,

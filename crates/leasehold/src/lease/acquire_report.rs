@@ -20,6 +20,8 @@ use crate::trace_parent::trace_id;
 pub(super) struct AcquireReport<'a> {
     observers: &'a Observers,
     kind: &'a dyn Kind,
+    /// Whether the caller has the lock of another acquire.
+    is_entered: &'a (dyn Fn() -> bool + Sync),
     /// When the acquire started; `None` without observers.
     start: Option<BootInstant>,
     /// The wait's span, from its start on.
@@ -28,10 +30,15 @@ pub(super) struct AcquireReport<'a> {
 }
 
 impl<'a> AcquireReport<'a> {
-    pub(super) fn new(observers: &'a Observers, kind: &'a dyn Kind) -> Self {
+    pub(super) fn new(
+        observers: &'a Observers,
+        kind: &'a dyn Kind,
+        is_entered: &'a (dyn Fn() -> bool + Sync),
+    ) -> Self {
         Self {
             observers,
             kind,
+            is_entered,
             start: (!observers.is_empty()).then(BootInstant::now),
             wait: None,
             is_complete: false,
@@ -103,6 +110,9 @@ impl<'a> AcquireReport<'a> {
     }
 
     fn report_refusal(&self, reason: Refusal<'_>) {
+        if (self.is_entered)() {
+            return self.end_wait("entered", None);
+        }
         self.end_wait(word(reason), None);
         if let Some(span) = &self.wait {
             span.record("otel.status_code", "ERROR");
