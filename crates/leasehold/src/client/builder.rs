@@ -154,7 +154,7 @@ impl<C> Connect<C> {
     /// Limits how long every acquire of this client can take; no limit by
     /// default. [`Acquire::timeout`](crate::Acquire::timeout) overrides it.
     ///
-    /// Elections and jobs per tick ignore it.
+    /// Elections, jobs per tick and [`adopt`](crate::Client::adopt) ignore it.
     ///
     /// # Examples
     ///

@@ -228,12 +228,13 @@ impl<M> Acquire<M> {
     /// Keeps other clients out until `length` after the acquire, even if the
     /// lock is released earlier.
     ///
-    /// A [`MultiLock`](crate::MultiLock) counts from when it has all locks.
-    ///
     /// Use it for a job that must run once although the hosts' clocks differ.
-    /// It does not cover a holder that crashes: the lock is then free when the
-    /// lease expires. A [`fixed_lease`](Self::fixed_lease) must be at least as
-    /// long.
+    /// It does not cover a holder that crashes, nor an outage or failover that
+    /// the release does not survive: the lock is then free when the lease
+    /// expires. A [`fixed_lease`](Self::fixed_lease) must be at least as long.
+    ///
+    /// A [`MultiLock`](crate::MultiLock) counts from when it has all locks, but
+    /// a fixed lease and [`at_most`](Self::at_most) from when it has theirs.
     ///
     /// # Examples
     ///
@@ -345,7 +346,7 @@ impl<M> Acquire<M> {
     /// fails at once with [`Error::Invalid`].
     ///
     /// The option costs one more round trip and a separate connection.
-    /// `timeout` must be shorter than the lease. The mutex of a
+    /// `timeout` must be shorter than the lease and `at_most`. The mutex of a
     /// [`Quorum`](crate::Quorum) does not have this option.
     ///
     /// # Examples

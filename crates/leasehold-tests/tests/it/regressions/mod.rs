@@ -1,6 +1,7 @@
 //! One test per bug that was found and fixed.
 
 mod commands;
+mod composed;
 mod connections;
 mod dialling;
 mod ending;

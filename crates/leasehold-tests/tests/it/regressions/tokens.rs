@@ -1,7 +1,7 @@
 //! Tokens increase, also when the server loses its data, and while a slot of a
 //! cluster moves.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::support::deployment::{Deployment, cluster};
 use crate::support::{
-    AMPLE, LEASE, client, client_at, eventually, key, lua, name, owners, run, server,
+    AMPLE, LEASE, client, client_at, eventually, fault_at, key, lua, name, owners, run, server,
 };
 
 const LOCKS: usize = 30;
@@ -247,7 +247,7 @@ fn token_drawn_again_for_a_lost_lock_is_not_used() {
         let (slow, other) = (client_at(proxy.port()).await, client(&server).await);
         let name = name();
         server.tell(&["FLUSHALL"]);
-        let held = on_raise(&server, &proxy, Fault::Hold);
+        let held = fault_at(&server, &proxy, lua!("token/raise"), Fault::Hold);
         let mutex = slow.mutex(&name);
         let mut late = tokio::spawn(async move { mutex.lock().timeout(AMPLE).await });
         eventually("a token is drawn again", || held.load(Ordering::SeqCst)).await;
@@ -277,7 +277,7 @@ fn later_caller_gets_the_lock_after_a_failed_draw() {
             let lock = slow.fair_mutex(&name).lock().at_least(HOUR);
             tokio::spawn(lock.timeout(AMPLE).into_future())
         };
-        let cut = on_raise(&server, &proxy, Fault::CutRequest);
+        let cut = fault_at(&server, &proxy, lua!("token/raise"), Fault::CutRequest);
         // Grants the lock for the caller that waits.
         let meanwhile = held.release();
         let (released, late) = replace_waiter(&server, &proxy, &name, caller, meanwhile).await;
@@ -286,23 +286,6 @@ fn later_caller_gets_the_lock_after_a_failed_draw() {
         guard.release().await.unwrap();
         assert!(cut.load(Ordering::SeqCst), "no token was drawn");
     });
-}
-
-/// Applies `fault` to the first request that draws a token again. Returns
-/// whether it has.
-fn on_raise(server: &Server, proxy: &Proxy, fault: Fault) -> Arc<AtomicBool> {
-    let sha = server.ask(&["SCRIPT", "LOAD", lua!("token/raise")]);
-    let sha = sha.text().as_bytes().to_vec();
-    let reached = Arc::new(AtomicBool::new(false));
-    let seen = reached.clone();
-    proxy.inject(move |request| {
-        let is_raise = request.get(1) == Some(&sha);
-        match is_raise && !seen.swap(true, Ordering::SeqCst) {
-            true => fault,
-            false => Fault::None,
-        }
-    });
-    reached
 }
 
 /// Lets a caller wait, cuts its client off, and runs `meanwhile`. Then a later

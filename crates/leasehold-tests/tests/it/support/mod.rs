@@ -12,12 +12,13 @@ pub(crate) mod worker;
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::{Client, Connect, Error, Guard, Lease, Loss};
-use testkit::{Flavor, Reply, Server, ServerExt, Setup};
+use testkit::{Fault, Flavor, Proxy, Reply, Server, ServerExt, Setup};
 
 /// The password of the user that the library logs in as. No log, error or
 /// `Debug` output may contain it.
@@ -236,6 +237,28 @@ pub(crate) fn only_counters_left(server: &Server) -> bool {
     let keys = server.ask(&["KEYS", "*"]);
     let mut keys = keys.list().iter();
     keys.all(|key| key.text().starts_with("leasehold:token:"))
+}
+
+/// Applies `fault` to the first request from now on that runs `script`. Returns
+/// whether it has.
+pub(crate) fn fault_at(
+    server: &Server,
+    proxy: &Proxy,
+    script: &str,
+    fault: Fault,
+) -> Arc<AtomicBool> {
+    let sha = server.ask(&["SCRIPT", "LOAD", script]);
+    let sha = sha.text().as_bytes().to_vec();
+    let reached = Arc::new(AtomicBool::new(false));
+    let seen = reached.clone();
+    proxy.inject(move |request| {
+        let is_wanted = request.get(1) == Some(&sha);
+        match is_wanted && !seen.swap(true, Ordering::SeqCst) {
+            true => fault,
+            false => Fault::None,
+        }
+    });
+    reached
 }
 
 /// Returns how often the server has executed this command.
