@@ -192,6 +192,11 @@ impl RequestError {
         matches!(self, Self::Refused(error) if error.proves_unexecuted())
     }
 
+    /// Returns whether the request was sent, and may have been executed.
+    pub(crate) fn may_be_executed(&self) -> bool {
+        !self.proves_unexecuted() && !matches!(self, Self::Unreachable(_))
+    }
+
     /// Returns whether a request that must be executed should be sent again:
     /// after every error except a permanent one.
     pub(crate) fn should_retry(&self) -> bool {

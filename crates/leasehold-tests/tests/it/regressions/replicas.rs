@@ -67,6 +67,30 @@ fn acknowledging(port: u16) -> Connect {
     connect(port).replicas(Replicas::All, LEASE / 4)
 }
 
+/// A master that was demoted between the grant and the renewal refused both the
+/// renewal and `WAIT`. A waiter then failed for good: the server seemed to be
+/// unable to wait.
+#[test]
+fn waiter_outlasts_a_demotion_before_the_renewal() {
+    run(async {
+        let [master, _first, _last] = chain().await;
+        let proxy = Proxy::start(master.port());
+        let client = acknowledging(proxy.port()).await.unwrap();
+        let demoted = AtomicBool::new(false);
+        proxy.inject(move |request| match &*request[0] {
+            b"WAIT" if !demoted.swap(true, Ordering::SeqCst) => {
+                Fault::ReplaceReply(b"-ERR WAIT cannot be used with replica instances.\r\n")
+            }
+            b"EVALSHA" | b"EVAL" if !demoted.load(Ordering::SeqCst) => {
+                Fault::ReplaceReply(b"-READONLY You can't write against a read only replica.\r\n")
+            }
+            _ => Fault::None,
+        });
+        let guard = client.mutex(&name()).lock().timeout(AMPLE).await.unwrap();
+        guard.release().await.unwrap();
+    });
+}
+
 /// The former master drew the token, and the new one acknowledged the renewal.
 /// The next holder had a smaller token.
 #[test]

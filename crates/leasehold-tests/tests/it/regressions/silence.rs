@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::observe::Event;
-use leasehold::{Client, Connect, Guard};
+use leasehold::{Client, Connect, Guard, Replicas};
 use testkit::sentinel_group::GROUP;
-use testkit::{Fault, Flavor, Proxy, SeededRng, Server, ServerExt};
+use testkit::{Fault, Flavor, Proxy, SeededRng, Server, ServerExt, Setup};
 
 use crate::support::deployment::{cluster, cluster_url, connect_to_sentinels, group};
-use crate::support::{AMPLE, LEASE, connect_at, eventually, name, run, server, wait_for_renewal};
+use crate::support::{
+    AMPLE, LEASE, connect_at, eventually, name, run, server, wait_for_renewal, wait_for_replica,
+};
 
 /// A lease that two dead connections must not cost.
 const SIX: Duration = Duration::from_secs(6);
@@ -122,6 +124,31 @@ fn silent_connections_are_replaced() {
         let connect = connect_at(proxy.port());
         let connect = connect.lease(LEASE * 2).request_timeout(LEASE / 10);
         let (_client, guard) = hold(connect).await;
+        proxy.stall_connections();
+        wait_for_renewal(&[&guard.lease()]).await;
+    });
+}
+
+/// The count of the replicas ended with the renewal that asked for it, and its
+/// dead connection was used again and again.
+#[test]
+fn silent_connection_is_replaced_when_replicas_are_counted() {
+    run(async {
+        let setup = Setup::default().option("repl-diskless-sync-delay", "0");
+        let master = setup.clone().start(&Flavor::one());
+        let of = format!("127.0.0.1 {}", master.port());
+        let _replica = setup.option("replicaof", &of).start(&Flavor::one());
+        wait_for_replica(&master).await;
+        let proxy = Proxy::start(master.port());
+        let connect = Client::connect(&format!("redis://127.0.0.1:{}", proxy.port()));
+        let connect = connect.lease(LEASE * 2).request_timeout(LEASE / 10);
+        let client = connect.connect_timeout(LEASE / 2).await.unwrap();
+        let lock = client.mutex(&name()).lock();
+        let guard = lock.replicas(Replicas::All, LEASE / 10).await.unwrap();
+        // The keeper then has a connection.
+        wait_for_renewal(&[&guard.lease()]).await;
+        // The count is remembered for a second.
+        tokio::time::sleep(LEASE / 8).await;
         proxy.stall_connections();
         wait_for_renewal(&[&guard.lease()]).await;
     });

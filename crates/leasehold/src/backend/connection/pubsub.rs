@@ -224,13 +224,13 @@ async fn supervise(
                 report_messages(&connection);
                 state.report(ConnectionState::Up(connection.clone()));
                 let restored = resubscribe_all(&connection, &channels, &mut refused).await;
-                // Only now: a server that accepts connections but does not
-                // answer on them would otherwise be asked without a pause.
-                if restored {
-                    delay = ReconnectDelay::default();
-                }
                 let is_shut_down = restored
                     && serve(&connection, &channels, &mut commands, &mut pending, refused).await;
+                // A server that accepts connections but does not answer on them
+                // would otherwise be asked without a pause.
+                if connection.has_replied() {
+                    delay = ReconnectDelay::default();
+                }
                 // Also after an error: new requests must not go on using it.
                 connection.retire();
                 state.report(ConnectionState::Down("the connection was lost".into()));

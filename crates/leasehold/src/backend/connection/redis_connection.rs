@@ -437,5 +437,6 @@ impl Drop for Uplink {
 /// Returns whether the server has become a replica. The caller then has to find
 /// the new master.
 fn is_demoted(reply: &Reply) -> bool {
-    matches!(reply, Reply::Refused(error) if error.message.contains("READONLY"))
+    let words = ["READONLY", "MASTERDOWN"];
+    matches!(reply, Reply::Refused(error) if words.iter().any(|word| error.message.contains(word)))
 }

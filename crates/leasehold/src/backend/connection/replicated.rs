@@ -27,6 +27,9 @@ const MAX_CONNECTIONS: usize = 16;
 /// How long the number of replicas is cached.
 const REPLICA_COUNT_TTL: Duration = Duration::from_secs(1);
 
+/// The number of fields of a node in `CLUSTER NODES`. Its slots follow.
+const FIELDS_BEFORE_SLOTS: usize = 8;
+
 /// The largest number of replicas seen at a node, and when it was last read.
 /// All pools of the node share it. It is `None` until one was seen.
 pub(super) type ReplicaCount = Arc<Mutex<Option<(BootInstant, u32)>>>;
@@ -80,10 +83,14 @@ impl ReplicatedPool {
             connection,
             replicas: 0,
             timeout: wanted.timeout,
-            is_in_flight: AtomicBool::new(false),
+            // Of the count: a caller that gives up must not leave a connection
+            // to others that does not reply.
+            is_in_flight: AtomicBool::new(true),
             _permit: permit,
         };
-        exclusive.replicas = self.required(wanted, &exclusive.connection).await?;
+        let required = self.required(wanted, &exclusive.connection).await;
+        exclusive.is_in_flight = AtomicBool::new(false);
+        exclusive.replicas = required.inspect_err(|_| exclusive.forget_if_closed())?;
         Ok(Arc::new(exclusive))
     }
 
@@ -218,7 +225,8 @@ fn missing(
     }
 }
 
-/// Returns the number of replicas of the replying node in `CLUSTER NODES`.
+/// Returns the number of replicas of the replying node in `CLUSTER NODES`. A
+/// failed master without slots was replaced, and comes back as a replica.
 fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
     let text = nodes.text().unwrap_or_default();
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();
@@ -226,7 +234,13 @@ fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
     let malformed = || RequestError::malformed("CLUSTER NODES", std::slice::from_ref(nodes));
     let own = lines.iter().find(is_own).ok_or_else(malformed)?[0];
     let replicas = lines.iter().filter(|line| line.get(3) == Some(&own));
-    u32::try_from(replicas.count()).map_err(|_| malformed())
+    let is_replaced =
+        |line: &Vec<&str>| line.len() == FIELDS_BEFORE_SLOTS && line[2] == "master,fail";
+    let count = match replicas.count() {
+        0 => usize::from(lines.iter().any(is_replaced)),
+        count => count,
+    };
+    u32::try_from(count).map_err(|_| malformed())
 }
 
 /// An exclusive connection, which returns to the pool when dropped.
@@ -268,6 +282,16 @@ impl ReplicatedConnection {
                 }
             }
             Some(Reply::Refused(refusal)) => {
+                // A master that was demoted refuses the command and `WAIT`.
+                let moved = replies.into_iter().find_map(|reply| match reply {
+                    Reply::Refused(other) if other.kind == ServerErrorKind::Temporary => {
+                        Some(other)
+                    }
+                    _ => None,
+                });
+                if let Some(moved) = moved {
+                    return Err(RequestError::Refused(moved));
+                }
                 let refused = RequestError::Refused(refusal);
                 Err(missing("WAIT", &self.connection, refused))
             }
@@ -275,6 +299,16 @@ impl ReplicatedConnection {
                 "WAIT",
                 &other.into_iter().collect::<Vec<_>>(),
             )),
+        }
+    }
+}
+
+impl ReplicatedConnection {
+    /// Forgets the idle connections if this one was closed. They were made
+    /// before, and may be as dead: the next request must not have to find out.
+    fn forget_if_closed(&self) {
+        if !self.connection.is_open() {
+            self.pool.idle.lock().clear();
         }
     }
 }
@@ -302,11 +336,7 @@ impl Connection for ReplicatedConnection {
 
     fn retire_if_silent(&self, time: Duration) {
         self.connection.retire_if_silent(time);
-        // The idle ones were made before, and may be as dead. The next request
-        // must not have to find out.
-        if !self.connection.is_open() {
-            self.pool.idle.lock().clear();
-        }
+        self.forget_if_closed();
     }
 
     fn ask(
@@ -342,6 +372,10 @@ mod tests {
         let reply = Reply::Bytes(nodes.as_bytes().to_vec());
         assert_eq!(parse_cluster_nodes(&reply).unwrap(), 2);
         assert!(parse_cluster_nodes(&Reply::Nil).is_err());
+        let promoted = "aa 10.0.0.1:1@2 myself,master - 0 0 2 connected 0-5\n\
+                        bb 10.0.0.1:3@4 master,fail - 0 0 1 disconnected\n";
+        let reply = Reply::Bytes(promoted.as_bytes().to_vec());
+        assert_eq!(parse_cluster_nodes(&reply).unwrap(), 1);
         let replica = Reply::List(Vec::new());
         let master = Reply::Bytes(b"master".to_vec());
         let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
