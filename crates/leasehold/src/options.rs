@@ -182,6 +182,10 @@ impl AcquireOptions {
             }
         }
         if let Some(replica_ack) = self.replica_ack {
+            if !self.expires {
+                let why = "these permits are not renewed: no replica acknowledges them";
+                return Err(Error::invalid("replicas", why));
+            }
             self.validate_replica_ack(replica_ack)?;
         }
         check_len("note", &self.note, MAX_NOTE_LEN)

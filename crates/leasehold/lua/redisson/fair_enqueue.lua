@@ -30,6 +30,8 @@ if redis.call('EXISTS', lock) == 0 and (head == owner or (not head and step ~= '
 end
 local timeout = redis.call('ZSCORE', timeouts, owner)
 if timeout and tonumber(timeout) < now + wait_ms then
+  -- A full server allows the ZADD only after a write that needs no memory.
+  redis.call('ZREM', timeouts, owner)
   redis.call('ZADD', timeouts, now + wait_ms, owner)
 elseif not timeout and step == 'stay' then
   return 0

@@ -21,6 +21,7 @@ local available, held, channel = KEYS[1], KEYS[2], KEYS[3]
 local ids, hold_for_ms, publish, released = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 local freed, expired = 0, 0
+local ttl = redis.call('PTTL', held)
 for at = 1, #ids, 16 do
   local id, released_id = ids:sub(at, at + 15), released:sub(at, at + 15)
   local expires = redis.call('ZSCORE', held, id)
@@ -28,12 +29,17 @@ for at = 1, #ids, 16 do
   if hold_for_ms == 0 then
     freed = freed + redis.call('ZREM', held, id)
   elseif expires then
-    redis.call('ZADD', held, now + hold_for_ms, released_id)
+    -- A full server allows the ZADD only after a write that needs no memory.
     redis.call('ZREM', held, id)
+    redis.call('ZADD', held, now + hold_for_ms, released_id)
     freed = freed + 1
   elseif redis.call('ZSCORE', held, released_id) then
     freed = freed + 1
   end
+end
+-- Without its last member, the set was deleted.
+if hold_for_ms > 0 and ttl > 0 then
+  redis.call('PEXPIRE', held, ttl)
 end
 if hold_for_ms == 0 and freed > 0 then
   redis.pcall(publish, channel, redis.call('INCRBY', available, freed))

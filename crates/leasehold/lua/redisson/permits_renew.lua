@@ -1,7 +1,8 @@
 -- redisson/permits_renew
 --
 -- Extends the lease of permits to at least the requested length from now, if
--- the caller owns all of them. Never shortens it.
+-- the caller owns all of them. Never shortens it. Always writes, so that
+-- replicas can acknowledge it.
 --
 -- Preceded by redisson/clock_prelude.
 --
@@ -22,7 +23,16 @@ for at = 1, #ids, 16 do
     return 0
   end
 end
+local ttl = redis.call('PTTL', held)
 for at = 1, #ids, 16 do
-  redis.call('ZADD', held, 'GT', now + lease_ms, ids:sub(at, at + 15))
+  local id = ids:sub(at, at + 15)
+  local expires = math.max(redis.call('ZSCORE', held, id), now + lease_ms)
+  -- A full server allows the ZADD only after a write that needs no memory.
+  redis.call('ZREM', held, id)
+  redis.call('ZADD', held, expires, id)
+end
+-- Without its last member, the set was deleted.
+if ttl > 0 then
+  redis.call('PEXPIRE', held, ttl)
 end
 return 1

@@ -105,7 +105,7 @@ mod revoke;
 mod schedule;
 mod state;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod wait;
 mod watch;
 

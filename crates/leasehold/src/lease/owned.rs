@@ -382,7 +382,10 @@ impl OwnedLease {
         let (reply, repeated) = match self.send_release().await {
             // A release is idempotent, so an unnoticed disconnect costs one
             // more request.
-            Err(error) if error.is_transient() => (self.send_release().await, true),
+            Err(error) if error.is_transient() => {
+                let may_be_released = error.may_be_executed();
+                (self.send_release().await, may_be_released)
+            }
             reply => (reply, false),
         };
         let reply = reply.map_err(|error| error_of(error, self.state.kind.name()))?;
@@ -466,7 +469,9 @@ impl OwnedLease {
     async fn send_release(&self) -> Result<ReleaseReply, RequestError> {
         let connection = self.context.connection(self.state.kind.slot()).await?;
         let call = self.state.release_call(connection.facts().capabilities);
-        call.send(&*connection, self.context.limits.request).await
+        let sent = BootInstant::now();
+        let reply = call.send(&*connection, self.context.limits.request).await;
+        reply.inspect_err(|error| self.state.note_failed_release(sent, error))
     }
 }
 

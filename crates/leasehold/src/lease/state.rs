@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::progress_watch::ProgressWatch;
 use super::schedule::{deadline, first_renewal_at, next_look_at};
-use crate::backend::Capabilities;
+use crate::backend::{Capabilities, RequestError};
 use crate::error::Loss;
 use crate::options::{AcquireOptions, ReplicaAck};
 use crate::owner::Token;
@@ -46,6 +46,8 @@ pub(crate) struct LeaseState {
     at_least: Duration,
     /// Until when that is, once a caller has the lock.
     keep_until: OnceLock<BootInstant>,
+    /// When the first release was sent whose outcome is unknown.
+    uncertain_release: OnceLock<BootInstant>,
     /// Whether the holder reports progress, by `progress_within`.
     pub(super) progress: ProgressWatch,
     /// Called once the lock has left this process.
@@ -172,6 +174,7 @@ impl LeaseState {
             max_hold_until: options.at_most.map(|at_most| start + at_most),
             at_least: options.at_least,
             keep_until: OnceLock::new(),
+            uncertain_release: OnceLock::new(),
             progress: ProgressWatch::new(options.progress_within),
             end_hook: Mutex::default(),
             recorded_token: AtomicU64::new(0),
@@ -407,6 +410,21 @@ impl LeaseState {
         let hold_for = keep_until.map(|until| until.since(BootInstant::now()));
         let hold_for = hold_for.filter(|hold_for| !hold_for.is_zero());
         self.kind.release(&self.value, hold_for, server)
+    }
+
+    /// Records that a release that was sent at `sent` failed.
+    pub(super) fn note_failed_release(&self, sent: BootInstant, error: &RequestError) {
+        if error.may_be_executed() {
+            self.uncertain_release.get_or_init(|| sent);
+        }
+    }
+
+    /// Returns until when a release can be repeated. Later, the server may have
+    /// forgotten that it executed one, and would release again.
+    pub(super) fn repeat_release_until(&self) -> BootInstant {
+        let within = self.kind.repeat_release_within();
+        let limit = within.zip(self.uncertain_release.get());
+        limit.map_or(BootInstant::NEVER, |(within, first)| *first + within)
     }
 
     /// Returns whether `at_least` or `at_most` applies. Both belong to one

@@ -170,7 +170,8 @@ impl Semaphore {
     /// clients use.
     ///
     /// Holders keep their permits. Waiters for more than the new total fail
-    /// with [`Error::Invalid`] within a second. The server stores the number
+    /// with [`Error::Invalid`] within a second, behind earlier waiters of the
+    /// same client when these are served. The server stores the number
     /// until 30 days after the semaphore was last used.
     ///
     /// # Cancel safety

@@ -55,6 +55,11 @@ pub(crate) trait Kind: Send + Sync + 'static {
         hold_for: Option<Duration>,
         server: Capabilities,
     ) -> Call<ReleaseReply>;
+    /// Returns for how long a release can be repeated, if a later repetition
+    /// would release again.
+    fn repeat_release_within(&self) -> Option<Duration> {
+        None
+    }
     /// Cancels an acquire that may have been executed, or still may be.
     fn cancel(&self, value: &[u8], server: Capabilities) -> Call<ReleaseReply> {
         self.release(value, None, server)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::CountDownCalls;
+use super::calls::{CountDownCalls, REPEAT_WITHIN};
 use super::context::RedissonContext;
 use crate::error::Error;
 use crate::lease::Engine;
@@ -11,6 +11,7 @@ use crate::lease::Pending;
 use crate::locks::InvalidName;
 use crate::owner::Owner;
 use crate::protocol::{Call, Notified};
+use crate::time::BootInstant;
 
 /// A count-down latch of Redisson.
 ///
@@ -113,8 +114,14 @@ impl RCountDownLatch {
         // Both requests have the same id, under which the server counts once.
         let id = Owner::random();
         let count_down = |latch: &CountDownCalls| latch.count_down(&id);
+        let start = BootInstant::now();
         match self.send(count_down).await {
-            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_)) => self.send(count_down).await,
+            // Not once the server may have forgotten the first one.
+            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_))
+                if BootInstant::now().since(start) < REPEAT_WITHIN =>
+            {
+                self.send(count_down).await
+            }
             result => result,
         }
     }

@@ -17,9 +17,9 @@ use crate::protocol::{Description, Kind};
 ///
 /// It is unfair, and the server does not store who holds permits. The permits
 /// of a process that crashes are lost until a client [adds](Self::add_permits)
-/// them again. Permits of an acquire without a reply are also lost if the
-/// server then stays unreachable for 20 s. Use [`RPermitExpirableSemaphore`]
-/// where that is not acceptable.
+/// them again. Permits of an acquire or a release without a reply are also lost
+/// if the server then stays unreachable for a minute, or three quarters of one.
+/// Use [`RPermitExpirableSemaphore`] where that is not acceptable.
 ///
 /// The permits have no lease and cannot be lost. Dropping the guard releases
 /// them in the background.
@@ -202,5 +202,57 @@ impl RSemaphore {
 impl std::fmt::Debug for RSemaphore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("RSemaphore").field(&self.name()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use super::super::calls::Naming;
+    use super::*;
+    use crate::backend::RequestError;
+    use crate::backend::scripted::Scripted;
+    use crate::lease::Guard;
+    use crate::lease::tests::scripted::{engine, yes};
+
+    /// A release whose reply is lost is repeated only while the server
+    /// remembers that it executed one: permits would be added twice.
+    #[tokio::test(start_paused = true)]
+    async fn uncertain_release_is_not_repeated_for_long() {
+        let acquired = AtomicU32::new(0);
+        let releases = Arc::new(AtomicU32::new(0));
+        let sent_releases = releases.clone();
+        let backend = Scripted::new(move |sent| {
+            if acquired.fetch_add(1, Ordering::SeqCst) == 0 {
+                return yes(sent);
+            }
+            sent_releases.fetch_add(1, Ordering::SeqCst);
+            (
+                Duration::from_secs(1),
+                Err(RequestError::Unknown("cut".into())),
+            )
+        });
+        let engine = engine(&backend);
+        let object = Naming::new(
+            "0123456789abcdef0123456789abcdef",
+            true,
+            Duration::from_secs(5),
+        )
+        .object("job");
+        let kind: Arc<dyn Kind> = Arc::new(SemaphoreCalls::new(object.unwrap()));
+        let options = AcquireOptions {
+            expires: false,
+            renewed: false,
+            ..AcquireOptions::new(MAX_LEASE)
+        };
+        let lease = engine.acquire(&kind, &options).await.unwrap();
+        drop(Guard::<Unfenced>::new(lease));
+        tokio::time::sleep(Duration::from_secs(47)).await;
+        let repeated = releases.load(Ordering::SeqCst);
+        assert!(repeated > 1, "it is repeated at first");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(releases.load(Ordering::SeqCst), repeated);
     }
 }

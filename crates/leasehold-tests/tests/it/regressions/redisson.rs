@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::Error;
 use leasehold::redisson::Redisson;
+use leasehold::{Error, Replicas};
 use testkit::{Fault, Flavor, Proxy, Redisson as Java, RedissonConfig, Reply, Server, ServerExt};
 
 use crate::support::redisson::{
     LONG_WATCHDOG, acquire_now, client, is_refused, server, with_newest,
 };
-use crate::support::{AMPLE, LEASE, SHORT, command_calls, eventually, is_busy, lua, run, url_at};
+use crate::support::{
+    AMPLE, LEASE, SHORT, command_calls, eventually, is_busy, lua, run, url_at, wait_for_renewal,
+};
 
 /// The kinds, and the script that renews each of them.
 const RENEWALS: [(&str, &str); 5] = [
@@ -279,6 +281,77 @@ fn options_of_a_lease_are_refused_without_one() {
         }
         acquire().await.unwrap().release().await.unwrap();
         assert_eq!(permits.available_permits().await.unwrap(), 2);
+    });
+}
+
+/// Nothing that replicas could acknowledge was written, so a failover lost the
+/// permits.
+#[test]
+fn replicas_are_refused_for_permits_without_a_lease() {
+    run(async {
+        let server = server(&Flavor::one());
+        let client = client(&url_at(server.port())).await;
+        let permits = client.redisson().semaphore("job");
+        permits.try_set_permits(2).await.unwrap();
+        let asked = permits.try_acquire(1).replicas(Replicas::All, SHORT);
+        let refused = asked.await.unwrap_err();
+        let Error::Invalid { what, .. } = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(what, "replicas");
+        assert_eq!(permits.available_permits().await.unwrap(), 2);
+    });
+}
+
+/// A renewal in the millisecond of the acquire wrote nothing that replicas
+/// could acknowledge.
+#[test]
+fn renewal_of_permits_always_writes() {
+    run(async {
+        let server = server(&Flavor::one());
+        let client = client(&url_at(server.port())).await;
+        let permits = client.redisson().permit_expirable_semaphore("job");
+        permits.try_set_permits(2).await.unwrap();
+        let _held = permits.acquire(1).lease(LEASE * 10).await.unwrap();
+        let key = "{job}:timeout";
+        let expires = || {
+            let held = server.ask(&["ZRANGE", key, "0", "0", "WITHSCORES"]);
+            held.list()[1].text().to_owned()
+        };
+        let before = expires();
+        let writes = changes(&server);
+        // The id is binary.
+        let renewal = format!("ARGV[1] = redis.call('ZRANGE', KEYS[1], 0, 0)[1]\n{PERMITS}");
+        let renewed = server.ask(&["EVAL", &renewal, "1", key, "", "1"]);
+        assert_eq!(renewed.int(), 1);
+        assert!(changes(&server) > writes, "nothing was written");
+        assert_eq!(expires(), before, "it was shortened");
+    });
+}
+
+/// Returns the number of changes that the server would replicate.
+fn changes(server: &Server) -> u64 {
+    let info = server.ask(&["INFO", "persistence"]);
+    let mut lines = info.text().lines();
+    let count = lines.find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
+    count.unwrap().parse().unwrap()
+}
+
+/// A full server refused to renew permits, and to keep them for `at_least`.
+#[test]
+fn full_server_keeps_permits() {
+    run(async {
+        let server = server(&Flavor::one());
+        let client = client(&url_at(server.port())).await;
+        let permits = client.redisson().permit_expirable_semaphore("job");
+        permits.try_set_permits(2).await.unwrap();
+        let held = permits.acquire(2).lease(LEASE).at_least(AMPLE);
+        let held = held.await.unwrap();
+        server.tell(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        server.tell(&["CONFIG", "SET", "maxmemory", "1"]);
+        wait_for_renewal(&[&held.lease()]).await;
+        held.release().await.unwrap();
+        assert!(is_busy(permits.try_acquire(1)).await, "`at_least` is over");
     });
 }
 

@@ -16,12 +16,16 @@ pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, t
     let give_up = state.requested_until() + MAX_IN_FLIGHT;
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
     for failures in 0.. {
+        let sent = BootInstant::now();
         let sending = async {
             let connection = connection_after(&*backend, state.kind.slot(), failures).await?;
             let call = state.release_call(connection.facts().capabilities);
             send_patiently(call.await_all_nodes(), &*connection, timeout).await
         };
-        let reply = sending.await;
+        let reply = sending
+            .await
+            .inspect_err(|error| state.note_failed_release(sent, error));
+        let give_up = give_up.min(state.repeat_release_until());
         // Also after an error: local waiters must then ask the server.
         state.notify_released(match &reply {
             Ok(ReleaseReply::Released { notified }) => *notified,

@@ -10,6 +10,6 @@ mod progress;
 mod queued;
 #[cfg(shuttle)]
 mod schedules;
-pub(super) mod scripted;
+pub(crate) mod scripted;
 mod simulation;
 mod waiting;

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use super::scripted::{AT_ONCE, LEASE, REQUEST, acquire, busy, engine, granting, kind, yes};
 use crate::backend::scripted::{Answer, Scripted, Sent};
-use crate::backend::{Reply, Slot};
+use crate::backend::{Reply, RequestError, Slot};
 use crate::error::Error;
 use crate::lease::{Engine, Guard, Reentry};
 use crate::options::AcquireOptions;
@@ -182,6 +182,25 @@ async fn reentrant_handle_that_holds_is_not_busy() {
     let (first, second) = tokio::join!(biased; enter(), enter());
     let (first, second) = (first.unwrap(), second.unwrap());
     assert!(Arc::ptr_eq(&first, &second));
+}
+
+/// A release that the server had refused counted as one that it had executed,
+/// and hid the loss of the lock.
+#[tokio::test(start_paused = true)]
+async fn release_after_a_refused_one_reports_the_loss() {
+    let releases = AtomicU32::new(0);
+    let backend = Scripted::new(move |sent| match sent.name().as_str() {
+        "DELEX" => match releases.fetch_add(1, Ordering::SeqCst) {
+            0 => (AT_ONCE, Err(RequestError::Unreachable("no route".into()))),
+            _ => (AT_ONCE, Ok(vec![Reply::Int(0); sent.batch.len()])),
+        },
+        _ => yes(sent),
+    });
+    let engine = engine(&backend);
+    let options = AcquireOptions::new(LEASE);
+    let guard = acquire(&engine, &options).await.unwrap();
+    let released = guard.release().await;
+    assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
 }
 
 /// An error that was not claimed in time was dropped, and the work began again.

@@ -20,3 +20,4 @@ pub(super) use lock::LockCalls;
 pub(super) use naming::{Naming, Object};
 pub(super) use permits::ExpirableCalls;
 pub(super) use semaphore::SemaphoreCalls;
+pub(super) use shared::REPEAT_WITHIN;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::naming::Object;
-use super::shared::{DEDUP_TTL, permits_acquired, poll_permits, released, set};
+use super::shared::{DEDUP_TTL, REPEAT_WITHIN, permits_acquired, poll_permits, released, set};
 use crate::backend::{Batch, Capabilities, Reply};
 use crate::info::Holder;
 use crate::owner::Owner;
@@ -128,6 +128,10 @@ impl Kind for SemaphoreCalls {
         // A holder has its permits for certain, also when the deduplication key
         // has expired long ago.
         self.release_permits(value, true)
+    }
+
+    fn repeat_release_within(&self) -> Option<Duration> {
+        Some(REPEAT_WITHIN)
     }
 
     fn cancel(&self, value: &[u8], _server: Capabilities) -> Call<ReleaseReply> {

@@ -19,8 +19,12 @@ script!(DELETE, "redisson/delete.lua");
 /// The token of an object without tokens; never shown.
 pub(super) const NO_TOKEN: u64 = 0;
 
-/// The lifetime of a deduplication key: longer than a request can be delayed.
-pub(super) const DEDUP_TTL: Duration = Duration::from_secs(20);
+/// The lifetime of a deduplication key.
+pub(super) const DEDUP_TTL: Duration = Duration::from_secs(60);
+
+/// How long a step can be repeated: a repetition that is 15 s late must still
+/// find the key.
+pub(crate) const REPEAT_WITHIN: Duration = Duration::from_secs(45);
 
 pub(super) fn read_number(replies: Vec<Reply>) -> Result<i64, RequestError> {
     read("a number", Reply::int)(replies)
