@@ -111,7 +111,9 @@ async fn release_all(
         match revoke(client, &lock, args.yes).await {
             Ok(None) => {
                 message(format!("`{}` has changed hands and stays held", lock.name));
-                code = exit::NO;
+                if code == exit::OK {
+                    code = exit::NO;
+                }
             }
             Ok(Some(holders)) => {
                 if args.output.json {

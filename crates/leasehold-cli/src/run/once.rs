@@ -38,7 +38,9 @@ pub(super) async fn run_once(
     let mut started = pin!(session.servers.once(args, tick)?.start());
     let waited = session.wait(&args.name, args.verbose, started.as_mut());
     let outcome = match waited.await {
-        ControlFlow::Continue(outcome) => outcome?,
+        ControlFlow::Continue(outcome) => {
+            outcome.map_err(|error| not_started(&args.name, error))?
+        }
         ControlFlow::Break(code) => {
             // The claim may be on its way. Dropping it here could use up the
             // period although nothing runs.
@@ -95,6 +97,23 @@ async fn give_back(session: &Session, guard: OnceGuard) {
         Err(_) => no_reply_within(limit),
     };
     may_count(name, failure);
+}
+
+/// Returns the error of a start. If a reply was lost, the period may be used up
+/// although nothing ran.
+fn not_started(name: &str, error: Error) -> CliError {
+    let is_certain = !matches!(
+        error,
+        Error::OutcomeUnknown(_) | Error::Unavailable(_) | Error::Lost { .. }
+    );
+    let error = CliError::from(error);
+    match is_certain {
+        true => error,
+        false => error.with_hint(format!(
+            "this period of `{name}` may count as run; {}",
+            jobs::reset_hint(name)
+        )),
+    }
 }
 
 /// Reports that a period may be used up although nothing ran.

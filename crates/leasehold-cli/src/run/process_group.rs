@@ -255,19 +255,27 @@ impl ProcessGroup {
     }
 
     /// Forwards a signal. A second SIGINT within seconds becomes SIGTERM, and a
-    /// third SIGINT or SIGTERM becomes SIGKILL.
-    pub(super) fn forward(&mut self, signal: Signal) {
-        match signal {
-            Signal::SIGTSTP => message(NOT_SUSPENDED),
+    /// third SIGINT or SIGTERM becomes SIGKILL. Returns what was sent.
+    pub(super) fn forward(&mut self, signal: Signal) -> Option<Signal> {
+        let escalated = match signal {
+            Signal::SIGTSTP => {
+                message(NOT_SUSPENDED);
+                return None;
+            }
             Signal::SIGINT | Signal::SIGTERM => {
                 match (self.escalation.next(Instant::now()), signal) {
-                    (3.., _) => self.stop(Signal::SIGKILL),
-                    (2, Signal::SIGINT) => self.stop(Signal::SIGTERM),
-                    _ => self.signal_group(signal),
+                    (3.., _) => Some(Signal::SIGKILL),
+                    (2, Signal::SIGINT) => Some(Signal::SIGTERM),
+                    _ => None,
                 }
             }
-            _ => self.signal_group(signal),
+            _ => None,
+        };
+        match escalated {
+            Some(stronger) => self.stop(stronger),
+            None => self.signal_group(signal),
         }
+        escalated.or(Some(signal))
     }
 
     /// Sends a signal to the group and to all descendants outside it.

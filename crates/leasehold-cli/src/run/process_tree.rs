@@ -64,9 +64,11 @@ impl ProcessTree {
         command
     }
 
-    /// Returns whether this process has earlier children, and no others.
+    /// Returns whether this process has earlier children, and no others. Not if
+    /// `/proc` cannot be read.
     pub(super) fn has_only_earlier(&self) -> bool {
-        !self.earlier.borrow().is_empty() && self.of_command().is_empty()
+        let has_earlier = !self.earlier.borrow().is_empty();
+        has_earlier && self.of_command().is_empty() && !descendants().is_empty()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use leasehold::{Holder, LockInfo, Process};
+use leasehold::{Error, Holder, LockInfo, Process};
 
 use super::servers::Servers;
 use crate::duration;
@@ -16,6 +16,9 @@ use crate::output::{message, printable};
 /// A shorter wait shows no status.
 const DELAY: Duration = Duration::from_millis(300);
 
+/// How often a wait without a terminal looks for an outage.
+const OUTAGE_INTERVAL: Duration = Duration::from_secs(10);
+
 /// The interval at which the lock is inspected and the line is redrawn.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -26,18 +29,40 @@ pub(super) async fn show(servers: &Servers, name: &str, verbose: bool) {
     tokio::time::sleep(DELAY).await;
     if !stderr().is_terminal() {
         if verbose {
-            let lock = servers.inspect(name).await;
+            let lock = servers.inspect(name).await.ok().flatten();
             message(status(name, start.elapsed(), lock.as_ref()));
         }
-        return std::future::pending().await;
+        return report_outages(servers, name).await;
     }
     let _line = StatusLine;
     loop {
-        let lock = servers.inspect(name).await;
-        let text = printable(&status(name, start.elapsed(), lock.as_ref()));
+        let (lock, error) = match servers.inspect(name).await {
+            Ok(lock) => (lock, None),
+            Err(error) => (None, Some(error)),
+        };
+        let mut text = status(name, start.elapsed(), lock.as_ref());
+        if let Some(error) = error.filter(Error::is_transient) {
+            text += &format!(" · {error}");
+        }
+        let text = printable(&text);
         // Disables wrapping: a line that wraps cannot be redrawn.
         messages::write_if_idle(format!("\r\x1b[?7l\x1b[Kleasehold: {text}\x1b[?7h"));
         tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Reports every outage once. A candidate waits through outages, and would
+/// otherwise be silent while it cannot take over.
+async fn report_outages(servers: &Servers, name: &str) {
+    let mut is_failing = false;
+    loop {
+        tokio::time::sleep(OUTAGE_INTERVAL).await;
+        let inspected = servers.inspect(name).await;
+        let error = inspected.err().filter(Error::is_transient);
+        let was_failing = std::mem::replace(&mut is_failing, error.is_some());
+        if let Some(error) = error.filter(|_| !was_failing) {
+            message(format!("still waiting for `{name}`: {error}"));
+        }
     }
 }
 

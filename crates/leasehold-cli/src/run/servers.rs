@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Acquire, Client, Election, LockInfo, Once, Quorum, Replicas, Shared, Tick};
+use leasehold::{Acquire, Client, Election, Error, LockInfo, Once, Quorum, Replicas, Shared, Tick};
 
 use crate::args::{LeadArgs, RunArgs, WorkArgs};
 use crate::output::{CliError, hint, message, revoked};
@@ -118,10 +118,10 @@ impl Servers {
 
     /// Returns the lock's state, or `None` for a quorum: its servers may
     /// disagree.
-    pub(super) async fn inspect(&self, name: &str) -> Option<LockInfo> {
+    pub(super) async fn inspect(&self, name: &str) -> Result<Option<LockInfo>, Error> {
         match &self.connection {
-            Connection::Single(client) => client.inspect(name).await.ok().flatten(),
-            Connection::Quorum(_) => None,
+            Connection::Single(client) => client.inspect(name).await,
+            Connection::Quorum(_) => Ok(None),
         }
     }
 

@@ -25,6 +25,9 @@ use crate::{duration, exit};
 /// The default time between SIGTERM and SIGKILL.
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
+/// The pause after a failed attempt to extend the first lease.
+const EXTEND_DELAY: Duration = Duration::from_millis(50);
+
 /// The time for background work of the client after the release.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -136,10 +139,16 @@ impl Session {
     /// Extends the short lease with which a granted queue entry starts. It
     /// would leave no time for the grace.
     pub(super) async fn extend(&self, guard: &Guard<Shared>) -> Result<(), Error> {
-        match guard.remaining() < self.lease / 2 {
-            true => guard.extend(self.lease).await,
-            false => Ok(()),
+        while guard.remaining() < self.lease / 2 {
+            match guard.extend(self.lease).await {
+                // The wait may have taken hours, and the lock is still held.
+                Err(error) if error.is_transient() && guard.check().is_ok() => {
+                    tokio::time::sleep(EXTEND_DELAY).await;
+                }
+                outcome => return outcome,
+            }
         }
+        Ok(())
     }
 
     /// Runs a command under a lease until all its processes have exited.

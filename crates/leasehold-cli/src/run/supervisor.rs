@@ -125,7 +125,9 @@ impl Supervisor {
                 () = sleep_until(report_at), if !reported && report_at.is_some() => {
                     reported = true;
                     message(group.describe_remaining());
-                    hint("the lock is released when they have exited");
+                    if !self.lost {
+                        hint("the lock is released when they have exited");
+                    }
                 }
             }
         }
@@ -134,8 +136,8 @@ impl Supervisor {
     /// Forwards a signal. After a SIGTERM, SIGKILL follows like after one of
     /// our own, if the user has set a grace.
     fn forward(&mut self, group: &mut ProcessGroup, signal: Signal) {
-        group.forward(signal);
-        if let (Signal::SIGTERM, Some(grace)) = (signal, self.times.forwarded_grace) {
+        let sent = group.forward(signal);
+        if let (Some(Signal::SIGTERM), Some(grace)) = (sent, self.times.forwarded_grace) {
             self.stopping.get_or_insert(Stopping {
                 kill_at: Instant::now() + grace,
                 killed: false,

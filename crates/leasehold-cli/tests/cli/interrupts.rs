@@ -137,6 +137,20 @@ fn repeated_ctrl_c_escalates_to_kill() {
     run.wait().expect_code(137).expect_free(&harness, "job");
 }
 
+/// Only a TERM that was sent to the CLI started the grace.
+#[test]
+fn grace_counts_from_the_term_of_a_second_ctrl_c() {
+    let harness = Harness::new();
+    let script =
+        "trap 'echo int > int' INT; trap '' TERM; echo up > up; while :; do sleep 0.1; done";
+    let run = harness.leasehold("run --grace 300ms job").script(script);
+    let run = run.start_until_file(&harness, "up");
+    run.signal(Signal::SIGINT);
+    harness.wait_for_file("int");
+    run.signal(Signal::SIGINT);
+    run.wait().expect_code(137).expect_free(&harness, "job");
+}
+
 #[test]
 fn repeated_hup_reloads_without_escalation() {
     let harness = Harness::new();

@@ -215,6 +215,21 @@ fn follower_prints_every_change() {
     follower.signal(Signal::SIGKILL);
 }
 
+/// A candidate that could not take over was silent.
+#[test]
+fn candidate_reports_an_outage() {
+    let mut harness = Harness::new();
+    let leader = harness.leasehold("lead job").start_holding(&harness);
+    let candidate = harness.leasehold("lead -v --request-timeout 200ms job");
+    let candidate = candidate.script("true").start();
+    candidate.wait_for_stderr("waiting for `job`");
+    harness.server.kill();
+    candidate.wait_for_stderr("still waiting for `job`: ");
+    candidate.signal(Signal::SIGTERM);
+    candidate.wait();
+    leader.signal(Signal::SIGKILL);
+}
+
 #[test]
 fn follower_outlasts_a_restart_of_the_server() {
     let mut harness = Harness::new();
