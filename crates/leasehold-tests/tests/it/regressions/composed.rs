@@ -136,8 +136,8 @@ fn entering_task_is_not_reported_as_refused() {
     });
 }
 
-/// A local hand-off leaves the lease's state to the next holder. The handle that
-/// had it does not count that holder's guards.
+/// A local hand-off leaves the lease's state to the next holder. The handle
+/// that had it does not count that holder's guards.
 #[test]
 fn handle_that_handed_its_lock_off_has_no_guards() {
     run(async {
