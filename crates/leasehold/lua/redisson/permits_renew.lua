@@ -26,7 +26,7 @@ end
 local ttl = redis.call('PTTL', held)
 for at = 1, #ids, 16 do
   local id = ids:sub(at, at + 15)
-  local expires = math.max(redis.call('ZSCORE', held, id), now + lease_ms)
+  local expires = math.max(tonumber(redis.call('ZSCORE', held, id)), now + lease_ms)
   -- A full server allows the ZADD only after a write that needs no memory.
   redis.call('ZREM', held, id)
   redis.call('ZADD', held, expires, id)

@@ -46,8 +46,9 @@ pub(crate) struct LeaseState {
     at_least: Duration,
     /// Until when that is, once a caller has the lock.
     keep_until: OnceLock<BootInstant>,
-    /// When the first release was sent whose outcome is unknown.
-    uncertain_release: OnceLock<BootInstant>,
+    /// When the first release was sent whose outcome is unknown; zero if there
+    /// is none.
+    uncertain_release: AtomicU64,
     /// Whether the holder reports progress, by `progress_within`.
     pub(super) progress: ProgressWatch,
     /// Called once the lock has left this process.
@@ -174,7 +175,7 @@ impl LeaseState {
             max_hold_until: options.at_most.map(|at_most| start + at_most),
             at_least: options.at_least,
             keep_until: OnceLock::new(),
-            uncertain_release: OnceLock::new(),
+            uncertain_release: AtomicU64::new(0),
             progress: ProgressWatch::new(options.progress_within),
             end_hook: Mutex::default(),
             recorded_token: AtomicU64::new(0),
@@ -412,19 +413,36 @@ impl LeaseState {
         self.kind.release(&self.value, hold_for, server)
     }
 
-    /// Records that a release that was sent at `sent` failed.
-    pub(super) fn note_failed_release(&self, sent: BootInstant, error: &RequestError) {
-        if error.may_be_executed() {
-            self.uncertain_release.get_or_init(|| sent);
+    /// Records that a release is about to be sent at `sent`. Its future may be
+    /// dropped before a reply.
+    pub(super) fn release_sent(&self, sent: BootInstant) {
+        self.swap_uncertain_release(0, sent.as_nanos());
+    }
+
+    /// Records that the release that was sent at `sent` failed.
+    pub(super) fn release_failed(&self, sent: BootInstant, error: &RequestError) {
+        if !error.may_be_executed() {
+            self.swap_uncertain_release(sent.as_nanos(), 0);
         }
     }
 
-    /// Returns until when a release can be repeated. Later, the server may have
-    /// forgotten that it executed one, and would release again.
-    pub(super) fn repeat_release_until(&self) -> BootInstant {
-        let within = self.kind.repeat_release_within();
-        let limit = within.zip(self.uncertain_release.get());
-        limit.map_or(BootInstant::NEVER, |(within, first)| *first + within)
+    /// Has no effect if an earlier release is uncertain.
+    fn swap_uncertain_release(&self, seen: u64, new: u64) {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let uncertain = &self.uncertain_release;
+        let _ = uncertain.compare_exchange(seen, new, success, failure);
+    }
+
+    /// Returns whether a release can be repeated now. Later, the server may
+    /// have forgotten that it executed one, and would release again.
+    pub(super) fn can_repeat_release(&self) -> bool {
+        let first = self.uncertain_release.load(Ordering::Acquire);
+        match self.kind.repeat_release_within() {
+            Some(within) if first > 0 => {
+                BootInstant::now() < BootInstant::from_nanos(first) + within
+            }
+            _ => true,
+        }
     }
 
     /// Returns whether `at_least` or `at_most` applies. Both belong to one

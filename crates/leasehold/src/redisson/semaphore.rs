@@ -22,7 +22,8 @@ use crate::protocol::{Description, Kind};
 /// Use [`RPermitExpirableSemaphore`] where that is not acceptable.
 ///
 /// The permits have no lease and cannot be lost. Dropping the guard releases
-/// them in the background.
+/// them in the background. A client's `replicas` does not apply to them, and an
+/// acquire with it is [`Error::Invalid`].
 ///
 /// # Examples
 ///
@@ -46,11 +47,12 @@ impl RSemaphore {
     pub(super) fn new(context: &RedissonContext, name: &str) -> Self {
         let kind = context.naming.object(name).map(SemaphoreCalls::new);
         // Permits do not expire: the lease is the longest possible, and is not
-        // renewed.
+        // renewed, so no replica can acknowledge it.
         let options = AcquireOptions {
             lease: MAX_LEASE,
             expires: false,
             renewed: false,
+            replica_ack: None,
             ..context.options.clone()
         };
         Self {

@@ -16,16 +16,18 @@ pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, t
     let give_up = state.requested_until() + MAX_IN_FLIGHT;
     let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(250));
     for failures in 0.. {
-        let sent = BootInstant::now();
         let sending = async {
             let connection = connection_after(&*backend, state.kind.slot(), failures).await?;
+            if !state.can_repeat_release() {
+                return Err(RequestError::Unknown("it is too late to repeat it".into()));
+            }
             let call = state.release_call(connection.facts().capabilities);
-            send_patiently(call.await_all_nodes(), &*connection, timeout).await
+            let sent = BootInstant::now();
+            state.release_sent(sent);
+            let reply = send_patiently(call.await_all_nodes(), &*connection, timeout).await;
+            reply.inspect_err(|error| state.release_failed(sent, error))
         };
-        let reply = sending
-            .await
-            .inspect_err(|error| state.note_failed_release(sent, error));
-        let give_up = give_up.min(state.repeat_release_until());
+        let reply = sending.await;
         // Also after an error: local waiters must then ask the server.
         state.notify_released(match &reply {
             Ok(ReleaseReply::Released { notified }) => *notified,
@@ -33,7 +35,11 @@ pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, t
         });
         match reply {
             Ok(_) => return,
-            Err(error) if error.should_retry() && BootInstant::now() < give_up => {
+            Err(error)
+                if error.should_retry()
+                    && BootInstant::now() < give_up
+                    && state.can_repeat_release() =>
+            {
                 tokio::time::sleep(backoff.pause()).await;
             }
             Err(error) => {
