@@ -91,9 +91,9 @@ async fn hold(
     plan: &Plan<'_>,
 ) -> Result<u8, CliError> {
     // Ctrl-Z may suspend a wait, but not a holder, which could not renew.
-    let ready = match session.extend(&guard).await {
-        Ok(()) => session.signals.catch(&[Signal::SIGTSTP]),
-        Err(error) => Err(error.into()),
+    let ready = match session.signals.catch(&[Signal::SIGTSTP]) {
+        Ok(()) => session.extend(&guard).await.map_err(CliError::from),
+        Err(error) => Err(error),
     };
     let ended = match ready {
         Ok(()) => session.execute(guard.lease(), plan).await,

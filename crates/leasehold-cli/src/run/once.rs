@@ -102,17 +102,14 @@ async fn give_back(session: &Session, guard: OnceGuard) {
 /// Returns the error of a start. If a reply was lost, the period may be used up
 /// although nothing ran.
 fn not_started(name: &str, error: Error) -> CliError {
-    let is_certain = !matches!(
-        error,
-        Error::OutcomeUnknown(_) | Error::Unavailable(_) | Error::Lost { .. }
-    );
+    let is_uncertain = matches!(error, Error::OutcomeUnknown(_) | Error::Lost { .. });
     let error = CliError::from(error);
-    match is_certain {
-        true => error,
-        false => error.with_hint(format!(
-            "this period of `{name}` may count as run; {}",
+    match is_uncertain {
+        true => error.with_hint(format!(
+            "this period may count as run, as `leasehold show {name}` says; {}",
             jobs::reset_hint(name)
         )),
+        false => error,
     }
 }
 

@@ -45,8 +45,11 @@ impl ProcessTree {
     /// we cannot tell whose the new one is. It then counts as the command's, so
     /// the lock is held too long rather than too short.
     pub(super) fn of_command(&self) -> Vec<Process> {
+        self.of_command_among(descendants())
+    }
+
+    fn of_command_among(&self, all: Vec<Process>) -> Vec<Process> {
         let mut earlier = self.earlier.borrow_mut();
-        let all = descendants();
         if earlier.is_empty() || all.is_empty() {
             return all;
         }
@@ -67,8 +70,9 @@ impl ProcessTree {
     /// Returns whether this process has earlier children, and no others. Not if
     /// `/proc` cannot be read.
     pub(super) fn has_only_earlier(&self) -> bool {
-        let has_earlier = !self.earlier.borrow().is_empty();
-        has_earlier && self.of_command().is_empty() && !descendants().is_empty()
+        let all = descendants();
+        let is_known = !all.is_empty() && !self.earlier.borrow().is_empty();
+        is_known && self.of_command_among(all).is_empty()
     }
 }
 

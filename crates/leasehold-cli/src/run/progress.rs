@@ -57,8 +57,9 @@ async fn report_outages(servers: &Servers, name: &str) {
     let mut is_failing = false;
     loop {
         tokio::time::sleep(OUTAGE_INTERVAL).await;
-        let inspected = servers.inspect(name).await;
-        let error = inspected.err().filter(Error::is_transient);
+        // Another kind of lock is an error too, but no outage.
+        let error = servers.probe(name).await.err();
+        let error = error.filter(Error::is_transient);
         let was_failing = std::mem::replace(&mut is_failing, error.is_some());
         if let Some(error) = error.filter(|_| !was_failing) {
             message(format!("still waiting for `{name}`: {error}"));

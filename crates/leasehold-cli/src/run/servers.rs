@@ -125,6 +125,15 @@ impl Servers {
         }
     }
 
+    /// Asks for the lock's holder, which costs one command. Fails in an outage;
+    /// a quorum's outage ends the wait.
+    pub(super) async fn probe(&self, name: &str) -> Result<(), Error> {
+        match &self.connection {
+            Connection::Single(client) => client.mutex(name).holder().await.map(drop),
+            Connection::Quorum(_) => Ok(()),
+        }
+    }
+
     /// Returns the time limit of the final release.
     pub(super) fn release_timeout(&self) -> Duration {
         MIN_RELEASE_TIMEOUT.max(self.request_timeout.saturating_mul(2))
