@@ -18,8 +18,9 @@
 //!    guard is leaked.
 //! 2. Every [`Event::WaitStarted`] is followed by exactly one
 //!    [`Event::WaitEnded`], and then by an [`Event::Acquired`] or an
-//!    [`Event::Refused`]. A caller that enters a reentrant handle's lock, which
-//!    another task acquired, gets neither.
+//!    [`Event::Refused`]. If a caller enters a lock that another task of the
+//!    same reentrant handle acquired, observers get neither: the other task's
+//!    [`Event::Acquired`] counts for both.
 //! 3. Observers are called while no thread can block on an internal mutex. A
 //!    panic in an observer is caught and logged.
 //! 4. A client without observers allocates nothing for events. Acquiring a free

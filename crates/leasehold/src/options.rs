@@ -118,9 +118,10 @@ impl AcquireOptions {
         }
     }
 
-    /// Adds the trace of the current task.
+    /// Adds the trace of the current task, once: the acquire may continue on
+    /// the keeper's runtime, which is not the caller's task.
     pub(crate) fn add_trace_parent(&mut self) {
-        if let Some(source) = &self.trace_parent {
+        if let Some(source) = self.trace_parent.take() {
             self.trace = source.current();
         }
     }
@@ -183,7 +184,7 @@ impl AcquireOptions {
         }
         if let Some(replica_ack) = self.replica_ack {
             if !self.expires {
-                let why = "these permits are not renewed: no replica acknowledges them";
+                let why = "these permits are not renewed, so no replica can acknowledge them";
                 return Err(Error::invalid("replicas", why));
             }
             self.validate_replica_ack(replica_ack)?;

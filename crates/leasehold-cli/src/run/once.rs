@@ -106,7 +106,7 @@ fn not_started(name: &str, error: Error) -> CliError {
     let error = CliError::from(error);
     match is_uncertain {
         true => error.with_hint(format!(
-            "this period may count as run, as `leasehold show {name}` says; {}",
+            "this period may count as run: `leasehold show {name}` says whether it does; {}",
             jobs::reset_hint(name)
         )),
         false => error,

@@ -67,8 +67,8 @@ impl ProcessTree {
         command
     }
 
-    /// Returns whether this process has earlier children, and no others. Not if
-    /// `/proc` cannot be read.
+    /// Returns whether this process has earlier children, and no others.
+    /// Returns `false` if `/proc` cannot be read.
     pub(super) fn has_only_earlier(&self) -> bool {
         let all = descendants();
         let is_known = !all.is_empty() && !self.earlier.borrow().is_empty();

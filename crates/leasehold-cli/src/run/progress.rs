@@ -22,8 +22,8 @@ const OUTAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// The interval at which the lock is inspected and the line is redrawn.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Shows the status until dropped: live on a terminal, otherwise once and only
-/// with `--verbose`.
+/// Shows the status until dropped: live on a terminal; otherwise once, with
+/// `--verbose`, and then only outages.
 pub(super) async fn show(servers: &Servers, name: &str, verbose: bool) {
     let start = Instant::now();
     tokio::time::sleep(DELAY).await;
@@ -51,8 +51,9 @@ pub(super) async fn show(servers: &Servers, name: &str, verbose: bool) {
     }
 }
 
-/// Reports every outage once. A candidate waits through outages, and would
-/// otherwise be silent while it cannot take over.
+/// Reports an outage that lasts, once. A candidate waits through outages, and
+/// would otherwise be silent while it cannot take over. An outage between two
+/// looks is not seen.
 async fn report_outages(servers: &Servers, name: &str) {
     let mut is_failing = false;
     loop {

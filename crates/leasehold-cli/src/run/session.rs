@@ -141,7 +141,9 @@ impl Session {
     pub(super) async fn extend(&self, guard: &Guard<Shared>) -> Result<(), Error> {
         while guard.remaining() < self.lease / 2 {
             match guard.extend(self.lease).await {
-                // The wait may have taken hours, and the lock is still held.
+                // The wait may have taken hours, and the lock is still held. A
+                // signal that arrives here is handled once the command could
+                // start.
                 Err(error) if error.is_transient() && guard.check().is_ok() => {
                     tokio::time::sleep(EXTEND_DELAY).await;
                 }

@@ -37,7 +37,7 @@ for at = 1, #ids, 16 do
     freed = freed + 1
   end
 end
--- Without its last member, the set was deleted.
+-- The server deletes a set, and its expiry, with the last member.
 if hold_for_ms > 0 and ttl > 0 then
   redis.call('PEXPIRE', held, ttl)
 end

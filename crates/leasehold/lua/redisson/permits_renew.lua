@@ -31,7 +31,7 @@ for at = 1, #ids, 16 do
   redis.call('ZREM', held, id)
   redis.call('ZADD', held, expires, id)
 end
--- Without its last member, the set was deleted.
+-- The server deletes a set, and its expiry, with the last member.
 if ttl > 0 then
   redis.call('PEXPIRE', held, ttl)
 end

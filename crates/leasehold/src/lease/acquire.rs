@@ -93,8 +93,8 @@ impl Engine {
         self.acquire_unless(kind, options, &|| false)
     }
 
-    /// Acquires the lock for a caller that may get the lock of another acquire
-    /// meanwhile. Once `is_entered` says so, no refusal is reported.
+    /// Acquires the lock for a caller that may enter another task's acquisition
+    /// meanwhile. While `is_entered` returns `true`, no refusal is reported.
     pub(super) async fn acquire_unless(
         &self,
         kind: &Arc<dyn Kind>,

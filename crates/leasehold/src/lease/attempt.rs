@@ -277,9 +277,9 @@ async fn replicate(
     Ok((token, renewed(reply, sent, lease)?))
 }
 
-/// Draws a new token, and raises the counter if it is below the server's clock
-/// (invariant 8). After a loss of data, the first client that notices raises it
-/// for all.
+/// Draws a new token and renews the lock. Raises the counter if it is below the
+/// server's clock (invariant 8): after a loss of data, the first client that
+/// notices raises it for all.
 async fn draw_again(
     context: &Context,
     pending: &CancelOnDrop<'_>,
@@ -302,7 +302,8 @@ async fn draw_again(
     Ok((token, renewed(reply.await?, sent, lease)?))
 }
 
-/// Returns the lease of a renewal that was sent at `sent`.
+/// Returns the lease that a renewal sent at `sent` granted. Fails if the caller
+/// has lost the lock.
 fn renewed(reply: RenewReply, sent: BootInstant, lease: Duration) -> Result<Granted, RequestError> {
     match reply {
         RenewReply::Renewed | RenewReply::OnMajority => Ok(Granted::new(sent, lease)),

@@ -470,7 +470,7 @@ impl OwnedLease {
         let connection = self.context.connection(self.state.kind.slot()).await?;
         let call = self.state.release_call(connection.facts().capabilities);
         let sent = BootInstant::now();
-        self.state.release_sent(sent);
+        self.state.release_sending(sent);
         let reply = call.send(&*connection, self.context.limits.request).await;
         reply.inspect_err(|error| self.state.release_failed(sent, error))
     }

@@ -25,7 +25,8 @@ pub(super) struct ProgressWatch {
     reported: AtomicBool,
     /// Whether the last look found the holder late.
     stuck: AtomicBool,
-    /// How many multi-locks wait for other locks while they hold this one.
+    /// How many multi-locks and campaigns hold this lock for a caller that does
+    /// not have it yet.
     exemptions: AtomicU32,
     looks: Mutex<Looks>,
 }

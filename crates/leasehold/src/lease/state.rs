@@ -36,7 +36,8 @@ pub(crate) struct LeaseState {
     /// When the lease is first renewed. A fixed lease is renewed once if the
     /// server granted only a part of it.
     pub(super) first_renewal: BootInstant,
-    /// No later than the grant, or than the renewal that begins the lease.
+    /// When the request was sent that began the lease: the acquire, or a
+    /// renewal.
     pub(super) start: BootInstant,
     /// After which time a hold is reported as slow.
     pub(super) slow_hold: Option<Duration>,
@@ -44,10 +45,10 @@ pub(crate) struct LeaseState {
     max_hold_until: Option<BootInstant>,
     /// How long other clients are kept out, even after a release.
     at_least: Duration,
-    /// Until when that is, once a caller has the lock.
+    /// When that ends; set once a caller has the lock.
     keep_until: OnceLock<BootInstant>,
-    /// When the first release was sent whose outcome is unknown; zero if there
-    /// is none.
+    /// When the first release was sent that the server may have executed; zero
+    /// if there is none.
     uncertain_release: AtomicU64,
     /// Whether the holder reports progress, by `progress_within`.
     pub(super) progress: ProgressWatch,
@@ -413,9 +414,9 @@ impl LeaseState {
         self.kind.release(&self.value, hold_for, server)
     }
 
-    /// Records that a release is about to be sent at `sent`. Its future may be
-    /// dropped before a reply.
-    pub(super) fn release_sent(&self, sent: BootInstant) {
+    /// Records that a release is sent at `sent`, before it is: the caller may
+    /// drop the future before the reply.
+    pub(super) fn release_sending(&self, sent: BootInstant) {
         self.swap_uncertain_release(0, sent.as_nanos());
     }
 

@@ -229,12 +229,13 @@ impl<M> Acquire<M> {
     /// lock is released earlier.
     ///
     /// Use it for a job that must run once although the hosts' clocks differ.
-    /// It does not cover a holder that crashes, nor an outage or failover that
-    /// the release does not survive: the lock is then free when the lease
-    /// expires. A [`fixed_lease`](Self::fixed_lease) must be at least as long.
+    /// It covers neither a holder that crashes nor a release that is lost in an
+    /// outage or failover: the lock is then free when the lease expires. A
+    /// [`fixed_lease`](Self::fixed_lease) must be at least as long.
     ///
-    /// A [`MultiLock`](crate::MultiLock) counts from when it has all locks, but
-    /// a fixed lease and [`at_most`](Self::at_most) from when it has theirs.
+    /// A [`MultiLock`](crate::MultiLock) counts from when it has all locks. A
+    /// fixed lease and [`at_most`](Self::at_most) count from when it acquires
+    /// each one.
     ///
     /// # Examples
     ///

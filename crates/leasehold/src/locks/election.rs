@@ -166,7 +166,8 @@ impl Election {
     /// campaigns again after a short random delay. `work` is thus called once
     /// for each term, so it clones what the future needs. This includes work
     /// that completes just after the lease was lost: its output is dropped. The
-    /// campaign continues through a server outage.
+    /// campaign continues through a server outage, and like
+    /// [`campaign`](Self::campaign) while the future is not polled.
     ///
     /// # Cancel safety
     ///
@@ -240,9 +241,9 @@ impl Election {
     /// candidate leads at once, and followers find a vacancy by a poll.
     /// [`lead`](Self::lead) does all of this for futures.
     ///
-    /// A future that is not polled campaigns all the same. If it is not polled
-    /// within 50 ms after the election, this process resigns, and campaigns
-    /// again when the future is polled.
+    /// The client campaigns even while the future is not polled. If it is not
+    /// polled within 50 ms after the election, this process resigns, and
+    /// campaigns again when the future is polled.
     ///
     /// # Cancel safety
     ///
@@ -350,8 +351,9 @@ impl Election {
         }
     }
 
-    /// Waits until this process is elected and the term is announced. Not on
-    /// the caller's task: while that is not polled, no process would lead.
+    /// Waits until this process is elected and the term is announced. It runs
+    /// on the keeper: a candidate that wins while the caller does not poll
+    /// would keep every process from leading.
     async fn elected(&self, caller: &'static Location<'static>) -> Result<Guard, Error> {
         let (election, options) = (self.clone(), self.options(caller));
         let campaign = move || {
@@ -417,9 +419,7 @@ impl Election {
         options.lease = self.lease.unwrap_or(options.lease);
         options.progress_within = self.progress_within;
         options.note.clone_from(&self.note);
-        // The trace is the caller's.
         options.add_trace_parent();
-        options.trace_parent = None;
         options
     }
 

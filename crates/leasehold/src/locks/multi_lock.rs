@@ -282,9 +282,7 @@ fn members(requests: Vec<AcquireRequest>, is_move: bool) -> Result<Vec<Member>, 
     for request in requests {
         let (kind, mut options) = (request.kind?, request.options);
         options.validate()?;
-        // The trace is the caller's.
         options.add_trace_parent();
-        options.trace_parent = None;
         parts.push(Member {
             engine: request.engine,
             kind,
@@ -391,9 +389,9 @@ impl Member {
             }
         };
         // Zero tries once, and does not limit the requests.
-        let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-        let left = remaining(set(limit), start);
-        let limit = left.into_iter().chain(set(self.options.timeout)).min();
+        let limits = [remaining(limit, start), self.options.timeout];
+        let limits = limits.into_iter().flatten();
+        let limit = limits.filter(|limit| !limit.is_zero()).min();
         let name = self.kind.name();
         self.engine
             .finish_within(limit, start, name, recording)
@@ -414,7 +412,6 @@ impl Member {
 /// Returns what is left of `limit`, which counts from `start`.
 fn remaining(limit: Option<Duration>, start: Instant) -> Option<Duration> {
     limit.map(|limit| match limit.is_zero() {
-        // It tries once, and does not limit the requests.
         true => limit,
         false => limit.saturating_sub(start.elapsed()).max(ONE_MILLISECOND),
     })

@@ -174,7 +174,9 @@ impl Once {
     ///
     /// While the work runs, this process holds the [`Mutex`](crate::Mutex) of
     /// the same name. If the lease is lost, the work is dropped at the next
-    /// await point, and the tick is not repeated.
+    /// await point, and the tick is not repeated. The end of the run is
+    /// recorded before the lock is released, so the next host that finds the
+    /// lock free sees it.
     ///
     /// # Cancel safety
     ///
@@ -229,7 +231,8 @@ impl Once {
                 // Before the release: the next host that finds the lock free
                 // must see how the run ended.
                 if !has_panicked {
-                    // The work is not stuck: it has ended.
+                    // The report needs the lock, and the work that made
+                    // progress has ended.
                     guard.progress();
                     once.report(guard.token(), &report).await?;
                 }
@@ -243,8 +246,8 @@ impl Once {
     /// Claims the tick without running anything, for threads and for work that
     /// reports its own end with [`OnceGuard::finish`].
     ///
-    /// Poll the future until it completes: one that has acquired the lock and
-    /// is not polled keeps the lock until it is polled or dropped.
+    /// Poll the future until it completes. Once it has acquired the lock, it
+    /// keeps the lock until it is polled or dropped.
     ///
     /// # Cancel safety
     ///

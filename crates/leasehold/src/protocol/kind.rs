@@ -55,8 +55,8 @@ pub(crate) trait Kind: Send + Sync + 'static {
         hold_for: Option<Duration>,
         server: Capabilities,
     ) -> Call<ReleaseReply>;
-    /// Returns for how long a release can be repeated, if a later repetition
-    /// would release again.
+    /// Returns how long after the first attempt a client can repeat a release,
+    /// or `None` if a repetition never releases twice.
     fn repeat_release_within(&self) -> Option<Duration> {
         None
     }

@@ -17,13 +17,14 @@ use crate::protocol::{Description, Kind};
 ///
 /// It is unfair, and the server does not store who holds permits. The permits
 /// of a process that crashes are lost until a client [adds](Self::add_permits)
-/// them again. Permits of an acquire or a release without a reply are also lost
-/// if the server then stays unreachable for a minute, or three quarters of one.
-/// Use [`RPermitExpirableSemaphore`] where that is not acceptable.
+/// them again. Permits are also lost if the reply to their acquire was lost and
+/// the server then stays unreachable for a minute, or the reply to their
+/// release and 45 seconds. Use [`RPermitExpirableSemaphore`] where that is not
+/// acceptable.
 ///
 /// The permits have no lease and cannot be lost. Dropping the guard releases
-/// them in the background. A client's `replicas` does not apply to them, and an
-/// acquire with it is [`Error::Invalid`].
+/// them in the background. No replica acknowledges them: the `replicas` of a
+/// client does not apply, and [`Acquire::replicas`] is [`Error::Invalid`].
 ///
 /// # Examples
 ///

@@ -226,8 +226,9 @@ async fn supervise(
                 let restored = resubscribe_all(&connection, &channels, &mut refused).await;
                 let is_shut_down = restored
                     && serve(&connection, &channels, &mut commands, &mut pending, refused).await;
-                // A server that accepts connections but does not answer on them
-                // would otherwise be asked without a pause.
+                // Only after a reply: we would otherwise redial, without a
+                // pause, a server that accepts connections but does not answer
+                // on them.
                 if connection.has_replied() {
                     delay = ReconnectDelay::default();
                 }

@@ -83,8 +83,8 @@ impl ReplicatedPool {
             connection,
             replicas: 0,
             timeout: wanted.timeout,
-            // Of the count: a caller that gives up must not leave a connection
-            // to others that does not reply.
+            // The count is in flight: if its caller gives up, the connection
+            // may never reply, and must not become idle.
             is_in_flight: AtomicBool::new(true),
             _permit: permit,
         };
@@ -225,8 +225,10 @@ fn missing(
     }
 }
 
-/// Returns the number of replicas of the replying node in `CLUSTER NODES`. A
-/// failed master without slots was replaced, and comes back as a replica.
+/// Returns the number of replicas of the replying node in `CLUSTER NODES`. If
+/// it has none, a failed master without slots counts as one: this node may have
+/// replaced it, and it then comes back as a replica. We cannot tell which
+/// master it replaced.
 fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
     let text = nodes.text().unwrap_or_default();
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();

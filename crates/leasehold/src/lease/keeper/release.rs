@@ -23,7 +23,7 @@ pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, t
             }
             let call = state.release_call(connection.facts().capabilities);
             let sent = BootInstant::now();
-            state.release_sent(sent);
+            state.release_sending(sent);
             let reply = send_patiently(call.await_all_nodes(), &*connection, timeout).await;
             reply.inspect_err(|error| state.release_failed(sent, error))
         };
