@@ -7,8 +7,9 @@
   scripts/results.py add COMMIT FILE...  record the figures that programs wrote
 
 docs/results.jsonl has a line per run. Its `code` is a digest of the files that
-the run covers, and `plan` of its fault-injection plan. If they have changed
-since, the pages mark the run as older code. Only runs of this code add up, or
+the run covers, without comments and unit tests, and `plan` of its
+fault-injection plan. If they have changed since, the pages mark the run as
+older code. Only runs of this code add up, or
 else those of the newest older code.
 
 Pages state figures in blocks that end with <!-- end -->, and in front of
@@ -28,6 +29,7 @@ import datetime
 import fnmatch
 import functools
 import hashlib
+import io
 import json
 import math
 import os
@@ -36,6 +38,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import textwrap
 import tomllib
 
@@ -71,19 +74,38 @@ def git(*words):
     return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def files(paths, commit=None):
+    """Returns the content of the files below `paths`, as they are now or in a commit."""
+    if commit:
+        packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            below = [file for file in archive if file.isfile() and f"{file.name}/".startswith(tuple(f"{path}/" for path in paths))]
+            return {file.name: archive.extractfile(file).read() for file in below}
+    tops = [ROOT / path for path in paths]
+    found = [file for top in tops for file in [top, *top.rglob("*")] if file.is_file()]
+    return {file.relative_to(ROOT).as_posix(): file.read_bytes() for file in found}
+
+
+def without_tests(path, content):
+    """Returns what a run executes of a file: no comments and no unit tests, which stand last."""
+    match path.suffix:
+        case ".rs":
+            content = content.partition(b"\n#[cfg(test)]\nmod tests {\n")[0]
+            return re.sub(rb"^\s*//.*\n?", b"", content, flags=re.M)
+        case ".lua":
+            return re.sub(rb"^\s*--.*\n?", b"", content, flags=re.M)
+    return content
+
+
 @functools.cache
 def digest(paths, commit=None):
     """Returns a digest of the code below `paths`, as it is now or in a commit."""
-    if commit:
-        lines = git("ls-tree", "-r", "--format=%(objectname) %(path)", commit, "--", *paths).splitlines()
-    else:
-        tops = [ROOT / path for path in paths]
-        files = [file for top in tops for file in [top, *top.rglob("*")] if file.is_file()]
-        # As git names the content.
-        blobs = [(b"blob %d\0" % file.stat().st_size + file.read_bytes(), file.relative_to(ROOT)) for file in files]
-        lines = [f"{hashlib.sha1(blob).hexdigest()} {path.as_posix()}" for blob, path in blobs]
-    lines = sorted(line for line in lines if not line.endswith(".md"))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+    found = ((pathlib.PurePosixPath(name), content) for name, content in files(paths, commit).items())
+    whole = hashlib.sha256()
+    for path, content in sorted(found):
+        if path.suffix != ".md" and path.name != "fuzz_inputs.rs" and not {"tests", "testing"} & set(path.parts):
+            whole.update(f"{path} {hashlib.sha256(without_tests(path, content)).hexdigest()}\n".encode())
+    return whole.hexdigest()[:12]
 
 
 def digests(run, commit=None):

@@ -113,20 +113,31 @@ class Recording(unittest.TestCase):
         results.append(self.commit(), self.run)
         [record] = map(json.loads, self.records.read_text().splitlines())
         self.assertTrue(results.is_current(record))
-        self.source.write_text("// Changed.")
+        self.source.write_text("fn changed() {}\n")
         results.digest.cache_clear()
         self.assertFalse(results.is_current(record))
+
+    def test_comments_and_unit_tests_keep_the_digest(self):
+        self.source.write_text("//! What it is.\nfn work() {}\n\n#[cfg(test)]\nmod tests {\n    fn check() {}\n}\n")
+        before = results.digest(results.LIBRARY)
+        for change, is_kept in (("is", "was"), True), (("check", "prove"), True), (("work", "rest"), False):
+            self.source.write_text(self.source.read_text().replace(*change))
+            (self.source.parent / "tests").mkdir(exist_ok=True)
+            (self.source.parent / "tests" / "more.rs").write_text(f"fn {change[1]}() {{}}\n")
+            results.digest.cache_clear()
+            self.assertEqual(results.digest(results.LIBRARY) == before, is_kept, change)
+            self.assertEqual(results.digest(results.LIBRARY), results.digest(results.LIBRARY, self.commit()))
 
     def test_tree_with_changes_is_refused(self):
         commit = results.stamp()
         self.records.write_text("")
-        self.source.write_text("// Changed.")
+        self.source.write_text("fn changed() {}\n")
         with self.assertRaisesRegex(SystemExit, "a tree with changes"):
             results.append(commit, self.run)
 
     def test_code_that_changed_during_the_run_is_refused(self):
         commit = results.stamp()
-        self.source.write_text("// Changed.")
+        self.source.write_text("fn changed() {}\n")
         self.commit()
         with self.assertRaisesRegex(SystemExit, "the code has changed"):
             results.append(commit, self.run)
