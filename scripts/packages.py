@@ -22,7 +22,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 from gate_tests import CACHE, ROOT, TARGET
 
@@ -77,24 +76,32 @@ def check():
     errors += [error for package in published if package["name"] in PUBLISHED for error in faults(package)]
     if errors:
         sys.exit("\n".join(errors))
-    words = ["publish", "--dry-run"]
-    if not is_registry_reachable():
+    names = [word for name in PUBLISHED for word in ("-p", name)]
+    if is_registry_reachable():
+        run("cargo", "publish", "--dry-run", "--no-verify", "--quiet", "--locked", "--allow-dirty", *names)
+    else:
         print("skipping the dry run of publishing: the registry is unreachable", flush=True)
-        words = ["package", "--offline"]
-    words += [word for name in PUBLISHED for word in ("-p", name)]
-    # The compiler should only find missing files, so it is neither clippy nor
-    # writes debug information.
-    environment = {**os.environ, "CARGO_PROFILE_DEV_DEBUG": "0", "RUSTC_WORKSPACE_WRAPPER": ""}
-    # A folder with a new name: cargo unpacks our packages below CARGO_HOME by
-    # the folder's name and their version, and never again, so in a folder used
-    # before, it would compile a package against an older one.
-    TARGET.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="packages-", dir=TARGET) as folder:
-        command = ["cargo", *words, "--locked", "--allow-dirty", "--target-dir", folder]
-        sys.exit(subprocess.run(command, cwd=ROOT, env=environment).returncode)
+    compile_together()
 
 
-MINIMAL = TARGET / "minimal-versions"
+def compile_together():
+    """Compiles the packages as one workspace, which finds missing files.
+
+    With our profile and target directory, it uses the dependencies that the gate
+    has compiled for the documentation; `cargo publish` would compile all again.
+    """
+    folders = unpack()
+    profiles = re.findall(r"^\[profile\.dev.*?(?=^\[|^#|\Z)", (ROOT / "Cargo.toml").read_text(), re.M | re.S)
+    members = json.dumps([folder.name for folder in folders.values()])
+    patches = "".join(f'{name}.path = "{folder.name}"\n' for name, folder in folders.items())
+    manifest = f'[workspace]\nmembers = {members}\nresolver = "3"\n\n[patch.crates-io]\n{patches}\n{"".join(profiles)}'
+    (UNPACKED / "package" / "Cargo.toml").write_text(manifest)
+    shutil.copy(ROOT / "Cargo.lock", UNPACKED / "package")
+    words = ["cargo", "check", "--offline", "--workspace", "--target-dir", str(TARGET)]
+    run(*words, folder=UNPACKED / "package", RUSTC_WORKSPACE_WRAPPER="")
+
+
+UNPACKED = TARGET / "unpacked"
 
 
 def run(*words, folder=ROOT, **environment):
@@ -104,12 +111,12 @@ def run(*words, folder=ROOT, **environment):
 
 def unpack():
     """Packages the published crates, and returns the folder of each by name."""
-    shutil.rmtree(MINIMAL / "package", ignore_errors=True)
+    shutil.rmtree(UNPACKED / "package", ignore_errors=True)
     names = [word for name in PUBLISHED for word in ("-p", name)]
-    run("cargo", "package", "--no-verify", "--allow-dirty", "--quiet", "--target-dir", str(MINIMAL), *names)
+    run("cargo", "package", "--no-verify", "--allow-dirty", "--quiet", "--target-dir", str(UNPACKED), *names)
     folders = {}
     for name in PUBLISHED:
-        (archive,) = (MINIMAL / "package").glob(f"{name}-[0-9]*.crate")
+        (archive,) = (UNPACKED / "package").glob(f"{name}-[0-9]*.crate")
         subprocess.run(["tar", "-xf", archive], cwd=archive.parent, check=True)
         folders[name] = archive.with_suffix("")
     return folders
@@ -135,7 +142,7 @@ def minimal():
         run("cargo", "update", "--quiet", "-Z", "direct-minimal-versions", folder=folder, RUSTC_BOOTSTRAP="1")
     for folder in folders.values():
         for features in ("--all-features", "--no-default-features"):
-            run("cargo", "check", "--locked", "--target-dir", str(MINIMAL), features, folder=folder)
+            run("cargo", "check", "--locked", "--target-dir", str(UNPACKED), features, folder=folder)
 
 
 def git(*words):
