@@ -39,6 +39,9 @@ pub(crate) enum ServerErrorKind {
     Other,
 }
 
+/// What a replica replies to `WAIT`. It has no code of its own.
+pub(super) const WAIT_ON_REPLICA: &str = "WAIT cannot be used with replica instances";
+
 impl ServerError {
     pub(crate) fn new(code: &str, detail: &str) -> Self {
         Self {
@@ -83,7 +86,7 @@ impl ServerErrorKind {
     /// Classifies an error that a command raised inside a script. The server
     /// returns it as `ERR`, with the original code in the text.
     fn classify_detail(detail: &str) -> Self {
-        if detail.contains("max number of clients") {
+        if detail.contains("max number of clients") || detail.contains(WAIT_ON_REPLICA) {
             Self::Temporary
         } else if detail.contains("WRONGTYPE") {
             Self::WrongType

@@ -91,6 +91,32 @@ fn waiter_outlasts_a_demotion_before_the_renewal() {
     });
 }
 
+/// A master was demoted, and the name of the server points to its successor. A
+/// connection to the former master stayed open, and every acquire asked it how
+/// many replicas there are.
+#[test]
+fn demoted_master_is_not_asked_for_its_replicas() {
+    run(async {
+        let [master, promoted, _last] = chain().await;
+        let proxy = Proxy::start(master.port());
+        let client = acknowledging(proxy.port()).await.unwrap();
+        let mutex = client.mutex(&name());
+        mutex.lock().await.unwrap().release().await.unwrap();
+        promoted.tell(&["REPLICAOF", "NO", "ONE"]);
+        // A promoted server disconnects its replicas.
+        wait_for_replica(&promoted).await;
+        proxy.redirect(promoted.port());
+        master.tell(&["REPLICAOF", "127.0.0.1", &promoted.port().to_string()]);
+        // The first is refused and waits, through connections of the keeper.
+        for _ in 0..2 {
+            // The number of replicas is no longer cached.
+            tokio::time::sleep(Duration::from_millis(1200)).await;
+            let guard = mutex.lock().timeout(AMPLE).await.unwrap();
+            guard.release().await.unwrap();
+        }
+    });
+}
+
 /// The former master drew the token, and the new one acknowledged the renewal.
 /// The next holder had a smaller token.
 #[test]

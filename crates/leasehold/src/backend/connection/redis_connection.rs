@@ -10,6 +10,7 @@ use super::handshake::Role;
 use super::matching::PushEvent;
 use super::request::{Deadline, SubscribeOp, Unanswered};
 use super::wire::Wire;
+use crate::backend::error::WAIT_ON_REPLICA;
 use crate::backend::{
     Admission, Batch, BoxFuture, Channel, Connection, Reply, RequestError, ServerError,
     ServerErrorKind, ServerFacts,
@@ -437,6 +438,6 @@ impl Drop for Uplink {
 /// Returns whether the server has become a replica. The caller then has to find
 /// the new master.
 fn is_demoted(reply: &Reply) -> bool {
-    let words = ["READONLY", "MASTERDOWN"];
+    let words = ["READONLY", "MASTERDOWN", WAIT_ON_REPLICA];
     matches!(reply, Reply::Refused(error) if words.iter().any(|word| error.message.contains(word)))
 }

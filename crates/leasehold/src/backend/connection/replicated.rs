@@ -16,7 +16,8 @@ use super::opened::OpenedConnections;
 use super::{RedisConnection, Role};
 use crate::backend::topology::{Master, run_on};
 use crate::backend::{
-    Admission, Batch, BoxFuture, Connection, Reply, RequestError, ServerErrorKind, ServerFacts,
+    Admission, Batch, BoxFuture, Connection, Reply, RequestError, ServerError, ServerErrorKind,
+    ServerFacts,
 };
 use crate::options::{ReplicaAck, Replicas};
 use crate::time::BootInstant;
@@ -90,7 +91,7 @@ impl ReplicatedPool {
         };
         let required = self.required(wanted, &exclusive.connection).await;
         exclusive.is_in_flight = AtomicBool::new(false);
-        exclusive.replicas = required.inspect_err(|_| exclusive.forget_if_closed())?;
+        exclusive.replicas = required?;
         Ok(Arc::new(exclusive))
     }
 
@@ -168,7 +169,8 @@ impl ReplicatedPool {
         std::iter::from_fn(|| idle.pop()).find(|connection| connection.is_open())
     }
 
-    /// Returns the number of replicas.
+    /// Returns the number of replicas. Closes the connection if the server has
+    /// become a replica itself.
     ///
     /// Replicas that are down count where they are known, because one of them
     /// may be promoted later.
@@ -183,7 +185,7 @@ impl ReplicatedPool {
         let count = match &self.master {
             Master::Sentinel(sentinels, _) => {
                 let sentinels = sentinels.clone();
-                run_on(&self.keeper, async move { sentinels.replicas().await }).await?
+                Some(run_on(&self.keeper, async move { sentinels.replicas().await }).await?)
             }
             Master::Fixed(_, Role::Member) => {
                 let nodes = connection.query(&["CLUSTER", "NODES"], timeout).await;
@@ -193,9 +195,15 @@ impl ReplicatedPool {
             Master::Fixed(_, _) => {
                 let role = connection.query(&["ROLE"], timeout).await;
                 let role = role.map_err(|error| missing("ROLE", connection, error))?;
-                let connected = u32::try_from(role.replicas()?.len()).unwrap_or(u32::MAX);
-                connected.max(cached.map_or(0, |(_, count)| count))
+                let known = cached.map_or(0, |(_, count)| count);
+                parse_role(&role)?.map(|connected| connected.max(known))
             }
+        };
+        let Some(count) = count else {
+            // Neither command is refused, which would close it.
+            connection.close();
+            let demoted = ServerError::new("READONLY", "the server has become a replica");
+            return Err(RequestError::Refused(demoted));
         };
         // Zero is not remembered: the next caller may find a new replica.
         if count > 0 {
@@ -225,24 +233,38 @@ fn missing(
     }
 }
 
-/// Returns the number of replicas of the replying node in `CLUSTER NODES`. If
-/// it has none, a failed master without slots counts as one: this node may have
-/// replaced it, and it then comes back as a replica. We cannot tell which
-/// master it replaced.
-fn parse_cluster_nodes(nodes: &Reply) -> Result<u32, RequestError> {
+/// Returns the number of connected replicas in a reply to `ROLE`, or `None` if
+/// the server is a replica.
+fn parse_role(role: &Reply) -> Result<Option<u32>, RequestError> {
+    match role.list().and_then(|parts| parts.first()?.text()) {
+        Some("slave") => Ok(None),
+        _ => Ok(Some(
+            u32::try_from(role.replicas()?.len()).unwrap_or(u32::MAX),
+        )),
+    }
+}
+
+/// Returns the number of replicas of the replying node in `CLUSTER NODES`, or
+/// `None` if it is a replica. If it has none, a failed master without slots
+/// counts as one: this node may have replaced it, and it then comes back as a
+/// replica. We cannot tell which master it replaced.
+fn parse_cluster_nodes(nodes: &Reply) -> Result<Option<u32>, RequestError> {
     let text = nodes.text().unwrap_or_default();
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.split(' ').collect()).collect();
     let is_own = |line: &&Vec<&str>| line.get(2).is_some_and(|flags| flags.contains("myself"));
     let malformed = || RequestError::malformed("CLUSTER NODES", std::slice::from_ref(nodes));
-    let own = lines.iter().find(is_own).ok_or_else(malformed)?[0];
-    let replicas = lines.iter().filter(|line| line.get(3) == Some(&own));
+    let own = lines.iter().find(is_own).ok_or_else(malformed)?;
+    if own[2].contains("slave") {
+        return Ok(None);
+    }
+    let replicas = lines.iter().filter(|line| line.get(3) == own.first());
     let is_replaced =
         |line: &Vec<&str>| line.len() == FIELDS_BEFORE_SLOTS && line[2] == "master,fail";
     let count = match replicas.count() {
         0 => usize::from(lines.iter().any(is_replaced)),
         count => count,
     };
-    u32::try_from(count).map_err(|_| malformed())
+    u32::try_from(count).map(Some).map_err(|_| malformed())
 }
 
 /// An exclusive connection, which returns to the pool when dropped.
@@ -283,17 +305,17 @@ impl ReplicatedConnection {
                     }),
                 }
             }
+            Some(Reply::Refused(refusal)) if refusal.kind == ServerErrorKind::Temporary => {
+                // A master that was demoted refuses the writes too, if there
+                // are any.
+                Err(replies.into_iter().find_map(refused_for_now).unwrap_or(
+                    RequestError::NotReplicated {
+                        acknowledged: 0,
+                        wanted: self.replicas,
+                    },
+                ))
+            }
             Some(Reply::Refused(refusal)) => {
-                // A master that was demoted refuses the command and `WAIT`.
-                let moved = replies.into_iter().find_map(|reply| match reply {
-                    Reply::Refused(other) if other.kind == ServerErrorKind::Temporary => {
-                        Some(other)
-                    }
-                    _ => None,
-                });
-                if let Some(moved) = moved {
-                    return Err(RequestError::Refused(moved));
-                }
                 let refused = RequestError::Refused(refusal);
                 Err(missing("WAIT", &self.connection, refused))
             }
@@ -305,13 +327,12 @@ impl ReplicatedConnection {
     }
 }
 
-impl ReplicatedConnection {
-    /// Forgets the idle connections if this one was closed. They were made
-    /// before, and may be as dead: the next request must not have to find out.
-    fn forget_if_closed(&self) {
-        if !self.connection.is_open() {
-            self.pool.idle.lock().clear();
+fn refused_for_now(reply: Reply) -> Option<RequestError> {
+    match reply {
+        Reply::Refused(refusal) if refusal.kind == ServerErrorKind::Temporary => {
+            Some(RequestError::Refused(refusal))
         }
+        _ => None,
     }
 }
 
@@ -338,7 +359,6 @@ impl Connection for ReplicatedConnection {
 
     fn retire_if_silent(&self, time: Duration) {
         self.connection.retire_if_silent(time);
-        self.forget_if_closed();
     }
 
     fn ask(
@@ -352,10 +372,15 @@ impl Connection for ReplicatedConnection {
 
 impl Drop for ReplicatedConnection {
     fn drop(&mut self) {
-        // While `WAIT` blocks the connection, no other request can use it.
-        match *self.is_in_flight.get_mut() {
-            true => self.connection.close(),
-            false => self.pool.recycle(self.connection.clone()),
+        if !self.connection.is_open() {
+            // The idle connections are older, and may be as dead: the next
+            // request must not have to find out.
+            self.pool.idle.lock().clear();
+        } else if *self.is_in_flight.get_mut() {
+            // While `WAIT` blocks the connection, no other request can use it.
+            self.connection.close();
+        } else {
+            self.pool.recycle(self.connection.clone());
         }
     }
 }
@@ -372,16 +397,27 @@ mod tests {
                      dd 10.0.0.1:7@8 slave ee 0 0 1 connected\n\
                      ee 10.0.0.1:9@10 master - 0 0 1 connected 6-9\n";
         let reply = Reply::Bytes(nodes.as_bytes().to_vec());
-        assert_eq!(parse_cluster_nodes(&reply).unwrap(), 2);
+        assert_eq!(parse_cluster_nodes(&reply).unwrap(), Some(2));
         assert!(parse_cluster_nodes(&Reply::Nil).is_err());
         let promoted = "aa 10.0.0.1:1@2 myself,master - 0 0 2 connected 0-5\n\
                         bb 10.0.0.1:3@4 master,fail - 0 0 1 disconnected\n";
         let reply = Reply::Bytes(promoted.as_bytes().to_vec());
-        assert_eq!(parse_cluster_nodes(&reply).unwrap(), 1);
+        assert_eq!(parse_cluster_nodes(&reply).unwrap(), Some(1));
         let replica = Reply::List(Vec::new());
         let master = Reply::Bytes(b"master".to_vec());
         let role = Reply::List(vec![master, Reply::Int(9), Reply::List(vec![replica; 3])]);
-        assert_eq!(role.replicas().unwrap().len(), 3);
-        assert!(Reply::Nil.replicas().is_err());
+        assert_eq!(parse_role(&role).unwrap(), Some(3));
+        assert!(parse_role(&Reply::Nil).is_err());
+    }
+
+    #[test]
+    fn server_that_became_a_replica_has_no_count() {
+        let nodes = "aa 10.0.0.1:1@2 myself,slave bb 0 0 2 connected\n\
+                     bb 10.0.0.1:3@4 master - 0 0 2 connected 0-5\n";
+        let reply = Reply::Bytes(nodes.as_bytes().to_vec());
+        assert_eq!(parse_cluster_nodes(&reply).unwrap(), None);
+        let [slave, host] = ["slave", "10.0.0.1"].map(|text| Reply::Bytes(text.into()));
+        let role = Reply::List(vec![slave, host, Reply::Int(3)]);
+        assert_eq!(parse_role(&role).unwrap(), None);
     }
 }
