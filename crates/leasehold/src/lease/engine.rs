@@ -11,10 +11,11 @@ use super::quarantine::Readmission;
 use super::revoke::revoke;
 use super::wait::{Waits, deliver};
 use super::watch::Watch;
-use crate::backend::{Backend, Channel, ServerFacts, Slot};
+use crate::backend::{Backend, Channel, RequestError, ServerFacts, Slot};
 use crate::error::Error;
 use crate::observe::Observers;
 use crate::protocol::{Call, Kind, Participant};
+use crate::time::BootInstant;
 
 /// The lease layer of one client.
 pub(crate) struct Engine {
@@ -95,6 +96,38 @@ impl Engine {
             self.context.send(slot, call).await
         };
         sending.await.map_err(|error| error_of(error, name))
+    }
+
+    /// Sends one call, and once more if its reply is lost. The server knows for
+    /// `within` that it is the same.
+    #[cfg_attr(not(feature = "redisson"), expect(dead_code))]
+    pub(crate) async fn send_again<R>(
+        &self,
+        slot: Slot,
+        name: &str,
+        within: Duration,
+        call: impl Fn() -> Call<R>,
+    ) -> Result<R, Error> {
+        let start = BootInstant::now();
+        let first = match self.send(slot, name, call()).await {
+            Err(error) if error.is_transient() => error,
+            reply => return reply,
+        };
+        // It may have counted, whatever happens to the repetition.
+        let unless_unknown = |error| match first {
+            Error::OutcomeUnknown(_) => first,
+            _ => error_of(error, name),
+        };
+        let again = async {
+            self.context.check_open()?;
+            let connection = self.context.connection(slot).await?;
+            // Once connected, which may take long.
+            match BootInstant::now().since(start) < within {
+                true => call().send(&*connection, self.context.limits.request).await,
+                false => Err(RequestError::Unknown("it is too late to repeat it".into())),
+            }
+        };
+        again.await.map_err(unless_unknown)
     }
 
     /// Sends the last requests of an acquire that began at `start`. It times

@@ -382,7 +382,7 @@ impl OwnedLease {
         let (reply, repeated) = match self.send_release().await {
             // A release is idempotent, so an unnoticed disconnect costs one
             // more request.
-            Err(error) if error.is_transient() && self.state.can_repeat_release() => {
+            Err(error) if error.is_transient() => {
                 let may_be_released = error.may_be_executed();
                 (self.send_release().await, may_be_released)
             }
@@ -470,7 +470,7 @@ impl OwnedLease {
         let connection = self.context.connection(self.state.kind.slot()).await?;
         let call = self.state.release_call(connection.facts().capabilities);
         let sent = BootInstant::now();
-        self.state.release_sending(sent);
+        self.state.release_sending(sent)?;
         let reply = call.send(&*connection, self.context.limits.request).await;
         reply.inspect_err(|error| self.state.release_failed(sent, error))
     }

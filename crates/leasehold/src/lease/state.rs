@@ -415,9 +415,14 @@ impl LeaseState {
     }
 
     /// Records that a release is sent at `sent`, before it is: the caller may
-    /// drop the future before the reply.
-    pub(super) fn release_sending(&self, sent: BootInstant) {
+    /// drop the future before the reply. Fails if it is too late to repeat an
+    /// earlier one: connecting may have taken long, or the machine was asleep.
+    pub(super) fn release_sending(&self, sent: BootInstant) -> Result<(), RequestError> {
+        if !self.can_repeat_release() {
+            return Err(RequestError::Unknown("it is too late to repeat it".into()));
+        }
         self.swap_uncertain_release(0, sent.as_nanos());
+        Ok(())
     }
 
     /// Records that the release that was sent at `sent` failed.

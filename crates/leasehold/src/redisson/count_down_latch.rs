@@ -11,7 +11,6 @@ use crate::lease::Pending;
 use crate::locks::InvalidName;
 use crate::owner::Owner;
 use crate::protocol::{Call, Notified};
-use crate::time::BootInstant;
 
 /// A count-down latch of Redisson.
 ///
@@ -112,18 +111,12 @@ impl RCountDownLatch {
 
     async fn count_down_now(&self) -> Result<i64, Error> {
         // Both requests have the same id, under which the server counts once.
-        let id = Owner::random();
-        let count_down = |latch: &CountDownCalls| latch.count_down(&id);
-        let start = BootInstant::now();
-        match self.send(count_down).await {
-            // Not once the server may have forgotten the first one.
-            Err(Error::Unavailable(_) | Error::OutcomeUnknown(_))
-                if BootInstant::now().since(start) < REPEAT_WITHIN =>
-            {
-                self.send(count_down).await
-            }
-            result => result,
-        }
+        let (calls, id) = (self.calls()?, Owner::random());
+        let count_down = || calls.count_down(&id);
+        let sent = self
+            .engine
+            .send_again(calls.slot(), calls.name(), REPEAT_WITHIN, count_down);
+        sent.await
     }
 
     /// Returns the number of count-downs that remain.
@@ -236,5 +229,56 @@ impl std::fmt::Debug for RCountDownLatch {
         f.debug_tuple("RCountDownLatch")
             .field(&self.name())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::super::calls::Naming;
+    use super::*;
+    use crate::backend::RequestError;
+    use crate::backend::scripted::Scripted;
+    use crate::lease::tests::scripted::engine;
+
+    /// Counts down where the first reply is lost and later requests cannot be
+    /// sent, and connecting takes `delay`. Returns the error and how many
+    /// requests left.
+    async fn count_down(delay: Duration) -> (Error, u32) {
+        let sent = Arc::new(AtomicU32::new(0));
+        let counted = sent.clone();
+        let backend = Scripted::new(move |_| {
+            let error = match counted.fetch_add(1, Ordering::SeqCst) {
+                0 => RequestError::Unknown("cut".into()),
+                _ => RequestError::Unreachable("refused".into()),
+            };
+            (Duration::ZERO, Err(error))
+        });
+        backend.delay_connections(delay);
+        let naming = Naming::new("0123456789abcdef0123456789abcdef", true, REPEAT_WITHIN);
+        let calls = CountDownCalls::new(naming.latch("job").unwrap());
+        let latch = RCountDownLatch {
+            engine: engine(&backend),
+            calls: Ok(Arc::new(calls)),
+        };
+        let error = latch.count_down().await.unwrap_err();
+        (error, sent.load(Ordering::SeqCst))
+    }
+
+    /// A repetition that could not be sent said that nothing was counted.
+    #[tokio::test(start_paused = true)]
+    async fn lost_count_down_stays_unknown() {
+        let (error, sent) = count_down(Duration::ZERO).await;
+        assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
+        assert_eq!(sent, 2);
+    }
+
+    /// The server had forgotten the first request, and counted twice.
+    #[tokio::test(start_paused = true)]
+    async fn count_down_is_not_repeated_after_a_long_connect() {
+        let (error, sent) = count_down(REPEAT_WITHIN).await;
+        assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
+        assert_eq!(sent, 1);
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Scripted {
     handler: Arc<Mutex<Box<Handler>>>,
     connection: AtomicU64,
     is_slow: Arc<AtomicBool>,
+    /// How long connecting takes.
+    delay: Mutex<Duration>,
     listeners: Listeners,
 }
 
@@ -60,7 +62,33 @@ impl Scripted {
             handler: Arc::new(Mutex::new(Box::new(handler))),
             connection: AtomicU64::new(1),
             is_slow: Arc::default(),
+            delay: Mutex::default(),
             listeners: Arc::default(),
+        })
+    }
+
+    /// Makes every request connect first, which takes `delay`.
+    #[cfg_attr(not(feature = "redisson"), expect(dead_code))]
+    pub(crate) fn delay_connections(&self, delay: Duration) {
+        *self.delay.lock() = delay;
+    }
+
+    fn connect(&self, purpose: Purpose) -> Arc<dyn Connection> {
+        Arc::new(ScriptedConnection {
+            purpose,
+            id: self.connection.load(Ordering::SeqCst),
+            handler: self.handler.clone(),
+            is_slow: self.is_slow.clone(),
+            facts: Arc::new(ServerFacts {
+                server_time: 0,
+                read_at: BootInstant::now(),
+                version: "scripted 1".to_owned(),
+                run_id: None,
+                capabilities: Capabilities {
+                    delex: true,
+                    ..Capabilities::default()
+                },
+            }),
         })
     }
 
@@ -91,29 +119,19 @@ impl Backend for Scripted {
     fn connection(
         &self,
         purpose: Purpose,
-        slot: Slot,
+        _slot: Slot,
     ) -> BoxFuture<'_, Result<Arc<dyn Connection>, RequestError>> {
-        let connection = self.open_connection(purpose, slot);
-        Box::pin(async move { connection.ok_or(RequestError::ShutDown) })
+        Box::pin(async move {
+            let delay = *self.delay.lock();
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            Ok(self.connect(purpose))
+        })
     }
 
     fn open_connection(&self, purpose: Purpose, _slot: Slot) -> Option<Arc<dyn Connection>> {
-        Some(Arc::new(ScriptedConnection {
-            purpose,
-            id: self.connection.load(Ordering::SeqCst),
-            handler: self.handler.clone(),
-            is_slow: self.is_slow.clone(),
-            facts: Arc::new(ServerFacts {
-                server_time: 0,
-                read_at: BootInstant::now(),
-                version: "scripted 1".to_owned(),
-                run_id: None,
-                capabilities: Capabilities {
-                    delex: true,
-                    ..Capabilities::default()
-                },
-            }),
-        }))
+        self.delay.lock().is_zero().then(|| self.connect(purpose))
     }
 
     fn acknowledged(

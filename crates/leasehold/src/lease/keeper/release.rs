@@ -18,12 +18,9 @@ pub(super) async fn release(state: Arc<LeaseState>, backend: Arc<dyn Backend>, t
     for failures in 0.. {
         let sending = async {
             let connection = connection_after(&*backend, state.kind.slot(), failures).await?;
-            if !state.can_repeat_release() {
-                return Err(RequestError::Unknown("it is too late to repeat it".into()));
-            }
             let call = state.release_call(connection.facts().capabilities);
             let sent = BootInstant::now();
-            state.release_sending(sent);
+            state.release_sending(sent)?;
             let reply = send_patiently(call.await_all_nodes(), &*connection, timeout).await;
             reply.inspect_err(|error| state.release_failed(sent, error))
         };
