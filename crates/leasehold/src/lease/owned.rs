@@ -146,9 +146,10 @@ impl OwnedLease {
         }
     }
 
-    /// Lets `at_least` begin, unless the caller still waits for other locks.
+    /// Lets `at_least` begin if the caller asked for it, unless it still waits
+    /// for other locks.
     pub(super) fn begin_at_least(&self, options: &AcquireOptions) {
-        if !options.is_part {
+        if !options.is_part && !options.at_least.is_zero() {
             self.state.begin_at_least();
         }
     }

@@ -329,6 +329,9 @@ impl Election {
     /// Returns every leader in turn, from the current one on. It stays
     /// subscribed until you drop it.
     ///
+    /// A process that is elected, and does not poll in time, resigns before its
+    /// work starts. Such a term is returned too.
+    ///
     /// # Examples
     ///
     /// ```no_run
@@ -360,7 +363,9 @@ impl Election {
             let (election, options) = (election.clone(), options.clone());
             async move { election.announced(&options).await }
         };
-        self.handle.engine.deliver(campaign).await
+        let guard = self.handle.engine.deliver(campaign).await?;
+        guard.begin_work();
+        Ok(guard)
     }
 
     /// Waits to be elected, and announces the term. Resigns if the server does

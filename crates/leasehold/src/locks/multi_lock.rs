@@ -454,7 +454,7 @@ impl<M: 'static> IntoFuture for MultiLock<M> {
                 let parts: Arc<[Member]> = members(requests, is_move)?.into();
                 let acquire = move || acquire_all(parts.clone(), is_move, limit, start);
                 let acquired: MultiGuard<M> = engine.deliver(acquire).await?;
-                acquired.guards.iter().for_each(Guard::begin_at_least);
+                acquired.guards.iter().for_each(Guard::begin_work);
                 Ok(acquired)
             }
         };

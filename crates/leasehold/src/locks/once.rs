@@ -231,9 +231,8 @@ impl Once {
                 // Before the release: the next host that finds the lock free
                 // must see how the run ended.
                 if !has_panicked {
-                    // The report needs the lock, and the work that made
-                    // progress has ended.
-                    guard.progress();
+                    // The work has ended, and cannot be stuck.
+                    let _exempt = guard.lease().exempt_from_progress();
                     once.report(guard.token(), &report).await?;
                 }
                 Ok(guard.release_now().await)
@@ -467,11 +466,18 @@ impl Once {
     /// Sends a call until the server replies or the lease ends. A run can
     /// repeat each call: the token identifies it.
     async fn repeat<R>(&self, guard: &Guard, call: impl Fn() -> Call<R>) -> Result<R, Error> {
-        let mut delay = RetryDelay::new();
+        let (mut delay, mut unknown) = (RetryDelay::new(), None);
         loop {
             match self.handle.send(|_| call()).await {
-                Err(error) if error.is_transient() && guard.check().is_ok() => delay.wait().await,
-                outcome => return outcome,
+                Err(error) if error.is_transient() && guard.check().is_ok() => {
+                    // It stays unknown, whatever happens to a repetition.
+                    if matches!(error, Error::OutcomeUnknown(_)) {
+                        unknown = Some(error);
+                    }
+                    delay.wait().await;
+                }
+                Err(error) => return Err(unknown.unwrap_or(error)),
+                done => return done,
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::observe::Event;
 use leasehold::{Error, MultiLock, OnceOutcome, Tick};
-use testkit::{Fault, Proxy};
+use testkit::{Fault, Proxy, ServerExt};
 use tokio::time::timeout;
 
 use crate::support::{
@@ -69,6 +69,54 @@ fn end_of_a_run_is_recorded_before_the_release() {
     });
 }
 
+/// The claim of a run may have been executed. The client could not repeat it,
+/// and said that nothing was.
+#[test]
+fn lost_claim_stays_unknown() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let sha = server.ask(&["SCRIPT", "LOAD", lua!("once/claim")]);
+        let sha = sha.text().as_bytes().to_vec();
+        let ours = connect_at(proxy.port()).lease(LEASE / 4).await.unwrap();
+        let claimed = AtomicBool::new(false);
+        proxy.inject(move |request| match request.get(1) == Some(&sha) {
+            _ if claimed.load(Ordering::SeqCst) => Fault::CutRequest,
+            true => {
+                claimed.store(true, Ordering::SeqCst);
+                Fault::CutReply
+            }
+            false => Fault::None,
+        });
+        let error = ours.once(&name(), Tick::now(HOUR)).start().await;
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::OutcomeUnknown(_)), "{error:?}");
+    });
+}
+
+/// A run whose report arrived late was reported as stuck, although its work had
+/// ended.
+#[test]
+fn run_is_not_stuck_while_it_is_reported() {
+    run(async {
+        let server = server();
+        let proxy = Proxy::start(server.port());
+        let stuck = Arc::new(AtomicBool::new(false));
+        let seen = stuck.clone();
+        let ours = connect_at(proxy.port()).observe(move |event| {
+            seen.fetch_or(matches!(event, Event::Stuck { .. }), Ordering::SeqCst);
+        });
+        let ours = ours.await.unwrap();
+        fault_at(&server, &proxy, lua!("once/finish"), Fault::DropReply);
+        let job = ours.once(&name(), Tick::now(HOUR));
+        // The first report times out after LEASE / 2.
+        let job = job.progress_within(LEASE / 4);
+        let ran = job.run(|_| async {}).await.unwrap();
+        assert!(matches!(ran, OnceOutcome::Ran(())), "{ran:?}");
+        assert!(!stuck.load(Ordering::SeqCst));
+    });
+}
+
 /// The timeout began before the future was polled.
 #[test]
 fn multi_lock_timeout_counts_from_the_first_poll() {
@@ -77,7 +125,7 @@ fn multi_lock_timeout_counts_from_the_first_poll() {
         let (ours, theirs) = (client(&server).await, client(&server).await);
         let name = name();
         let held = theirs.mutex(&name).lock().await.unwrap();
-        let limit = LEASE / 4;
+        let limit = LEASE / 2;
         let asked = MultiLock::new([ours.mutex(&name).lock()]).timeout(limit);
         let asked = asked.into_future();
         tokio::time::sleep(limit * 5 / 4).await;
@@ -142,18 +190,39 @@ fn entering_task_is_not_reported_as_refused() {
 fn handle_that_handed_its_lock_off_has_no_guards() {
     run(async {
         let server = server();
-        let (ours, theirs) = (client(&server).await, client(&server).await);
-        let name = name();
-        let held = theirs.mutex(&name).lock().await.unwrap();
-        let first = ours.mutex(&name).reentrant();
-        let second = ours.mutex(&name).reentrant();
-        let earlier = tokio::spawn(first.lock().into_future());
-        eventually("one waits", || has_subscriber(&server, &name)).await;
-        let later = tokio::spawn(second.lock().into_future());
-        held.release().await.unwrap();
-        earlier.await.unwrap().unwrap().release().await.unwrap();
-        let _guard = later.await.unwrap().unwrap();
-        assert_eq!((first.guards(), second.guards()), (0, 1));
+        let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
+        let counted = counts.clone();
+        let ours = connect_at(server.port()).observe(move |event| {
+            let [waiting, handed_off] = &*counted;
+            match event {
+                Event::WaitStarted { .. } => waiting.fetch_add(1, Ordering::SeqCst),
+                Event::HandedOff { .. } => handed_off.fetch_add(1, Ordering::SeqCst),
+                _ => 0,
+            };
+        });
+        let (ours, theirs) = (ours.await.unwrap(), client(&server).await);
+        let [waiting, handed_off] = &*counts;
+        // A stall can outlast the window of a hand-off.
+        for _ in 0..50 {
+            let name = name();
+            let held = theirs.mutex(&name).lock().await.unwrap();
+            let before = waiting.load(Ordering::SeqCst);
+            let wait = |number| waiting.load(Ordering::SeqCst) == before + number;
+            let first = ours.mutex(&name).reentrant();
+            let second = ours.mutex(&name).reentrant();
+            let earlier = tokio::spawn(first.lock().into_future());
+            eventually("one waits", || wait(1)).await;
+            let later = tokio::spawn(second.lock().into_future());
+            eventually("both wait", || wait(2)).await;
+            held.release().await.unwrap();
+            earlier.await.unwrap().unwrap().release().await.unwrap();
+            let _guard = later.await.unwrap().unwrap();
+            assert_eq!((first.guards(), second.guards()), (0, 1));
+            if handed_off.load(Ordering::SeqCst) > 0 {
+                return;
+            }
+        }
+        panic!("no lock was handed off");
     });
 }
 

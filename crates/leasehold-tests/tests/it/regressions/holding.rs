@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::{Acquire, Client, Error, MultiLock};
-use testkit::{Fault, Proxy, Server, ServerExt};
+use testkit::{Fault, Flavor, Proxy, Server, ServerExt};
 use tokio::time::timeout;
 
 use crate::support::contract::{self, any_lock, any_try_lock};
 use crate::support::inspection::allow_inspection;
 use crate::support::{
     AMPLE, LEASE, client, command_calls, connect_at, eventually, exists, has_subscriber, is_busy,
-    key, lua, name, owners, run, server,
+    key, lua, name, owners, run, server, with_long_timeouts,
 };
 use crate::waiting::local_handoff::{KINDS, hand_off_to};
 
@@ -110,8 +110,22 @@ fn at_least_above_fixed_lease_is_rejected() {
 #[test]
 fn unclaimed_lock_with_at_least_is_free_at_once() {
     run(async {
-        let server = server();
-        let (ours, theirs) = (client(&server).await, client(&server).await);
+        let server = Flavor::one().start();
+        let url = format!("redis://127.0.0.1:{}", server.port());
+        let connect = || with_long_timeouts(Client::connect(&url)).into_future();
+        let (ours, theirs) = (connect().await.unwrap(), connect().await.unwrap());
+        // Every grant draws a token. The lock itself is taken back so soon that
+        // a stall could hide it.
+        let drawn = || {
+            let counters = server.ask(&["KEYS", "leasehold:token:*"]);
+            let values = counters
+                .list()
+                .iter()
+                .map(|key| server.ask(&["GET", key.text()]));
+            values
+                .map(|value| value.text().parse::<u64>().unwrap())
+                .sum::<u64>()
+        };
         for kind in 0..contract::KINDS {
             let name = name();
             let held = any_lock(&theirs, &name, kind).await.unwrap();
@@ -122,9 +136,9 @@ fn unclaimed_lock_with_at_least_is_free_at_once() {
                 let polled = timeout(LEASE / 1000, &mut unpolled).await;
                 assert!(polled.is_err(), "kind {kind}: the lock is held");
             }
+            let before = drawn();
             held.release().await.unwrap();
-            let granted = || !owners(&server, "holders", &name).is_empty();
-            eventually("the lock is granted", granted).await;
+            eventually("the lock is granted", || drawn() > before).await;
             let next = any_lock(&theirs, &name, kind).timeout(AMPLE).await;
             let next = next.unwrap_or_else(|error| panic!("kind {kind}: {error}"));
             next.release().await.unwrap();
@@ -180,6 +194,29 @@ fn at_least_counts_for_a_task_that_enters_a_part() {
         eventually("the part is dropped", || handle.guards() == 1).await;
         entered.release().await.unwrap();
         assert!(is_busy(theirs.mutex(&one).try_lock()).await);
+        held.release().await.unwrap();
+    });
+}
+
+/// A part of several locks that failed kept others out for `at_least`: another
+/// task, which had not asked for it, had entered the lock.
+#[test]
+fn at_least_of_a_failed_part_does_not_begin_for_another_task() {
+    run(async {
+        let server = server();
+        let (ours, theirs) = (client(&server).await, client(&server).await);
+        let (one, two) = (name() + "-1", name() + "-2");
+        let handle = ours.mutex(&one).reentrant();
+        let held = theirs.mutex(&two).lock().await.unwrap();
+        let parts = [handle.lock().at_least(HOUR), ours.mutex(&two).lock()];
+        let both = tokio::spawn(MultiLock::new(parts).into_future());
+        eventually("a part is acquired", || exists(&server, &one)).await;
+        let entered = handle.lock().await.unwrap();
+        both.abort();
+        assert!(both.await.unwrap_err().is_cancelled());
+        eventually("the part is dropped", || handle.guards() == 1).await;
+        entered.release().await.unwrap();
+        assert!(!is_busy(theirs.mutex(&one).try_lock()).await);
         held.release().await.unwrap();
     });
 }
