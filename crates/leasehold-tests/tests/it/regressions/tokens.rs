@@ -304,10 +304,10 @@ async fn replace_waiter<T, R>(
     proxy.black_hole(true);
     let output = meanwhile.await;
     let late = caller();
-    // It has a place behind the caller that leaves.
+    // It has a place behind the caller that leaves, once it was polled.
     tokio::time::sleep(Duration::from_millis(100)).await;
     left.abort();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let _ = left.await;
     proxy.black_hole(false);
     (output, late)
 }

@@ -88,8 +88,10 @@ fn check_seen(journal: &Journal, terms: &[Term], follower: usize, killed: usize)
     let seen: BTreeSet<_> = seen.into_iter().collect();
     let started: BTreeSet<_> = terms.iter().map(|term| term.epoch).collect();
     // A process can be killed, or lose its lease, before it records its start.
+    // It resigns if it does not poll in time, as on a machine that stalls.
     let unrecorded = seen.difference(&started).count();
-    assert!(unrecorded <= killed, "{unrecorded} terms without a leader");
+    let limit = killed + started.len() / 100;
+    assert!(unrecorded <= limit, "{unrecorded} terms without a leader");
     seen
 }
 
