@@ -95,16 +95,19 @@ fn pair_costs_two_pairs_and_a_recording() {
             both().await.unwrap().release().await.unwrap();
         }
         let sum = || proxies.iter().map(Proxy::requests).sum::<u64>();
-        let (before, recorded) = (sum(), recordings());
+        let mut costs = Vec::new();
         for _ in 0..100 {
+            let (before, recorded) = (sum(), recordings());
             both().await.unwrap().release().await.unwrap();
+            costs.push((recordings() - recorded, sum() - before));
         }
-        let requests = sum() - before;
-        let recorded = recordings() - recorded;
-        println!("100 pairs: {requests} requests, {recorded} recordings");
-        assert!(recorded <= 100, "{recorded} recordings");
+        // During a stall, a pair that its caller does not take in time is
+        // acquired again.
+        costs.sort_unstable();
+        let (recorded, requests) = costs[costs.len() / 2];
+        assert!(recorded <= 1, "{costs:?}");
         // Three or four for each server, as without the other one, and a
-        // renewal after each recording.
-        assert!(requests - 2 * recorded <= 800, "{requests} requests");
+        // renewal after the recording.
+        assert!(requests <= 10, "{costs:?}");
     });
 }
