@@ -79,26 +79,28 @@ def check():
     names = [word for name in PUBLISHED for word in ("-p", name)]
     if is_registry_reachable():
         run("cargo", "publish", "--dry-run", "--no-verify", "--quiet", "--locked", "--allow-dirty", *names)
+        compile_packages(unpack("--locked"))
     else:
         print("skipping the dry run of publishing: the registry is unreachable", flush=True)
-    compile_together()
+        compile_packages(unpack("--locked", "--offline"))
 
 
-def compile_together():
-    """Compiles the packages as one workspace, which finds missing files.
+def compile_packages(folders):
+    """Compiles the packages in one workspace, which finds missing files.
 
     With our profile and target directory, it uses the dependencies that the gate
     has compiled for the documentation; `cargo publish` would compile all again.
     """
-    folders = unpack()
     profiles = re.findall(r"^\[profile\.dev.*?(?=^\[|^#|\Z)", (ROOT / "Cargo.toml").read_text(), re.M | re.S)
     members = json.dumps([folder.name for folder in folders.values()])
     patches = "".join(f'{name}.path = "{folder.name}"\n' for name, folder in folders.items())
     manifest = f'[workspace]\nmembers = {members}\nresolver = "3"\n\n[patch.crates-io]\n{patches}\n{"".join(profiles)}'
     (UNPACKED / "package" / "Cargo.toml").write_text(manifest)
     shutil.copy(ROOT / "Cargo.lock", UNPACKED / "package")
-    words = ["cargo", "check", "--offline", "--workspace", "--target-dir", str(TARGET)]
-    run(*words, folder=UNPACKED / "package", RUSTC_WORKSPACE_WRAPPER="")
+    # Each alone, or it could use what another one enables in a dependency.
+    for name in PUBLISHED:
+        words = ["cargo", "check", "--offline", "-p", name, "--target-dir", str(TARGET)]
+        run(*words, folder=UNPACKED / "package", RUSTC_WORKSPACE_WRAPPER="")
 
 
 UNPACKED = TARGET / "unpacked"
@@ -109,15 +111,15 @@ def run(*words, folder=ROOT, **environment):
     subprocess.run(words, cwd=folder, env={**os.environ, **environment}, check=True)
 
 
-def unpack():
+def unpack(*words):
     """Packages the published crates, and returns the folder of each by name."""
     shutil.rmtree(UNPACKED / "package", ignore_errors=True)
     names = [word for name in PUBLISHED for word in ("-p", name)]
-    run("cargo", "package", "--no-verify", "--allow-dirty", "--quiet", "--target-dir", str(UNPACKED), *names)
+    run("cargo", "package", "--no-verify", "--allow-dirty", "--quiet", *words, "--target-dir", str(UNPACKED), *names)
     folders = {}
     for name in PUBLISHED:
         (archive,) = (UNPACKED / "package").glob(f"{name}-[0-9]*.crate")
-        subprocess.run(["tar", "-xf", archive], cwd=archive.parent, check=True)
+        subprocess.run(["tar", "-xmf", archive], cwd=archive.parent, check=True)
         folders[name] = archive.with_suffix("")
     return folders
 
