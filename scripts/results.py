@@ -50,6 +50,9 @@ LIBRARY = ("crates/leasehold/lua", "crates/leasehold/src")
 OTHERS = ("leasehold-cli", "leasehold-fence", "leasehold-metrics", "leasehold-testkit")
 COVERED = dict.fromkeys(("deep", "mutant", "cli", "fence"), (*LIBRARY, *(f"crates/{name}/src" for name in OTHERS)))
 
+# The kinds of runs that execute unit tests.
+TESTING = ("deep", "mutant")
+
 BLOCK = re.compile(r"^( *)<!-- (table|plot|runs|totals|parts|mutants|code) ?(\S*) -->\n.*?^ *<!-- end -->", re.M | re.S)
 REFERENCE = re.compile(r"([\d.,]*\d(?: million)?(?: to [\d.,]*\d)?)<!-- = (.+?)(?: ~(\d))? -->")
 
@@ -86,11 +89,15 @@ def files(paths, commit=None):
     return {file.relative_to(ROOT).as_posix(): file.read_bytes() for file in found}
 
 
-def without_tests(path, content):
-    """Returns what a run executes of a file: no comments and no unit tests, which stand last."""
+def is_test(path):
+    return path.name == "fuzz_inputs.rs" or bool({"tests", "testing"} & set(path.parts))
+
+
+def executed(path, content, tests):
+    """Returns what a run executes of a file: no comments, and no unit tests, which stand last, without `tests`."""
     match path.suffix:
         case ".rs":
-            content = content.partition(b"\n#[cfg(test)]\nmod tests {\n")[0]
+            content = content if tests else content.partition(b"\n#[cfg(test)]\nmod tests {\n")[0]
             return re.sub(rb"^\s*//.*\n?", b"", content, flags=re.M)
         case ".lua":
             return re.sub(rb"^\s*--.*\n?", b"", content, flags=re.M)
@@ -98,20 +105,21 @@ def without_tests(path, content):
 
 
 @functools.cache
-def digest(paths, commit=None):
+def digest(paths, commit=None, tests=False):
     """Returns a digest of the code below `paths`, as it is now or in a commit."""
     found = ((pathlib.PurePosixPath(name), content) for name, content in files(paths, commit).items())
     whole = hashlib.sha256()
     for path, content in sorted(found):
-        if path.suffix != ".md" and path.name != "fuzz_inputs.rs" and not {"tests", "testing"} & set(path.parts):
-            whole.update(f"{path} {hashlib.sha256(without_tests(path, content)).hexdigest()}\n".encode())
+        if path.suffix != ".md" and (tests or not is_test(path)):
+            whole.update(f"{path} {hashlib.sha256(executed(path, content, tests)).hexdigest()}\n".encode())
     return whole.hexdigest()[:12]
 
 
 def digests(run, commit=None):
     """Returns the digests of what a run covers."""
-    found = {"code": digest(COVERED.get(run["kind"], LIBRARY), commit)}
-    if run["kind"] == "torture":
+    kind = run["kind"]
+    found = {"code": digest(COVERED.get(kind, LIBRARY), commit, kind in TESTING)}
+    if kind == "torture":
         found["plan"] = digest((f"crates/torture/plans/{run['name']}.toml",), commit)
     return found
 
