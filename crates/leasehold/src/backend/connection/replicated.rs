@@ -109,6 +109,7 @@ impl ReplicatedPool {
             Replicas::AtLeast(count) if self.replica_count.lock().is_some() => Ok(count),
             Replicas::AtLeast(count) => match self.count_replicas(connection).await {
                 Ok(0) => Err(no_replicas()),
+                Err(error) if !connection.is_open() => Err(error),
                 Ok(_) | Err(_) => Ok(count),
             },
             Replicas::All => match self.count_replicas(connection).await? {
