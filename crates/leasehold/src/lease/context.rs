@@ -209,6 +209,26 @@ impl Drop for Context {
     }
 }
 
+/// Sends an idempotent request, and once more if its reply is lost: an
+/// unnoticed disconnect costs one more request. Returns the reply, and whether
+/// the first request may have been executed.
+pub(super) async fn send_twice<R, S>(send: impl Fn() -> S) -> (Result<R, RequestError>, bool)
+where
+    S: Future<Output = Result<R, RequestError>>,
+{
+    let first = match send().await {
+        Err(error) if error.is_transient() => error,
+        reply => return (reply, false),
+    };
+    let may_be_executed = first.may_be_executed();
+    // What may have been executed stays so, whatever happens to the second.
+    let reply = send().await.map_err(|second| match may_be_executed {
+        true if !second.may_be_executed() => first,
+        _ => second,
+    });
+    (reply, may_be_executed)
+}
+
 /// Converts a failed request that concerns the lock `name` into the public
 /// error.
 pub(super) fn error_of(error: RequestError, name: &str) -> Error {

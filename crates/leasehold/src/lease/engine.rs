@@ -1,10 +1,10 @@
 //! One client's lease layer: what every operation on a lock shares.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::context::{Context, Limits, error_of};
+use super::context::{Context, Limits, error_of, send_twice};
 use super::keeper::{Keeper, KeeperRuntime};
 use super::pending::Pending;
 use super::quarantine::Readmission;
@@ -101,33 +101,27 @@ impl Engine {
     /// Sends one call, and once more if its reply is lost. The server knows for
     /// `within` that it is the same.
     #[cfg_attr(not(feature = "redisson"), expect(dead_code))]
-    pub(crate) async fn send_again<R>(
+    pub(crate) async fn send_twice<R>(
         &self,
         slot: Slot,
         name: &str,
         within: Duration,
         call: impl Fn() -> Call<R>,
     ) -> Result<R, Error> {
-        let start = BootInstant::now();
-        let first = match self.send(slot, name, call()).await {
-            Err(error) if error.is_transient() => error,
-            reply => return reply,
-        };
-        // It may have counted, whatever happens to the repetition.
-        let unless_unknown = |error| match first {
-            Error::OutcomeUnknown(_) => first,
-            _ => error_of(error, name),
-        };
-        let again = async {
+        self.context.check_process()?;
+        let first_sent = OnceLock::new();
+        let send = async || {
             self.context.check_open()?;
             let connection = self.context.connection(slot).await?;
-            // Once connected, which may take long.
-            match BootInstant::now().since(start) < within {
-                true => call().send(&*connection, self.context.limits.request).await,
-                false => Err(RequestError::Unknown("it is too late to repeat it".into())),
+            let now = BootInstant::now();
+            // Checked once connected, which may have taken long.
+            if now.since(*first_sent.get_or_init(|| now)) >= within {
+                return Err(RequestError::Unknown("it is too late to repeat it".into()));
             }
+            call().send(&*connection, self.context.limits.request).await
         };
-        again.await.map_err(unless_unknown)
+        let (reply, _) = send_twice(send).await;
+        reply.map_err(|error| error_of(error, name))
     }
 
     /// Sends the last requests of an acquire that began at `start`. It times

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::context::{Context, error_of};
+use super::context::{Context, error_of, send_twice};
 use super::keeper::{CallerRequest, InboxSlot};
 use super::lease::Lease;
 use super::report::{report_handoff, report_if_lost, report_loss, report_release};
@@ -380,15 +380,7 @@ impl OwnedLease {
         if let Err(ended) = self.begin_release() {
             return ended.map_or(Ok(()), |loss| Err(self.lost(loss)));
         }
-        let (reply, repeated) = match self.send_release().await {
-            // A release is idempotent, so an unnoticed disconnect costs one
-            // more request.
-            Err(error) if error.is_transient() => {
-                let may_be_released = error.may_be_executed();
-                (self.send_release().await, may_be_released)
-            }
-            reply => (reply, false),
-        };
+        let (reply, repeated) = send_twice(|| self.send_release()).await;
         let reply = reply.map_err(|error| error_of(error, self.state.kind.name()))?;
         match reply {
             ReleaseReply::Released { notified } => self.released(notified),

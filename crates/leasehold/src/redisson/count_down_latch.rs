@@ -115,7 +115,7 @@ impl RCountDownLatch {
         let count_down = || calls.count_down(&id);
         let sent = self
             .engine
-            .send_again(calls.slot(), calls.name(), REPEAT_WITHIN, count_down);
+            .send_twice(calls.slot(), calls.name(), REPEAT_WITHIN, count_down);
         sent.await
     }
 

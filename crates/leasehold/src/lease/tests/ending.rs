@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::scripted::{AT_ONCE, LEASE, acquire, engine, kind, yes};
 use crate::backend::RequestError;
 use crate::backend::scripted::{Answer, Scripted, Sent};
-use crate::error::Loss;
+use crate::error::{Error, Loss};
 use crate::lease::state::{Granted, LeaseState, Validity};
 use crate::options::AcquireOptions;
 use crate::owner::{Owner, Token};
@@ -50,6 +50,25 @@ async fn released_after_outage(extend: impl Fn(&Sent<'_>) -> Answer + Send + 'st
     drop(guard);
     sleep(outage + LEASE).await;
     released.load(Ordering::SeqCst) == 1
+}
+
+/// A release whose reply was lost, and whose repetition could not be sent, said
+/// that nothing had changed.
+#[tokio::test(start_paused = true)]
+async fn lost_release_stays_unknown() {
+    let sent = AtomicU32::new(0);
+    let backend = Scripted::new(move |request| match request.name().as_str() {
+        "DELEX" if sent.fetch_add(1, Ordering::SeqCst) == 0 => unknown(),
+        "DELEX" => (AT_ONCE, Err(RequestError::Unreachable("refused".into()))),
+        _ => yes(request),
+    });
+    let engine = engine(&backend);
+    let guard = acquire(&engine, &AcquireOptions::new(LEASE)).await.unwrap();
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(Error::OutcomeUnknown(_))),
+        "{released:?}"
+    );
 }
 
 /// The keeper gave up after the length of the original lease.
