@@ -377,11 +377,9 @@ impl<M> Guard<M> {
         self.check()
     }
 
-    /// Lets the work begin, for a lock that the keeper acquired: its caller has
-    /// it only now.
-    pub(crate) fn begin_work(&self) {
-        self.progress();
-        self.owned.state.begin_at_least();
+    /// Lets `at_least` begin, for a lock that was acquired as a part.
+    pub(crate) fn begin_at_least(&self, at_least: Duration) {
+        self.owned.state.begin_at_least(at_least);
     }
 
     /// Returns the runtime for the requests of blocking callers.

@@ -146,11 +146,11 @@ impl OwnedLease {
         }
     }
 
-    /// Lets `at_least` begin if the caller asked for it, unless it still waits
-    /// for other locks.
+    /// Lets the caller's `at_least` begin, unless it still waits for other
+    /// locks.
     pub(super) fn begin_at_least(&self, options: &AcquireOptions) {
-        if !options.is_part && !options.at_least.is_zero() {
-            self.state.begin_at_least();
+        if !options.is_part {
+            self.state.begin_at_least(options.at_least);
         }
     }
 
@@ -361,7 +361,8 @@ impl OwnedLease {
         if self.state.largest_token(self.tokens.own) > self.tokens.own {
             return None;
         }
-        if !self.is_valid() {
+        // With limits of a caller that entered a reentrant handle.
+        if !self.is_valid() || self.state.has_hold_limits() {
             return None;
         }
         // A holder that extended the lease did so for itself only. The server

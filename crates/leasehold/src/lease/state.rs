@@ -5,8 +5,8 @@
 //! compare-and-swap, and a check needs no lock and no task.
 
 use std::panic::Location;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -43,10 +43,9 @@ pub(crate) struct LeaseState {
     pub(super) slow_hold: Option<Duration>,
     /// When the lease must end, by `at_most`.
     max_hold_until: Option<BootInstant>,
-    /// How long other clients are kept out, even after a release.
-    at_least: Duration,
-    /// When that ends; set once a caller has the lock.
-    keep_until: OnceLock<BootInstant>,
+    /// Until when other clients are kept out, even after a release; zero while
+    /// no caller that asked for it has the lock.
+    keep_until: AtomicU64,
     /// When the first release was sent that the server may have executed; zero
     /// if there is none.
     uncertain_release: AtomicU64,
@@ -174,8 +173,7 @@ impl LeaseState {
             slow_hold: options.slow_hold,
             // From before the lease begins, which is the safe side.
             max_hold_until: options.at_most.map(|at_most| start + at_most),
-            at_least: options.at_least,
-            keep_until: OnceLock::new(),
+            keep_until: AtomicU64::new(0),
             uncertain_release: AtomicU64::new(0),
             progress: ProgressWatch::new(options.progress_within),
             end_hook: Mutex::default(),
@@ -397,19 +395,20 @@ impl LeaseState {
         BootInstant::from_nanos(self.requested_until.load(Ordering::Acquire))
     }
 
-    /// Lets `at_least` begin: a caller has the lock. A lock that no caller got
-    /// is free for others at once.
-    pub(super) fn begin_at_least(&self) {
-        if !self.at_least.is_zero() {
+    /// Lets a caller's `at_least` begin: it has the lock. A lock that no caller
+    /// got is free for others at once.
+    pub(super) fn begin_at_least(&self, at_least: Duration) {
+        if !at_least.is_zero() {
+            let until = BootInstant::now() + at_least;
             self.keep_until
-                .get_or_init(|| BootInstant::now() + self.at_least);
+                .fetch_max(until.as_nanos(), Ordering::AcqRel);
         }
     }
 
     /// Returns the call that releases the lock and honours `at_least`.
     pub(super) fn release_call(&self, server: Capabilities) -> Call<ReleaseReply> {
-        let keep_until = self.keep_until.get();
-        let hold_for = keep_until.map(|until| until.since(BootInstant::now()));
+        let keep_until = BootInstant::from_nanos(self.keep_until.load(Ordering::Acquire));
+        let hold_for = Some(keep_until.since(BootInstant::now()));
         let hold_for = hold_for.filter(|hold_for| !hold_for.is_zero());
         self.kind.release(&self.value, hold_for, server)
     }
@@ -454,7 +453,7 @@ impl LeaseState {
     /// Returns whether `at_least` or `at_most` applies. Both belong to one
     /// holder.
     pub(super) fn has_hold_limits(&self) -> bool {
-        !self.at_least.is_zero() || self.max_hold_until.is_some()
+        self.keep_until.load(Ordering::Acquire) > 0 || self.max_hold_until.is_some()
     }
 
     /// Sets the hook. It fires at once if the lease is already lost.

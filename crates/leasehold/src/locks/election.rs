@@ -364,7 +364,8 @@ impl Election {
             async move { election.announced(&options).await }
         };
         let guard = self.handle.engine.deliver(campaign).await?;
-        guard.begin_work();
+        // The work starts now, not when the keeper was elected.
+        guard.progress();
         Ok(guard)
     }
 

@@ -452,9 +452,14 @@ impl<M: 'static> IntoFuture for MultiLock<M> {
             async move {
                 let start = Instant::now();
                 let parts: Arc<[Member]> = members(requests, is_move)?.into();
-                let acquire = move || acquire_all(parts.clone(), is_move, limit, start);
+                let all = parts.clone();
+                let acquire = move || acquire_all(all.clone(), is_move, limit, start);
                 let acquired: MultiGuard<M> = engine.deliver(acquire).await?;
-                acquired.guards.iter().for_each(Guard::begin_work);
+                // The caller has the locks only now.
+                for (guard, part) in acquired.guards.iter().zip(&*parts) {
+                    guard.progress();
+                    guard.begin_at_least(part.options.at_least);
+                }
                 Ok(acquired)
             }
         };

@@ -199,25 +199,38 @@ fn at_least_counts_for_a_task_that_enters_a_part() {
 }
 
 /// A part of several locks that failed kept others out for `at_least`: another
-/// task, which had not asked for it, had entered the lock.
+/// caller, which had not asked for it, had entered the lock.
 #[test]
-fn at_least_of_a_failed_part_does_not_begin_for_another_task() {
+fn at_least_of_a_failed_part_does_not_begin_for_another_caller() {
     run(async {
         let server = server();
         let (ours, theirs) = (client(&server).await, client(&server).await);
-        let (one, two) = (name() + "-1", name() + "-2");
-        let handle = ours.mutex(&one).reentrant();
-        let held = theirs.mutex(&two).lock().await.unwrap();
-        let parts = [handle.lock().at_least(HOUR), ours.mutex(&two).lock()];
-        let both = tokio::spawn(MultiLock::new(parts).into_future());
-        eventually("a part is acquired", || exists(&server, &one)).await;
-        let entered = handle.lock().await.unwrap();
-        both.abort();
-        assert!(both.await.unwrap_err().is_cancelled());
-        eventually("the part is dropped", || handle.guards() == 1).await;
-        entered.release().await.unwrap();
-        assert!(!is_busy(theirs.mutex(&one).try_lock()).await);
-        held.release().await.unwrap();
+        for is_part in [false, true] {
+            let [one, two, other] = ["1", "2", "3"].map(|end| format!("{}-{end}", name()));
+            let handle = ours.mutex(&one).reentrant();
+            let held = theirs.mutex(&two).lock().await.unwrap();
+            let parts = [handle.lock().at_least(HOUR), ours.mutex(&two).lock()];
+            let both = tokio::spawn(MultiLock::new(parts).into_future());
+            eventually("a part is acquired", || exists(&server, &one)).await;
+            let (mut sole, mut several) = (None, None);
+            if is_part {
+                let parts = [handle.lock(), ours.mutex(&other).lock()];
+                several = Some(MultiLock::new(parts).await.unwrap());
+            } else {
+                sole = Some(handle.lock().await.unwrap());
+            }
+            both.abort();
+            assert!(both.await.unwrap_err().is_cancelled());
+            eventually("the part is dropped", || handle.guards() == 1).await;
+            if let Some(guard) = sole {
+                guard.release().await.unwrap();
+            }
+            if let Some(guards) = several {
+                guards.release().await.unwrap();
+            }
+            assert!(!is_busy(theirs.mutex(&one).try_lock()).await);
+            held.release().await.unwrap();
+        }
     });
 }
 
