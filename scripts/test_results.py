@@ -28,12 +28,13 @@ class Pages(unittest.TestCase):
             text = path.read_text()
             figures = [match.span(1) for match in results.REFERENCE.finditer(text)]
             blocks = [(text.index("\n", match.start()), match.end()) for match in results.BLOCK.finditer(text)]
-            for start, end in figures + blocks:
+            broken = text
+            for start, end in sorted(figures + blocks, reverse=True):
                 *_, last = [None, *re.finditer(r"\d", text[start:end])]
                 if last:
                     at = start + last.start()
-                    broken = text[:at] + str((int(last[0]) + 1) % 10) + text[at + 1 :]
-                    self.assertEqual(stated.page(broken), text, f"{path.name}: {text[start:end]}")
+                    broken = broken[:at] + str((int(last[0]) + 1) % 10) + broken[at + 1 :]
+            self.assertEqual(stated.page(broken), text, path.name)
 
     def test_figures_without_record_or_code_are_noticed(self):
         place = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
