@@ -233,9 +233,10 @@ impl<M> Acquire<M> {
     /// outage or failover: the lock is then free when the lease expires. A
     /// [`fixed_lease`](Self::fixed_lease) must be at least as long.
     ///
-    /// A [`MultiLock`](crate::MultiLock) counts from when it has all locks. A
-    /// fixed lease and [`at_most`](Self::at_most) count from when it acquires
-    /// each one.
+    /// A [`MultiLock`](crate::MultiLock) counts from when it has all locks, and a
+    /// reentrant handle for each caller that asks for it. A fixed lease and
+    /// [`at_most`](Self::at_most) count from the request that was granted, so
+    /// after a wait they may end a little earlier.
     ///
     /// # Examples
     ///
